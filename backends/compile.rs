@@ -33,10 +33,18 @@ pub(crate) fn compile(name: &str, sources: &[&str]) {
     println!("cargo::rerun-if-env-changed=CC");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(name);
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let status =
-        Command::new(&compiler).args(FLAGS).arg("-o").arg(&out).args(sources).status().unwrap_or_else(
-            |fault| panic!("cannot run {}: {fault}: install gcc and libc6-dev", compiler.display()),
-        );
+    let status = Command::new(&compiler)
+        .args(FLAGS)
+        .arg("-o")
+        .arg(&out)
+        .args(sources)
+        .status()
+        .unwrap_or_else(|fault| {
+            panic!(
+                "cannot run {}: {fault}: install gcc and libc6-dev",
+                compiler.display()
+            )
+        });
     assert!(
         status.success(),
         "{sources:?} do not compile: install gcc and libc6-dev (for libc.a and rcrt1.o)"
@@ -82,8 +90,12 @@ fn lack(program: &[u8]) -> Option<&'static str> {
     let dynamic = find(DYNAMIC)?;
     let begin = number(dynamic + 8, 8);
     let length = number(dynamic + 32, 8);
-    let mut entries =
-        (0..length / 16).map(|index| (number(begin + index * 16, 8), number(begin + index * 16 + 8, 8)));
+    let mut entries = (0..length / 16).map(|index| {
+        (
+            number(begin + index * 16, 8),
+            number(begin + index * 16 + 8, 8),
+        )
+    });
     let bound = entries.any(|(tag, value)| tag == FLAGS && value & BIND_NOW != 0);
     (!bound).then_some("whose relocations are not done before it begins")
 }

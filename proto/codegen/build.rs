@@ -12,8 +12,10 @@ use prost_types::FileDescriptorSet;
 mod shapes;
 
 /// Fields that are behind a pointer: they are far larger than their alternatives.
-const BOXED: [&str; 2] =
-    [".docker.swarmkit.v1.Assignment.item.task", ".docker.swarmkit.v1.TaskSpec.runtime.container"];
+const BOXED: [&str; 2] = [
+    ".docker.swarmkit.v1.Assignment.item.task",
+    ".docker.swarmkit.v1.TaskSpec.runtime.container",
+];
 
 /// Every file that is compiled, relative to `proto`. A new one also needs its module in `proto/src/lib.rs`.
 const FILES: [&str; 29] = [
@@ -55,11 +57,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = out.join("descriptors.bin");
     generate(&files, proto, &descriptors)?;
     let descriptors = FileDescriptorSet::decode(fs::read(descriptors)?.as_slice())?;
-    fs::write(out.join("server_streams.rs"), constant(&server_streams(&descriptors)))?;
+    fs::write(
+        out.join("server_streams.rs"),
+        constant(&server_streams(&descriptors)),
+    )?;
     let shapes::Code { table, packages } = shapes::code(&descriptors, &BOXED)?;
     fs::write(out.join("shapes.rs"), table)?;
     for (package, impls) in packages {
-        let mut file = fs::OpenOptions::new().append(true).open(out.join(format!("{package}.rs")))?;
+        let mut file = fs::OpenOptions::new()
+            .append(true)
+            .open(out.join(format!("{package}.rs")))?;
         file.write_all(impls.as_bytes())?;
     }
     Ok(())
@@ -68,11 +75,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The calls of all services that answer with a stream, as `package.Service/Method`, sorted.
 fn server_streams(descriptors: &FileDescriptorSet) -> Vec<String> {
     let services = descriptors.file.iter().flat_map(|file| {
-        file.service.iter().map(move |service| (format!("{}.{}", file.package(), service.name()), service))
+        file.service
+            .iter()
+            .map(move |service| (format!("{}.{}", file.package(), service.name()), service))
     });
     let mut streams: Vec<_> = services
         .flat_map(|(name, service)| {
-            let streams = service.method.iter().filter(|method| method.server_streaming());
+            let streams = service
+                .method
+                .iter()
+                .filter(|method| method.server_streaming());
             streams.map(move |method| format!("{name}/{}", method.name()))
         })
         .collect();
@@ -113,10 +125,22 @@ fn generate(files: &[PathBuf], include: &Path, descriptors: &Path) -> std::io::R
         .boxed(BOXED[0])
         .boxed(BOXED[1])
         // These have no secrets, and would be skipped with the message that they are declared in.
-        .message_attribute(".docker.swarmkit.v1.ContainerSpec.DNSConfig", "#[derive(Debug)]")
-        .message_attribute(".docker.swarmkit.v1.ContainerSpec.Ulimit", "#[derive(Debug)]")
-        .enum_attribute(".docker.swarmkit.v1.ContainerSpec.Isolation", "#[derive(Debug)]")
-        .enum_attribute(".docker.swarmkit.v1.EncryptionKey.Algorithm", "#[derive(Debug)]")
+        .message_attribute(
+            ".docker.swarmkit.v1.ContainerSpec.DNSConfig",
+            "#[derive(Debug)]",
+        )
+        .message_attribute(
+            ".docker.swarmkit.v1.ContainerSpec.Ulimit",
+            "#[derive(Debug)]",
+        )
+        .enum_attribute(
+            ".docker.swarmkit.v1.ContainerSpec.Isolation",
+            "#[derive(Debug)]",
+        )
+        .enum_attribute(
+            ".docker.swarmkit.v1.EncryptionKey.Algorithm",
+            "#[derive(Debug)]",
+        )
         .codec_path("crate::codec::LeanCodec")
         .file_descriptor_set_path(descriptors)
         .compile_protos(files, &[include.to_owned()])

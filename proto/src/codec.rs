@@ -31,7 +31,9 @@ pub struct CountingDecoder<U>(ProstDecoder<U>);
 
 impl<T, U> Default for LeanCodec<T, U> {
     fn default() -> Self {
-        Self { messages: PhantomData }
+        Self {
+            messages: PhantomData,
+        }
     }
 }
 
@@ -46,7 +48,10 @@ impl<T: Message + 'static, U: Message + Default + Shaped + 'static> Codec for Le
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        CountingDecoder(ProstCodec::<T, U>::raw_decoder(BufferSettings::new(BUFFER, SENT_AT_ONCE)))
+        CountingDecoder(ProstCodec::<T, U>::raw_decoder(BufferSettings::new(
+            BUFFER,
+            SENT_AT_ONCE,
+        )))
     }
 }
 
@@ -58,7 +63,11 @@ impl<U: Message + Default + Shaped> Decoder for CountingDecoder<U> {
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let message = buf.chunk();
-        debug_assert_eq!(message.len(), buf.remaining(), "tonic gathers a message in one piece");
+        debug_assert_eq!(
+            message.len(),
+            buf.remaining(),
+            "tonic gathers a message in one piece"
+        );
         // As tonic answers a message that has too many bytes.
         shape::check::<U>(message).map_err(|error| Status::out_of_range(error.to_string()))?;
         self.0.decode(buf)

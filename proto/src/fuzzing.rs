@@ -13,8 +13,12 @@ use crate::shape::{Shaped, structs_of};
 /// # Panics
 /// If a property does not hold.
 pub fn message_shapes(data: &[u8]) {
-    counted(data, |message: swarm::AssignmentsMessage| size_of_val(message.changes.as_slice()));
-    counted(data, |message: swarm::SessionMessage| size_of_val(message.managers.as_slice()));
+    counted(data, |message: swarm::AssignmentsMessage| {
+        size_of_val(message.changes.as_slice())
+    });
+    counted(data, |message: swarm::SessionMessage| {
+        size_of_val(message.managers.as_slice())
+    });
     counted(data, |message: cri::CreateContainerRequest| {
         message.config.map_or(0, |config| {
             size_of_val(config.mounts.as_slice())
@@ -24,11 +28,13 @@ pub fn message_shapes(data: &[u8]) {
         })
     });
     counted(data, |message: nomad::StartTaskRequest| {
-        message
-            .task
-            .map_or(0, |task| size_of_val(task.mounts.as_slice()) + size_of_val(task.devices.as_slice()))
+        message.task.map_or(0, |task| {
+            size_of_val(task.mounts.as_slice()) + size_of_val(task.devices.as_slice())
+        })
     });
-    counted(data, |message: kubelet::ListAndWatchResponse| size_of_val(message.devices.as_slice()));
+    counted(data, |message: kubelet::ListAndWatchResponse| {
+        size_of_val(message.devices.as_slice())
+    });
 }
 
 fn counted<M: Message + Default + Shaped>(data: &[u8], structs: impl FnOnce(M) -> usize) {
@@ -36,6 +42,9 @@ fn counted<M: Message + Default + Shaped>(data: &[u8], structs: impl FnOnce(M) -
     // Decoded although it would be refused: inputs are small.
     if let (Ok(message), Ok(counted)) = (M::decode(data), counted) {
         let found = structs(message) as u64;
-        assert!(found <= counted, "{found} bytes of structs, of which {counted} were counted");
+        assert!(
+            found <= counted,
+            "{found} bytes of structs, of which {counted} were counted"
+        );
     }
 }

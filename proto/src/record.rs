@@ -11,7 +11,9 @@ const VERSION: u8 = 1;
 pub fn encode(record: &impl Message) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + record.encoded_len());
     bytes.push(VERSION);
-    record.encode(&mut bytes).expect("a vector grows as it must");
+    record
+        .encode(&mut bytes)
+        .expect("a vector grows as it must");
     bytes
 }
 
@@ -32,7 +34,10 @@ mod tests {
 
     #[test]
     fn record_is_a_byte_with_the_version_and_a_message() {
-        let record = ContainerMetadata { name: "web".into(), attempt: 3 };
+        let record = ContainerMetadata {
+            name: "web".into(),
+            attempt: 3,
+        };
         let bytes = encode(&record);
         assert_eq!(bytes, [1, 0x0a, 3, b'w', b'e', b'b', 0x10, 3]);
         assert_eq!(decode(&bytes), Some(record));
@@ -40,7 +45,11 @@ mod tests {
 
     #[test]
     fn record_of_another_version_and_other_bytes_are_none() {
-        for bytes in [&[][..], &[2, 0x0a, 3, b'w', b'e', b'b'], &[1, 0x0a, 3, b'w']] {
+        for bytes in [
+            &[][..],
+            &[2, 0x0a, 3, b'w', b'e', b'b'],
+            &[1, 0x0a, 3, b'w'],
+        ] {
             assert_eq!(decode::<ContainerMetadata>(bytes), None, "{bytes:?}");
         }
     }

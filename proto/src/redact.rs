@@ -11,13 +11,24 @@ struct Secret<'a>(&'a str);
 
 impl fmt::Debug for Secret<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "unset" } else { "redacted" })
+        f.write_str(if self.0.is_empty() {
+            "unset"
+        } else {
+            "redacted"
+        })
     }
 }
 
 impl fmt::Debug for cri::v1::AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { username, password, auth, server_address, identity_token, registry_token } = self;
+        let Self {
+            username,
+            password,
+            auth,
+            server_address,
+            identity_token,
+            registry_token,
+        } = self;
         f.debug_struct("AuthConfig")
             .field("username", &Secret(username))
             .field("password", &Secret(password))
@@ -43,7 +54,9 @@ struct Variables<'a>(&'a [String]);
 
 impl fmt::Debug for Variables<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|variable| variable.split('=').next())).finish()
+        f.debug_set()
+            .entries(self.0.iter().map(|variable| variable.split('=').next()))
+            .finish()
     }
 }
 
@@ -58,7 +71,11 @@ impl fmt::Debug for Names<'_> {
 
 impl fmt::Debug for nomad::base::proto::SetConfigRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { msgpack_config, nomad_config, plugin_api_version } = self;
+        let Self {
+            msgpack_config,
+            nomad_config,
+            plugin_api_version,
+        } = self;
         f.debug_struct("SetConfigRequest")
             .field("msgpack_config", &Bytes(msgpack_config))
             .field("nomad_config", nomad_config)
@@ -69,7 +86,13 @@ impl fmt::Debug for nomad::base::proto::SetConfigRequest {
 
 impl fmt::Debug for switchyard::nomad::v1::OpenRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { role, name, msgpack_config, nomad_config, version } = self;
+        let Self {
+            role,
+            name,
+            msgpack_config,
+            nomad_config,
+            version,
+        } = self;
         f.debug_struct("OpenRequest")
             .field("role", role)
             .field("name", name)
@@ -135,7 +158,12 @@ impl fmt::Debug for nomad::drivers::proto::TaskConfig {
 
 impl fmt::Debug for swarm::IssueNodeCertificateRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { role, csr, token, availability } = self;
+        let Self {
+            role,
+            csr,
+            token,
+            availability,
+        } = self;
         f.debug_struct("IssueNodeCertificateRequest")
             .field("role", role)
             .field("csr", &Bytes(csr))
@@ -147,7 +175,12 @@ impl fmt::Debug for swarm::IssueNodeCertificateRequest {
 
 impl fmt::Debug for swarm::EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { subsystem, algorithm, key, lamport_time } = self;
+        let Self {
+            subsystem,
+            algorithm,
+            key,
+            lamport_time,
+        } = self;
         f.debug_struct("EncryptionKey")
             .field("subsystem", subsystem)
             .field("algorithm", algorithm)
@@ -159,7 +192,12 @@ impl fmt::Debug for swarm::EncryptionKey {
 
 impl fmt::Debug for swarm::SecretSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { annotations, data, templating, driver } = self;
+        let Self {
+            annotations,
+            data,
+            templating,
+            driver,
+        } = self;
         f.debug_struct("SecretSpec")
             .field("annotations", annotations)
             .field("data", &Bytes(data))
@@ -171,7 +209,11 @@ impl fmt::Debug for swarm::SecretSpec {
 
 impl fmt::Debug for swarm::ConfigSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { annotations, data, templating } = self;
+        let Self {
+            annotations,
+            data,
+            templating,
+        } = self;
         f.debug_struct("ConfigSpec")
             .field("annotations", annotations)
             .field("data", &Bytes(data))
@@ -183,13 +225,23 @@ impl fmt::Debug for swarm::ConfigSpec {
 impl fmt::Debug for swarm::container_spec::PullOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { registry_auth } = self;
-        f.debug_struct("PullOptions").field("registry_auth", &Secret(registry_auth)).finish()
+        f.debug_struct("PullOptions")
+            .field("registry_auth", &Secret(registry_auth))
+            .finish()
     }
 }
 
 impl fmt::Debug for swarm::VolumeAssignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, volume_id, driver, volume_context, publish_context, access_mode, secrets } = self;
+        let Self {
+            id,
+            volume_id,
+            driver,
+            volume_context,
+            publish_context,
+            access_mode,
+            secrets,
+        } = self;
         f.debug_struct("VolumeAssignment")
             .field("id", id)
             .field("volume_id", volume_id)
@@ -204,7 +256,13 @@ impl fmt::Debug for swarm::VolumeAssignment {
 
 impl fmt::Debug for swarm::LogMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { context, timestamp, stream, data, attrs } = self;
+        let Self {
+            context,
+            timestamp,
+            stream,
+            data,
+            attrs,
+        } = self;
         f.debug_struct("LogMessage")
             .field("context", context)
             .field("timestamp", timestamp)

@@ -130,7 +130,9 @@ fn count(shape: usize, bytes: &[u8], depth: u32, total: &mut u64) -> Result<(), 
                 let len = usize::try_from(number(&mut rest)?).map_err(|_| End::Malformed)?;
                 Some(take(&mut rest, len)?)
             }
-            WireType::StartGroup | WireType::EndGroup => return Err(End::Oversized(Oversized::Group)),
+            WireType::StartGroup | WireType::EndGroup => {
+                return Err(End::Oversized(Oversized::Group));
+            }
         };
         match (kind, content) {
             (None, _) => {}
@@ -166,7 +168,11 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], End> {
 
 fn add(total: &mut u64, bytes: u64) -> Result<(), End> {
     *total = total.saturating_add(bytes);
-    if *total > STRUCTS_MAX { Err(End::Oversized(Oversized::Structs)) } else { Ok(()) }
+    if *total > STRUCTS_MAX {
+        Err(End::Oversized(Oversized::Structs))
+    } else {
+        Ok(())
+    }
 }
 
 impl Shaped for () {

@@ -1,7 +1,11 @@
 //! Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work; run by
 //! `tests/chaos`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "its output is what this program is for"
+)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,11 +45,32 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    let Args { kills, seed, clients, external, pause, logs, config, bench: _ } = Args::parse();
+    let Args {
+        kills,
+        seed,
+        clients,
+        external,
+        pause,
+        logs,
+        config,
+        bench: _,
+    } = Args::parse();
     let seed = seed.unwrap_or_else(|| u64::from(u32::from_be_bytes(random_bytes())));
-    let settings = Settings { kills, external, seed, clients, pauses_ms: (50, pause), config, logs };
+    let settings = Settings {
+        kills,
+        external,
+        seed,
+        clients,
+        pauses_ms: (50, pause),
+        config,
+        logs,
+    };
     eprintln!("seed {seed}");
     let outcome = run(settings);
     print!("{outcome}");
-    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcome.violations.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

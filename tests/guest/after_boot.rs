@@ -17,7 +17,10 @@ use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
 use crate::tasks::TaskAgent;
 
 /// The directories where host-local records the addresses that pods and Nomad tasks have.
-const ADDRESSES: [&str; 2] = ["/var/lib/cni/networks/guest", "/var/lib/cni/networks/switchyard0"];
+const ADDRESSES: [&str; 2] = [
+    "/var/lib/cni/networks/guest",
+    "/var/lib/cni/networks/switchyard0",
+];
 /// The logs of the daemon, of the logkeeper and of the managed containerd.
 const DAEMON_LOGS: [&str; 2] = ["/var/lib/switchyard", "/run/switchyard"];
 /// Directories with an entry for each sandbox or task, and for temporary files of their creation.
@@ -68,12 +71,18 @@ enum RecordedVolume {
 
 pub(crate) fn run() -> ExitCode {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).expect("the notes are on the third disk");
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .expect("the notes are on the third disk");
     let notes = LoadRecord::parse(&text);
     // Only systemd starts the daemon.
     let active = eventually(LIMIT, || property("switchyard", "ActiveState") == "active");
     assert!(active, "the daemon does not start by itself");
-    assert_eq!(property("switchyard", "NRestarts"), "0", "it did not start at the first try");
+    assert_eq!(
+        property("switchyard", "NRestarts"),
+        "0",
+        "it did not start at the first try"
+    );
     let node = GuestNode::start();
 
     let pods = node.cri.pods().expect("they can be listed");
@@ -81,18 +90,31 @@ pub(crate) fn run() -> ExitCode {
     let mut wrong = Vec::new();
     notes.compare(&pods, &containers, &mut wrong);
     for container in &containers {
-        let status = node.cri.status(&container.id).expect("what is listed has a status");
-        if status.state() == cri::ContainerState::ContainerExited && status.started_at > status.finished_at {
-            wrong.push(format!("container {} ended before it started: {status:?}", container.id));
+        let status = node
+            .cri
+            .status(&container.id)
+            .expect("what is listed has a status");
+        if status.state() == cri::ContainerState::ContainerExited
+            && status.started_at > status.finished_at
+        {
+            wrong.push(format!(
+                "container {} ended before it started: {status:?}",
+                container.id
+            ));
         }
     }
-    println!("from before: {} pods, {} containers", pods.len(), containers.len());
+    println!(
+        "from before: {} pods, {} containers",
+        pods.len(),
+        containers.len()
+    );
     wrong.extend(leases::check_after_boot(&node, &notes.leases));
     wrong.extend(TaskAgent::start(&node).check_after_boot());
     for pod in &pods {
-        for (what, answer) in
-            [("stopped", node.cri.stop_pod(&pod.id)), ("removed", node.cri.remove_pod(&pod.id))]
-        {
+        for (what, answer) in [
+            ("stopped", node.cri.stop_pod(&pod.id)),
+            ("removed", node.cri.remove_pod(&pod.id)),
+        ] {
             if let Err(status) = answer {
                 wrong.push(format!("pod {} cannot be {what}: {status}", pod.id));
             }
@@ -125,7 +147,11 @@ pub(crate) fn run() -> ExitCode {
     for line in &wrong {
         println!("WRONG: {line}");
     }
-    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if wrong.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 impl LoadRecord {
@@ -134,21 +160,44 @@ impl LoadRecord {
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
             match words.as_slice() {
-                ["begin", name] => drop(notes.pods.insert((*name).to_owned(), RecordedPod::default())),
+                ["begin", name] => drop(
+                    notes
+                        .pods
+                        .insert((*name).to_owned(), RecordedPod::default()),
+                ),
                 ["pod", name, id] => notes.of(name).pod = Some((*id).to_owned()),
-                ["created", name, id] => drop(notes.of(name).containers.insert((*id).to_owned(), false)),
-                ["started", name, id] => drop(notes.of(name).containers.insert((*id).to_owned(), true)),
+                ["created", name, id] => {
+                    drop(notes.of(name).containers.insert((*id).to_owned(), false))
+                }
+                ["started", name, id] => {
+                    drop(notes.of(name).containers.insert((*id).to_owned(), true))
+                }
                 ["removing", name] => notes.of(name).removing = true,
                 ["removed", name] => notes.of(name).removed = true,
-                ["image", name, sum] => drop(notes.images.insert((*name).to_owned(), (*sum).to_owned())),
-                ["volume", name] => drop(notes.volumes.insert((*name).to_owned(), RecordedVolume::There)),
-                ["unnaming", name] => {
-                    notes.volumes.insert((*name).to_owned(), RecordedVolume::Removing);
+                ["image", name, sum] => {
+                    drop(notes.images.insert((*name).to_owned(), (*sum).to_owned()))
                 }
-                ["unnamed", name] => drop(notes.volumes.insert((*name).to_owned(), RecordedVolume::Removed)),
+                ["volume", name] => drop(
+                    notes
+                        .volumes
+                        .insert((*name).to_owned(), RecordedVolume::There),
+                ),
+                ["unnaming", name] => {
+                    notes
+                        .volumes
+                        .insert((*name).to_owned(), RecordedVolume::Removing);
+                }
+                ["unnamed", name] => drop(
+                    notes
+                        .volumes
+                        .insert((*name).to_owned(), RecordedVolume::Removed),
+                ),
                 ["seen", name] => drop(notes.images.remove(*name)),
                 ["lease", name, slot, token, path] => {
-                    notes.leases.insert((*name).to_owned(), leases::RecordedLease::parse(slot, token, path));
+                    notes.leases.insert(
+                        (*name).to_owned(),
+                        leases::RecordedLease::parse(slot, token, path),
+                    );
                 }
                 ["using", name] => notes.lease_is_used(name, leases::LeaseUse::Started),
                 ["bound", name] => notes.lease_is_used(name, leases::LeaseUse::Pod),
@@ -170,16 +219,25 @@ impl LoadRecord {
     }
 
     /// Compares the lists with what was acknowledged before the power cut.
-    fn compare(&self, pods: &[cri::PodSandbox], containers: &[cri::Container], wrong: &mut Vec<String>) {
+    fn compare(
+        &self,
+        pods: &[cri::PodSandbox],
+        containers: &[cri::Container],
+        wrong: &mut Vec<String>,
+    ) {
         let listed: BTreeMap<&str, &cri::PodSandbox> =
             pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
-        let ids: BTreeMap<&str, &cri::Container> =
-            containers.iter().map(|container| (container.id.as_str(), container)).collect();
+        let ids: BTreeMap<&str, &cri::Container> = containers
+            .iter()
+            .map(|container| (container.id.as_str(), container))
+            .collect();
         for pod in pods {
             let name = pod.metadata.clone().unwrap_or_default().uid;
             match self.pods.get(&name) {
                 None => wrong.push(format!("pod {name} is listed, and nobody asked for it")),
-                Some(noted) if noted.removed => wrong.push(format!("pod {name} is listed, and was removed")),
+                Some(noted) if noted.removed => {
+                    wrong.push(format!("pod {name} is listed, and was removed"))
+                }
                 Some(_) => {}
             }
             if pod.state() != cri::PodSandboxState::SandboxNotready {
@@ -201,11 +259,13 @@ impl LoadRecord {
             }
             for (id, started) in &noted.containers {
                 match ids.get(id.as_str()).map(|container| container.state()) {
-                    None => {
-                        wrong.push(format!("container {id} of pod {name} was answered, and is not listed"))
-                    }
+                    None => wrong.push(format!(
+                        "container {id} of pod {name} was answered, and is not listed"
+                    )),
                     Some(state) if *started && state != cri::ContainerState::ContainerExited => {
-                        wrong.push(format!("container {id} of pod {name} was started, and is {state:?}"));
+                        wrong.push(format!(
+                            "container {id} of pod {name} was started, and is {state:?}"
+                        ));
                     }
                     Some(_) => {}
                 }
@@ -217,10 +277,20 @@ impl LoadRecord {
 /// Files of pods that remain although there should be no pod.
 fn leaked_pod_files() -> Vec<String> {
     let mut left = leak_scan::in_containerd(Path::new(CONTAINERD), leak_scan::NAMESPACE);
-    left.extend(DAEMON_LOGS.into_iter().flat_map(|dir| leak_scan::leaked_files(Path::new(dir))));
+    left.extend(
+        DAEMON_LOGS
+            .into_iter()
+            .flat_map(|dir| leak_scan::leaked_files(Path::new(dir))),
+    );
     for dir in EMPTY.into_iter().chain(ADDRESSES).chain([LOGS]) {
-        let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        let names: BTreeSet<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        let names = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name());
+        let names: BTreeSet<_> = names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
         let kept = |name: &String| name != "lock" && !name.starts_with("last_reserved_ip");
         left.extend(names.into_iter().filter(kept).map(|name| {
             let path = Path::new(dir).join(&name);
@@ -236,14 +306,18 @@ fn leaked_pod_files() -> Vec<String> {
 fn check_volumes(node: &GuestNode, noted: &BTreeMap<String, RecordedVolume>) -> Vec<String> {
     let mut wrong = Vec::new();
     let entries = fs::read_dir(VOLUMES).into_iter().flatten().flatten();
-    let there: BTreeSet<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let there: BTreeSet<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     println!("from before: {} volumes", there.len());
     for (name, kept) in noted {
         match (kept, there.contains(name)) {
             (RecordedVolume::There, false) => {
                 wrong.push(format!("volume {name} was answered, and is not there"))
             }
-            (RecordedVolume::Removed, true) => wrong.push(format!("volume {name} was removed, and is there")),
+            (RecordedVolume::Removed, true) => {
+                wrong.push(format!("volume {name} was removed, and is there"))
+            }
             (RecordedVolume::There, true)
             | (RecordedVolume::Removing, _)
             | (RecordedVolume::Removed, false) => {}
@@ -252,7 +326,9 @@ fn check_volumes(node: &GuestNode, noted: &BTreeMap<String, RecordedVolume>) -> 
     for name in there {
         let file = Path::new(VOLUMES).join(&name).join("file");
         if !fs::read(&file).is_ok_and(|bytes| bytes == volume_content()) {
-            wrong.push(format!("volume {name} does not have what its image has there"));
+            wrong.push(format!(
+                "volume {name} does not have what its image has there"
+            ));
         }
         remove_volume(node, &name);
     }
@@ -268,18 +344,28 @@ fn orphaned_content() -> Vec<String> {
         left.extend(leaked_pod_files());
         left.is_empty()
     });
-    left.into_iter().map(|what| format!("{what} is left of nobody")).collect()
+    left.into_iter()
+        .map(|what| format!("{what} is left of nobody"))
+        .collect()
 }
 
 /// An image that was acknowledged exists and is complete.
 fn check_image(node: &GuestNode, image: &str, sum: &str) -> Result<(), String> {
-    if node.cri.image(image).map_err(|status| status.to_string())?.is_none() {
+    if node
+        .cri
+        .image(image)
+        .map_err(|status| status.to_string())?
+        .is_none()
+    {
         return Err("it was pulled, and is not there".to_owned());
     }
     let pod = node.pod("image");
     let config = shell_container(image, "main", "exec sha256sum /data");
     let message = |status: tonic::Status| status.to_string();
-    let id = node.cri.create(&pod.id, &config, &pod.config).map_err(message)?;
+    let id = node
+        .cri
+        .create(&pod.id, &config, &pod.config)
+        .map_err(message)?;
     node.cri.start(&id).map_err(message)?;
     let status = node.wait_exit(&id);
     let printed = pod.log_lines("main").join("\n");
@@ -287,6 +373,9 @@ fn check_image(node: &GuestNode, image: &str, sum: &str) -> Result<(), String> {
     if status.exit_code == 0 && printed.starts_with(expected) {
         Ok(())
     } else {
-        Err(format!("its file is not what was pulled: {} {printed:?}", status.exit_code))
+        Err(format!(
+            "its file is not what was pulled: {} {printed:?}",
+            status.exit_code
+        ))
     }
 }

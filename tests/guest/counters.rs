@@ -11,7 +11,10 @@ use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("device_metrics_match_the_kernel", metrics_of_devices),
-    ("hugepage_and_memory_reservation_metrics_match_the_kernel", metrics_of_huge_pages),
+    (
+        "hugepage_and_memory_reservation_metrics_match_the_kernel",
+        metrics_of_huge_pages,
+    ),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -25,16 +28,23 @@ const HUGE: &str = "/run/guest-huge";
 /// The values of the metrics of a container, by name and the labels beyond those that all have.
 fn metrics(node: &GuestNode, container: &str) -> BTreeMap<(String, Vec<String>), u64> {
     let request = cri::ListPodSandboxMetricsRequest {};
-    let answer = node.cri.runtime(async |mut client| client.list_pod_sandbox_metrics(request).await);
+    let answer = node
+        .cri
+        .runtime(async |mut client| client.list_pod_sandbox_metrics(request).await);
     let pods = answer.expect("they are served").pod_metrics;
     let mut containers = pods.into_iter().flat_map(|pod| pod.container_metrics);
-    let found = containers.find(|metrics| metrics.container_id == container).expect("it is reported");
+    let found = containers
+        .find(|metrics| metrics.container_id == container)
+        .expect("it is reported");
     found
         .metrics
         .into_iter()
         .map(|metric| {
             let labels = metric.label_values[COMMON..].to_vec();
-            ((metric.name, labels), metric.value.expect("every metric has a value").value)
+            (
+                (metric.name, labels),
+                metric.value.expect("every metric has a value").value,
+            )
         })
         .collect()
 }
@@ -55,15 +65,26 @@ fn wait_metrics(
         });
         different.is_empty()
     });
-    assert!(same, "not reported: {different:?}, but {:#?}", metrics(node, container));
+    assert!(
+        same,
+        "not reported: {different:?}, but {:#?}",
+        metrics(node, container)
+    );
 }
 
 /// The counts of one device in `io.stat`, by their keys.
 fn counted(container: &str, device: &str) -> BTreeMap<String, u64> {
     let text = cgroup_file(container, "io.stat");
-    let line = text.lines().find_map(|line| line.strip_prefix(device)).unwrap_or_default();
-    let pairs = line.split_whitespace().filter_map(|pair| pair.split_once('='));
-    pairs.filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?))).collect()
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(device))
+        .unwrap_or_default();
+    let pairs = line
+        .split_whitespace()
+        .filter_map(|pair| pair.split_once('='));
+    pairs
+        .filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?)))
+        .collect()
 }
 
 fn metrics_of_devices(node: &GuestNode) {
@@ -75,14 +96,30 @@ fn metrics_of_devices(node: &GuestNode) {
     let disk = fs::read_to_string("/sys/block/vda/dev").expect("the disk of the guest is there");
     let disk = disk.trim();
     let count = |key: &str| counted(&id, disk).get(key).copied().unwrap_or_default();
-    assert!(count("wbytes") >= 4 * MIB && count("rbytes") >= 4 * MIB, "{}", cgroup_file(&id, "io.stat"));
+    assert!(
+        count("wbytes") >= 4 * MIB && count("rbytes") >= 4 * MIB,
+        "{}",
+        cgroup_file(&id, "io.stat")
+    );
     let (major, minor) = disk.split_once(':').expect("a device has two numbers");
-    let of = |operation: &str| ["/dev/vda", major, minor, operation].map(str::to_owned).to_vec();
+    let of = |operation: &str| {
+        ["/dev/vda", major, minor, operation]
+            .map(str::to_owned)
+            .to_vec()
+    };
     let device = || vec!["/dev/vda".to_owned()];
     wait_metrics(node, &id, || {
         vec![
-            ("container_blkio_device_usage_total", of("Write"), count("wbytes")),
-            ("container_blkio_device_usage_total", of("Read"), count("rbytes")),
+            (
+                "container_blkio_device_usage_total",
+                of("Write"),
+                count("wbytes"),
+            ),
+            (
+                "container_blkio_device_usage_total",
+                of("Read"),
+                count("rbytes"),
+            ),
             ("container_fs_writes_bytes_total", device(), count("wbytes")),
             ("container_fs_reads_bytes_total", device(), count("rbytes")),
             ("container_fs_writes_total", device(), count("wios")),
@@ -93,7 +130,11 @@ fn metrics_of_devices(node: &GuestNode) {
 
 fn metrics_of_huge_pages(node: &GuestNode) {
     fs::write(NR_HUGEPAGES, "4").expect("the guest has huge pages");
-    run(&["sh", "-c", &format!("mkdir -p {HUGE} && mount -t hugetlbfs none {HUGE} -o pagesize=2M")]);
+    run(&[
+        "sh",
+        "-c",
+        &format!("mkdir -p {HUGE} && mount -t hugetlbfs none {HUGE} -o pagesize=2M"),
+    ]);
     let pod = node.pod("huge");
     let script = "fallocate -l 2097152 /huge/page && echo done; exec sleep 1000";
     let id = pod.start_shell_with("main", script, |config| {
@@ -102,18 +143,35 @@ fn metrics_of_huge_pages(node: &GuestNode) {
             container_path: "/huge".to_owned(),
             ..Default::default()
         }];
-        limits(config).unified.insert("memory.low".into(), (8 * MIB).to_string());
+        limits(config)
+            .unified
+            .insert("memory.low".into(), (8 * MIB).to_string());
     });
     pod.wait_log_lines("main", |lines| lines == ["done"]);
-    assert_eq!(cgroup_file(&id, "hugetlb.2MB.current"), (2 * MIB).to_string());
+    assert_eq!(
+        cgroup_file(&id, "hugetlb.2MB.current"),
+        (2 * MIB).to_string()
+    );
     assert_eq!(cgroup_file(&id, "memory.low"), (8 * MIB).to_string());
     wait_metrics(node, &id, || {
         vec![
-            ("container_hugetlb_usage_bytes", vec!["2MB".to_owned()], 2 * MIB),
-            ("container_spec_memory_reservation_limit_bytes", Vec::new(), 8 * MIB),
+            (
+                "container_hugetlb_usage_bytes",
+                vec!["2MB".to_owned()],
+                2 * MIB,
+            ),
+            (
+                "container_spec_memory_reservation_limit_bytes",
+                Vec::new(),
+                8 * MIB,
+            ),
         ]
     });
     drop(pod);
-    run(&["sh", "-c", &format!("rm {HUGE}/page && umount {HUGE} && rmdir {HUGE}")]);
+    run(&[
+        "sh",
+        "-c",
+        &format!("rm {HUGE}/page && umount {HUGE} && rmdir {HUGE}"),
+    ]);
     fs::write(NR_HUGEPAGES, "0").expect("the guest has huge pages");
 }

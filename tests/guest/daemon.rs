@@ -15,13 +15,19 @@ pub(crate) const FACTS: &[GuestFact] = &[
             run(&["systemctl", "restart", "switchyard"]);
         });
     }),
-    ("containers_survive_daemon_kill_and_restart_by_systemd", |node| {
-        outlives(node, || kill_main("switchyard"));
-    }),
+    (
+        "containers_survive_daemon_kill_and_restart_by_systemd",
+        |node| {
+            outlives(node, || kill_main("switchyard"));
+        },
+    ),
     ("containers_survive_unit_stop_and_are_adopted", |node| {
         outlives(node, || {
             run(&["systemctl", "stop", "switchyard"]);
-            assert!(!fs::exists(SOCKET).expect("it can be looked at"), "the socket is left");
+            assert!(
+                !fs::exists(SOCKET).expect("it can be looked at"),
+                "the socket is left"
+            );
             sleep(Duration::from_secs(3));
             run(&["systemctl", "start", "switchyard"]);
         });
@@ -43,12 +49,21 @@ pub(crate) const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.02
 pub(crate) fn kill_main(unit: &str) {
     let before = property(unit, "MainPID");
     let restarts = property(unit, "NRestarts");
-    run(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", unit]);
+    run(&[
+        "systemctl",
+        "kill",
+        "--kill-whom=main",
+        "--signal=KILL",
+        unit,
+    ]);
     let again = || {
         let pid = property(unit, "MainPID");
         pid != "0" && pid != before && property(unit, "ActiveState") == "active"
     };
-    assert!(eventually(LIMIT, again), "systemd does not start {unit} again");
+    assert!(
+        eventually(LIMIT, again),
+        "systemd does not start {unit} again"
+    );
     assert_ne!(property(unit, "NRestarts"), restarts);
 }
 
@@ -59,12 +74,22 @@ fn outlives(node: &GuestNode, end: impl FnOnce()) {
     let ended = pod.start_shell("ended", "exit 3");
     let _ = node.wait_exit(&ended);
     assert_counts_on(&pod);
-    let before =
-        (cgroup_file(&counting, "cgroup.procs").lines().next().map(str::to_owned), states(node, &pod));
+    let before = (
+        cgroup_file(&counting, "cgroup.procs")
+            .lines()
+            .next()
+            .map(str::to_owned),
+        states(node, &pod),
+    );
     end();
     node.wait_ready();
-    let after =
-        (cgroup_file(&counting, "cgroup.procs").lines().next().map(str::to_owned), states(node, &pod));
+    let after = (
+        cgroup_file(&counting, "cgroup.procs")
+            .lines()
+            .next()
+            .map(str::to_owned),
+        states(node, &pod),
+    );
     assert_eq!(after, before);
     assert_counts_on(&pod);
     assert_eq!(node.cri.sh(&counting, "echo reached"), "reached");
@@ -74,8 +99,13 @@ fn states(node: &GuestNode, pod: &GuestPod<'_>) -> (PodSandboxStatus, Vec<Contai
     let mut ids: Vec<_> = node.cri.containers().expect("they can be listed");
     ids.retain(|container| container.pod_sandbox_id == pod.id);
     ids.sort_by(|one, other| one.id.cmp(&other.id));
-    let statuses = ids.iter().map(|container| node.cri.status(&container.id).expect("it has a status"));
-    (node.cri.pod_status(&pod.id).expect("it has a status"), statuses.collect())
+    let statuses = ids
+        .iter()
+        .map(|container| node.cri.status(&container.id).expect("it has a status"));
+    (
+        node.cri.pod_status(&pod.id).expect("it has a status"),
+        statuses.collect(),
+    )
 }
 
 /// Checks that the numbers in the log are complete up to its end, which is later than now.
@@ -85,10 +115,15 @@ pub(crate) fn assert_counts_on(pod: &GuestPod<'_>) {
     let lines = pod.wait_log_lines("counting", |lines| lines.len() > so_far + 20);
     // The last line may be incomplete.
     let complete = &lines[..lines.len() - 1];
-    let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();
+    let expected: Vec<_> = (1..=complete.len())
+        .map(|number| number.to_string())
+        .collect();
     assert!(
         complete == expected,
         "lines are lost or doubled near {:?}",
-        complete.iter().zip(&expected).position(|(is, should)| is != should)
+        complete
+            .iter()
+            .zip(&expected)
+            .position(|(is, should)| is != should)
     );
 }

@@ -75,26 +75,45 @@ pub(crate) struct LeaseKubelet {
 impl LeaseKubelet {
     /// Starts a kubelet, and waits until this many devices are allocatable.
     pub(crate) fn start(healthy: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
-        let kubelet = runtime.block_on(async { Kubelet::start(Path::new(DIRECTORY), Options::default()) });
+        let kubelet =
+            runtime.block_on(async { Kubelet::start(Path::new(DIRECTORY), Options::default()) });
         let knows = || kubelet.capacity(RESOURCE);
         let known = eventually(LIMIT, || knows().0 == DEVICES && knows().1 >= healthy);
-        assert!(known, "the kubelet may give out {:?} of {DEVICES} devices: {:#}", knows(), report());
+        assert!(
+            known,
+            "the kubelet may give out {:?} of {DEVICES} devices: {:#}",
+            knows(),
+            report()
+        );
         Self { runtime, kubelet }
     }
 
     /// Admits two pods with a device each: one that is only admitted, and one that is run.
     pub(crate) fn begin(&self, node: &GuestNode) {
-        let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let boot = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         for (kind, runs) in [("waits", false), ("runs", true)] {
             let name = format!("{kind}-{boot}");
-            let given = self.runtime.block_on(self.kubelet.admit(&name, "main", &[(RESOURCE, 1)]));
+            let given = self
+                .runtime
+                .block_on(self.kubelet.admit(&name, "main", &[(RESOURCE, 1)]));
             let given = RecordedLease::of(&given.expect("there is a device"));
-            note(&format!("lease {name} {} {} {}", given.slot, given.token, given.path));
+            note(&format!(
+                "lease {name} {} {} {}",
+                given.slot, given.token, given.path
+            ));
             if runs {
                 note(&format!("using {name}"));
-                given.make(node, &name).unwrap_or_else(|why| panic!("{name}: {why}"));
+                given
+                    .make(node, &name)
+                    .unwrap_or_else(|why| panic!("{name}: {why}"));
                 assert!(given.is_bound(&name), "{:#}", report());
                 note(&format!("bound {name}"));
             }
@@ -106,42 +125,69 @@ impl LeaseKubelet {
 pub(crate) fn reserve() -> BTreeMap<String, String> {
     let free = |holders: &Vec<SlotHolder>| holders.iter().all(|holder| holder.owner == "nomad");
     let mut holders = holders().into_iter();
-    let slot = holders.rfind(|(_, holders)| free(holders)).expect("a kubelet has two at most").0;
+    let slot = holders
+        .rfind(|(_, holders)| free(holders))
+        .expect("a kubelet has two at most")
+        .0;
     reserve_slot(&slot).unwrap_or_else(|status| panic!("Reserve of {slot}: {status}"))
 }
 
 fn reserve_slot(slot: &str) -> Result<BTreeMap<String, String>, tonic::Status> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
     let runtime = Arc::new(runtime.expect("a runtime can be made"));
     let plugin = PluginProcess::launch(
         &install_plugins(agent_paths()).join("switchyard-device"),
         &socket_args(agent_paths()),
         &runtime,
     );
-    let plugin = plugin.unwrap_or_else(|failed| panic!("the device plugin does not start: {failed:?}"));
-    let request = nomad::ReserveRequest { device_ids: vec![slot.to_owned()] };
+    let plugin =
+        plugin.unwrap_or_else(|failed| panic!("the device plugin does not start: {failed:?}"));
+    let request = nomad::ReserveRequest {
+        device_ids: vec![slot.to_owned()],
+    };
     let mut client = DevicePluginClient::new(plugin.channel());
     let answer = runtime.block_on(client.reserve(request))?.into_inner();
-    Ok(answer.container_res.expect("an agent falls over without it").envs)
+    Ok(answer
+        .container_res
+        .expect("an agent falls over without it")
+        .envs)
 }
 
 /// Violations about the leases of the last boot. Afterwards their devices are free, or will be soon.
-pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, RecordedLease>) -> Vec<String> {
+pub(crate) fn check_after_boot(
+    node: &GuestNode,
+    noted: &BTreeMap<String, RecordedLease>,
+) -> Vec<String> {
     let mut wrong = Vec::new();
-    assert!(eventually(LIMIT, || holders().len() == DEVICES), "the devices are not there: {:#}", report());
+    assert!(
+        eventually(LIMIT, || holders().len() == DEVICES),
+        "the devices are not there: {:#}",
+        report()
+    );
     let slots = holders();
     let mut held = 0;
     for (slot, holders) in &slots {
         held += holders.len();
-        let of_pod =
-            |holder: &SlotHolder| noted.values().any(|one| one.slot == *slot && one.token == holder.token);
+        let of_pod = |holder: &SlotHolder| {
+            noted
+                .values()
+                .any(|one| one.slot == *slot && one.token == holder.token)
+        };
         // The leases of Nomad tasks are in the agent's state.
         let is_known = |holder: &SlotHolder| holder.owner == "nomad" || of_pod(holder);
         if holders.len() > 1 || !holders.iter().all(is_known) {
-            wrong.push(format!("device {slot} is held by {holders:?} after the boot"));
+            wrong.push(format!(
+                "device {slot} is held by {holders:?} after the boot"
+            ));
         }
     }
-    println!("from before: {} leases of a kubelet's; {held} devices are leased", noted.len());
+    println!(
+        "from before: {} leases of a kubelet's; {held} devices are leased",
+        noted.len()
+    );
     // All slots but the one that a Nomad task had.
     let leases = LeaseKubelet::start(DEVICES - 1);
     for (name, lease) in noted {
@@ -159,7 +205,10 @@ pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, Record
 impl RecordedLease {
     /// The part of an answer that a kubelet records.
     fn of(given: &RunOptions) -> Self {
-        let token = given.annotations.keys().find_map(|key| key.strip_prefix(ANNOTATION));
+        let token = given
+            .annotations
+            .keys()
+            .find_map(|key| key.strip_prefix(ANNOTATION));
         Self {
             slot: given.ids[RESOURCE][0].clone(),
             token: token.expect("a lease has a token").to_owned(),
@@ -216,7 +265,10 @@ impl RecordedLease {
             host_path: self.path.clone(),
             permissions: "rw".to_owned(),
         }];
-        let id = node.cri.create(&pod, &container, &config).map_err(message)?;
+        let id = node
+            .cri
+            .create(&pod, &container, &config)
+            .map_err(message)?;
         note(&format!("created {name} {id}"));
         node.cri.start(&id).map_err(message)?;
         note(&format!("started {name} {id}"));
@@ -257,8 +309,13 @@ impl RecordedLease {
         }
         note(&format!("using {name}"));
         let pods = node.cri.pods().map_err(|status| status.to_string())?;
-        for pod in pods.iter().filter(|pod| pod.metadata.as_ref().is_some_and(|one| one.uid == name)) {
-            node.cri.stop_pod(&pod.id).map_err(|status| format!("its pod cannot be stopped: {status}"))?;
+        for pod in pods
+            .iter()
+            .filter(|pod| pod.metadata.as_ref().is_some_and(|one| one.uid == name))
+        {
+            node.cri
+                .stop_pod(&pod.id)
+                .map_err(|status| format!("its pod cannot be stopped: {status}"))?;
         }
         let name = format!("{name}-again");
         let pod = self.make(node, &name)?;
@@ -269,7 +326,13 @@ impl RecordedLease {
             answer.map_err(|status| format!("its pod cannot be taken away: {status}"))?;
         }
         note(&format!("removed {name}"));
-        if is_bound { Ok(()) } else { Err(format!("its pod runs again, and does not have it: {shown:#}")) }
+        if is_bound {
+            Ok(())
+        } else {
+            Err(format!(
+                "its pod runs again, and does not have it: {shown:#}"
+            ))
+        }
     }
 }
 
@@ -290,14 +353,23 @@ pub(crate) fn holders() -> BTreeMap<String, Vec<SlotHolder>> {
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let slots = list(&report()["slots"]).into_iter();
-    slots.map(|slot| (text(&slot["id"]), list(&slot["holders"]).iter().map(holder).collect())).collect()
+    slots
+        .map(|slot| {
+            (
+                text(&slot["id"]),
+                list(&slot["holders"]).iter().map(holder).collect(),
+            )
+        })
+        .collect()
 }
 
 /// Checks that one of these variables is the token of a lease that a Nomad task holds, and that the task
 /// holds no other slot.
 pub(crate) fn is_held_by(task: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
     let holders = holders();
-    let of_task = holders.values().filter(|all| all.iter().any(|holder| holder.name == task));
+    let of_task = holders
+        .values()
+        .filter(|all| all.iter().any(|holder| holder.name == task));
     let of_task: Vec<&Vec<SlotHolder>> = of_task.collect();
     let fits = |holder: &SlotHolder| {
         (holder.owner.as_str(), holder.state.as_str()) == ("nomad", "bound")

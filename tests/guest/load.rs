@@ -32,18 +32,26 @@ const IMAGE: &str = "library/kept:latest";
 /// Writes one line to the host. One write, so that lines of several threads are not mixed.
 pub(crate) fn note(text: &str) {
     let mut out = std::io::stdout().lock();
-    out.write_all(format!("note {text}\n").as_bytes()).expect("the host listens");
+    out.write_all(format!("note {text}\n").as_bytes())
+        .expect("the host listens");
     out.flush().expect("the host listens");
 }
 
 pub(crate) fn run(seed: u64) -> ExitCode {
     let node = GuestNode::start();
     let tasks = TaskAgent::start(&node);
-    let layer = LayerBuilder::default().dir("kept", 0o755).file("kept/file", volume_content(), 0o644);
-    node.registry.push(IMAGE, &busybox().layer(layer.build_uncompressed()).build());
+    let layer =
+        LayerBuilder::default()
+            .dir("kept", 0o755)
+            .file("kept/file", volume_content(), 0o644);
+    node.registry
+        .push(IMAGE, &busybox().layer(layer.build_uncompressed()).build());
     let pulled = node.cri.pull(&node.registry.reference(IMAGE), None);
     pulled.unwrap_or_else(|status| panic!("PullImage: {status}"));
-    let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let boot = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     // The power is usually cut during the next starts.
     let standing = NETWORKS.map(|network| (network, tasks.start_endless(network)));
     let kubelet = LeaseKubelet::start(2);
@@ -74,12 +82,19 @@ pub(crate) fn run_until_restart() -> ExitCode {
     let config = node.pod_config("left");
     let name = config.metadata.clone().unwrap_or_default().uid;
     note(&format!("begin {name}"));
-    let pod = node.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+    let pod = node
+        .cri
+        .run_pod(&config)
+        .unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
     note(&format!("pod {name} {pod}"));
-    let made = node.cri.create(&pod, &node.container("main", ENDLESS_SCRIPT), &config);
+    let made = node
+        .cri
+        .create(&pod, &node.container("main", ENDLESS_SCRIPT), &config);
     let id = made.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
     note(&format!("created {name} {id}"));
-    node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+    node.cri
+        .start(&id)
+        .unwrap_or_else(|status| panic!("StartContainer: {status}"));
     note(&format!("started {name} {id}"));
     ExitCode::SUCCESS
 }
@@ -91,10 +106,16 @@ pub(crate) fn volume_content() -> Vec<u8> {
 
 /// A container that is not removed, with a named volume that is initialised with the image's file.
 fn with_volume(node: &GuestNode, name: &str, volume: &str) -> old::ContainerConfig {
-    let mount =
-        old::Mount { container_path: "/kept".to_owned(), name: volume.to_owned(), ..Default::default() };
+    let mount = old::Mount {
+        container_path: "/kept".to_owned(),
+        name: volume.to_owned(),
+        ..Default::default()
+    };
     old::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
         image: Some(image_spec(&node.registry.reference(IMAGE))),
         command: ["sleep", "1000"].map(str::to_owned).to_vec(),
         mounts: vec![mount],
@@ -111,21 +132,32 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
     let mut number = 0;
     while begin.elapsed() < LIMIT {
         number += 1;
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let name = format!("{client}-{number}");
         let mut config = node.pod_config(&name);
         config.metadata.get_or_insert_default().uid = name.clone();
         note(&format!("begin {name}"));
-        let pod = node.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
+        let pod = node
+            .cri
+            .run_pod(&config)
+            .unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
         note(&format!("pod {name} {pod}"));
         for container in 0..=(random >> 40) % 2 {
-            let script = if (random >> 50).is_multiple_of(4) { "exit 3" } else { "exec sleep 1000" };
+            let script = if (random >> 50).is_multiple_of(4) {
+                "exit 3"
+            } else {
+                "exec sleep 1000"
+            };
             let main = format!("c{container}");
             let has_volume = container == 0 && number % 2 == 1;
             let made = if has_volume {
-                node.cri.create_v1alpha2(&pod, &with_volume(node, &main, &name))
+                node.cri
+                    .create_v1alpha2(&pod, &with_volume(node, &main, &name))
             } else {
-                node.cri.create(&pod, &node.container(&main, script), &config)
+                node.cri
+                    .create(&pod, &node.container(&main, script), &config)
             };
             let id = made.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
             note(&format!("created {name} {id}"));
@@ -133,7 +165,9 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
                 note(&format!("volume {name}"));
             }
             if !(random >> 45).is_multiple_of(5) {
-                node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+                node.cri
+                    .start(&id)
+                    .unwrap_or_else(|status| panic!("StartContainer: {status}"));
                 note(&format!("started {name} {id}"));
             }
         }
@@ -141,8 +175,12 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
         if standing.len() > 1 + usize::from((random >> 33).is_multiple_of(2)) {
             let (name, pod) = standing.remove(0);
             note(&format!("removing {name}"));
-            node.cri.stop_pod(&pod).unwrap_or_else(|status| panic!("StopPodSandbox: {status}"));
-            node.cri.remove_pod(&pod).unwrap_or_else(|status| panic!("RemovePodSandbox: {status}"));
+            node.cri
+                .stop_pod(&pod)
+                .unwrap_or_else(|status| panic!("StopPodSandbox: {status}"));
+            node.cri
+                .remove_pod(&pod)
+                .unwrap_or_else(|status| panic!("RemovePodSandbox: {status}"));
             note(&format!("removed {name}"));
             remove_volume(node, &name);
         }
@@ -152,7 +190,9 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
 /// Removes a volume, if one has this name.
 pub(crate) fn remove_volume(node: &GuestNode, name: &str) {
     note(&format!("unnaming {name}"));
-    node.cri.remove_volume(name).unwrap_or_else(|status| panic!("RemoveVolume: {status}"));
+    node.cri
+        .remove_volume(name)
+        .unwrap_or_else(|status| panic!("RemoveVolume: {status}"));
     note(&format!("unnamed {name}"));
 }
 
@@ -165,11 +205,15 @@ fn images(node: &GuestNode, boot: u64) {
         let mut bytes = format!("{boot}-{number} ").repeat(FILE / 16);
         bytes.truncate(FILE);
         let sum = digest(bytes.as_bytes());
-        let layer = LayerBuilder::default().file("data", bytes, 0o644).build_uncompressed();
+        let layer = LayerBuilder::default()
+            .file("data", bytes, 0o644)
+            .build_uncompressed();
         let name = format!("images/i{boot}-{number}:latest");
         node.registry.push(&name, &busybox().layer(layer).build());
         let reference = node.registry.reference(&name);
-        node.cri.pull(&reference, None).unwrap_or_else(|status| panic!("PullImage: {status}"));
+        node.cri
+            .pull(&reference, None)
+            .unwrap_or_else(|status| panic!("PullImage: {status}"));
         note(&format!("image {reference} {sum}"));
     }
 }

@@ -75,7 +75,10 @@ fn main() -> ExitCode {
                 .into_iter()
                 .filter(|name| only.is_empty() || only.iter().any(|word| name.contains(word)))
                 .collect();
-            assert!(!names.is_empty(), "no test's name has any of {only:?} in it");
+            assert!(
+                !names.is_empty(),
+                "no test's name has any of {only:?} in it"
+            );
             println!("--exact {}", names.join(" "));
             ExitCode::SUCCESS
         }
@@ -103,9 +106,15 @@ fn list() -> ExitCode {
 fn facts(only: &[&str]) -> ExitCode {
     let node = GuestNode::start();
     let mut failed = 0;
-    let all: Vec<GuestFact> = ALL.iter().flat_map(|(_, facts)| facts.iter().copied()).collect();
+    let all: Vec<GuestFact> = ALL
+        .iter()
+        .flat_map(|(_, facts)| facts.iter().copied())
+        .collect();
     for word in only {
-        assert!(all.iter().any(|(name, _)| name.contains(word)), "no fact's name has {word:?} in it");
+        assert!(
+            all.iter().any(|(name, _)| name.contains(word)),
+            "no fact's name has {word:?} in it"
+        );
     }
     for (name, fact) in all {
         if !only.is_empty() && !only.iter().any(|word| name.contains(word)) {
@@ -113,9 +122,17 @@ fn facts(only: &[&str]) -> ExitCode {
         }
         let begin = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| fact(&node)));
-        let verdict = if outcome.is_ok() { "holds" } else { "DOES NOT HOLD" };
+        let verdict = if outcome.is_ok() {
+            "holds"
+        } else {
+            "DOES NOT HOLD"
+        };
         println!("{verdict}: {name} ({:.1} s)", begin.elapsed().as_secs_f32());
         failed += u8::from(outcome.is_err());
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -59,9 +59,14 @@ impl GuestNode {
     pub(crate) fn start() -> Self {
         let registry = Registry::start();
         registry.push("library/busybox:latest", &busybox().build());
-        let node = Self { cri: Cri::new(Path::new(SOCKET)), registry };
+        let node = Self {
+            cri: Cri::new(Path::new(SOCKET)),
+            registry,
+        };
         node.wait_ready();
-        node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
+        node.cri
+            .pull(&node.image(), None)
+            .expect("busybox can be pulled from the registry");
         node
     }
 
@@ -75,10 +80,15 @@ impl GuestNode {
     pub(crate) fn wait_ready(&self) {
         let mut last = String::new();
         let ready = eventually(LIMIT, || {
-            let answer =
-                self.cri.runtime(async |mut client| client.status(cri::StatusRequest::default()).await);
+            let answer = self
+                .cri
+                .runtime(async |mut client| client.status(cri::StatusRequest::default()).await);
             last = format!("{answer:?}");
-            let conditions = answer.ok().and_then(|answer| answer.status).unwrap_or_default().conditions;
+            let conditions = answer
+                .ok()
+                .and_then(|answer| answer.status)
+                .unwrap_or_default()
+                .conditions;
             conditions.len() >= 2 && conditions.iter().all(|condition| condition.status)
         });
         assert!(ready, "the daemon is not ready after {LIMIT:?}: {last}");
@@ -122,7 +132,12 @@ impl GuestNode {
     pub(crate) fn pod_from(&self, config: cri::PodSandboxConfig, handler: &str) -> GuestPod<'_> {
         let made = self.cri.run_pod_with(&config, handler);
         let id = made.unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
-        GuestPod { node: self, id, config, names: RefCell::default() }
+        GuestPod {
+            node: self,
+            id,
+            config,
+            names: RefCell::default(),
+        }
     }
 
     /// A container that runs `sh -c script` and logs to `<name>.log`.
@@ -135,10 +150,16 @@ impl GuestNode {
     pub(crate) fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
         let mut last = cri::ContainerStatus::default();
         let ended = eventually(LIMIT, || {
-            last = self.cri.status(container).expect("the container exists, so it has a status");
+            last = self
+                .cri
+                .status(container)
+                .expect("the container exists, so it has a status");
             last.state() == cri::ContainerState::ContainerExited
         });
-        assert!(ended, "container {container} has not ended after {LIMIT:?}: {last:?}");
+        assert!(
+            ended,
+            "container {container} has not ended after {LIMIT:?}: {last:?}"
+        );
         last
     }
 }
@@ -147,7 +168,8 @@ impl GuestNode {
     /// Restarts the daemon with steps enabled, so that a test can kill it.
     #[track_caller]
     pub(crate) fn killable(&self) -> KillableDaemon<'_> {
-        fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
+        fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one"))
+            .expect("it can be made");
         let environment = format!(
             "[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n",
             switchyard_crash_points::KILL_FILE
@@ -163,15 +185,25 @@ impl GuestNode {
 impl KillableDaemon<'_> {
     /// Kills the daemon at this step, during this call, and waits for its successor.
     #[track_caller]
-    pub(crate) fn killed_during<T: Debug>(&self, step: CrashPoint, call: impl FnOnce() -> Result<T, Status>) {
+    pub(crate) fn killed_during<T: Debug>(
+        &self,
+        step: CrashPoint,
+        call: impl FnOnce() -> Result<T, Status>,
+    ) {
         let restarts = property("switchyard", "NRestarts");
         fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
         let status = call().expect_err("the daemon dies");
         assert!(
-            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled),
+            matches!(
+                status.code(),
+                Code::Unavailable | Code::Unknown | Code::Cancelled
+            ),
             "{step:?}: {status}"
         );
-        assert!(eventually(LIMIT, || property("switchyard", "NRestarts") != restarts), "{step:?}");
+        assert!(
+            eventually(LIMIT, || property("switchyard", "NRestarts") != restarts),
+            "{step:?}"
+        );
         self.node.wait_ready();
     }
 }
@@ -196,7 +228,10 @@ impl GuestPod<'_> {
         change(&mut config);
         let created = self.node.cri.create(&self.id, &config, &self.config);
         let id = created.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
-        self.node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
+        self.node
+            .cri
+            .start(&id)
+            .unwrap_or_else(|status| panic!("StartContainer: {status}"));
         self.names.borrow_mut().push((name.to_owned(), id.clone()));
         id
     }
@@ -211,7 +246,9 @@ impl GuestPod<'_> {
     pub(crate) fn log_lines(&self, name: &str) -> Vec<String> {
         let path = PathBuf::from(&self.config.log_directory).join(format!("{name}.log"));
         let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().map(|line| log_content(line).to_owned()).collect()
+        text.lines()
+            .map(|line| log_content(line).to_owned())
+            .collect()
     }
 
     /// Waits until a container's output fulfils `condition`.
@@ -226,7 +263,10 @@ impl GuestPod<'_> {
             lines = self.log_lines(name);
             condition(&lines)
         });
-        assert!(held, "the log {name} has not come to it after {LIMIT:?}: {lines:#?}");
+        assert!(
+            held,
+            "the log {name} has not come to it after {LIMIT:?}: {lines:#?}"
+        );
         lines
     }
 }
@@ -240,7 +280,11 @@ impl Drop for GuestPod<'_> {
             removed.expect("a stopped pod can be removed");
             for (name, id) in self.names.take() {
                 let scope = scope(&id);
-                assert!(!scope.exists(), "the control group of {name} is left: {}", scope.display());
+                assert!(
+                    !scope.exists(),
+                    "the control group of {name} is left: {}",
+                    scope.display()
+                );
             }
         }
     }
@@ -249,7 +293,10 @@ impl Drop for GuestPod<'_> {
 /// A container that runs `sh -c script`.
 pub(crate) fn shell_container(image: &str, name: &str, script: &str) -> cri::ContainerConfig {
     cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
         image: Some(image_spec(image)),
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         log_path: format!("{name}.log"),
@@ -259,14 +306,17 @@ pub(crate) fn shell_container(image: &str, name: &str, script: &str) -> cri::Con
 
 /// The cgroup that systemd creates for a container of a pod here.
 pub(crate) fn scope(container: &str) -> PathBuf {
-    PathBuf::from(format!("/sys/fs/cgroup/guest.slice/{SLICE}/switchyard-{container}.scope"))
+    PathBuf::from(format!(
+        "/sys/fs/cgroup/guest.slice/{SLICE}/switchyard-{container}.scope"
+    ))
 }
 
 /// The text of a file of the cgroup, without its last newline.
 #[track_caller]
 pub(crate) fn cgroup_file(container: &str, file: &str) -> String {
     let path = scope(container).join(file);
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let text =
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.trim_end().to_owned()
 }
 
@@ -279,8 +329,14 @@ pub(crate) fn run(words: &[&str]) -> String {
     let output = Command::new(words[0]).args(&words[1..]).output();
     let output = output.unwrap_or_else(|error| panic!("{words:?}: {error}"));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?} ended with {}: {error}", output.status);
-    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    assert!(
+        output.status.success(),
+        "{words:?} ended with {}: {error}",
+        output.status
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .trim_end()
+        .to_owned()
 }
 
 /// A property of a unit.

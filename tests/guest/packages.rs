@@ -16,13 +16,21 @@ use crate::nomad::{agent, task};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("units_survive_ten_kills_in_a_row", units_survive_ten_kills),
-    ("package_upgrade_and_downgrade_change_no_process", upgrades_change_no_process),
-    ("package_with_a_refused_configuration_leaves_the_old_daemon", refused_configuration),
+    (
+        "package_upgrade_and_downgrade_change_no_process",
+        upgrades_change_no_process,
+    ),
+    (
+        "package_with_a_refused_configuration_leaves_the_old_daemon",
+        refused_configuration,
+    ),
 ];
 
 /// The last one: it leaves a node without the package.
-pub(crate) const LAST: &[GuestFact] =
-    &[("package_removal_and_purge_leave_what_they_should", removal_and_purge)];
+pub(crate) const LAST: &[GuestFact] = &[(
+    "package_removal_and_purge_leave_what_they_should",
+    removal_and_purge,
+)];
 
 /// The package that is installed, and one of the same tree with a lower number.
 const NOW: &str = "/tests/packages/now.deb";
@@ -34,7 +42,11 @@ const COUNT_UNTIL_END: &str =
 
 fn dpkg(words: &[&str]) -> Output {
     let mut command = Command::new("dpkg");
-    command.args(words).env("DEBIAN_FRONTEND", "noninteractive").output().expect("it can be run")
+    command
+        .args(words)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .expect("it can be run")
 }
 
 /// The output of dpkg, which succeeds.
@@ -62,12 +74,20 @@ impl<'n> Counting<'n> {
         let pod = node.pod(name);
         let container = pod.start_shell("counting", COUNT);
         assert_counts_on(&pod);
-        Self { node, pod, container }
+        Self {
+            node,
+            pod,
+            container,
+        }
     }
 
     /// The main process of the container.
     fn process(&self) -> String {
-        cgroup_file(&self.container, "cgroup.procs").lines().next().unwrap_or_default().to_owned()
+        cgroup_file(&self.container, "cgroup.procs")
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Checks that it counts on, with a daemon that serves.
@@ -82,19 +102,29 @@ impl<'n> Counting<'n> {
 
 /// The processes of the logkeeper and of containerd.
 fn helpers() -> [String; 2] {
-    let file = fs::read_to_string("/run/switchyard/containerd/containerd.pid").expect("it is managed");
-    let containerd = file.split_whitespace().next().expect("it names a process").to_owned();
+    let file =
+        fs::read_to_string("/run/switchyard/containerd/containerd.pid").expect("it is managed");
+    let containerd = file
+        .split_whitespace()
+        .next()
+        .expect("it names a process")
+        .to_owned();
     [property("switchyard-logkeeper", "MainPID"), containerd]
 }
 
 /// The parts whose program was replaced.
 fn replaced() -> Vec<String> {
-    let status: Value =
-        serde_json::from_str(&run(&["switchyard", "status", "--output", "json"])).expect("it is JSON");
-    let programs = status["programs"].as_array().expect("it lists programs").iter();
+    let status: Value = serde_json::from_str(&run(&["switchyard", "status", "--output", "json"]))
+        .expect("it is JSON");
+    let programs = status["programs"]
+        .as_array()
+        .expect("it lists programs")
+        .iter();
     assert_eq!(programs.len(), 3, "{status}");
     let replaced = programs.filter(|program| program["replaced"] == true);
-    replaced.map(|program| program["part"].as_str().expect("it has a name").to_owned()).collect()
+    replaced
+        .map(|program| program["part"].as_str().expect("it has a name").to_owned())
+        .collect()
 }
 
 fn units_survive_ten_kills(node: &GuestNode) {
@@ -107,9 +137,19 @@ fn units_survive_ten_kills(node: &GuestNode) {
     for _ in 0..6 {
         // The next one need not be ready.
         let before = property("switchyard", "MainPID");
-        run(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", "switchyard"]);
-        let again = || !["0", before.as_str()].contains(&property("switchyard", "MainPID").as_str());
-        assert!(eventually(LIMIT, again), "systemd does not start the daemon again");
+        run(&[
+            "systemctl",
+            "kill",
+            "--kill-whom=main",
+            "--signal=KILL",
+            "switchyard",
+        ]);
+        let again =
+            || !["0", before.as_str()].contains(&property("switchyard", "MainPID").as_str());
+        assert!(
+            eventually(LIMIT, again),
+            "systemd does not start the daemon again"
+        );
     }
     counting.assert_goes_on(&process);
 }
@@ -121,8 +161,12 @@ fn upgrades_change_no_process(node: &GuestNode) {
     let mut task = task(&agent, &node.image(), COUNT_UNTIL_END, json!({}));
     let started = agent.driver().start(&task.config).expect("it starts");
     let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
-    let task_process =
-        agent.driver().inspect(task.id()).expect("it runs").driver.map(|status| status.attributes);
+    let task_process = agent
+        .driver()
+        .inspect(task.id())
+        .expect("it runs")
+        .driver
+        .map(|status| status.attributes);
     let helpers_before = helpers();
     assert_eq!(replaced(), Vec::<String>::new());
 
@@ -136,35 +180,77 @@ fn upgrades_change_no_process(node: &GuestNode) {
     dpkg_succeeds(&["--install", NOW]);
     counting.assert_goes_on(&process);
     assert_task_counts_on(&task);
-    let inspected =
-        agent.driver().inspect(task.id()).expect("it runs").driver.map(|status| status.attributes);
+    let inspected = agent
+        .driver()
+        .inspect(task.id())
+        .expect("it runs")
+        .driver
+        .map(|status| status.attributes);
     assert_eq!(inspected, task_process);
     fs::write(task.task_dir().join("local/end"), "").expect("the disk can be written");
     let ended = runner.join();
-    assert_eq!((ended.result.exit_code, ended.recovered), (5, 2), "{ended:?}");
+    assert_eq!(
+        (ended.result.exit_code, ended.recovered),
+        (5, 2),
+        "{ended:?}"
+    );
     let printed = task.stdout();
-    assert!(printed.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{printed}");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    assert!(
+        printed
+            .lines()
+            .zip(1..)
+            .all(|(line, number)| *line == format!("{number}")),
+        "{printed}"
+    );
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
 fn assert_restarts_replace_both(helpers_before: &[String; 2]) {
     let [keeper, containerd] = helpers_before;
     let said = run(&["switchyard", "restart", "logkeeper"]);
-    assert!(said.starts_with(&format!("logkeeper: process {keeper} before, process ")), "{said}");
+    assert!(
+        said.starts_with(&format!("logkeeper: process {keeper} before, process ")),
+        "{said}"
+    );
     assert_eq!(replaced(), ["containerd"]);
     let said = run(&["switchyard", "restart", "containerd"]);
-    assert!(said.starts_with(&format!("containerd: process {containerd} before, process ")), "{said}");
+    assert!(
+        said.starts_with(&format!(
+            "containerd: process {containerd} before, process "
+        )),
+        "{said}"
+    );
     assert_eq!(replaced(), Vec::<String>::new());
-    assert!(helpers().iter().zip(helpers_before).all(|(now, before)| now != before));
+    assert!(
+        helpers()
+            .iter()
+            .zip(helpers_before)
+            .all(|(now, before)| now != before)
+    );
 }
 
 fn assert_upgrade_of_containerd_is_noticed() {
     // As an upgrade of containerd does it.
-    run(&["sh", "-c", "cp -p /usr/bin/containerd /usr/bin/new && mv /usr/bin/new /usr/bin/containerd"]);
-    run(&["dpkg-trigger", "--no-await", "--by-package=containerd", "/usr/bin/containerd"]);
+    run(&[
+        "sh",
+        "-c",
+        "cp -p /usr/bin/containerd /usr/bin/new && mv /usr/bin/new /usr/bin/containerd",
+    ]);
+    run(&[
+        "dpkg-trigger",
+        "--no-await",
+        "--by-package=containerd",
+        "/usr/bin/containerd",
+    ]);
     let said = dpkg_succeeds(&["--triggers-only", "--pending"]);
-    assert!(said.contains("'switchyard restart containerd' replaces it"), "{said}");
+    assert!(
+        said.contains("'switchyard restart containerd' replaces it"),
+        "{said}"
+    );
     assert_eq!(replaced(), ["containerd", "logkeeper"]);
 }
 
@@ -175,15 +261,29 @@ fn assert_upgrade_replaces_the_daemon_only(
 ) {
     let daemon = property("switchyard", "MainPID");
     let said = dpkg_succeeds(&["--install", BEFORE]);
-    assert_ne!(property("switchyard", "MainPID"), daemon, "the new program is in place");
-    assert!(said.contains("'switchyard restart logkeeper' replaces it"), "{said}");
+    assert_ne!(
+        property("switchyard", "MainPID"),
+        daemon,
+        "the new program is in place"
+    );
+    assert!(
+        said.contains("'switchyard restart logkeeper' replaces it"),
+        "{said}"
+    );
     counting.assert_goes_on(process);
     assert_eq!(helpers(), *helpers_before);
     assert_eq!(replaced(), ["logkeeper"]);
-    let metrics = switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
+    let metrics =
+        switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
     let metrics = metrics.expect("they are served").text();
-    assert!(metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"), "{metrics}");
-    assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"), "{metrics}");
+    assert!(
+        metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"),
+        "{metrics}"
+    );
 }
 
 #[track_caller]
@@ -199,8 +299,15 @@ fn refused_configuration(node: &GuestNode) {
     let output = dpkg(&["--install", NOW]);
     let said = text(&output);
     assert!(!output.status.success(), "{said}");
-    assert!(said.contains("90-refused.toml:3: exec.max_per_container"), "{said}");
-    assert_eq!(property("switchyard", "MainPID"), daemon, "the old daemon continues");
+    assert!(
+        said.contains("90-refused.toml:3: exec.max_per_container"),
+        "{said}"
+    );
+    assert_eq!(
+        property("switchyard", "MainPID"),
+        daemon,
+        "the old daemon continues"
+    );
     drop(Counting::start(node, "old-daemon"));
     fs::remove_file(drop_in).expect("root may");
     dpkg_succeeds(&["--configure", "switchyard"]);
@@ -213,19 +320,30 @@ fn removal_and_purge(node: &GuestNode) {
     let process = counting.process();
     let helpers_before = helpers();
     let said = dpkg_succeeds(&["--remove", "switchyard"]);
-    assert!(said.contains("the daemon is stopped; 1 containers go on"), "{said}");
+    assert!(
+        said.contains("the daemon is stopped; 1 containers go on"),
+        "{said}"
+    );
     assert_eq!(property("switchyard", "ActiveState"), "inactive");
-    assert_eq!((counting.process(), helpers()), (process.clone(), helpers_before.clone()));
+    assert_eq!(
+        (counting.process(), helpers()),
+        (process.clone(), helpers_before.clone())
+    );
     assert_counts_on(&counting.pod);
 
     let refused = dpkg(&["--purge", "switchyard"]);
     let said = text(&refused);
     assert!(!refused.status.success(), "{said}");
     assert!(
-        said.contains(&format!("not purged, because containers run: their main processes are {process}")),
+        said.contains(&format!(
+            "not purged, because containers run: their main processes are {process}"
+        )),
         "{said}"
     );
-    assert_eq!((counting.process(), helpers()), (process.clone(), helpers_before));
+    assert_eq!(
+        (counting.process(), helpers()),
+        (process.clone(), helpers_before)
+    );
     assert_counts_on(&counting.pod);
 
     dpkg_succeeds(&["--install", NOW]);
@@ -236,12 +354,22 @@ fn removal_and_purge(node: &GuestNode) {
     let config = node.pod_config("forgotten");
     let pod = node.cri.run_pod(&config).expect("it runs");
     let container = node.container("ended", "echo out");
-    let container = node.cri.create(&pod, &container, &config).expect("it is created");
+    let container = node
+        .cri
+        .create(&pod, &container, &config)
+        .expect("it is created");
     node.cri.start(&container).expect("it starts");
     node.wait_exit(&container);
     let disk = state_on_a_disk();
     // As after a loss of the run directory's files: what runs is found by its command line.
-    run(&["find", "/run/switchyard", "-xdev", "-name", "*.pid", "-delete"]);
+    run(&[
+        "find",
+        "/run/switchyard",
+        "-xdev",
+        "-name",
+        "*.pid",
+        "-delete",
+    ]);
     dpkg_succeeds(&["--purge", "switchyard"]);
     assert_nothing_is_left(&[&pod, &container]);
     // The disk is still mounted here.
@@ -256,7 +384,13 @@ fn state_on_a_disk() -> &'static str {
     run(&["systemctl", "stop", "switchyard"]);
     fs::create_dir(disk).expect("the directory is made");
     run(&["mount", "-t", "tmpfs", "guest-disk", disk]);
-    run(&["cp", "--archive", "--one-file-system", "/var/lib/switchyard/.", disk]);
+    run(&[
+        "cp",
+        "--archive",
+        "--one-file-system",
+        "/var/lib/switchyard/.",
+        disk,
+    ]);
     assert_ne!(run(&["find", disk, "-type", "f"]), "");
     run(&["mount", "--bind", disk, "/var/lib/switchyard"]);
     disk
@@ -282,10 +416,16 @@ fn assert_nothing_is_left(ids: &[&str]) {
         "for exe in /proc/[0-9]*/exe; do readlink $exe; done 2>/dev/null | grep -E '/(switchyard|containerd|containerd-shim[^/]*)( |$)' || true",
     );
     assert_eq!(processes, "");
-    assert_eq!(found("systemctl list-units --all --plain --no-legend 'switchyard*'"), "");
+    assert_eq!(
+        found("systemctl list-units --all --plain --no-legend 'switchyard*'"),
+        ""
+    );
     for id in ids {
         assert_eq!(found(&format!("iptables-save | grep {id} || true")), "");
-        assert_eq!(found(&format!("grep -rl {id} /var/lib/cni 2>/dev/null || true")), "");
+        assert_eq!(
+            found(&format!("grep -rl {id} /var/lib/cni 2>/dev/null || true")),
+            ""
+        );
     }
     let known = dpkg(&["--status", "switchyard"]);
     assert!(!known.status.success(), "{}", text(&known));

@@ -47,8 +47,12 @@ enum AgentFile {
     Removing,
 }
 
-const AGENT_FILES: [AgentFile; 4] =
-    [AgentFile::Request, AgentFile::Handle, AgentFile::Ended, AgentFile::Removing];
+const AGENT_FILES: [AgentFile; 4] = [
+    AgentFile::Request,
+    AgentFile::Handle,
+    AgentFile::Ended,
+    AgentFile::Removing,
+];
 
 // === impl AgentFile ===
 
@@ -66,7 +70,9 @@ impl AgentFile {
         file.write_all(bytes).expect("the disk can be written");
         file.sync_all().expect("the disk can be written");
         fs::rename(new, path).expect("the disk can be written");
-        File::open(STATE).and_then(|dir| dir.sync_all()).expect("the disk can be written");
+        File::open(STATE)
+            .and_then(|dir| dir.sync_all())
+            .expect("the disk can be written");
     }
 
     fn read(self, id: &str) -> Option<Vec<u8>> {
@@ -81,11 +87,19 @@ impl TaskAgent {
     pub(crate) fn start(node: &GuestNode) -> Self {
         fs::create_dir_all(Path::new(STATE).join("new")).expect("the disk can be written");
         node.registry.push("library/tasks:1", &busybox().build());
-        Self { agent: agent(), image: node.registry.reference("library/tasks:1") }
+        Self {
+            agent: agent(),
+            image: node.registry.reference("library/tasks:1"),
+        }
     }
 
     fn task(&self, script: &str, network: &str) -> TaskSetup {
-        task(&self.agent, &self.image, script, json!({ "network_mode": network }))
+        task(
+            &self.agent,
+            &self.image,
+            script,
+            json!({ "network_mode": network }),
+        )
     }
 
     /// Starts a task as an agent does, with its state written first, and waits for its exit if it exits by
@@ -110,8 +124,13 @@ impl TaskAgent {
         let driver = self.agent.driver();
         let id = task.id();
         AgentFile::Request.write(id, &task.config.encode_to_vec());
-        let started = driver.start(&task.config).unwrap_or_else(|status| panic!("StartTask: {status}"));
-        AgentFile::Handle.write(id, &started.handle.expect("it has a handle").encode_to_vec());
+        let started = driver
+            .start(&task.config)
+            .unwrap_or_else(|status| panic!("StartTask: {status}"));
+        AgentFile::Handle.write(
+            id,
+            &started.handle.expect("it has a handle").encode_to_vec(),
+        );
         if ends(Some(&task.config)) {
             let code = driver.wait(id, LIMIT).expect("it ends").exit_code;
             AgentFile::Ended.write(id, code.to_string().as_bytes());
@@ -122,8 +141,12 @@ impl TaskAgent {
     fn remove(&self, mut task: TaskSetup) {
         AgentFile::Removing.write(task.id(), b"");
         let driver = self.agent.driver();
-        driver.stop(task.id(), Duration::ZERO, "").unwrap_or_else(|status| panic!("StopTask: {status}"));
-        driver.destroy(task.id(), true).unwrap_or_else(|status| panic!("DestroyTask: {status}"));
+        driver
+            .stop(task.id(), Duration::ZERO, "")
+            .unwrap_or_else(|status| panic!("StopTask: {status}"));
+        driver
+            .destroy(task.id(), true)
+            .unwrap_or_else(|status| panic!("DestroyTask: {status}"));
         task.remove_cgroups();
         forget(task.id());
     }
@@ -150,9 +173,11 @@ impl TaskAgent {
 
     /// Leaves tasks to the next boot, as an agent does that is asked to stop.
     pub(crate) fn leave(self) {
-        for (script, network) in
-            [(ENDLESS_SCRIPT, "host"), (ENDLESS_SCRIPT, "bridge"), (SHORT_SCRIPT, "host")]
-        {
+        for (script, network) in [
+            (ENDLESS_SCRIPT, "host"),
+            (ENDLESS_SCRIPT, "bridge"),
+            (SHORT_SCRIPT, "host"),
+        ] {
             self.begin(script, network).detach();
         }
         self.start_with_device().detach();
@@ -182,7 +207,10 @@ impl TaskAgent {
             wrong.extend(looked.err().map(|why| format!("task {id}: {why}")));
             forget(&id);
         }
-        println!("tasks of Nomad: {} that were answered, {} that were not", seen.0, seen.1);
+        println!(
+            "tasks of Nomad: {} that were answered, {} that were not",
+            seen.0, seen.1
+        );
         if let Err(why) = self.run_and_remove(self.task(ENDLESS_SCRIPT, "bridge")) {
             wrong.push(format!("a new task: {why}"));
         }
@@ -196,24 +224,35 @@ impl TaskAgent {
         let handle = nomad::TaskHandle::decode(handle).map_err(|error| error.to_string())?;
         let may_end = ends(handle.config.as_ref());
         let recovered = match driver.recover(&handle) {
-            Ok(()) => Some(driver.wait(id, LIMIT).map_err(|status| format!("WaitTask: {status}"))?),
+            Ok(()) => Some(
+                driver
+                    .wait(id, LIMIT)
+                    .map_err(|status| format!("WaitTask: {status}"))?,
+            ),
             Err(status) if is_unknown(&status) => None,
             Err(status) => return Err(format!("RecoverTask: {status}")),
         };
-        let code =
-            AgentFile::Ended.read(id).and_then(|text| String::from_utf8(text).ok()?.parse::<i32>().ok());
+        let code = AgentFile::Ended
+            .read(id)
+            .and_then(|text| String::from_utf8(text).ok()?.parse::<i32>().ok());
         let removing = AgentFile::Removing.read(id).is_some();
         let fits = match (&recovered, code) {
             (Some(result), Some(code)) => result.exit_code == code,
             (None, Some(_)) => removing,
             // Only the daemon saw its exit, and has the time to persist it in an orderly shutdown.
-            (Some(result), None) => removing || result.exit_code > 128 || (may_end && result.exit_code == 3),
+            (Some(result), None) => {
+                removing || result.exit_code > 128 || (may_end && result.exit_code == 3)
+            }
             (None, None) => true,
         };
-        driver.destroy(id, true).map_err(|status| format!("DestroyTask: {status}"))?;
+        driver
+            .destroy(id, true)
+            .map_err(|status| format!("DestroyTask: {status}"))?;
         match driver.recover(&handle) {
             Err(status) if is_unknown(&status) && fits => Ok(()),
-            again => Err(format!("reported {recovered:?}, was {code:?}, destroyed: {again:?}")),
+            again => Err(format!(
+                "reported {recovered:?}, was {code:?}, destroyed: {again:?}"
+            )),
         }
     }
 
@@ -229,7 +268,8 @@ impl TaskAgent {
         leases::is_held_by(&id, &request.device_env)?;
         AgentFile::Removing.write(&id, b"");
         self.check_task(&id, handle)?;
-        self.start_anew(request).map_err(|why| format!("with its device again: {why}"))
+        self.start_anew(request)
+            .map_err(|why| format!("with its device again: {why}"))
     }
 
     /// A start that was not acknowledged is repeated under a new id, and what is left of the first attempt is
@@ -250,7 +290,9 @@ impl TaskAgent {
         let driver = self.agent.driver();
         // The power may be cut during this as well.
         AgentFile::Request.write(task.id(), &task.config.encode_to_vec());
-        driver.start(&task.config).map_err(|status| format!("StartTask: {status}"))?;
+        driver
+            .start(&task.config)
+            .map_err(|status| format!("StartTask: {status}"))?;
         task.wait_stdout(|text| text == "up\n");
         if !ends(Some(&task.config)) {
             let reached = driver.exec(task.id(), &["echo", "reached"], LIMIT);
@@ -262,7 +304,9 @@ impl TaskAgent {
         if !task.config.device_env.is_empty() {
             leases::is_held_by(task.id(), &task.config.device_env)?;
         }
-        driver.destroy(task.id(), true).map_err(|status| format!("DestroyTask: {status}"))?;
+        driver
+            .destroy(task.id(), true)
+            .map_err(|status| format!("DestroyTask: {status}"))?;
         task.remove_cgroups();
         forget(task.id());
         Ok(())
@@ -271,7 +315,10 @@ impl TaskAgent {
 
 /// The requests that the agent knows of.
 fn requests() -> Vec<nomad::TaskConfig> {
-    let entries = fs::read_dir(STATE).expect("it was made").flatten().map(|entry| entry.path());
+    let entries = fs::read_dir(STATE)
+        .expect("it was made")
+        .flatten()
+        .map(|entry| entry.path());
     let requests = entries.filter(|path| path.extension().is_some_and(|kind| kind == "request"));
     requests
         .map(|path| {
@@ -283,8 +330,12 @@ fn requests() -> Vec<nomad::TaskConfig> {
 
 /// Returns whether a task exits by itself.
 fn ends(config: Option<&nomad::TaskConfig>) -> bool {
-    let packed = config.map(|config| config.msgpack_driver_config.as_slice()).unwrap_or_default();
-    packed.windows(SHORT_SCRIPT.len()).any(|part| part == SHORT_SCRIPT.as_bytes())
+    let packed = config
+        .map(|config| config.msgpack_driver_config.as_slice())
+        .unwrap_or_default();
+    packed
+        .windows(SHORT_SCRIPT.len())
+        .any(|part| part == SHORT_SCRIPT.as_bytes())
 }
 
 fn is_unknown(status: &Status) -> bool {

@@ -13,12 +13,24 @@ use tonic::Code;
 use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("package_is_whole_and_its_units_start_at_each_boot", package_is_whole),
-    ("units_start_and_notify_readiness", units_start_and_notify_readiness),
+    (
+        "package_is_whole_and_its_units_start_at_each_boot",
+        package_is_whole,
+    ),
+    (
+        "units_start_and_notify_readiness",
+        units_start_and_notify_readiness,
+    ),
     ("reload_waits_for_the_verdict", reload_waits_for_the_verdict),
     ("doctor_judges_the_units", doctor_judges_the_units),
-    ("socket_is_accessible_to_root_only", socket_is_accessible_to_root_only),
-    ("systemd_cgroup_driver_is_selected", systemd_cgroup_driver_is_selected),
+    (
+        "socket_is_accessible_to_root_only",
+        socket_is_accessible_to_root_only,
+    ),
+    (
+        "systemd_cgroup_driver_is_selected",
+        systemd_cgroup_driver_is_selected,
+    ),
     ("pod_lifecycle_completes", pod_lifecycle_completes),
 ];
 
@@ -26,13 +38,22 @@ fn package_is_whole(_: &GuestNode) {
     assert_eq!(run(&["dpkg", "--audit"]), "");
     // The guest leaves the documentation of all packages out.
     let excluded = ["/usr/share/doc/", "/usr/share/man/"];
-    let output = Command::new("dpkg").args(["--verify", "switchyard"]).output().expect("it can be run");
+    let output = Command::new("dpkg")
+        .args(["--verify", "switchyard"])
+        .output()
+        .expect("it can be run");
     let differs = String::from_utf8_lossy(&output.stdout);
-    let differs: Vec<_> =
-        differs.lines().filter(|line| !excluded.iter().any(|dir| line.contains(dir))).collect();
+    let differs: Vec<_> = differs
+        .lines()
+        .filter(|line| !excluded.iter().any(|dir| line.contains(dir)))
+        .collect();
     assert_eq!(differs, Vec::<&str>::new());
     for unit in ["switchyard", "switchyard-logkeeper"] {
-        assert_eq!(run(&["systemctl", "is-enabled", unit]).trim(), "enabled", "{unit}");
+        assert_eq!(
+            run(&["systemctl", "is-enabled", unit]).trim(),
+            "enabled",
+            "{unit}"
+        );
         assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
     }
     for name in ["switchyard", "switchyard-device"] {
@@ -49,12 +70,24 @@ fn units_start_and_notify_readiness(_: &GuestNode) {
         assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
         assert_eq!(property(unit, "UnitFileState"), "enabled", "{unit}");
     }
-    assert!(switchyard_tests::host::eventually(LIMIT, || property("switchyard", "StatusText") == "Serving"));
+    assert!(switchyard_tests::host::eventually(LIMIT, || property(
+        "switchyard",
+        "StatusText"
+    ) == "Serving"));
     // The logkeeper runs in its own unit: one that the daemon starts would be a second one.
-    let keepers = run(&["sh", "-c", "grep -lz '^logkeeper$' /proc/[0-9]*/cmdline 2>/dev/null || true"]);
+    let keepers = run(&[
+        "sh",
+        "-c",
+        "grep -lz '^logkeeper$' /proc/[0-9]*/cmdline 2>/dev/null || true",
+    ]);
     assert_eq!(keepers.lines().count(), 1, "{keepers}");
-    let warnings =
-        run(&["systemd-analyze", "verify", "--man=no", "switchyard.service", "switchyard-logkeeper.service"]);
+    let warnings = run(&[
+        "systemd-analyze",
+        "verify",
+        "--man=no",
+        "switchyard.service",
+        "switchyard-logkeeper.service",
+    ]);
     assert_eq!(warnings, "");
 }
 
@@ -62,26 +95,58 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
     let drop_in = Path::new("/etc/switchyard/config.d/90-reload.toml");
     let reload = |text: &str| {
         fs::write(drop_in, text).expect("root may");
-        Command::new("systemctl").args(["reload", "switchyard"]).output().expect("it can be run")
+        Command::new("systemctl")
+            .args(["reload", "switchyard"])
+            .output()
+            .expect("it can be run")
     };
     fs::create_dir_all(drop_in.parent().expect("it has one")).expect("root may");
     let daemon = property("switchyard", "MainPID");
     let in_force = || run(&["switchyard", "config", "dump", "--running"]);
-    assert!(reload("version = 1\n[exec]\nmax_per_container = 77\n").status.success());
+    assert!(
+        reload("version = 1\n[exec]\nmax_per_container = 77\n")
+            .status
+            .success()
+    );
     assert!(in_force().contains("max_per_container = 77\n"));
-    assert!(!reload("version = 1\n[exec]\nmax_per_container = 0\n").status.success(), "it is refused");
-    assert!(in_force().contains("max_per_container = 77\n"), "the former stays");
+    assert!(
+        !reload("version = 1\n[exec]\nmax_per_container = 0\n")
+            .status
+            .success(),
+        "it is refused"
+    );
+    assert!(
+        in_force().contains("max_per_container = 77\n"),
+        "the former stays"
+    );
     assert_eq!(property("switchyard", "ActiveState"), "active");
-    let log = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
-    assert!(log.contains("90-reload.toml:3: exec.max_per_container"), "{log}");
+    let log = run(&[
+        "journalctl",
+        "--boot",
+        "--output",
+        "cat",
+        "--unit",
+        "switchyard",
+    ]);
+    assert!(
+        log.contains("90-reload.toml:3: exec.max_per_container"),
+        "{log}"
+    );
     // SIGHUP does the same without a verdict, which is what logrotate's script sends; the logkeeper ignores it.
     fs::write(drop_in, "version = 1\n[exec]\nmax_per_container = 78\n").expect("root may");
     run(&["sh", "-e", "-c", &postrotate()]);
-    assert!(switchyard_tests::host::eventually(LIMIT, || in_force().contains("max_per_container = 78\n")));
+    assert!(switchyard_tests::host::eventually(LIMIT, || in_force()
+        .contains("max_per_container = 78\n")));
     fs::remove_file(drop_in).expect("root may");
     run(&["systemctl", "reload", "switchyard"]);
     assert!(!in_force().contains("max_per_container = 78\n"));
-    run(&["systemctl", "kill", "--signal=HUP", "--kill-whom=main", "switchyard-logkeeper"]);
+    run(&[
+        "systemctl",
+        "kill",
+        "--signal=HUP",
+        "--kill-whom=main",
+        "switchyard-logkeeper",
+    ]);
     for unit in ["switchyard", "switchyard-logkeeper"] {
         // It is reloading for a moment.
         assert!(
@@ -103,12 +168,17 @@ fn postrotate() -> String {
 
 /// Codes and severities of what `switchyard doctor` finds, each with what it saw.
 fn doctor_finds() -> Vec<(String, String)> {
-    let output = Command::new("/usr/bin/switchyard").args(["doctor", "--output", "json"]).output();
+    let output = Command::new("/usr/bin/switchyard")
+        .args(["doctor", "--output", "json"])
+        .output();
     let output = output.expect("it can be run");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    let findings = report["findings"].as_array().unwrap_or_else(|| panic!("it has findings: {report}"));
-    let word = |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
+    let findings = report["findings"]
+        .as_array()
+        .unwrap_or_else(|| panic!("it has findings: {report}"));
+    let word =
+        |finding: &Value, field: &str| finding[field].as_str().unwrap_or_default().to_owned();
     let found: Vec<(String, String)> = findings
         .iter()
         .map(|finding| {
@@ -125,16 +195,25 @@ fn doctor_judges_the_units(_: &GuestNode) {
     let of_units = || {
         let units = ["SY117", "SY118", "SY119"];
         let found = doctor_finds().into_iter();
-        found.filter(|(kind, _)| units.iter().any(|code| kind.starts_with(code))).collect::<Vec<_>>()
+        found
+            .filter(|(kind, _)| units.iter().any(|code| kind.starts_with(code)))
+            .collect::<Vec<_>>()
     };
     let found = doctor_finds();
-    let errors: Vec<_> = found.iter().filter(|(kind, _)| kind.ends_with(" error")).collect();
-    assert!(errors.is_empty(), "a node as the package makes it has no error: {errors:?}");
+    let errors: Vec<_> = found
+        .iter()
+        .filter(|(kind, _)| kind.ends_with(" error"))
+        .collect();
+    assert!(
+        errors.is_empty(),
+        "a node as the package makes it has no error: {errors:?}"
+    );
     assert_eq!(of_units(), []);
 
     let drop_in = Path::new("/run/systemd/system/switchyard.service.d/50-doctor.conf");
     fs::create_dir_all(drop_in.parent().expect("it has one")).expect("root may");
-    let settings = "[Unit]\nStartLimitIntervalSec=10\n[Service]\nKillMode=control-group\nDelegate=no\n";
+    let settings =
+        "[Unit]\nStartLimitIntervalSec=10\n[Service]\nKillMode=control-group\nDelegate=no\n";
     fs::write(drop_in, settings).expect("root may");
     run(&["systemctl", "daemon-reload"]);
     run(&["systemctl", "disable", "switchyard-logkeeper"]);
@@ -142,12 +221,27 @@ fn doctor_judges_the_units(_: &GuestNode) {
     fs::remove_file(drop_in).expect("root may");
     run(&["systemctl", "daemon-reload"]);
     run(&["systemctl", "enable", "switchyard-logkeeper"]);
-    let said =
-        |code: &str, words: &str| found.iter().any(|(kind, seen)| kind == code && seen.contains(words));
-    assert!(said("SY117 warning", "switchyard-logkeeper.service is disabled"), "{found:?}");
-    assert!(said("SY118 error", "KillMode=control-group, not process"), "{found:?}");
+    let said = |code: &str, words: &str| {
+        found
+            .iter()
+            .any(|(kind, seen)| kind == code && seen.contains(words))
+    };
+    assert!(
+        said("SY117 warning", "switchyard-logkeeper.service is disabled"),
+        "{found:?}"
+    );
+    assert!(
+        said("SY118 error", "KillMode=control-group, not process"),
+        "{found:?}"
+    );
     assert!(said("SY118 error", "Delegate=no, not yes"), "{found:?}");
-    assert!(said("SY119 warning", "switchyard.service: StartLimitIntervalSec is 10s"), "{found:?}");
+    assert!(
+        said(
+            "SY119 warning",
+            "switchyard.service: StartLimitIntervalSec is 10s"
+        ),
+        "{found:?}"
+    );
     assert_eq!(of_units(), []);
 }
 
@@ -161,21 +255,39 @@ fn socket_is_accessible_to_root_only(node: &GuestNode) {
     let refused = as_nobody();
     fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o660)).expect("root may");
     assert!(!refused.status.success(), "{refused:?}");
-    let log = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
-    assert!(log.contains("refused a connection of a peer that may not use this socket"), "{log}");
+    let log = run(&[
+        "journalctl",
+        "--boot",
+        "--output",
+        "cat",
+        "--unit",
+        "switchyard",
+    ]);
+    assert!(
+        log.contains("refused a connection of a peer that may not use this socket"),
+        "{log}"
+    );
     node.wait_ready();
 }
 
 fn as_nobody() -> Output {
     let mut command = Command::new("/usr/bin/switchyard");
-    command.args(["cri", "--timeout", "10", "pods"]).uid(65534).gid(65534);
+    command
+        .args(["cri", "--timeout", "10", "pods"])
+        .uid(65534)
+        .gid(65534);
     command.output().expect("it can be run")
 }
 
 fn systemd_cgroup_driver_is_selected(node: &GuestNode) {
-    assert!(Path::new("/sys/fs/cgroup/cgroup.controllers").exists(), "the guest has cgroup v2");
+    assert!(
+        Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        "the guest has cgroup v2"
+    );
     let request = cri::RuntimeConfigRequest {};
-    let answer = node.cri.runtime(async |mut client| client.runtime_config(request).await);
+    let answer = node
+        .cri
+        .runtime(async |mut client| client.runtime_config(request).await);
     let linux = answer.expect("it is reported").linux.expect("it is Linux");
     assert_eq!(linux.cgroup_driver(), cri::CgroupDriver::Systemd);
     // A parent that is not a slice is refused with that reason.
@@ -191,19 +303,34 @@ fn systemd_cgroup_driver_is_selected(node: &GuestNode) {
             refused.expect_err("there is no such slice")
         }
     };
-    assert!(status.code() == Code::InvalidArgument && status.message().contains("slice"), "{status}");
+    assert!(
+        status.code() == Code::InvalidArgument && status.message().contains("slice"),
+        "{status}"
+    );
 }
 
 fn pod_lifecycle_completes(node: &GuestNode) {
     let client = &node.cri;
     let pod = node.pod("whole");
-    assert_eq!(client.pod_status(&pod.id).expect("it has one").state(), cri::PodSandboxState::SandboxReady);
+    assert_eq!(
+        client.pod_status(&pod.id).expect("it has one").state(),
+        cri::PodSandboxState::SandboxReady
+    );
     let id = pod.start_shell("main", "echo out; exec sleep 1000");
-    assert_eq!(client.status(&id).expect("it has one").state(), cri::ContainerState::ContainerRunning);
-    assert_eq!(client.sh(&id, "ip -4 -o addr show eth0 | grep -c 10.88.0."), "1");
+    assert_eq!(
+        client.status(&id).expect("it has one").state(),
+        cri::ContainerState::ContainerRunning
+    );
+    assert_eq!(
+        client.sh(&id, "ip -4 -o addr show eth0 | grep -c 10.88.0."),
+        "1"
+    );
     pod.wait_log_lines("main", |lines| lines == ["out"]);
     let stats = client.stats(&id).expect("it has some");
-    let reported = stats.memory.and_then(|memory| memory.usage_bytes).map_or(0, |bytes| bytes.value);
+    let reported = stats
+        .memory
+        .and_then(|memory| memory.usage_bytes)
+        .map_or(0, |bytes| bytes.value);
     assert!(reported > 0, "its memory is reported");
     assert!(!cgroup_file(&id, "cgroup.procs").is_empty());
     let unit = format!("switchyard-{id}.scope");
@@ -213,5 +340,9 @@ fn pod_lifecycle_completes(node: &GuestNode) {
     assert_eq!(node.wait_exit(&id).exit_code, 137);
     client.remove(&id).expect("it can be removed");
     assert!(!scope(&id).exists());
-    assert_eq!(property(&unit, "LoadState"), "not-found", "systemd still knows of it");
+    assert_eq!(
+        property(&unit, "LoadState"),
+        "not-found",
+        "systemd still knows of it"
+    );
 }

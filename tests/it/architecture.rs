@@ -11,7 +11,10 @@ mod idioms;
 mod layers;
 mod licences;
 mod locks;
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only some kinds of items and patterns matter"
+)]
 mod reading;
 mod source;
 mod writes;
@@ -44,7 +47,9 @@ struct Package {
 
 /// The root of the repository.
 pub(crate) fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the repository")
 }
 
 fn metadata() -> &'static Metadata {
@@ -52,11 +57,22 @@ fn metadata() -> &'static Metadata {
     METADATA.get_or_init(|| {
         let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
         let output = Command::new(env!("CARGO"))
-            .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &platform])
+            .args([
+                "metadata",
+                "--format-version",
+                "1",
+                "--locked",
+                "--filter-platform",
+                &platform,
+            ])
             .current_dir(repository())
             .output()
             .expect("cargo ran this test, so it is there");
-        assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         parse(&serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON"))
     })
 }
@@ -64,14 +80,24 @@ fn metadata() -> &'static Metadata {
 /// The rules for dependencies.
 fn rules() -> toml::Table {
     let path = repository().join("deny.toml");
-    std::fs::read_to_string(path).expect("deny.toml is there").parse().expect("deny.toml is TOML")
+    std::fs::read_to_string(path)
+        .expect("deny.toml is there")
+        .parse()
+        .expect("deny.toml is TOML")
 }
 
 fn parse(value: &Value) -> Metadata {
-    let packages =
-        list(&value["packages"]).iter().map(|package| (text(&package["id"]), Package::parse(package)));
+    let packages = list(&value["packages"])
+        .iter()
+        .map(|package| (text(&package["id"]), Package::parse(package)));
     let graph = list(&value["resolve"]["nodes"]).iter().map(|node| {
-        (text(&node["id"]), list(&node["deps"]).iter().map(|dependency| text(&dependency["pkg"])).collect())
+        (
+            text(&node["id"]),
+            list(&node["deps"])
+                .iter()
+                .map(|dependency| text(&dependency["pkg"]))
+                .collect(),
+        )
     });
     Metadata {
         packages: packages.collect(),
@@ -83,7 +109,10 @@ fn parse(value: &Value) -> Metadata {
 impl Package {
     fn parse(value: &Value) -> Self {
         let requested = list(&value["dependencies"]).iter().map(|dependency| {
-            (text(&dependency["name"]), dependency["kind"].as_str().unwrap_or("normal").to_owned())
+            (
+                text(&dependency["name"]),
+                dependency["kind"].as_str().unwrap_or("normal").to_owned(),
+            )
         });
         Self {
             name: text(&value["name"]),
@@ -113,5 +142,8 @@ fn list(value: &Value) -> &[Value] {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().expect("cargo metadata has this text").to_owned()
+    value
+        .as_str()
+        .expect("cargo metadata has this text")
+        .to_owned()
 }

@@ -8,7 +8,11 @@ mod disks;
 mod execs;
 mod failing_databases;
 /// The file system of the logkeeper's own tests.
-#[allow(clippy::unwrap_used, dead_code, reason = "helpers of other tests too, which may fail")]
+#[allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "helpers of other tests too, which may fail"
+)]
 #[path = "../../gateway/logkeeper/tests/it/fuse.rs"]
 mod fuse;
 mod hung_logs;
@@ -51,7 +55,10 @@ impl SuspendedProcess {
         kill(pid, Signal::SIGSTOP).expect("it runs");
         let stopped = Self(pid);
         // The signal is sent; a busy machine may run its threads a while longer.
-        assert!(eventually(LIMIT, || processes::is_stopped(pid.as_raw())), "{pid} is not stopped");
+        assert!(
+            eventually(LIMIT, || processes::is_stopped(pid.as_raw())),
+            "{pid} is not stopped"
+        );
         stopped
     }
 }
@@ -65,15 +72,18 @@ impl Drop for SuspendedProcess {
 
 /// The process that the daemon has recorded as its containerd or logkeeper.
 fn managed(node: &TestNode, name: &str) -> i32 {
-    node.root().managed(name).expect("the daemon writes down whom it started").as_raw()
+    node.root()
+        .managed(name)
+        .expect("the daemon writes down whom it started")
+        .as_raw()
 }
 
 /// The shim of a container.
 fn shim(node: &TestNode, container: &str) -> i32 {
     let all = processes::belonging_to(node.root().path());
-    let mut shims = all
-        .iter()
-        .filter(|process| process.command.contains("containerd-shim") && process.command.contains(container));
+    let mut shims = all.iter().filter(|process| {
+        process.command.contains("containerd-shim") && process.command.contains(container)
+    });
     shims.next().expect("a running container has a shim").pid
 }
 
@@ -84,12 +94,17 @@ fn assert_not_ready(node: &TestNode, condition: &str, reason: &str, why: &str) {
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let mut last = None;
     let reported = eventually(LIMIT, || {
-        let now = cri.condition(condition).expect("Status answers at once, whatever is away");
+        let now = cri
+            .condition(condition)
+            .expect("Status answers at once, whatever is away");
         let matches = !now.status && now.reason == reason && now.message.contains(why);
         last = Some(now);
         matches
     });
-    assert!(reported, "{condition} is not reported to be false for {reason} and {why:?}: {last:?}");
+    assert!(
+        reported,
+        "{condition} is not reported to be false for {reason} and {why:?}: {last:?}"
+    );
 }
 
 /// Waits until every status interface of the node reports that it is ready again.
@@ -102,7 +117,11 @@ fn assert_recovers(node: &TestNode) {
         let holds = |name| node.cri().condition(name).expect("Status answers").status;
         status == 200 && holds("RuntimeReady") && holds("NetworkReady")
     });
-    assert!(ready, "it does not recover: {last}\n{}", node.daemon().tail());
+    assert!(
+        ready,
+        "it does not recover: {last}\n{}",
+        node.daemon().tail()
+    );
 }
 
 /// The status of a call that must fail with one of these codes.

@@ -37,16 +37,27 @@ impl CallerFixture {
 
     async fn with_fixture(world: BackendFixture) -> Self {
         let backend = world.backend();
-        backend.recover().await.expect("a fresh world can be recovered");
+        backend
+            .recover()
+            .await
+            .expect("a fresh world can be recovered");
         let request = PullRequest {
             reference: world.image(),
             credentials: Credentials::Anonymous,
             handler: String::new(),
             owner: Owner::Host,
         };
-        backend.images().pull(&request).await.expect("the image can be pulled");
+        backend
+            .images()
+            .pull(&request)
+            .await
+            .expect("the image can be pulled");
         let pipes = Scratch::new();
-        Self { fixture: world, backend, fifo_dir: pipes }
+        Self {
+            fixture: world,
+            backend,
+            fifo_dir: pipes,
+        }
     }
 
     /// Replaces the backend with a new one, as after a kill of the daemon.
@@ -66,12 +77,16 @@ impl CallerFixture {
     }
 
     async fn sandbox(&self, change: impl FnOnce(&mut SandboxSpec)) -> (SandboxId, SandboxDetails) {
-        self.try_sandbox(change).await.unwrap_or_else(|error| panic!("no sandbox: {}", error.report()))
+        self.try_sandbox(change)
+            .await
+            .unwrap_or_else(|error| panic!("no sandbox: {}", error.report()))
     }
 
     /// A sandbox with the host's network, which is created fastest.
     async fn plain(&self) -> SandboxId {
-        self.sandbox(|spec| spec.network = SandboxNetwork::Host).await.0
+        self.sandbox(|spec| spec.network = SandboxNetwork::Host)
+            .await
+            .0
     }
 
     async fn try_task(
@@ -88,25 +103,40 @@ impl CallerFixture {
         Ok(id)
     }
 
-    async fn task(&self, sandbox: SandboxId, script: &str, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
+    async fn task(
+        &self,
+        sandbox: SandboxId,
+        script: &str,
+        change: impl FnOnce(&mut TaskSpec),
+    ) -> TaskId {
         let started = self.try_task(sandbox, script, change).await;
         started.unwrap_or_else(|error| panic!("no task: {}", error.report()))
     }
 
     async fn end(&self, id: TaskId) -> Exit {
-        self.backend.wait_task(id).await.expect("its end is reported")
+        self.backend
+            .wait_task(id)
+            .await
+            .expect("its end is reported")
     }
 
     /// The output of a shell in a task, without its last newline.
     async fn shell_output(&self, task: TaskId, script: &str) -> String {
         let mut process = self
             .backend
-            .exec(task, &specs::exec(&["sh", "-c", script]), ExecPlace::uncounted())
+            .exec(
+                task,
+                &specs::exec(&["sh", "-c", script]),
+                ExecPlace::uncounted(),
+            )
             .await
             .expect("a shell runs");
         let mut text = String::new();
         let mut stdout: Source = process.stdout.take().expect("it has an output");
-        stdout.read_to_string(&mut text).await.expect("it can be read");
+        stdout
+            .read_to_string(&mut text)
+            .await
+            .expect("it can be read");
         process.control.wait().await.expect("it ends");
         process.control.delete().await.expect("it can be forgotten");
         text.trim_end().to_owned()
@@ -121,7 +151,10 @@ impl CallerFixture {
 
 /// A network of the gateway's own.
 fn bridged(change: impl FnOnce(&mut PodNetwork)) -> SandboxNetwork {
-    let mut network = PodNetwork { link: Link::Bridge, ..PodNetwork::default() };
+    let mut network = PodNetwork {
+        link: Link::Bridge,
+        ..PodNetwork::default()
+    };
     change(&mut network);
     SandboxNetwork::Pod(network)
 }

@@ -13,7 +13,9 @@ use tonic::Code;
 const LIMIT: Duration = Duration::from_secs(40);
 
 fn containerd(node: &TestNode) -> Pid {
-    node.root().managed("containerd").expect("the daemon writes down whom it started")
+    node.root()
+        .managed("containerd")
+        .expect("the daemon writes down whom it started")
 }
 
 fn readiness(node: &TestNode) -> u16 {
@@ -23,31 +25,61 @@ fn readiness(node: &TestNode) -> u16 {
 #[test]
 fn readiness_follows_containerd() {
     let node = TestNode::start();
-    assert_eq!((readiness(&node), node.daemon().get("/livez").0), (200, 200));
+    assert_eq!(
+        (readiness(&node), node.daemon().get("/livez").0),
+        (200, 200)
+    );
     let pid = containerd(&node);
     kill(pid, Signal::SIGSTOP).expect("it runs");
-    assert!(eventually(LIMIT, || readiness(&node) == 503), "a containerd that hangs is not noticed");
+    assert!(
+        eventually(LIMIT, || readiness(&node) == 503),
+        "a containerd that hangs is not noticed"
+    );
     let (status, body) = node.daemon().get("/readyz");
-    assert!(status == 503 && body.contains("containerd"), "{status} {body}");
+    assert!(
+        status == 503 && body.contains("containerd"),
+        "{status} {body}"
+    );
     assert_eq!(node.daemon().get("/livez").0, 200);
     // It may have been replaced by now: a process that hangs is not worth waiting for.
     let _ = kill(pid, Signal::SIGCONT);
-    assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || readiness(&node) == 200),
+        "{}",
+        node.daemon().tail()
+    );
 
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
-    assert!(eventually(LIMIT, || readiness(&node) == 503), "a dead containerd is not noticed");
-    assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || readiness(&node) == 503),
+        "a dead containerd is not noticed"
+    );
+    assert!(
+        eventually(LIMIT, || readiness(&node) == 200),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(node.pod("after").run_shell("echo works", |_| {}), "works");
 }
 
 /// The advisories in `/statusz`, as programs with their versions, once the versions of the runtimes are
 /// known.
 fn advisories(node: &TestNode) -> Vec<String> {
-    assert!(eventually(LIMIT, || readiness(node) == 200), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || readiness(node) == 200),
+        "{}",
+        node.daemon().tail()
+    );
     let status: Value = serde_json::from_str(&node.daemon().get("/statusz").1).expect("it is JSON");
     let list = status["advisories"].as_array().expect("there is a list");
     list.iter()
-        .filter_map(|entry| Some(format!("{} {}", entry["program"].as_str()?, entry["version"].as_str()?)))
+        .filter_map(|entry| {
+            Some(format!(
+                "{} {}",
+                entry["program"].as_str()?,
+                entry["version"].as_str()?
+            ))
+        })
         .collect()
 }
 
@@ -55,14 +87,23 @@ fn advisories(node: &TestNode) -> Vec<String> {
 fn hangup_ends_neither_the_daemon_nor_the_logkeeper() {
     let node = TestNode::start();
     let daemon = node.daemon().pid();
-    let logkeeper = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
+    let logkeeper = node
+        .root()
+        .managed("logkeeper")
+        .expect("the daemon writes down whom it started");
     let pod = node.pod("logs-on");
-    let id = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");
+    let id = pod.start_shell(
+        "counting",
+        "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done",
+    );
     for pid in [Pid::from_raw(daemon), logkeeper] {
         kill(pid, Signal::SIGHUP).expect("it runs");
     }
     assert!(
-        eventually(LIMIT, || node.daemon().tail().contains("the configuration was reloaded")),
+        eventually(LIMIT, || node
+            .daemon()
+            .tail()
+            .contains("the configuration was reloaded")),
         "{}",
         node.daemon().tail()
     );
@@ -78,11 +119,24 @@ fn advisories_are_reported_unless_ignored_and_keep_readiness() {
     let node = TestNode::start();
     // Debian 12 does not change these version numbers when it backports fixes.
     let named = advisories(&node);
-    assert!(named.iter().any(|version| version.starts_with("runc 1.1.5")), "{named:?}");
+    assert!(
+        named
+            .iter()
+            .any(|version| version.starts_with("runc 1.1.5")),
+        "{named:?}"
+    );
     let status = node.daemon().get("/statusz").1;
-    assert!(status.contains("CVE-2025-31133") && !status.contains("CVE-2019-5736"), "{status}");
+    assert!(
+        status.contains("CVE-2025-31133") && !status.contains("CVE-2019-5736"),
+        "{status}"
+    );
     let log = || std::fs::read_to_string(node.root().daemon_log()).expect("it has one");
-    let lines = || log().lines().filter(|line| line.contains("has known vulnerabilities")).count();
+    let lines = || {
+        log()
+            .lines()
+            .filter(|line| line.contains("has known vulnerabilities"))
+            .count()
+    };
     assert_eq!(lines(), named.len(), "each once");
     // The runtimes' versions are queried again when containerd has restarted.
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
@@ -106,7 +160,9 @@ fn calls_blocked_by_recovery_fail_with_a_retry_hint() {
     let mut answer = None;
     let reported = eventually(LIMIT, || {
         answer = node.cri().pod_status(pod.id()).err();
-        answer.as_ref().is_some_and(|status| status.message().contains("recover"))
+        answer
+            .as_ref()
+            .is_some_and(|status| status.message().contains("recover"))
     });
     let status = answer.expect("it cannot know yet");
     assert!(reported && status.code() == Code::Unavailable, "{status}");
@@ -129,7 +185,8 @@ fn calls_blocked_by_recovery_fail_with_a_retry_hint() {
 fn stop_in_flight_is_answered_during_shutdown() {
     let node = TestNode::start();
     let pod = node.pod("ending");
-    let script = "trap 'echo asked; sleep 1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
+    let script =
+        "trap 'echo asked; sleep 1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
     let id = pod.start_shell("main", script);
     pod.wait_log("main", |lines| lines.len() == 1);
     std::thread::scope(|scope| {
@@ -137,10 +194,15 @@ fn stop_in_flight_is_answered_during_shutdown() {
         pod.wait_log("main", |lines| lines.len() == 2);
         let status = node.daemon().terminate();
         assert!(status.success(), "{status}");
-        stop.join().expect("a call does not panic").expect("it is answered");
+        stop.join()
+            .expect("a call does not panic")
+            .expect("it is answered");
     });
     node.daemon().restart();
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 3);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        3
+    );
 }
 
 #[test]
@@ -148,7 +210,9 @@ fn metrics_count_calls_by_method_without_object_names() {
     let node = TestNode::start();
     let pod = node.pod("counted");
     let id = pod.start_shell("main", "exec sleep 1000");
-    node.cri().status(&"0".repeat(64)).expect_err("there is none");
+    node.cri()
+        .status(&"0".repeat(64))
+        .expect_err("there is none");
     let (status, text) = node.daemon().get("/metrics");
     assert_eq!(status, 200);
     for (method, code) in [
@@ -165,8 +229,19 @@ fn metrics_count_calls_by_method_without_object_names() {
         });
         assert!(found, "{method} {code} is missing in {text}");
     }
-    assert!(text.contains("switchyard_image_pulls_total{result=\"ok\"} 1"), "{text}");
-    assert!(text.contains("switchyard_streaming_sessions{kind=\"exec\"} 0"), "{text}");
-    let long_hex = text.split(|c: char| !c.is_ascii_hexdigit()).any(|word| word.len() >= 32);
-    assert!(!long_hex && !text.contains(pod.id()) && !text.contains(&id), "an id is in {text}");
+    assert!(
+        text.contains("switchyard_image_pulls_total{result=\"ok\"} 1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("switchyard_streaming_sessions{kind=\"exec\"} 0"),
+        "{text}"
+    );
+    let long_hex = text
+        .split(|c: char| !c.is_ascii_hexdigit())
+        .any(|word| word.len() >= 32);
+    assert!(
+        !long_hex && !text.contains(pod.id()) && !text.contains(&id),
+        "an id is in {text}"
+    );
 }

@@ -23,17 +23,28 @@ const SCRIPTS: [(&str, &[&str]); 7] = [
     ("tests/advisories", &["deploy/packages.sh"]),
     ("tests/bench", &["deploy/packages.sh"]),
     ("tests/chaos", &["deploy/packages.sh"]),
-    ("tests/root", &["deploy/packages.sh", "tests/guest/sources.sh"]),
+    (
+        "tests/root",
+        &["deploy/packages.sh", "tests/guest/sources.sh"],
+    ),
     ("tests/run", &["deploy/packages.sh"]),
     (
         "tests/vm",
-        &["deploy/packages.sh", "deploy/debian/build", "tests/guest/image.sh", "tests/guest/sources.sh"],
+        &[
+            "deploy/packages.sh",
+            "deploy/debian/build",
+            "tests/guest/image.sh",
+            "tests/guest/sources.sh",
+        ],
     ),
 ];
 
 /// Programs that are called although no list has them, and the reason.
 const OTHERS: [(&str, &str); 9] = [
-    ("apparmor_parser", "the daemon calls it where the node has AppArmor"),
+    (
+        "apparmor_parser",
+        "the daemon calls it where the node has AppArmor",
+    ),
     ("cargo", "Rust comes from rustup"),
     ("docker", "shown where there is one"),
     ("dockerd", "shown where there is one"),
@@ -45,7 +56,9 @@ const OTHERS: [(&str, &str); 9] = [
 ];
 
 fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the crate lies in the repository")
 }
 
 fn read(file: &Path) -> String {
@@ -59,11 +72,21 @@ fn is_other(program: &str) -> bool {
 /// Those of these programs that this machine has and the fresh one would not.
 fn hidden(fresh: &FreshDebian<'_>, programs: impl IntoIterator<Item = String>) -> Vec<String> {
     let is_here = |program: &String| {
-        ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin"]
-            .iter()
-            .any(|dir| Path::new(dir).join(program).exists())
+        [
+            "/usr/bin",
+            "/usr/sbin",
+            "/bin",
+            "/sbin",
+            "/usr/local/bin",
+            "/usr/local/sbin",
+        ]
+        .iter()
+        .any(|dir| Path::new(dir).join(program).exists())
     };
-    programs.into_iter().filter(|name| !is_other(name) && is_here(name) && !fresh.has_program(name)).collect()
+    programs
+        .into_iter()
+        .filter(|name| !is_other(name) && is_here(name) && !fresh.has_program(name))
+        .collect()
 }
 
 #[test]
@@ -73,15 +96,23 @@ fn every_program_of_a_script_is_in_its_package_list() {
     for (script, sourced) in SCRIPTS {
         let script_path = repository().join(script);
         // What the list has and this machine has not, hides nothing here.
-        let list: Vec<_> =
-            packages_of_script(&script_path).into_iter().filter(|name| database.has(name)).collect();
+        let list: Vec<_> = packages_of_script(&script_path)
+            .into_iter()
+            .filter(|name| database.has(name))
+            .collect();
         let fresh = database.fresh_debian(&list);
-        let texts: Vec<_> =
-            std::iter::once(&script).chain(sourced).map(|file| read(&repository().join(file))).collect();
+        let texts: Vec<_> = std::iter::once(&script)
+            .chain(sourced)
+            .map(|file| read(&repository().join(file)))
+            .collect();
         let called = program_calls::of_script(&texts.join("\n"));
         assert!(called.contains("apt-get"), "{script}: {called:?}");
         let programs = hidden(&fresh, called);
-        wrong.extend(programs.into_iter().map(|program| format!("{script} calls {program}")));
+        wrong.extend(
+            programs
+                .into_iter()
+                .map(|program| format!("{script} calls {program}")),
+        );
     }
     assert!(
         wrong.is_empty(),
@@ -101,16 +132,26 @@ fn every_program_that_a_test_calls_is_in_a_package_that_tests_run_installs() {
         for file in program_calls::sources(&repository().join(dir)) {
             let text = read(&file);
             for program in program_calls::literals(&text, "Command::new(\"") {
-                if !is_other(program) && program != "/usr/bin/switchyard" && !fresh.has_program(program) {
-                    wrong.push(format!("{}: no package of the list has {program}", file.display()));
+                if !is_other(program)
+                    && program != "/usr/bin/switchyard"
+                    && !fresh.has_program(program)
+                {
+                    wrong.push(format!(
+                        "{}: no package of the list has {program}",
+                        file.display()
+                    ));
                 }
             }
-            for (program, packages) in
-                program_calls::required(&text).into_iter().filter(|(name, _)| !is_other(name))
+            for (program, packages) in program_calls::required(&text)
+                .into_iter()
+                .filter(|(name, _)| !is_other(name))
             {
                 required += 1;
                 if !fresh.has_program(program) {
-                    wrong.push(format!("{}: no package of the list has {program}", file.display()));
+                    wrong.push(format!(
+                        "{}: no package of the list has {program}",
+                        file.display()
+                    ));
                 }
                 // Packages of the base system need not be listed.
                 for package in packages.split(' ').filter(|name| !fresh.has_package(name)) {
@@ -137,5 +178,15 @@ fn unlisted_package_is_detected() {
             && with.has_program("ld")
             && !with.has_program("runc")
     );
-    assert_eq!(hidden(&base, ["runc".to_owned(), "sh".to_owned(), "nobody-has-this".to_owned()]), ["runc"]);
+    assert_eq!(
+        hidden(
+            &base,
+            [
+                "runc".to_owned(),
+                "sh".to_owned(),
+                "nobody-has-this".to_owned()
+            ]
+        ),
+        ["runc"]
+    );
 }

@@ -22,7 +22,11 @@ const SECRET: &str = "planted-s3cr3t";
 
 fn call(root: &PrivateRoot, words: &[&str]) -> Output {
     let began = Instant::now();
-    let done = Command::new(binary()).args(words).arg("--config").arg(root.config()).output();
+    let done = Command::new(binary())
+        .args(words)
+        .arg("--config")
+        .arg(root.config())
+        .output();
     assert!(began.elapsed() < LIMIT, "it took {:?}", began.elapsed());
     done.expect("the binary exists")
 }
@@ -43,19 +47,28 @@ fn findings(root: &PrivateRoot) -> Vec<String> {
         })
         .collect();
     let is_bad = |finding: &String| !finding.contains(" note ");
-    assert_eq!(done.status.code(), Some(i32::from(found.iter().any(is_bad))), "{found:#?}");
+    assert_eq!(
+        done.status.code(),
+        Some(i32::from(found.iter().any(is_bad))),
+        "{found:#?}"
+    );
     found
 }
 
 fn has(findings: &[String], start: &str, text: &str) -> bool {
-    findings.iter().any(|finding| finding.starts_with(start) && finding.contains(text))
+    findings
+        .iter()
+        .any(|finding| finding.starts_with(start) && finding.contains(text))
 }
 
 #[test]
 fn healthy_node_has_no_error() {
     let node = TestNode::start();
     let found = findings(node.root());
-    let errors: Vec<_> = found.iter().filter(|finding| finding.contains(" error ")).collect();
+    let errors: Vec<_> = found
+        .iter()
+        .filter(|finding| finding.contains(" error "))
+        .collect();
     assert!(errors.is_empty(), "{errors:#?}");
     // The version that the daemon reports, and a fact of this machine: the root is on its disk.
     assert!(
@@ -64,7 +77,10 @@ fn healthy_node_has_no_error() {
     );
     let text = call(node.root(), &["doctor"]);
     let text = String::from_utf8(text.stdout).expect("it is text");
-    assert!(text.contains("; the daemon answers\n") && text.contains("  cure    "), "{text}");
+    assert!(
+        text.contains("; the daemon answers\n") && text.contains("  cure    "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -93,14 +109,17 @@ fn broken_node_is_described() {
     let socket = root.run().join("stale.sock");
     drop(UnixListener::bind(&socket).expect("the root can be written"));
     let config = fs::read_to_string(root.config()).expect("it is there");
-    let section =
-        format!("\n[nomad]\nsocket = {:?}\nsocket_group = \"no-such-group\"\n", socket.display().to_string());
+    let section = format!(
+        "\n[nomad]\nsocket = {:?}\nsocket_group = \"no-such-group\"\n",
+        socket.display().to_string()
+    );
     fs::write(root.config(), config + &section).expect("the root can be written");
     let found = findings(root);
     assert!(has(&found, "SY303 error", "no-such-plugin"), "{found:#?}");
     assert!(has(&found, "SY803 error", "stale.sock"), "{found:#?}");
     assert!(has(&found, "SY811 error", "no-such-group"), "{found:#?}");
-    fs::write(root.config(), "version = 1\n[cri]\nsocket_grup = \"x\"\n").expect("the root can be written");
+    fs::write(root.config(), "version = 1\n[cri]\nsocket_grup = \"x\"\n")
+        .expect("the root can be written");
     let found = findings(root);
     assert!(has(&found, "SY804 error", "config.toml:3"), "{found:#?}");
     fs::remove_file(broken).expect("it is there");
@@ -111,7 +130,12 @@ pub(crate) fn unpacked(root: &PrivateRoot, archive: &std::path::Path) -> Vec<(St
     let dir = root.path().join("unpacked");
     fs::create_dir_all(&dir).expect("the root can be written");
     let tar = switchyard_tests::prereq::require("tar", "tar");
-    let done = Command::new(tar).arg("-xzf").arg(archive).arg("-C").arg(&dir).status();
+    let done = Command::new(tar)
+        .arg("-xzf")
+        .arg(archive)
+        .arg("-C")
+        .arg(&dir)
+        .status();
     assert!(done.is_ok_and(|status| status.success()));
     let mut found = Vec::new();
     for below in ["", "logs"] {
@@ -144,34 +168,71 @@ fn bundle_has_all_parts_and_no_secret() {
     let archive = node.root().path().join("bundle.tar.gz");
     let path = archive.to_str().expect("the path is ASCII");
     let done = call(node.root(), &["support-bundle", "--output-file", path]);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert_eq!(fs::metadata(&archive).expect("it was made").permissions().mode() & 0o777, 0o600);
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    assert_eq!(
+        fs::metadata(&archive)
+            .expect("it was made")
+            .permissions()
+            .mode()
+            & 0o777,
+        0o600
+    );
     let parts = unpacked(node.root(), &archive);
     for (name, text) in &parts {
         assert!(!text.contains(SECRET), "{name} has the secret: {text}");
     }
     let part = |name: &str| {
         let found = parts.iter().find(|(known, _)| known == name);
-        found.map_or_else(|| panic!("{name} is missing: {parts:#?}"), |(_, text)| text.as_str())
+        found.map_or_else(
+            || panic!("{name} is missing: {parts:#?}"),
+            |(_, text)| text.as_str(),
+        )
     };
-    assert!(!part("/MANIFEST").contains("missing"), "{}", part("/MANIFEST"));
     assert!(
-        part("/objects.json").contains("bundled") && part("/metrics.txt").contains("switchyard_build_info")
+        !part("/MANIFEST").contains("missing"),
+        "{}",
+        part("/MANIFEST")
+    );
+    assert!(
+        part("/objects.json").contains("bundled")
+            && part("/metrics.txt").contains("switchyard_build_info")
     );
     assert!(part("/config-in-force.toml").contains("LICENCE = \"[redacted]\""));
-    assert!(part("logs/switchyard.log").contains("bundled") || !part("logs/switchyard.log").is_empty());
-    assert!(part("/events.jsonl").contains("\"sandbox_"), "{}", part("/events.jsonl"));
+    assert!(
+        part("logs/switchyard.log").contains("bundled") || !part("logs/switchyard.log").is_empty()
+    );
+    assert!(
+        part("/events.jsonl").contains("\"sandbox_"),
+        "{}",
+        part("/events.jsonl")
+    );
     assert_bundle_has_the_files_of_the_daemon(&node);
     // It overwrites nothing.
-    assert_eq!(call(node.root(), &["support-bundle", "--output-file", path]).status.code(), Some(1));
+    assert_eq!(
+        call(node.root(), &["support-bundle", "--output-file", path])
+            .status
+            .code(),
+        Some(1)
+    );
 
     node.daemon().kill9();
     let second = node.root().path().join("second.tar.gz");
     let path = second.to_str().expect("the path is ASCII");
     let done = call(node.root(), &["support-bundle", "--output-file", path]);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(text.contains("missing: status.json") && !text.contains("missing: doctor.json"), "{text}");
+    assert!(
+        text.contains("missing: status.json") && !text.contains("missing: doctor.json"),
+        "{text}"
+    );
     node.daemon().restart();
 }
 
@@ -179,29 +240,60 @@ fn bundle_has_all_parts_and_no_secret() {
 fn assert_bundle_has_the_files_of_the_daemon(node: &TestNode) {
     let unnamed = node.root().path().join("unnamed.tar.gz");
     let mut command = Command::new(binary());
-    command.args(["support-bundle", "--output-file"]).arg(&unnamed);
-    command.env("SWITCHYARD_ADMIN_SOCKET", node.root().run().join("admin.sock"));
+    command
+        .args(["support-bundle", "--output-file"])
+        .arg(&unnamed);
+    command.env(
+        "SWITCHYARD_ADMIN_SOCKET",
+        node.root().run().join("admin.sock"),
+    );
     let done = command.output().expect("it can be run");
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let files = unpacked(node.root(), &unnamed).into_iter().find(|(name, _)| name == "/config-files.toml");
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let files = unpacked(node.root(), &unnamed)
+        .into_iter()
+        .find(|(name, _)| name == "/config-files.toml");
     let (_, text) = files.expect("it has the files");
-    assert!(text.contains(&node.root().state().display().to_string()), "{text}");
+    assert!(
+        text.contains(&node.root().state().display().to_string()),
+        "{text}"
+    );
 }
 
 /// Pulls with the right and a wrong password, and starts a container with a secret in its environment. Returns its pod.
 fn use_secrets(node: &TestNode) -> TestPod<'_> {
-    let credentials = Access::Basic { user: "user".into(), password: SECRET.into() };
+    let credentials = Access::Basic {
+        user: "user".into(),
+        password: SECRET.into(),
+    };
     let registry = switchyard_tests::registry::Registry::start_behind_proxy(credentials);
     registry.push("private/busybox:latest", &busybox().build());
-    let auth = cri::AuthConfig { username: "user".into(), password: SECRET.into(), ..Default::default() };
+    let auth = cri::AuthConfig {
+        username: "user".into(),
+        password: SECRET.into(),
+        ..Default::default()
+    };
     let reference = registry.reference("private/busybox:latest");
-    node.cri().pull(&reference, Some(auth)).expect("the password is right");
-    let wrong =
-        cri::AuthConfig { username: "user".into(), password: format!("{SECRET}x"), ..Default::default() };
-    node.cri().pull(&registry.reference("private/other:latest"), Some(wrong)).expect_err("it is wrong");
+    node.cri()
+        .pull(&reference, Some(auth))
+        .expect("the password is right");
+    let wrong = cri::AuthConfig {
+        username: "user".into(),
+        password: format!("{SECRET}x"),
+        ..Default::default()
+    };
+    node.cri()
+        .pull(&registry.reference("private/other:latest"), Some(wrong))
+        .expect_err("it is wrong");
     let pod = node.pod("bundled");
     let mut config = node.container("main", &["sh", "-c", "exec sleep 1000"]);
-    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    config.envs.push(cri::KeyValue {
+        key: "PASSWORD".into(),
+        value: SECRET.into(),
+    });
     let _container = pod.start(&config);
     pod
 }

@@ -75,10 +75,14 @@ targets! {
 fn kept(target: &str) -> Vec<Vec<u8>> {
     let dir = repository().join("tests/fuzzing/corpus").join(target);
     let read = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    let mut paths: Vec<PathBuf> =
-        read.map(|entry| entry.expect("what a test makes can be used").path()).collect();
+    let mut paths: Vec<PathBuf> = read
+        .map(|entry| entry.expect("what a test makes can be used").path())
+        .collect();
     paths.sort();
-    paths.iter().map(|path| fs::read(path).expect("what a test makes can be used")).collect()
+    paths
+        .iter()
+        .map(|path| fs::read(path).expect("what a test makes can be used"))
+        .collect()
 }
 
 /// Runs a target on what is kept for it and on `count` inputs made from that. One that fails is written below
@@ -93,7 +97,11 @@ fn holds_for_any_input(name: &str, target: fn(&[u8]), count: usize) {
             fs::create_dir_all(&dir).expect("what a test makes can be used");
             let path = dir.join("found-by-test");
             fs::write(&path, &input).expect("what a test makes can be used");
-            panic!("{name} does not hold for {}: {}", path.display(), input.escape_ascii());
+            panic!(
+                "{name} does not hold for {}: {}",
+                path.display(),
+                input.escape_ascii()
+            );
         }
     }
 }
@@ -103,18 +111,40 @@ fn every_fuzz_target_runs_and_has_a_small_corpus() {
     let dir = repository().join("tests/fuzzing");
     let named = |below: &str| -> BTreeSet<String> {
         let read = fs::read_dir(dir.join(below)).unwrap();
-        read.map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+        read.map(|entry| {
+            entry
+                .unwrap()
+                .path()
+                .file_stem()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect()
     };
     let here: BTreeSet<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    let manifest: toml::Table = fs::read_to_string(dir.join("Cargo.toml")).unwrap().parse().unwrap();
+    let manifest: toml::Table = fs::read_to_string(dir.join("Cargo.toml"))
+        .unwrap()
+        .parse()
+        .unwrap();
     let bins = manifest["bin"].as_array().unwrap().iter();
-    let bins: BTreeSet<String> = bins.map(|bin| bin["name"].as_str().unwrap().to_owned()).collect();
+    let bins: BTreeSet<String> = bins
+        .map(|bin| bin["name"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(here, bins);
     assert_eq!(here, named("fuzz_targets"));
     assert_eq!(here, named("corpus"));
     for name in here {
         let kept = kept(&name);
-        assert!((3..=60).contains(&kept.len()), "{name}: {} inputs", kept.len());
-        assert!(kept.iter().all(|input| input.len() <= 16 << 10), "{name}: an input is larger than 16 KiB");
+        assert!(
+            (3..=60).contains(&kept.len()),
+            "{name}: {} inputs",
+            kept.len()
+        );
+        assert!(
+            kept.iter().all(|input| input.len() <= 16 << 10),
+            "{name}: an input is larger than 16 KiB"
+        );
     }
 }

@@ -35,16 +35,28 @@ struct ServerPids {
 impl ServerPids {
     fn now(node: &TestNode) -> Self {
         let logkeeper = node.root().managed("logkeeper");
-        Self { daemon: node.daemon().pid(), containerd: node.containerd_pid(), logkeeper }
+        Self {
+            daemon: node.daemon().pid(),
+            containerd: node.containerd_pid(),
+            logkeeper,
+        }
     }
 }
 
 /// Fails unless these processes are there still, and serve.
 #[track_caller]
 fn assert_alive(node: &TestNode, before: &ServerPids) {
-    assert_eq!(ServerPids::now(node), *before, "something has died: {}", node.daemon().tail());
+    assert_eq!(
+        ServerPids::now(node),
+        *before,
+        "something has died: {}",
+        node.daemon().tail()
+    );
     for pid in [before.containerd.as_raw(), before.daemon] {
-        assert!(std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid} has died");
+        assert!(
+            std::path::Path::new(&format!("/proc/{pid}/exe")).exists(),
+            "{pid} has died"
+        );
     }
     assert_eq!(node.pod("after").run_shell("echo served", |_| {}), "served");
 }
@@ -54,7 +66,14 @@ fn assert_alive(node: &TestNode, before: &ServerPids) {
 fn peak_memory(node: &TestNode) -> u64 {
     let path = format!("/proc/{}/status", node.daemon().pid());
     let status = std::fs::read_to_string(path).expect("the daemon runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
-    let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is a number");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("the kernel counts it");
+    let kib = line
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .expect("it is a number");
     kib << 10
 }

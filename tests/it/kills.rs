@@ -42,16 +42,31 @@ const ALL: [&[KillCase]; 10] = [
 
 #[test]
 fn every_crash_point_has_a_kill_test() {
-    let played = ALL.into_iter().flatten().flat_map(KillCase::points).map(|(step, _)| step);
+    let played = ALL
+        .into_iter()
+        .flatten()
+        .flat_map(KillCase::points)
+        .map(|(step, _)| step);
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: the guest runs these cases, in the shards of these facts.
     let in_the_guest = [
-        (Operation::CheckpointTask, "container_continues_after_daemon_kill_during_checkpoint"),
-        (Operation::LimitDisk, "daemon_kill_during_disk_quota_leaves_no_limit_or_project"),
+        (
+            Operation::CheckpointTask,
+            "container_continues_after_daemon_kill_during_checkpoint",
+        ),
+        (
+            Operation::LimitDisk,
+            "daemon_kill_during_disk_quota_leaves_no_limit_or_project",
+        ),
     ];
     for (operation, fact) in in_the_guest {
-        let listed = SLOW.iter().any(|slow| matches!(slow.what, What::Fact(_, name) if name == fact));
-        assert!(listed, "no shard has the fact {fact}: no kill at {operation:?}");
+        let listed = SLOW
+            .iter()
+            .any(|slow| matches!(slow.what, What::Fact(_, name) if name == fact));
+        assert!(
+            listed,
+            "no shard has the fact {fact}: no kill at {operation:?}"
+        );
     }
     // `swarm::kills` kills another process than the daemon, and `swarm::logs` and `swarm::bridges` a daemon in a
     // swarm.
@@ -64,9 +79,15 @@ fn every_crash_point_has_a_kill_test() {
         Operation::LeaveClusterBridge,
     ];
     let elsewhere = in_the_guest.map(|(operation, _)| operation);
-    let elsewhere = elsewhere.into_iter().chain(others).flat_map(Operation::crash_points);
+    let elsewhere = elsewhere
+        .into_iter()
+        .chain(others)
+        .flat_map(Operation::crash_points);
     let played: BTreeSet<CrashPoint> = played.chain(elsewhere.copied()).collect();
-    let missing: Vec<_> = CrashPoint::ALL.iter().filter(|step| !played.contains(step)).collect();
+    let missing: Vec<_> = CrashPoint::ALL
+        .iter()
+        .filter(|step| !played.contains(step))
+        .collect();
     assert!(missing.is_empty(), "no kill is played at {missing:?}");
 }
 
@@ -114,7 +135,11 @@ fn device_lease_interrupted_by_kill_is_regained_and_released_one_is_not() {
 /// run unless all are asked for.
 #[test]
 fn interrupted_call_without_retry_is_listed_or_rolled_back() {
-    run_every_nth(KillFixture::new, abandoned::ABANDONED, if all_variants() { 1 } else { 2 });
+    run_every_nth(
+        KillFixture::new,
+        abandoned::ABANDONED,
+        if all_variants() { 1 } else { 2 },
+    );
 }
 
 #[test]
@@ -125,7 +150,10 @@ fn kill_with_external_containerd_loses_and_leaves_nothing() {
             .chain([abandoned::ABANDONED])
             .for_each(|amids| run_cases_on(|| KillFixture::external(""), amids));
     } else {
-        run_cases_on(|| KillFixture::external(""), external_containerd::EXTERNAL_ONLY_CASES);
+        run_cases_on(
+            || KillFixture::external(""),
+            external_containerd::EXTERNAL_ONLY_CASES,
+        );
     }
 }
 
@@ -137,14 +165,23 @@ fn start_outcome_is_known_across_short_lived_daemons() {
 /// The kills are those of other tests; to save time, only every second one is run unless all are asked for.
 #[test]
 fn daemon_starts_on_full_and_read_only_disks_after_kills_during_pods_images_and_leases() {
-    let lists = [pods::POD_START_CASES, pods::POD_END_CASES, images::KILLS, device_leases::KILLS];
+    let lists = [
+        pods::POD_START_CASES,
+        pods::POD_END_CASES,
+        images::KILLS,
+        device_leases::KILLS,
+    ];
     run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
 }
 
 /// The same.
 #[test]
 fn daemon_starts_on_full_and_read_only_disks_after_kills_during_containers() {
-    let lists = [tasks::TASK_START_CASES, task_ends::TASK_END_CASES, abandoned::ABANDONED];
+    let lists = [
+        tasks::TASK_START_CASES,
+        task_ends::TASK_END_CASES,
+        abandoned::ABANDONED,
+    ];
     run_on_bad_disks(&lists, if all_variants() { 1 } else { 2 });
 }
 

@@ -42,7 +42,12 @@ fn inspected(node: &TestNode, words: &[&str]) -> Value {
 #[track_caller]
 fn refused(done: &Output) -> String {
     let error = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(1), "{error}{}", String::from_utf8_lossy(&done.stdout));
+    assert_eq!(
+        done.status.code(),
+        Some(1),
+        "{error}{}",
+        String::from_utf8_lossy(&done.stdout)
+    );
     error
 }
 
@@ -51,17 +56,31 @@ fn client_of_others(node: &TestNode) -> PathBuf {
     let copy = node.root().path().join("client");
     let install = prereq::require("install", "coreutils");
     let binary = switchyard_tests::daemon::binary();
-    let done = Command::new(install).args(["-m", "0755"]).arg(binary).arg(&copy).status();
-    assert!(done.is_ok_and(|status| status.success()), "the binary cannot be copied");
+    let done = Command::new(install)
+        .args(["-m", "0755"])
+        .arg(binary)
+        .arg(&copy)
+        .status();
+    assert!(
+        done.is_ok_and(|status| status.success()),
+        "the binary cannot be copied"
+    );
     copy
 }
 
 /// Runs a command as a user without rights whose supplementary group is this one.
 fn call_as(node: &TestNode, client: &Path, group: &str, words: &[&str]) -> Output {
     let setpriv = prereq::require("setpriv", "util-linux");
-    let ids = ["--reuid", NOBODY, "--regid", NOBODY, "--groups", group, "--"];
+    let ids = [
+        "--reuid", NOBODY, "--regid", NOBODY, "--groups", group, "--",
+    ];
     let mut command = Command::new(setpriv);
-    command.args(ids).arg(client).args(words).arg("--socket").arg(node.root().run().join("admin.sock"));
+    command
+        .args(ids)
+        .arg(client)
+        .args(words)
+        .arg("--socket")
+        .arg(node.root().run().join("admin.sock"));
     command.output().expect("setpriv was found")
 }
 
@@ -71,7 +90,10 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
     let client = client_of_others(&node);
     let pod = node.pod("seen");
     let mut config = node.container("main", &["sleep", "1000"]);
-    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    config.envs.push(cri::KeyValue {
+        key: "PASSWORD".into(),
+        value: SECRET.into(),
+    });
     let id = pod.start(&config);
     let lease = "0".repeat(32);
     let reads: [&[&str]; 12] = [
@@ -91,8 +113,14 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
     for words in reads {
         let done = call_as(&node, &client, MEMBERS, words);
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(done.status.success() && !text.is_empty(), "{words:?}: {done:?}");
-        assert!(!text.contains(SECRET), "{words:?} shows members a secret: {text}");
+        assert!(
+            done.status.success() && !text.is_empty(),
+            "{words:?}: {done:?}"
+        );
+        assert!(
+            !text.contains(SECRET),
+            "{words:?} shows members a secret: {text}"
+        );
         let error = refused(&call_as(&node, &client, OTHERS, words));
         assert!(
             error.contains("cannot connect") && error.contains("Permission denied"),
@@ -112,22 +140,37 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
     ];
     for words in changes {
         let error = refused(&call_as(&node, &client, MEMBERS, words));
-        assert!(error.contains("only root may") && error.contains("user 65534"), "{words:?}: {error}");
+        assert!(
+            error.contains("only root may") && error.contains("user 65534"),
+            "{words:?}: {error}"
+        );
         assert!(error.contains("run this as root"), "{words:?}: {error}");
     }
     assert!(node.output(&["inspect", "--env", &id]).contains(SECRET));
     node.output(&["config", "reload"]);
     // The connections of the daemon itself, on which the watchdog depends, are not affected.
-    assert!(!node.daemon().tail().contains("does not answer itself"), "{}", node.daemon().tail());
+    assert!(
+        !node.daemon().tail().contains("does not answer itself"),
+        "{}",
+        node.daemon().tail()
+    );
 }
 
 #[test]
 fn inspect_withholds_secrets_unless_root_asks_for_them() {
     let (node, file) = audited_node();
     let secret = |key: &str| [(key.to_owned(), SECRET.to_owned())].into();
-    let pod = node.pod_with("inspected", |config| config.annotations = secret("last-applied"));
-    let mut config = node.container("main", &["sh", "-c", &format!("echo {SECRET}; exec sleep 1000")]);
-    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    let pod = node.pod_with("inspected", |config| {
+        config.annotations = secret("last-applied")
+    });
+    let mut config = node.container(
+        "main",
+        &["sh", "-c", &format!("echo {SECRET}; exec sleep 1000")],
+    );
+    config.envs.push(cri::KeyValue {
+        key: "PASSWORD".into(),
+        value: SECRET.into(),
+    });
     config.annotations = secret("note");
     config.labels = secret("label");
     let id = pod.start(&config);
@@ -144,54 +187,118 @@ fn inspect_withholds_secrets_unless_root_asks_for_them() {
     assert_pod_is_described(&node, &pod, &id);
     let tasks = shown(&node, &["ps", "--owner", "nomad", "--output", "json"]);
     let of_job = &tasks["tasks"][0];
-    let name = of_job["display_name"].as_str().expect("it has a name").to_owned();
-    assert_eq!(inspected(&node, &[&name])["id"], of_job["id"], "the task, and not its sandbox");
+    let name = of_job["display_name"]
+        .as_str()
+        .expect("it has a name")
+        .to_owned();
+    assert_eq!(
+        inspected(&node, &[&name])["id"],
+        of_job["id"],
+        "the task, and not its sandbox"
+    );
 
     let all = ["tests/inspected", "tests/inspected/main", &id[..20], &name];
     for words in [&["inspect"][..], &["inspect", "-o", "json"]] {
         let text = node.output(&[words, &all].concat());
-        assert!(!text.contains(SECRET) && text.contains("PASSWORD") && text.contains("TOKEN"), "{text}");
+        assert!(
+            !text.contains(SECRET) && text.contains("PASSWORD") && text.contains("TOKEN"),
+            "{text}"
+        );
     }
-    for words in [&["ps"][..], &["ps", "-o", "json"], &["images", "-o", "json"], &["devices", "-o", "json"]] {
+    for words in [
+        &["ps"][..],
+        &["ps", "-o", "json"],
+        &["images", "-o", "json"],
+        &["devices", "-o", "json"],
+    ] {
         assert!(!node.output(words).contains(SECRET), "{words:?}");
     }
     for name in all {
-        assert!(node.output(&["inspect", "--env", name]).contains(SECRET), "{name}");
+        assert!(
+            node.output(&["inspect", "--env", name]).contains(SECRET),
+            "{name}"
+        );
         let whole = inspected(&node, &["--env", name]);
         assert!(whole.to_string().contains(SECRET), "{whole}");
     }
     assert_each_look_is_audited(&node, &file, &id);
 
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     drop(task);
     agent.stop();
 }
 
 fn assert_each_look_is_audited(node: &TestNode, file: &Path, id: &str) {
-    let shown = |lines: &[Value]| lines.iter().filter(|line| line["operation"] == "show_secrets").count();
-    assert!(eventually(LIMIT, || shown(&audited(file)) == 8), "{:#?}", audited(file));
+    let shown = |lines: &[Value]| {
+        lines
+            .iter()
+            .filter(|line| line["operation"] == "show_secrets")
+            .count()
+    };
+    assert!(
+        eventually(LIMIT, || shown(&audited(file)) == 8),
+        "{:#?}",
+        audited(file)
+    );
     let text = std::fs::read_to_string(file).expect("it is there");
     assert!(!text.contains(SECRET), "{text}");
     let lines = audited(file);
-    let line = lines.iter().find(|line| line["operation"] == "show_secrets" && line["task"] == json!(id));
+    let line = lines
+        .iter()
+        .find(|line| line["operation"] == "show_secrets" && line["task"] == json!(id));
     let line = line.expect("the container was shown");
-    assert_eq!((&line["uid"], &line["listener"]), (&json!(0), &json!("admin socket")), "{line}");
+    assert_eq!(
+        (&line["uid"], &line["listener"]),
+        (&json!(0), &json!("admin socket")),
+        "{line}"
+    );
     assert_eq!(line["names"]["container"], "main", "{line}");
-    assert!(!std::fs::read_to_string(node.root().daemon_log()).expect("it has one").contains(SECRET));
+    assert!(
+        !std::fs::read_to_string(node.root().daemon_log())
+            .expect("it has one")
+            .contains(SECRET)
+    );
 }
 
 fn assert_pod_is_described(node: &TestNode, pod: &TestPod<'_>, id: &str) {
     let main = inspected(node, &["tests/inspected/main"]);
-    assert_eq!((&main["kind"], &main["id"], &main["state"]), (&json!("task"), &json!(id), &json!("running")));
+    assert_eq!(
+        (&main["kind"], &main["id"], &main["state"]),
+        (&json!("task"), &json!(id), &json!("running"))
+    );
     assert_eq!(main["names"]["pod"], "inspected");
-    assert_eq!((&main["environment"]["PASSWORD"], &main["labels"]["label"]), (&Value::Null, &Value::Null));
-    assert_eq!((&main["command"]["program"], &main["command"]["arguments"]), (&json!("sh"), &json!(2)));
-    assert!(main["pid"].is_number() && main["started_at"].is_string(), "{main}");
-    assert!(main["cgroup"].as_str().is_some_and(|path| path.contains(id)), "{main}");
-    assert!(main["log"].as_str().is_some_and(|path| path.ends_with("main.log")), "{main}");
+    assert_eq!(
+        (&main["environment"]["PASSWORD"], &main["labels"]["label"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        (&main["command"]["program"], &main["command"]["arguments"]),
+        (&json!("sh"), &json!(2))
+    );
+    assert!(
+        main["pid"].is_number() && main["started_at"].is_string(),
+        "{main}"
+    );
+    assert!(
+        main["cgroup"]
+            .as_str()
+            .is_some_and(|path| path.contains(id)),
+        "{main}"
+    );
+    assert!(
+        main["log"]
+            .as_str()
+            .is_some_and(|path| path.ends_with("main.log")),
+        "{main}"
+    );
     let mounts = main["mounts"].as_array().expect("there are some");
-    assert!(mounts.iter().any(|mount| mount["target"] == "/etc/hosts"), "{main}");
+    assert!(
+        mounts.iter().any(|mount| mount["target"] == "/etc/hosts"),
+        "{main}"
+    );
     let sandbox = inspected(node, &["tests/inspected"]);
     assert_eq!(
         (&sandbox["kind"], &sandbox["tasks"][id]),
@@ -207,14 +314,24 @@ fn ambiguous_and_unknown_names_are_refused_with_candidates() {
     let pod = node.pod("ambiguous");
     let first = pod.create(&node.container("main", &["true"]));
     let mut again = node.container("main", &["true"]);
-    again.metadata = Some(cri::ContainerMetadata { name: "main".into(), attempt: 1 });
+    again.metadata = Some(cri::ContainerMetadata {
+        name: "main".into(),
+        attempt: 1,
+    });
     let second = pod.create(&again);
     let error = refused(&node.call(&["inspect", "tests/ambiguous/main"]));
     for part in ["can mean 2 objects", &first, &second, "give more of an id"] {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(inspected(&node, &[&first[..30]])["state"], "created");
-    for unknown in ["tests/none", "", &"f".repeat(64), "\u{1b}[2J", &"x".repeat(5000), "a b&env=true"] {
+    for unknown in [
+        "tests/none",
+        "",
+        &"f".repeat(64),
+        "\u{1b}[2J",
+        &"x".repeat(5000),
+        "a b&env=true",
+    ] {
         let error = refused(&node.call(&["inspect", unknown]));
         assert!(!error.contains('\u{1b}'), "{error:?}");
     }
@@ -233,16 +350,36 @@ fn images_have_their_holders_and_users() {
     let find = |words: &[&str]| -> Option<Value> {
         let images = shown(&node, &[&["images", "--output", "json"], words].concat());
         let images = images.as_array().expect("it is a list").clone();
-        images.into_iter().find(|image| image["tags"] == json!([reference]))
+        images
+            .into_iter()
+            .find(|image| image["tags"] == json!([reference]))
     };
     let image = find(&[]).expect("it was pulled");
-    assert_eq!((&image["holders"], &image["task_count"]), (&json!({ "kubernetes": "open" }), &json!(1)));
+    assert_eq!(
+        (&image["holders"], &image["task_count"]),
+        (&json!({ "kubernetes": "open" }), &json!(1))
+    );
     assert_eq!(image["tasks"][0]["owner"], "kubernetes");
-    assert!(image["stored_at"].is_string() && image["size_bytes"].as_u64() > Some(1000), "{image}");
-    assert_eq!((find(&["--owner", "kubernetes"]), find(&["--owner", "nomad"])), (Some(image), None));
+    assert!(
+        image["stored_at"].is_string() && image["size_bytes"].as_u64() > Some(1000),
+        "{image}"
+    );
+    assert_eq!(
+        (
+            find(&["--owner", "kubernetes"]),
+            find(&["--owner", "nomad"])
+        ),
+        (Some(image), None)
+    );
     let table = node.output(&["images"]);
-    let row = table.lines().find(|line| line.contains(&reference)).expect("it is there");
-    assert!(table.starts_with("IMAGE ") && row.ends_with("kubernetes"), "{table}");
+    let row = table
+        .lines()
+        .find(|line| line.contains(&reference))
+        .expect("it is there");
+    assert!(
+        table.starts_with("IMAGE ") && row.ends_with("kubernetes"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -254,7 +391,10 @@ fn watch_goes_on_over_a_restart_of_the_daemon() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary exists");
-    let (lists, errors) = (Arc::new(Mutex::new(String::new())), Arc::new(Mutex::new(String::new())));
+    let (lists, errors) = (
+        Arc::new(Mutex::new(String::new())),
+        Arc::new(Mutex::new(String::new())),
+    );
     let readers = [
         collect(watch.stdout.take().expect("it is piped"), &lists),
         collect(watch.stderr.take().expect("it is piped"), &errors),
@@ -273,5 +413,8 @@ fn watch_goes_on_over_a_restart_of_the_daemon() {
         reader.join().expect("it does not panic");
     }
     let errors = errors.lock();
-    assert!(after && errors.matches("waiting for the daemon").count() == 1, "{after} {errors}");
+    assert!(
+        after && errors.matches("waiting for the daemon").count() == 1,
+        "{after} {errors}"
+    );
 }

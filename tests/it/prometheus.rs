@@ -61,7 +61,11 @@ fn container_with_device(node: &TestNode, name: &str) -> cri::ContainerConfig {
     let device = node.root().path().join("dev/acme0").display().to_string();
     let mut container = node.container(name, &["sleep", "1000"]);
     let container_path = device.clone();
-    container.devices = vec![cri::Device { host_path: device, container_path, permissions: "rw".to_owned() }];
+    container.devices = vec![cri::Device {
+        host_path: device,
+        container_path,
+        permissions: "rw".to_owned(),
+    }];
     container
 }
 
@@ -75,7 +79,10 @@ impl ScrapedTestNode {
             made = Some(authority);
             extra
         });
-        Self { node, authority: made.expect("it was made before the node was started") }
+        Self {
+            node,
+            authority: made.expect("it was made before the node was started"),
+        }
     }
 
     /// `[admin]` with a new certificate of the authority.
@@ -92,7 +99,8 @@ impl ScrapedTestNode {
 
     /// The address at which a client on this machine reaches the listener.
     fn address(&self) -> SocketAddr {
-        let text = fs::read_to_string(self.node.root().run().join("metrics.addr")).expect("it was written");
+        let text = fs::read_to_string(self.node.root().run().join("metrics.addr"))
+            .expect("it was written");
         let bound: SocketAddr = text.trim().parse().expect("it is an address");
         SocketAddr::from(([127, 0, 0, 1], bound.port()))
     }
@@ -101,8 +109,12 @@ impl ScrapedTestNode {
     fn adapt(&self) -> PathBuf {
         let dir = self.node.root().path().join("prometheus");
         let authority = self.authority.certificate();
-        let scraped =
-            ScrapedNode { address: self.address(), authority: &authority, token: TOKEN, kubelet: "none" };
+        let scraped = ScrapedNode {
+            address: self.address(),
+            authority: &authority,
+            token: TOKEN,
+            kubelet: "none",
+        };
         adapt(&dir, &scraped);
         dir
     }
@@ -117,7 +129,9 @@ impl ScrapedTestNode {
     /// # Errors
     /// The connection fails, or TLS.
     fn get(&self, path: &str, token: &str, authority: &Authority) -> io::Result<String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let answer = async {
             let stream = TcpStream::connect(self.address()).await?;
             let name = ServerName::try_from("127.0.0.1").expect("it is an address");
@@ -130,6 +144,10 @@ impl ScrapedTestNode {
             stream.read_to_string(&mut answer).await?;
             Ok(answer)
         };
-        runtime.block_on(async { tokio::time::timeout(LIMIT, answer).await.map_err(io::Error::from)? })
+        runtime.block_on(async {
+            tokio::time::timeout(LIMIT, answer)
+                .await
+                .map_err(io::Error::from)?
+        })
     }
 }

@@ -21,8 +21,13 @@ fn reload(node: &TestNode, extra: &str) -> Value {
 
 /// The keys in a list of changes.
 fn keys(report: &Value, list: &str) -> Vec<String> {
-    let changes = report[list].as_array().unwrap_or_else(|| panic!("there is no {list}: {report}"));
-    changes.iter().map(|change| change["key"].as_str().expect("it has a key").to_owned()).collect()
+    let changes = report[list]
+        .as_array()
+        .unwrap_or_else(|| panic!("there is no {list}: {report}"));
+    changes
+        .iter()
+        .map(|change| change["key"].as_str().expect("it has a key").to_owned())
+        .collect()
 }
 
 /// Reloads a configuration in which these keys differ from the former one, all of them reloadable.
@@ -41,6 +46,11 @@ fn hang_up(node: &TestNode) {
 #[track_caller]
 fn metric(node: &TestNode, name: &str) -> f64 {
     let (_, text) = node.daemon().get("/metrics");
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("there is no {name} in {text}")).parse().expect("it is a number")
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value
+        .unwrap_or_else(|| panic!("there is no {name} in {text}"))
+        .parse()
+        .expect("it is a number")
 }

@@ -33,7 +33,8 @@ fn talkative_node() -> TestNode {
     TestNode::start_configured(|root| {
         let audit = root.path().join("audit/audit.log");
         let token = root.path().join("token");
-        fs::write(&token, secret("token-of-the-metrics-listener-0123456789")).expect("the root is ours");
+        fs::write(&token, secret("token-of-the-metrics-listener-0123456789"))
+            .expect("the root is ours");
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&token, private).expect("the root is ours");
         format!(
@@ -48,28 +49,55 @@ fn talkative_node() -> TestNode {
 /// a task, all running.
 fn plant<'a>(node: &'a TestNode, agent: &Agent) -> (TestPod<'a>, String, TaskSetup) {
     let password = secret("password");
-    let access = Access::Bearer { credentials: Some(("user".into(), password.clone())) };
+    let access = Access::Bearer {
+        credentials: Some(("user".into(), password.clone())),
+    };
     let registry = Registry::start_behind_proxy(access);
-    registry.push("private/image:1", &busybox().env("OF_IMAGE", &secret("env-of-image")).build());
+    registry.push(
+        "private/image:1",
+        &busybox().env("OF_IMAGE", &secret("env-of-image")).build(),
+    );
     let image = registry.reference("private/image:1");
-    node.cri().pull(&image, auth("user", &secret("wrong-password"))).expect_err("the password is wrong");
-    node.cri().pull(&image, auth("user", &password)).expect("that is the password");
+    node.cri()
+        .pull(&image, auth("user", &secret("wrong-password")))
+        .expect_err("the password is wrong");
+    node.cri()
+        .pull(&image, auth("user", &password))
+        .expect("that is the password");
 
     let pod = node.pod_with("secretive", |pod| {
-        pod.annotations.insert("example.org/applied".into(), secret("annotation"));
+        pod.annotations
+            .insert("example.org/applied".into(), secret("annotation"));
     });
-    let mut container = node.container("main", &["sh", "-c", "exec sleep 1000", &secret("argument")]);
+    let mut container = node.container(
+        "main",
+        &["sh", "-c", "exec sleep 1000", &secret("argument")],
+    );
     container.image = Some(switchyard_tests::cri::image_spec(&image));
-    container.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: secret("env").into() });
-    container.annotations.insert("example.org/applied".into(), secret("annotation"));
+    container.envs.push(cri::KeyValue {
+        key: "PASSWORD".into(),
+        value: secret("env").into(),
+    });
+    container
+        .annotations
+        .insert("example.org/applied".into(), secret("annotation"));
     let id = pod.start(&container);
-    assert_eq!(node.cri().sh(&id, &format!(": {}; echo ok", secret("exec-argument"))), "ok");
+    assert_eq!(
+        node.cri()
+            .sh(&id, &format!(": {}; echo ok", secret("exec-argument"))),
+        "ok"
+    );
     let script = format!(": {}", secret("exec-argument"));
-    assert_eq!(StreamSession::exec(node.cri(), &id, &["sh", "-c", &script], OUTPUTS).wait_exit_code(), 0);
+    assert_eq!(
+        StreamSession::exec(node.cri(), &id, &["sh", "-c", &script], OUTPUTS).wait_exit_code(),
+        0
+    );
     let mut broken = node.container("broken", &["/no/such/program", &secret("argument")]);
     broken.envs.clone_from(&container.envs);
     let broken = pod.create(&broken);
-    node.cri().start(&broken).expect_err("there is no such program");
+    node.cri()
+        .start(&broken)
+        .expect_err("there is no such program");
 
     let config = json!({
         "image": image, "command": "sh", "args": ["-c", "exec sleep 1000", secret("argument")],
@@ -81,7 +109,10 @@ fn plant<'a>(node: &'a TestNode, agent: &Agent) -> (TestPod<'a>, String, TaskSet
     let mut refused = TaskSetup::new(node.root(), agent, "refused-task", &config);
     refused.config.env.insert("PASSWORD".into(), secret("env"));
     refused.config.alloc_dir = "relative".into();
-    agent.driver().start(&refused.config).expect_err("its directory is not absolute");
+    agent
+        .driver()
+        .start(&refused.config)
+        .expect_err("its directory is not absolute");
     (pod, id, task)
 }
 
@@ -93,9 +124,19 @@ fn found(text: &str) -> Option<String> {
         let whole = STANDARD.encode(format!("{before}{PLANTED}"));
         whole[if skipped == 0 { 0 } else { 4 }..whole.len() - 4].to_owned()
     });
-    let at = [PLANTED.to_owned()].iter().chain(&encoded).find_map(|word| text.find(word.as_str()))?;
-    let from = text[..at].rfind('\n').map_or(0, |end| end + 1).max(at.saturating_sub(400));
-    Some(text.get(from..(at + 100).min(text.len())).unwrap_or(PLANTED).to_owned())
+    let at = [PLANTED.to_owned()]
+        .iter()
+        .chain(&encoded)
+        .find_map(|word| text.find(word.as_str()))?;
+    let from = text[..at]
+        .rfind('\n')
+        .map_or(0, |end| end + 1)
+        .max(at.saturating_sub(400));
+    Some(
+        text.get(from..(at + 100).min(text.len()))
+            .unwrap_or(PLANTED)
+            .to_owned(),
+    )
 }
 
 #[track_caller]
@@ -137,9 +178,19 @@ fn commands(node: &TestNode, container: &str) {
     }
     let archive = node.root().path().join("bundle.tar.gz");
     let path = archive.display().to_string();
-    node.output(&["support-bundle", "--config", &config, "--output-file", &path]);
+    node.output(&[
+        "support-bundle",
+        "--config",
+        &config,
+        "--output-file",
+        &path,
+    ]);
     let parts = unpacked(node.root(), &archive);
-    assert!(parts.iter().any(|(name, text)| name.ends_with("switchyard.log") && text.contains("TRACE")));
+    assert!(
+        parts
+            .iter()
+            .any(|(name, text)| name.ends_with("switchyard.log") && text.contains("TRACE"))
+    );
     for (name, text) in &parts {
         assert_absent(&format!("the bundle's {name}"), text);
     }
@@ -175,7 +226,10 @@ fn secrets_of_clients_are_in_no_output_page_or_log() {
         assert_eq!(status, 200, "{path}: {text}");
         assert_absent(path, &text);
     }
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     node.daemon().restart();
     commands(&node, &container);
     let state = node.root().state();

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use switchyard_tests::shards::{
-    EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS, SLOW, Shard, Suite,
-    What, file_of_test,
+    EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS, SLOW, Shard,
+    Suite, What, file_of_test,
 };
 
 /// By how much a shard may exceed the mean.
@@ -13,27 +13,46 @@ const MARGIN: f32 = 1.2;
 
 /// The output of a program, line by line.
 fn lines(command: &mut Command) -> Vec<String> {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The names of all integration tests.
 fn tests() -> BTreeSet<String> {
     let program = std::env::current_exe().expect("a running test has a file");
     let listed = lines(Command::new(program).arg("--list"));
-    listed.iter().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+    listed
+        .iter()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The cases of the guest.
 fn of_the_guest() -> BTreeSet<(String, String)> {
     let listed = lines(Command::new(env!("CARGO_BIN_EXE_guest")).arg("list"));
-    let pairs = listed.iter().map(|line| line.split_once(' ').expect("a line is a module and a name"));
-    pairs.map(|(module, name)| (module.to_owned(), name.to_owned())).collect()
+    let pairs = listed
+        .iter()
+        .map(|line| line.split_once(' ').expect("a line is a module and a name"));
+    pairs
+        .map(|(module, name)| (module.to_owned(), name.to_owned()))
+        .collect()
 }
 
 fn all() -> impl Iterator<Item = What> {
-    SLOW.iter().map(|slow| slow.what).chain(EVERY_RUN.iter().copied())
+    SLOW.iter()
+        .map(|slow| slow.what)
+        .chain(EVERY_RUN.iter().copied())
 }
 
 #[test]
@@ -43,12 +62,22 @@ fn each_test_that_the_tables_name_exists() {
         What::Test(name) | What::Smoke(name) => Some(name),
         What::Fact(..) | What::PowerCut | What::Root(..) | What::Documentation => None,
     });
-    let missing: Vec<_> =
-        named.chain(KILL_LISTS.iter().map(|(test, _)| *test)).filter(|name| !tests.contains(*name)).collect();
-    assert!(missing.is_empty(), "tests/src/shards/table.rs names what is no test: {missing:?}");
+    let missing: Vec<_> = named
+        .chain(KILL_LISTS.iter().map(|(test, _)| *test))
+        .filter(|name| !tests.contains(*name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "tests/src/shards/table.rs names what is no test: {missing:?}"
+    );
     let modules = ROOT_PARTS.iter().copied().flatten();
-    let empty: Vec<_> =
-        modules.filter(|module| !tests.iter().any(|test| test.starts_with(&format!("{module}::")))).collect();
+    let empty: Vec<_> = modules
+        .filter(|module| {
+            !tests
+                .iter()
+                .any(|test| test.starts_with(&format!("{module}::")))
+        })
+        .collect();
     assert!(empty.is_empty(), "no test is in {empty:?}");
 }
 
@@ -58,15 +87,26 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
         .into_iter()
         .filter(|(module, name)| {
             !all().any(|what| match what {
-                What::Fact(listed_in, listed) => (listed_in, listed) == (module.as_str(), name.as_str()),
+                What::Fact(listed_in, listed) => {
+                    (listed_in, listed) == (module.as_str(), name.as_str())
+                }
                 What::Smoke(listed) => module == "smoke" && listed == name,
                 What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
             })
         })
         .collect();
-    assert!(missing.is_empty(), "tests/src/shards/table.rs has no shard for {missing:#?}");
-    let facts = all().filter(|what| matches!(what, What::Fact(..) | What::Smoke(_))).count();
-    assert_eq!(facts, of_the_guest().len(), "the table has facts that the guest does not know");
+    assert!(
+        missing.is_empty(),
+        "tests/src/shards/table.rs has no shard for {missing:#?}"
+    );
+    let facts = all()
+        .filter(|what| matches!(what, What::Fact(..) | What::Smoke(_)))
+        .count();
+    assert_eq!(
+        facts,
+        of_the_guest().len(),
+        "the table has facts that the guest does not know"
+    );
     for what in [What::PowerCut, What::Documentation] {
         assert!(all().any(|listed| listed == what), "no shard has: {what}");
     }
@@ -83,22 +123,37 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
 #[test]
 fn known_failures_are_few_and_tests_that_other_suites_run() {
     let tests = tests();
-    assert!(KNOWN_FAILURES.len() <= 10, "{} tests are known to fail: mend some", KNOWN_FAILURES.len());
+    assert!(
+        KNOWN_FAILURES.len() <= 10,
+        "{} tests are known to fail: mend some",
+        KNOWN_FAILURES.len()
+    );
     for known in KNOWN_FAILURES {
         assert!(tests.contains(known.test), "{} is no test", known.test);
         let parts = [RootPart::First, RootPart::Second];
-        assert!(parts.iter().any(|part| part.has(known.test)), "{} is not run there", known.test);
-        assert!(!known.output.is_empty(), "{}: what does it print?", known.test);
+        assert!(
+            parts.iter().any(|part| part.has(known.test)),
+            "{} is not run there",
+            known.test
+        );
+        assert!(
+            !known.output.is_empty(),
+            "{}: what does it print?",
+            known.test
+        );
     }
-    let twice = tests.iter().filter(|test| RootPart::First.has(test) && RootPart::Second.has(test));
+    let twice = tests
+        .iter()
+        .filter(|test| RootPart::First.has(test) && RootPart::Second.has(test));
     assert_eq!(twice.count(), 0, "both parts have a test");
 }
 
 #[test]
 fn nothing_is_listed_twice() {
     let mut seen = BTreeSet::new();
-    let names =
-        all().map(|what| what.to_string()).chain(KILL_LISTS.iter().map(|(test, _)| (*test).to_owned()));
+    let names = all()
+        .map(|what| what.to_string())
+        .chain(KILL_LISTS.iter().map(|(test, _)| (*test).to_owned()));
     let twice: Vec<_> = names.filter(|name| !seen.insert(name.clone())).collect();
     assert!(twice.is_empty(), "{twice:?}");
 }
@@ -107,23 +162,41 @@ fn nothing_is_listed_twice() {
 fn no_shard_exceeds_the_mean_by_a_fifth() {
     let lengths: Vec<f32> = Shard::all()
         .map(|shard| {
-            SLOW.iter().filter(|slow| slow.shard == shard.number()).map(|slow| slow.lengthens()).sum()
+            SLOW.iter()
+                .filter(|slow| slow.shard == shard.number())
+                .map(|slow| slow.lengthens())
+                .sum()
         })
         .collect();
     let all: f32 = SLOW.iter().map(|slow| slow.lengthens()).sum();
-    assert!((lengths.iter().sum::<f32>() - all).abs() < 0.1, "a row has a shard that there is not");
+    assert!(
+        (lengths.iter().sum::<f32>() - all).abs() < 0.1,
+        "a row has a shard that there is not"
+    );
     let mean = all / f32::from(SHARDS);
     let longest = lengths.iter().copied().fold(0.0, f32::max);
-    assert!(longest <= mean * MARGIN, "the mean is {mean} s: {lengths:?}");
+    assert!(
+        longest <= mean * MARGIN,
+        "the mean is {mean} s: {lengths:?}"
+    );
 }
 
 #[test]
 fn shards_together_do_everything_once() {
     let none = BTreeSet::new();
-    let plans: Vec<_> =
-        Shard::all().map(|shard| Plan::new(&Extent::Shard { shard, changed: none.clone() })).collect();
+    let plans: Vec<_> = Shard::all()
+        .map(|shard| {
+            Plan::new(&Extent::Shard {
+                shard,
+                changed: none.clone(),
+            })
+        })
+        .collect();
     for slow in SLOW {
-        let doing = plans.iter().filter(|plan| !plan.left_out.contains(&slow.what)).count();
+        let doing = plans
+            .iter()
+            .filter(|plan| !plan.left_out.contains(&slow.what))
+            .count();
         assert_eq!(doing, 1, "{}", slow.what);
     }
     let points = (0..100).flat_map(|index| Shard::all().filter(move |shard| shard.takes(index)));
@@ -134,33 +207,63 @@ fn shards_together_do_everything_once() {
 fn everything_is_what_all_shards_and_every_run_do() {
     let all_of_it = Plan::new(&Extent::All);
     assert!(all_of_it.skipped.is_empty() && all_of_it.left_out.is_empty() && all_of_it.power_cut);
-    assert_eq!(all_of_it.facts.len() + all_of_it.smoke.len(), of_the_guest().len());
+    assert_eq!(
+        all_of_it.facts.len() + all_of_it.smoke.len(),
+        of_the_guest().len()
+    );
     assert_eq!(all_of_it.tests_in_part().count(), 0);
 }
 
 #[test]
 fn what_was_changed_lately_is_done_in_every_shard() {
-    let changed: BTreeSet<String> =
-        ["tests/guest/quota.rs", "tests/it/kills/images.rs", "tests/it/swarm/scale.rs"]
-            .map(str::to_owned)
-            .into();
+    let changed: BTreeSet<String> = [
+        "tests/guest/quota.rs",
+        "tests/it/kills/images.rs",
+        "tests/it/swarm/scale.rs",
+    ]
+    .map(str::to_owned)
+    .into();
     for shard in Shard::all() {
-        let plan = Plan::new(&Extent::Shard { shard, changed: changed.clone() });
-        assert!(plan.facts.contains(&"container_cannot_exceed_its_disk_quota"), "{shard}");
-        assert!(!plan.skipped.iter().any(|name| name.starts_with("swarm::scale::")), "{shard}");
+        let plan = Plan::new(&Extent::Shard {
+            shard,
+            changed: changed.clone(),
+        });
+        assert!(
+            plan.facts
+                .contains(&"container_cannot_exceed_its_disk_quota"),
+            "{shard}"
+        );
+        assert!(
+            !plan
+                .skipped
+                .iter()
+                .any(|name| name.starts_with("swarm::scale::")),
+            "{shard}"
+        );
         assert_eq!(plan.whole, BTreeSet::from(["tests/it/kills/images.rs"]));
         let in_part: Vec<_> = plan.tests_in_part().collect();
-        assert_eq!(in_part.len(), KILL_LISTS.iter().filter(|(_, file)| !plan.whole.contains(file)).count());
+        assert_eq!(
+            in_part.len(),
+            KILL_LISTS
+                .iter()
+                .filter(|(_, file)| !plan.whole.contains(file))
+                .count()
+        );
     }
 }
 
 #[test]
 fn sources_of_what_is_listed_exist() {
     let root = super::architecture::repository();
-    let files = all().filter_map(What::file).chain(KILL_LISTS.iter().map(|(_, file)| (*file).to_owned()));
+    let files = all()
+        .filter_map(What::file)
+        .chain(KILL_LISTS.iter().map(|(_, file)| (*file).to_owned()));
     let missing: Vec<_> = files.filter(|file| !root.join(file).exists()).collect();
     assert!(missing.is_empty(), "{missing:?}");
-    assert_eq!(file_of_test("swarm::logs::a_test"), "tests/it/swarm/logs.rs");
+    assert_eq!(
+        file_of_test("swarm::logs::a_test"),
+        "tests/it/swarm/logs.rs"
+    );
 }
 
 #[test]

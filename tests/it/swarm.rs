@@ -26,6 +26,7 @@ mod updates;
 #[track_caller]
 fn wait_until_ready(cluster: &SwarmCluster, agent: &TestAgent) {
     cluster.wait_until("the worker is ready", || {
-        matches!(&cluster.workers()[..], [one] if one.contains(" Ready ")) && agent.report().manager.is_some()
+        matches!(&cluster.workers()[..], [one] if one.contains(" Ready "))
+            && agent.report().manager.is_some()
     });
 }

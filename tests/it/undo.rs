@@ -14,8 +14,8 @@ use switchyard_core::backend::{Backend, Withdrawal};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
-    CheckpointSpec, MemoryLimit, Mount, MountSource, OomScoreAdj, Output, Resources, SandboxNetwork,
-    SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
+    CheckpointSpec, MemoryLimit, Mount, MountSource, OomScoreAdj, Output, Resources,
+    SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_crash_points::{CrashPoint, Operation};
@@ -43,16 +43,24 @@ impl UndoFixture {
 
     async fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let node = tokio::task::block_in_place(|| BackendFixture::with(change));
-        node.registry().push(IMAGE, &busybox().volume("/data").build());
+        node.registry()
+            .push(IMAGE, &busybox().volume("/data").build());
         let backend = node.backend();
-        backend.recover().await.expect("a fresh world can be recovered");
+        backend
+            .recover()
+            .await
+            .expect("a fresh world can be recovered");
         let request = PullRequest {
             reference: node.registry().reference(IMAGE),
             credentials: Credentials::Anonymous,
             handler: String::new(),
             owner: Owner::Host,
         };
-        backend.images().pull(&request).await.expect("the image can be pulled");
+        backend
+            .images()
+            .pull(&request)
+            .await
+            .expect("the image can be pulled");
         Self { node, backend }
     }
 
@@ -69,21 +77,33 @@ impl UndoFixture {
     fn task_spec(&self, command: &[&str]) -> TaskSpec {
         let mut spec = self.node.task_spec("task", command);
         spec.image = self.node.registry().reference(IMAGE);
-        let source = MountSource::Image { reference: spec.image.clone(), sub_path: "".into() };
-        spec.mounts = vec![Mount { readonly: true, ..Mount::new("/image", source) }];
+        let source = MountSource::Image {
+            reference: spec.image.clone(),
+            sub_path: "".into(),
+        };
+        spec.mounts = vec![Mount {
+            readonly: true,
+            ..Mount::new("/image", source)
+        }];
         spec.stdio.output = Output::Log(self.node.root().log_dir().join("task/0.log"));
         spec
     }
 
     async fn sandbox(&self) -> SandboxId {
         let id = SandboxId::random();
-        self.backend.create_sandbox(id, &self.sandbox_spec()).await.expect("a sandbox can be made");
+        self.backend
+            .create_sandbox(id, &self.sandbox_spec())
+            .await
+            .expect("a sandbox can be made");
         id
     }
 
     async fn task(&self, sandbox: SandboxId, command: &[&str]) -> TaskId {
         let id = TaskId::random();
-        self.backend.create_task(id, sandbox, &self.task_spec(command)).await.expect("a task can be made");
+        self.backend
+            .create_task(id, sandbox, &self.task_spec(command))
+            .await
+            .expect("a task can be made");
         id
     }
 
@@ -108,18 +128,26 @@ impl UndoFixture {
 
 /// The steps at which a test below makes the operation fail.
 fn failures(operation: Operation) -> impl Iterator<Item = CrashPoint> {
-    operation.crash_points().iter().copied().filter(|step| step.can_fail())
+    operation
+        .crash_points()
+        .iter()
+        .copied()
+        .filter(|step| step.can_fail())
 }
 
 #[test]
 fn every_operation_that_can_fail_has_an_undo_test() {
     let tests = include_str!("undo.rs");
-    let tested = |operation: Operation| tests.contains(&format!("failures(Operation::{operation:?})"));
+    let tested =
+        |operation: Operation| tests.contains(&format!("failures(Operation::{operation:?})"));
     let untested: Vec<_> = Operation::ALL
         .iter()
         .filter(|operation| failures(**operation).next().is_some() && !tested(**operation))
         .collect();
-    assert!(untested.is_empty(), "no test makes {untested:?} fail at each of its steps");
+    assert!(
+        untested.is_empty(),
+        "no test makes {untested:?} fail at each of its steps"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +155,10 @@ async fn failed_sandbox_creation_leaves_nothing_behind() {
     let undo = UndoFixture::new().await;
     for step in failures(Operation::CreateSandbox) {
         undo.fail(step);
-        let made = undo.backend.create_sandbox(SandboxId::random(), &undo.sandbox_spec()).await;
+        let made = undo
+            .backend
+            .create_sandbox(SandboxId::random(), &undo.sandbox_spec())
+            .await;
         assert!(made.is_err(), "{step:?}");
         undo.assert_reached(step);
         undo.assert_only(&[]).await;
@@ -138,20 +169,43 @@ async fn failed_sandbox_creation_leaves_nothing_behind() {
 async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
     let undo = UndoFixture::new().await;
     let id = undo.sandbox().await;
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
     let stopped = undo.node.remaining_objects().await;
     // The first step of its creation writes its record, which exists already.
-    let created = failures(Operation::CreateSandbox).filter(|step| *step != CrashPoint::SandboxRecorded);
+    let created =
+        failures(Operation::CreateSandbox).filter(|step| *step != CrashPoint::SandboxRecorded);
     for step in failures(Operation::StartSandbox).chain(created) {
         undo.fail(step);
-        assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err(), "{step:?}");
+        assert!(
+            undo.backend
+                .start_sandbox(id, &undo.sandbox_spec())
+                .await
+                .is_err(),
+            "{step:?}"
+        );
         undo.assert_reached(step);
         undo.assert_only(&stopped).await;
     }
-    let started = undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.expect("it can be started");
-    assert!(started.pid.is_some() && !started.ips.is_empty(), "{started:?}");
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
-    undo.backend.remove_sandbox(id).await.expect("it can be removed");
+    let started = undo
+        .backend
+        .start_sandbox(id, &undo.sandbox_spec())
+        .await
+        .expect("it can be started");
+    assert!(
+        started.pid.is_some() && !started.ips.is_empty(),
+        "{started:?}"
+    );
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
+    undo.backend
+        .remove_sandbox(id)
+        .await
+        .expect("it can be removed");
     undo.assert_only(&[]).await;
 }
 
@@ -159,15 +213,36 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
 async fn sandbox_whose_journal_stayed_on_a_read_only_disk_can_be_started() {
     let undo = UndoFixture::new().await;
     let id = undo.sandbox().await;
-    let files = undo.node.settings().state.join("sandboxes").join(id.to_string());
+    let files = undo
+        .node
+        .settings()
+        .state
+        .join("sandboxes")
+        .join(id.to_string());
     let disk = ReadOnlyDisk::with_content_of(&files);
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
     drop(disk);
-    assert!(files.join("cni.json").exists(), "it was removed from a read-only disk");
-    let started = undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.expect("it can be started");
+    assert!(
+        files.join("cni.json").exists(),
+        "it was removed from a read-only disk"
+    );
+    let started = undo
+        .backend
+        .start_sandbox(id, &undo.sandbox_spec())
+        .await
+        .expect("it can be started");
     assert!(!started.ips.is_empty(), "{started:?}");
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
-    undo.backend.remove_sandbox(id).await.expect("it can be removed");
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
+    undo.backend
+        .remove_sandbox(id)
+        .await
+        .expect("it can be removed");
     undo.assert_only(&[]).await;
 }
 
@@ -177,26 +252,57 @@ async fn failed_rollback_keeps_its_network_until_cleaned_up() {
     let id = SandboxId::random();
     undo.fail(CrashPoint::SandboxMarked);
     undo.fail(CrashPoint::SandboxInfraEnded);
-    assert!(undo.backend.create_sandbox(id, &undo.sandbox_spec()).await.is_err());
+    assert!(
+        undo.backend
+            .create_sandbox(id, &undo.sandbox_spec())
+            .await
+            .is_err()
+    );
     let mut released = Box::pin(undo.backend.wait_network_released(id));
-    assert!(released.as_mut().now_or_never().is_none(), "its ports still lead to it");
-    tokio::time::timeout(LIMIT, released).await.expect("it is cleared away soon");
+    assert!(
+        released.as_mut().now_or_never().is_none(),
+        "its ports still lead to it"
+    );
+    tokio::time::timeout(LIMIT, released)
+        .await
+        .expect("it is cleared away soon");
     let gone = async {
         while !undo.node.remaining_objects().await.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(LIMIT, gone).await.expect("the rest goes as well");
+    tokio::time::timeout(LIMIT, gone)
+        .await
+        .expect("the rest goes as well");
 
     let id = undo.sandbox().await;
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
     undo.fail(CrashPoint::SandboxMarked);
     undo.fail(CrashPoint::SandboxInfraEnded);
-    assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err());
-    assert!(undo.backend.wait_network_released(id).now_or_never().is_none());
-    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    assert!(
+        undo.backend
+            .start_sandbox(id, &undo.sandbox_spec())
+            .await
+            .is_err()
+    );
+    assert!(
+        undo.backend
+            .wait_network_released(id)
+            .now_or_never()
+            .is_none()
+    );
+    undo.backend
+        .stop_sandbox(id)
+        .await
+        .expect("it can be stopped");
     undo.backend.wait_network_released(id).await;
-    undo.backend.remove_sandbox(id).await.expect("it can be removed");
+    undo.backend
+        .remove_sandbox(id)
+        .await
+        .expect("it can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,10 +314,19 @@ async fn failed_sandbox_stop_and_removal_can_be_retried() {
         let begun = undo.backend.begin_removal(id).await;
         let stopped = undo.backend.stop_sandbox(id).await;
         let removed = undo.backend.remove_sandbox(id).await;
-        assert!(begun.is_err() || stopped.is_err() || removed.is_err(), "{step:?}");
+        assert!(
+            begun.is_err() || stopped.is_err() || removed.is_err(),
+            "{step:?}"
+        );
         undo.assert_reached(step);
-        undo.backend.stop_sandbox(id).await.expect("a stop can be repeated");
-        undo.backend.remove_sandbox(id).await.expect("a removal can be repeated");
+        undo.backend
+            .stop_sandbox(id)
+            .await
+            .expect("a stop can be repeated");
+        undo.backend
+            .remove_sandbox(id)
+            .await
+            .expect("a removal can be repeated");
         undo.assert_only(&[]).await;
     }
 }
@@ -223,7 +338,10 @@ async fn failed_task_creation_leaves_only_its_sandbox() {
     let before = undo.node.remaining_objects().await;
     for step in failures(Operation::CreateTask) {
         undo.fail(step);
-        let made = undo.backend.create_task(TaskId::random(), sandbox, &undo.task_spec(&["true"])).await;
+        let made = undo
+            .backend
+            .create_task(TaskId::random(), sandbox, &undo.task_spec(&["true"]))
+            .await;
         assert!(made.is_err(), "{step:?}");
         undo.assert_reached(step);
         undo.assert_only(&before).await;
@@ -238,15 +356,37 @@ async fn failed_task_start_is_recorded_and_leaves_no_process() {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
         let before = undo.node.remaining_objects().await;
         undo.fail(step);
-        assert!(undo.backend.start_task(id, &Withdrawal::default()).await.is_err(), "{step:?}");
+        assert!(
+            undo.backend
+                .start_task(id, &Withdrawal::default())
+                .await
+                .is_err(),
+            "{step:?}"
+        );
         undo.assert_reached(step);
         undo.assert_only(&before).await;
-        let exit = undo.backend.wait_task(id).await.expect("a failed start is an end");
-        assert!(matches!(exit.cause, ExitCause::StartFailed(_)), "{step:?}: {exit:?}");
-        undo.backend.remove_task(id).await.expect("a task that never ran can be removed");
+        let exit = undo
+            .backend
+            .wait_task(id)
+            .await
+            .expect("a failed start is an end");
+        assert!(
+            matches!(exit.cause, ExitCause::StartFailed(_)),
+            "{step:?}: {exit:?}"
+        );
+        undo.backend
+            .remove_task(id)
+            .await
+            .expect("a task that never ran can be removed");
     }
-    undo.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
-    undo.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    undo.backend
+        .stop_sandbox(sandbox)
+        .await
+        .expect("the sandbox can be stopped");
+    undo.backend
+        .remove_sandbox(sandbox)
+        .await
+        .expect("the sandbox can be removed");
     undo.assert_only(&[]).await;
 }
 
@@ -256,15 +396,27 @@ async fn failed_sandbox_annotation_can_be_retried() {
     let sandbox = undo.sandbox().await;
     for step in failures(Operation::AmendSandbox) {
         undo.fail(step);
-        assert!(undo.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
+        assert!(
+            undo.backend.amend_sandbox(sandbox, b"first").await.is_err(),
+            "{step:?}"
+        );
         undo.assert_reached(step);
-        undo.backend.amend_sandbox(sandbox, b"second").await.expect("it can be repeated");
+        undo.backend
+            .amend_sandbox(sandbox, b"second")
+            .await
+            .expect("it can be repeated");
     }
     undo.backend = undo.node.reopen().await;
     let found = undo.backend.recover().await.expect("it recovers");
     assert_eq!(found.sandboxes[0].details.note, b"second");
-    undo.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
-    undo.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    undo.backend
+        .stop_sandbox(sandbox)
+        .await
+        .expect("the sandbox can be stopped");
+    undo.backend
+        .remove_sandbox(sandbox)
+        .await
+        .expect("the sandbox can be removed");
     undo.assert_only(&[]).await;
 }
 
@@ -273,10 +425,16 @@ async fn failed_limits_update_can_be_retried() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let id = undo.task(sandbox, &["sleep", "1000"]).await;
-    let pid = undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started").pid;
+    let pid = undo
+        .backend
+        .start_task(id, &Withdrawal::default())
+        .await
+        .expect("a task can be started")
+        .pid;
     let score = || {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
-        OomScoreAdj::new(text.trim().parse::<i32>().expect("it is a number")).expect("the kernel has it")
+        OomScoreAdj::new(text.trim().parse::<i32>().expect("it is a number"))
+            .expect("the kernel has it")
     };
     for (step, megabytes) in failures(Operation::UpdateTask).zip((64_i64..).step_by(16)) {
         let limits = Resources {
@@ -289,14 +447,31 @@ async fn failed_limits_update_can_be_retried() {
             what: Throttled::Reads,
             rate: megabytes.unsigned_abs(),
         };
-        let change = TaskUpdate { throttles: vec![throttle], ..(&limits).into() };
+        let change = TaskUpdate {
+            throttles: vec![throttle],
+            ..(&limits).into()
+        };
         let before = score();
         undo.fail(step);
-        assert!(undo.backend.update_task(id, &change).await.is_err(), "{step:?}");
+        assert!(
+            undo.backend.update_task(id, &change).await.is_err(),
+            "{step:?}"
+        );
         undo.assert_reached(step);
         let on_record = step == CrashPoint::TaskLimitsRecorded;
-        assert_eq!(Some(score()), if on_record { limits.oom_score_adj } else { Some(before) }, "{step:?}");
-        undo.backend.update_task(id, &change).await.expect("a change can be repeated");
+        assert_eq!(
+            Some(score()),
+            if on_record {
+                limits.oom_score_adj
+            } else {
+                Some(before)
+            },
+            "{step:?}"
+        );
+        undo.backend
+            .update_task(id, &change)
+            .await
+            .expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
             .filter_map(|group| {
@@ -307,7 +482,10 @@ async fn failed_limits_update_can_be_retried() {
         assert_eq!(in_force, [format!("{}\n", megabytes << 20)], "{step:?}");
         assert_eq!(Some(score()), limits.oom_score_adj, "{step:?}");
     }
-    undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+    undo.backend
+        .signal_task(id, Signal::KILL)
+        .await
+        .expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,19 +493,43 @@ async fn exit_that_cannot_be_persisted_is_not_lost() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     for step in failures(Operation::EndTask) {
-        let id = undo.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
-        undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
+        let id = undo
+            .task(sandbox, &["sh", "-c", "echo last words; exit 7"])
+            .await;
+        undo.backend
+            .start_task(id, &Withdrawal::default())
+            .await
+            .expect("a task can be started");
         undo.fail(step);
         // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
         let first = undo.backend.wait_task(id).await;
-        assert_eq!(first.is_err(), step == CrashPoint::TaskExitPersisted, "{step:?}: {first:?}");
+        assert_eq!(
+            first.is_err(),
+            step == CrashPoint::TaskExitPersisted,
+            "{step:?}: {first:?}"
+        );
         undo.assert_reached(step);
-        let exit = undo.backend.wait_task(id).await.expect("a wait can be repeated");
-        assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
-        undo.backend.remove_task(id).await.expect("a task that has ended can be removed");
+        let exit = undo
+            .backend
+            .wait_task(id)
+            .await
+            .expect("a wait can be repeated");
+        assert!(
+            (exit.code, &exit.cause) == (7, &ExitCause::Exited),
+            "{step:?}: {exit:?}"
+        );
+        undo.backend
+            .remove_task(id)
+            .await
+            .expect("a task that has ended can be removed");
     }
-    let log = fs::read_to_string(undo.node.root().log_dir().join("task/0.log")).expect("there is a log");
-    assert_eq!(log.matches("last words").count(), failures(Operation::EndTask).count(), "{log}");
+    let log =
+        fs::read_to_string(undo.node.root().log_dir().join("task/0.log")).expect("there is a log");
+    assert_eq!(
+        log.matches("last words").count(),
+        failures(Operation::EndTask).count(),
+        "{log}"
+    );
 }
 
 /// Not every kernel supports Debian's criu: this fake writes one word. See `tests/guest/checkpoint.rs`.
@@ -348,13 +550,25 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
         fs::create_dir_all(&settings.run).expect("the root can be written");
         fs::write(&path, RUNTIME).expect("the root can be written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it was just written");
-        let runtime = settings.containerd.runtimes.get_mut("runc").expect("every world has it");
+        let runtime = settings
+            .containerd
+            .runtimes
+            .get_mut("runc")
+            .expect("every world has it");
         runtime.binary = path.to_str().expect("it is ASCII").to_owned();
     });
     let undo = undo.await;
     let sandbox = undo.sandbox().await;
-    let id = undo.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
-    undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
+    let id = undo
+        .task(
+            sandbox,
+            &["sh", "-c", "while :; do echo moves; sleep 0.05; done"],
+        )
+        .await;
+    undo.backend
+        .start_task(id, &Withdrawal::default())
+        .await
+        .expect("a task can be started");
     // The shell has another child each time.
     let mut before = undo.node.remaining_objects().await;
     before.push("in a control group of the root".to_owned());
@@ -369,22 +583,47 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
     };
     for step in failures(Operation::CheckpointTask) {
         undo.fail(step);
-        undo.backend.checkpoint_task(id, &spec).await.expect_err("it is to fail");
+        undo.backend
+            .checkpoint_task(id, &spec)
+            .await
+            .expect_err("it is to fail");
         undo.assert_reached(step);
         let so_far = written();
-        assert!(eventually(LIMIT, || written() > so_far), "{step:?}: the task stands still");
+        assert!(
+            eventually(LIMIT, || written() > so_far),
+            "{step:?}: the task stands still"
+        );
         undo.assert_only(&before).await;
-        assert!(!undo.node.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
+        assert!(
+            !undo
+                .node
+                .settings()
+                .state
+                .join("tasks")
+                .join(id.to_string())
+                .join("checkpoint")
+                .exists()
+        );
         // A complete archive is neither removed nor ever replaced.
         let names = || fs::read_dir(&archives).expect("it is there").count();
-        assert_eq!(names(), usize::from(step == CrashPoint::CheckpointNamed), "{step:?}");
+        assert_eq!(
+            names(),
+            usize::from(step == CrashPoint::CheckpointNamed),
+            "{step:?}"
+        );
         if step == CrashPoint::CheckpointNamed {
             fs::remove_file(&spec.location).expect("it is there");
         }
-        undo.backend.checkpoint_task(id, &spec).await.expect("it can be repeated");
+        undo.backend
+            .checkpoint_task(id, &spec)
+            .await
+            .expect("it can be repeated");
         fs::remove_file(&spec.location).expect("it was made");
     }
-    undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+    undo.backend
+        .signal_task(id, Signal::KILL)
+        .await
+        .expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -394,13 +633,25 @@ async fn failed_task_removal_can_be_retried() {
     let before = undo.node.remaining_objects().await;
     for step in failures(Operation::RemoveTask) {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
-        undo.backend.start_task(id, &Withdrawal::default()).await.expect("a task can be started");
-        undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
-        undo.backend.wait_task(id).await.expect("a killed task ends");
+        undo.backend
+            .start_task(id, &Withdrawal::default())
+            .await
+            .expect("a task can be started");
+        undo.backend
+            .signal_task(id, Signal::KILL)
+            .await
+            .expect("a task can be killed");
+        undo.backend
+            .wait_task(id)
+            .await
+            .expect("a killed task ends");
         undo.fail(step);
         assert!(undo.backend.remove_task(id).await.is_err(), "{step:?}");
         undo.assert_reached(step);
-        undo.backend.remove_task(id).await.expect("a removal can be repeated");
+        undo.backend
+            .remove_task(id)
+            .await
+            .expect("a removal can be repeated");
         undo.assert_only(&before).await;
     }
 }
@@ -410,7 +661,10 @@ async fn new_backend_recovers_after_failure_at_any_step() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let running = undo.task(sandbox, &["sleep", "1000"]).await;
-    undo.backend.start_task(running, &Withdrawal::default()).await.expect("a task can be started");
+    undo.backend
+        .start_task(running, &Withdrawal::default())
+        .await
+        .expect("a task can be started");
     for step in failures(Operation::StopSandbox).chain(failures(Operation::RemoveSandbox)) {
         let doomed = undo.sandbox().await;
         undo.fail(step);
@@ -420,11 +674,25 @@ async fn new_backend_recovers_after_failure_at_any_step() {
         undo.assert_reached(step);
         let backend = undo.node.reopen().await;
         let found = backend.recover().await.expect("recovery succeeds");
-        let task = found.tasks.iter().find(|task| task.id == running).expect("the running task is found");
-        assert!(matches!(task.state, TaskState::Running { .. }), "{step:?}: {:?}", task.state);
+        let task = found
+            .tasks
+            .iter()
+            .find(|task| task.id == running)
+            .expect("the running task is found");
+        assert!(
+            matches!(task.state, TaskState::Running { .. }),
+            "{step:?}: {:?}",
+            task.state
+        );
         if found.sandboxes.iter().any(|found| found.id == doomed) {
-            backend.stop_sandbox(doomed).await.expect("it can be stopped by the new backend");
-            backend.remove_sandbox(doomed).await.expect("it can be removed by the new backend");
+            backend
+                .stop_sandbox(doomed)
+                .await
+                .expect("it can be stopped by the new backend");
+            backend
+                .remove_sandbox(doomed)
+                .await
+                .expect("it can be removed by the new backend");
         }
         let name = doomed.to_string();
         let left: Vec<_> = undo

@@ -32,8 +32,15 @@ fn replace_program(node: &TestNode, by: &Path) {
     // Copied by another process: a child that another test forks meanwhile would inherit a descriptor for
     // writing, and executing the file would fail with ETXTBSY.
     let install = prereq::require("install", "coreutils");
-    let installed = Command::new(install).arg("-m755").arg(by).arg(&draft).status();
-    assert!(installed.is_ok_and(|status| status.success()), "the binary cannot be copied");
+    let installed = Command::new(install)
+        .arg("-m755")
+        .arg(by)
+        .arg(&draft)
+        .status();
+    assert!(
+        installed.is_ok_and(|status| status.success()),
+        "the binary cannot be copied"
+    );
     std::fs::rename(&draft, &program).expect("the root can be written");
 }
 
@@ -60,20 +67,47 @@ impl<'n> Counter<'n> {
     /// be run in it.
     #[track_caller]
     fn assert_runs(&self, when: &str) {
-        let status = self.node.cri().status(&self.id).expect("the container exists");
-        assert_eq!(status.state(), cri::ContainerState::ContainerRunning, "{when}");
+        let status = self
+            .node
+            .cri()
+            .status(&self.id)
+            .expect("the container exists");
+        assert_eq!(
+            status.state(),
+            cri::ContainerState::ContainerRunning,
+            "{when}"
+        );
         assert_eq!(pid(self.node, &self.id), self.pid, "{when}");
-        let so_far: usize = self.node.cri().sh(&self.id, NUMBER).trim().parse().expect("it is a number");
-        let lines = self.pod.wait_log("counting", |lines| lines.len() > so_far + 5);
+        let so_far: usize = self
+            .node
+            .cri()
+            .sh(&self.id, NUMBER)
+            .trim()
+            .parse()
+            .expect("it is a number");
+        let lines = self
+            .pod
+            .wait_log("counting", |lines| lines.len() > so_far + 5);
         assert_counted(&lines[..lines.len() - 1], when);
     }
 
     /// Stops the container and removes it with its pod: its own exit code is reported and its log is complete.
     #[track_caller]
     fn end(self, when: &str) {
-        self.node.cri().stop(&self.id, 10).expect("it can be stopped");
-        let status = self.node.cri().status(&self.id).expect("the container exists");
-        assert_eq!((status.state(), status.exit_code), (cri::ContainerState::ContainerExited, 7), "{when}");
+        self.node
+            .cri()
+            .stop(&self.id, 10)
+            .expect("it can be stopped");
+        let status = self
+            .node
+            .cri()
+            .status(&self.id)
+            .expect("the container exists");
+        assert_eq!(
+            (status.state(), status.exit_code),
+            (cri::ContainerState::ContainerExited, 7),
+            "{when}"
+        );
         assert_counted(&self.pod.log("counting"), when);
     }
 }
@@ -89,16 +123,25 @@ fn pid(node: &TestNode, id: &str) -> u64 {
 /// Fails unless log lines count from 1 without a gap or repetition.
 #[track_caller]
 fn assert_counted(lines: &[String], when: &str) {
-    let wrong =
-        lines.iter().enumerate().find(|(index, line)| log_content(line) != (index + 1).to_string().as_str());
-    assert!(wrong.is_none() && !lines.is_empty(), "{when}: line {wrong:?} of {}", lines.len());
+    let wrong = lines
+        .iter()
+        .enumerate()
+        .find(|(index, line)| log_content(line) != (index + 1).to_string().as_str());
+    assert!(
+        wrong.is_none() && !lines.is_empty(),
+        "{when}: line {wrong:?} of {}",
+        lines.len()
+    );
 }
 
 #[test]
 fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper() {
     let other = other_version();
     let node = TestNode::start_with_copy_of(&other);
-    let logkeeper = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
+    let logkeeper = node
+        .root()
+        .managed("logkeeper")
+        .expect("the daemon writes down whom it started");
     let through_both = Counter::start(&node, "through-both");
     let ends_in_new = Counter::start(&node, "ends-in-new");
     through_both.assert_runs("before the upgrade");
@@ -110,8 +153,14 @@ fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper(
     ends_in_new.end("after the upgrade");
     let starts_in_new = Counter::start(&node, "starts-in-new");
     starts_in_new.assert_runs("after the upgrade");
-    let kept = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
-    assert_eq!(kept, logkeeper, "the logkeeper of the other version continues");
+    let kept = node
+        .root()
+        .managed("logkeeper")
+        .expect("the daemon writes down whom it started");
+    assert_eq!(
+        kept, logkeeper,
+        "the logkeeper of the other version continues"
+    );
 
     replace_program(&node, &other);
     node.daemon().restart();

@@ -24,9 +24,13 @@ impl TestProgram {
     /// When it cannot be run.
     pub(crate) fn tests(&self) -> Vec<String> {
         let output = Command::new(&self.path).arg("--list").output();
-        let output = output.unwrap_or_else(|error| panic!("cannot run {}: {error}", self.path.display()));
+        let output =
+            output.unwrap_or_else(|error| panic!("cannot run {}: {error}", self.path.display()));
         let text = String::from_utf8_lossy(&output.stdout);
-        text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+        text.lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -50,10 +54,17 @@ impl Artifacts {
         let tests = root.join("tests");
         let mut units = BTreeSet::new();
         let (mut it, mut benchmark) = (None, None);
-        for message in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-            let Some((kind, program)) = program(root, &message) else { continue };
+        for message in text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        {
+            let Some((kind, program)) = program(root, &message) else {
+                continue;
+            };
             match kind {
-                "test" if program.dir == tests && program.name.ends_with(": it") => it = Some(program),
+                "test" if program.dir == tests && program.name.ends_with(": it") => {
+                    it = Some(program)
+                }
                 "bench" if program.dir == tests && program.name.ends_with(": cri") => {
                     benchmark = Some(program)
                 }
@@ -77,7 +88,9 @@ fn program<'a>(root: &Path, message: &'a Value) -> Option<(&'a str, TestProgram)
         return None;
     }
     let path = PathBuf::from(message["executable"].as_str()?);
-    let dir = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let dir = Path::new(message["manifest_path"].as_str()?)
+        .parent()?
+        .to_owned();
     let target = &message["target"];
     let crate_dir = dir.strip_prefix(root).unwrap_or(&dir).display();
     let name = format!("{crate_dir}: {}", target["name"].as_str()?);

@@ -19,9 +19,18 @@ const SWEEP: usize = 20;
 /// The shard of a checkout, and why it is that one.
 pub(crate) fn shard(root: &Path) -> (Shard, String) {
     let head = git(root, &["rev-parse", "HEAD"]);
-    match head.as_deref().and_then(|hash| Some((Shard::of_commit(hash)?, hash))) {
-        Some((shard, hash)) => (shard, format!("the one of commit {}", &hash[..hash.len().min(12)])),
-        None => (Shard::default(), "there is no history to derive another from".to_owned()),
+    match head
+        .as_deref()
+        .and_then(|hash| Some((Shard::of_commit(hash)?, hash)))
+    {
+        Some((shard, hash)) => (
+            shard,
+            format!("the one of commit {}", &hash[..hash.len().min(12)]),
+        ),
+        None => (
+            Shard::default(),
+            "there is no history to derive another from".to_owned(),
+        ),
     }
 }
 
@@ -37,14 +46,33 @@ pub(crate) struct Changes {
 /// Returns the recent changes in a checkout.
 pub(crate) fn changes(root: &Path) -> Changes {
     // A commit without a parent adds all files: the first one, and where a shallow clone is cut off.
-    let log = ["log", "-n", LATELY, "--min-parents=1", "--name-only", "--format=commit %h"];
+    let log = [
+        "log",
+        "-n",
+        LATELY,
+        "--min-parents=1",
+        "--name-only",
+        "--format=commit %h",
+    ];
     let mut changes = Changes::default();
     changes.add_commits(&git(root, &log).unwrap_or_default());
     // A rename is two files here.
-    let status = git(root, &["status", "--porcelain", "--no-renames", "--untracked-files=all"]);
-    changes
-        .files
-        .extend(status.unwrap_or_default().lines().filter_map(|line| line.get(3..)).map(str::to_owned));
+    let status = git(
+        root,
+        &[
+            "status",
+            "--porcelain",
+            "--no-renames",
+            "--untracked-files=all",
+        ],
+    );
+    changes.files.extend(
+        status
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.get(3..))
+            .map(str::to_owned),
+    );
     changes
 }
 
@@ -55,7 +83,10 @@ impl Changes {
             let mut lines = commit.lines().filter(|line| !line.is_empty());
             let Some(hash) = lines.next() else { continue };
             let files: Vec<_> = lines.collect();
-            let tests = files.iter().filter(|file| TESTS.iter().any(|dir| file.starts_with(dir))).count();
+            let tests = files
+                .iter()
+                .filter(|file| TESTS.iter().any(|dir| file.starts_with(dir)))
+                .count();
             if tests > SWEEP {
                 self.sweeps.push(hash.to_owned());
             } else {
@@ -69,8 +100,17 @@ impl Changes {
 fn git(root: &Path, words: &[&str]) -> Option<String> {
     // The checkout may belong to the user who calls sudo.
     let safe = format!("safe.directory={}", root.display());
-    let output = Command::new("git").current_dir(root).args(["-c", &safe]).args(words).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    let output = Command::new("git")
+        .current_dir(root)
+        .args(["-c", &safe])
+        .args(words)
+        .output()
+        .ok()?;
+    output.status.success().then(|| {
+        String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned()
+    })
 }
 
 #[cfg(test)]

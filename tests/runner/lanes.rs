@@ -64,8 +64,13 @@ impl Lanes<'_> {
         }
         // Otherwise the name of a test would skip those that begin like it.
         arguments.push("--exact".to_owned());
-        let outcome =
-            self.test(&self.artifacts.it, arguments, points(plan), threads(), &|line| println!("{line}"));
+        let outcome = self.test(
+            &self.artifacts.it,
+            arguments,
+            points(plan),
+            threads(),
+            &|line| println!("{line}"),
+        );
         let mut summary = summary.lock();
         summary.times(&outcome.report.times);
         summary.program(&self.artifacts.it.name, &outcome);
@@ -88,7 +93,9 @@ impl Lanes<'_> {
         if plan.documentation {
             let timer = summary.lock().stage("  the documentation");
             let mut command = Command::new("cargo");
-            command.args(["doc", "--workspace", "--no-deps", "--locked"]).current_dir(self.root);
+            command
+                .args(["doc", "--workspace", "--no-deps", "--locked"])
+                .current_dir(self.root);
             command.env("RUSTDOCFLAGS", "-D warnings");
             self.command("documentation", &mut command, summary);
             summary.lock().end(timer);
@@ -111,7 +118,10 @@ impl Lanes<'_> {
     pub(crate) fn guest(&self, plan: &Plan, summary: &mut Summary) {
         let timer = summary.stage("guest");
         let mut command = Command::new(self.root.join("tests/vm"));
-        command.arg("--built").arg(self.built).current_dir(self.root);
+        command
+            .arg("--built")
+            .arg(self.built)
+            .current_dir(self.root);
         for fact in &plan.facts {
             command.args(["--only", fact]);
         }
@@ -139,11 +149,17 @@ impl Lanes<'_> {
                 dir: self.root.to_owned(),
                 path: self.root.join("tests/root"),
             };
-            let mut arguments = vec![suite.name().to_owned(), self.artifacts.it.path.display().to_string()];
+            let mut arguments = vec![
+                suite.name().to_owned(),
+                self.artifacts.it.path.display().to_string(),
+            ];
             arguments.extend(tests.iter().filter(|test| part.has(test)).cloned());
             arguments.push("--exact".to_owned());
             let mut variables = points(plan);
-            variables.push(("CARGO_MANIFEST_DIR", self.artifacts.it.dir.display().to_string()));
+            variables.push((
+                "CARGO_MANIFEST_DIR",
+                self.artifacts.it.dir.display().to_string(),
+            ));
             let outcome = self.test(&program, arguments, variables, threads(), &|_| {});
             summary.program_with_known(&name, &outcome, *suite);
             summary.end(timer);
@@ -158,12 +174,21 @@ impl Lanes<'_> {
         threads: usize,
         on_line: &dyn Fn(&str),
     ) -> Outcome {
-        let name: String =
-            program.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let name: String = program
+            .name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
         let log = self.logs.join(format!("{name}.log"));
-        Run { program, arguments, variables, threads, log }
-            .run(on_line)
-            .unwrap_or_else(|error| panic!("cannot run {}: {error}", program.path.display()))
+        Run {
+            program,
+            arguments,
+            variables,
+            threads,
+            log,
+        }
+        .run(on_line)
+        .unwrap_or_else(|error| panic!("cannot run {}: {error}", program.path.display()))
     }
 
     /// Runs a command whose output is printed when it fails.
@@ -172,8 +197,13 @@ impl Lanes<'_> {
         let log = std::fs::File::create(&path).expect("the directory of the logs can be written");
         let copy = log.try_clone().expect("a descriptor can be duplicated");
         let program = command.get_program().to_owned();
-        let status = command.stdin(Stdio::null()).stdout(log).stderr(copy).status();
-        let status = status.unwrap_or_else(|error| panic!("cannot run {}: {error}", display(&program)));
+        let status = command
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(copy)
+            .status();
+        let status =
+            status.unwrap_or_else(|error| panic!("cannot run {}: {error}", display(&program)));
         summary.lock().command(name, status.success(), &path);
     }
 }
@@ -184,14 +214,21 @@ fn display(program: &OsStr) -> std::path::Display<'_> {
 
 /// Returns the points of lists that the integration tests take.
 fn points(plan: &Plan) -> Vec<(&'static str, String)> {
-    let Some(shard) = plan.shard else { return Vec::new() };
+    let Some(shard) = plan.shard else {
+        return Vec::new();
+    };
     let whole: Vec<&str> = plan.whole.iter().copied().collect();
-    vec![(SHARD_VARIABLE, shard.to_string()), (WHOLE_VARIABLE, whole.join(":"))]
+    vec![
+        (SHARD_VARIABLE, shard.to_string()),
+        (WHOLE_VARIABLE, whole.join(":")),
+    ]
 }
 
 /// Returns the number of concurrent tests: each waits for some of its time, so there are two for each
 /// processor.
 fn threads() -> usize {
-    let given = std::env::var("RUST_TEST_THREADS").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("RUST_TEST_THREADS")
+        .ok()
+        .and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| 2 * thread::available_parallelism().map_or(2, std::num::NonZero::get))
 }

@@ -4,7 +4,10 @@
 //! integration tests; the tests of the crates, then the benchmark and the documentation; and the construction
 //! of the roots of other suites of Debian. The guest and the tests in those roots come afterwards, one after
 //! the other. Everything is run, also after something has failed.
-#![expect(clippy::print_stdout, reason = "what it prints is what a person or a CI job reads")]
+#![expect(
+    clippy::print_stdout,
+    reason = "what it prints is what a person or a CI job reads"
+)]
 
 mod artifacts;
 mod history;
@@ -48,7 +51,12 @@ fn main() -> ExitCode {
     let text = std::fs::read_to_string(&arguments.built).expect("the build has written it");
     let artifacts = Artifacts::parse(&root, &text);
     std::fs::create_dir_all(&arguments.logs).expect("the repository can be written");
-    let lanes = Lanes { artifacts: &artifacts, root: &root, logs: &arguments.logs, built: &arguments.built };
+    let lanes = Lanes {
+        artifacts: &artifacts,
+        root: &root,
+        logs: &arguments.logs,
+        built: &arguments.built,
+    };
     let mut summary = Summary::default();
     if !arguments.words.is_empty() {
         lanes.named(&arguments.words, &mut summary);
@@ -82,5 +90,8 @@ fn extent(arguments: &Arguments, root: &Path, summary: &mut Summary) -> Extent {
             changes.sweeps.join(", ")
         ));
     }
-    Extent::Shard { shard, changed: changes.files }
+    Extent::Shard {
+        shard,
+        changed: changes.files,
+    }
 }

@@ -22,7 +22,9 @@ impl Report {
             self.ended = true;
             return;
         }
-        let Some((name, verdict)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+        let Some((name, verdict)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
         else {
             return;
         };
@@ -32,9 +34,14 @@ impl Report {
         match verdict {
             "ok" => {
                 self.passed += 1;
-                let seconds =
-                    time.trim_end_matches("s>").parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
-                self.times.extend(seconds.map(|seconds| (Duration::from_secs_f64(seconds), name.to_owned())));
+                let seconds = time
+                    .trim_end_matches("s>")
+                    .parse()
+                    .ok()
+                    .filter(|seconds: &f64| *seconds >= 0.0);
+                self.times.extend(
+                    seconds.map(|seconds| (Duration::from_secs_f64(seconds), name.to_owned())),
+                );
             }
             "FAILED" => self.failed.push(name.to_owned()),
             _ => {}
@@ -63,7 +70,10 @@ mod tests {
         assert_eq!((report.passed, report.ended), (2, false));
         assert_eq!(report.failed, ["a::third"]);
         let first = (Duration::from_millis(1_500), "a::first".to_owned());
-        assert_eq!(report.times, [first, (Duration::from_millis(20), "a::fourth".to_owned())]);
+        assert_eq!(
+            report.times,
+            [first, (Duration::from_millis(20), "a::fourth".to_owned())]
+        );
         report.read("test result: FAILED. 2 passed; 1 failed");
         assert!(report.ended);
     }

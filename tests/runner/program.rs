@@ -48,7 +48,11 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Returns the tests that failed, or else how the program ended.
     pub(crate) fn failure(&self) -> String {
-        if self.report.failed.is_empty() { self.end.clone() } else { self.report.failed.join(", ") }
+        if self.report.failed.is_empty() {
+            self.end.clone()
+        } else {
+            self.report.failed.join(", ")
+        }
     }
 }
 
@@ -79,10 +83,20 @@ impl Run<'_> {
         })?;
         let passed = end.is_some_and(|status| status.success());
         let end = end.map_or_else(
-            || format!("it printed nothing for {} minutes and was killed", SILENCE.as_secs() / 60),
+            || {
+                format!(
+                    "it printed nothing for {} minutes and was killed",
+                    SILENCE.as_secs() / 60
+                )
+            },
             |status| status.to_string(),
         );
-        Ok(Outcome { passed, report, end, log: self.log.clone() })
+        Ok(Outcome {
+            passed,
+            report,
+            end,
+            log: self.log.clone(),
+        })
     }
 }
 

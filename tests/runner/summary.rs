@@ -43,7 +43,10 @@ impl Summary {
     pub(crate) fn stage(&mut self, name: &str) -> Timer {
         println!("\n== {}", name.trim_start());
         self.stages.push((None, name.to_owned()));
-        Timer { begun: Instant::now(), stage: self.stages.len() - 1 }
+        Timer {
+            begun: Instant::now(),
+            stage: self.stages.len() - 1,
+        }
     }
 
     /// Ends it.
@@ -59,18 +62,31 @@ impl Summary {
 
     /// Takes in how a program of tests ended that ran in another suite of Debian, where some tests are known to fail.
     pub(crate) fn program_with_known(&mut self, name: &str, outcome: &Outcome, suite: Suite) {
-        let known: Vec<_> = KNOWN_FAILURES.iter().filter(|known| known.suite == suite).collect();
+        let known: Vec<_> = KNOWN_FAILURES
+            .iter()
+            .filter(|known| known.suite == suite)
+            .collect();
         let is_known = |test: &String| known.iter().any(|known| known.test == test);
         let report = &outcome.report;
-        let (expected, others): (Vec<_>, Vec<_>) = report.failed.iter().cloned().partition(is_known);
-        let passed: Vec<_> =
-            report.times.iter().map(|(_, test)| test.clone()).filter(|test| is_known(test)).collect();
+        let (expected, others): (Vec<_>, Vec<_>) =
+            report.failed.iter().cloned().partition(is_known);
+        let passed: Vec<_> = report
+            .times
+            .iter()
+            .map(|(_, test)| test.clone())
+            .filter(|test| is_known(test))
+            .collect();
         if !expected.is_empty() {
-            self.said.push(format!("{name}: known to fail there: {}.", expected.join(", ")));
+            self.said.push(format!(
+                "{name}: known to fail there: {}.",
+                expected.join(", ")
+            ));
         }
         if !passed.is_empty() {
             let passed = passed.join(", ");
-            self.said.push(format!("{name}: passed, and listed in KNOWN_FAILURES: {passed}."));
+            self.said.push(format!(
+                "{name}: passed, and listed in KNOWN_FAILURES: {passed}."
+            ));
         }
         let failure = if !others.is_empty() {
             Some(others.join(", "))
@@ -107,17 +123,23 @@ impl Summary {
         times.sort_by(|one, other| other.cmp(one));
         let mut text = String::from("The slowest tests:");
         for (time, name) in times.iter().take(SLOWEST) {
-            write!(text, "\n  {:6.1} s  {name}", time.as_secs_f32()).expect("memory can be written");
+            write!(text, "\n  {:6.1} s  {name}", time.as_secs_f32())
+                .expect("memory can be written");
         }
         println!("{text}");
         let is_known = |name: &str| {
-            SLOW.iter().any(|slow| matches!(slow.what, What::Test(listed) if listed == name))
+            SLOW.iter()
+                .any(|slow| matches!(slow.what, What::Test(listed) if listed == name))
                 || KILL_LISTS.iter().any(|(list, _)| *list == name)
         };
-        let unknown = times.iter().filter(|(time, name)| *time >= SLOW_FROM && !is_known(name));
+        let unknown = times
+            .iter()
+            .filter(|(time, name)| *time >= SLOW_FROM && !is_known(name));
         for (time, name) in unknown {
             let seconds = time.as_secs();
-            self.said.push(format!("{name} took {seconds} s and is not in tests/src/shards/table.rs."));
+            self.said.push(format!(
+                "{name} took {seconds} s and is not in tests/src/shards/table.rs."
+            ));
         }
     }
 
@@ -128,7 +150,11 @@ impl Summary {
         }
         let names: Vec<_> = plan.left_out.iter().map(ToString::to_string).collect();
         let lists: Vec<_> = plan.tests_in_part().collect();
-        self.said.push(format!("Left to other shards ({}): {}.", names.len(), names.join("; ")));
+        self.said.push(format!(
+            "Left to other shards ({}): {}.",
+            names.len(),
+            names.join("; ")
+        ));
         self.said.push(format!(
             "Of these lists of kills an eighth was run ({}): {}.",
             lists.len(),
@@ -140,7 +166,9 @@ impl Summary {
     pub(crate) fn finish(self, logs: &Path) -> ExitCode {
         let mut text = String::new();
         for (time, name) in &self.stages {
-            let time = time.map_or("     ?".to_owned(), |time| format!("{:5} s", time.as_secs()));
+            let time = time.map_or("     ?".to_owned(), |time| {
+                format!("{:5} s", time.as_secs())
+            });
             writeln!(text, "{time}  {name}").expect("memory can be written");
         }
         for line in &self.said {
@@ -151,11 +179,18 @@ impl Summary {
             writeln!(text, "FAILED: {failure}").expect("memory can be written");
         }
         fs::write(logs.join("summary"), text).expect("the directory of the logs can be written");
-        if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.failures.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }
 
 fn print_log(name: &str, log: &Path) {
     let text = fs::read(log).unwrap_or_default();
-    println!("\n---- {name} ----\n{}", String::from_utf8_lossy(&text).trim_end());
+    println!(
+        "\n---- {name} ----\n{}",
+        String::from_utf8_lossy(&text).trim_end()
+    );
 }

@@ -82,7 +82,15 @@ impl BackendFixture {
         let keeper = InProcessLogkeeper::start(&root, &settings);
         let faults = Faults::default();
         let backend = Mutex::new(Arc::new(open(&settings, &faults)));
-        Self { backend, faults, settings, registry, logkeeper: keeper, containerd, root }
+        Self {
+            backend,
+            faults,
+            settings,
+            registry,
+            logkeeper: keeper,
+            containerd,
+            root,
+        }
     }
 
     /// The private root.
@@ -117,13 +125,20 @@ impl BackendFixture {
         if !LeakScan::of(&self.root).is_clean() {
             Handle::current().block_on(clear(self));
         }
-        let socket = self.root.containerd_socket().expect("containerd has been started");
+        let socket = self
+            .root
+            .containerd_socket()
+            .expect("containerd has been started");
         let mut left = Vec::new();
         eventually(CLEAR_LIMIT, || {
             left = orphaned_content(&socket, NAMESPACE);
             left.is_empty()
         });
-        assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
+        assert!(
+            left.is_empty(),
+            "stored for no image:\n  {}",
+            left.join("\n  ")
+        );
     }
 }
 
@@ -165,12 +180,23 @@ fn settings(root: &PrivateRoot) -> Settings {
             },
             ..NetworkConfig::default()
         },
-        devices: DevicesConfig { cdi_spec_dirs: vec![root.cdi()] },
+        devices: DevicesConfig {
+            cdi_spec_dirs: vec![root.cdi()],
+        },
         images: ImagesConfig::default(),
-        registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
-        cgroup: CgroupConfig { default_parent: root.cgroup_name(), ..CgroupConfig::default() },
+        registry: RegistryConfig {
+            config_dirs: vec![root.certs()],
+            ..RegistryConfig::default()
+        },
+        cgroup: CgroupConfig {
+            default_parent: root.cgroup_name(),
+            ..CgroupConfig::default()
+        },
         advisories: AdvisoriesConfig::default(),
-        recovery: RecoveryConfig { grace_milliseconds: 1000, ..RecoveryConfig::default() },
+        recovery: RecoveryConfig {
+            grace_milliseconds: 1000,
+            ..RecoveryConfig::default()
+        },
         address: root.run().join("containerd/containerd.sock"),
         state: root.state(),
         run: root.run(),
@@ -190,15 +216,23 @@ impl InProcessLogkeeper {
         let config = switchyard_logkeeper::Config::new(&settings.logkeeper, state);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
             let stopped = async { drop(stopped.await) };
             runtime
                 .expect("a runtime can be made")
                 .block_on(switchyard_logkeeper::Server::run(&config, stopped))
                 .expect("a logkeeper can run in a fresh directory");
         });
-        assert!(eventually(START, || settings.logkeeper.exists()), "the logkeeper does not listen");
-        Self { stop: Some(stop), thread: Some(thread) }
+        assert!(
+            eventually(START, || settings.logkeeper.exists()),
+            "the logkeeper does not listen"
+        );
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     fn stop(&mut self) {

@@ -80,7 +80,10 @@ impl FilledDisk {
             number += 1;
         }
         if self.0.is_file() {
-            let mut file = File::options().append(true).open(&self.0).expect("it is there");
+            let mut file = File::options()
+                .append(true)
+                .open(&self.0)
+                .expect("it is there");
             while file.write_all(&[1; 512]).is_ok() {}
         }
     }
@@ -88,7 +91,11 @@ impl FilledDisk {
 
 impl Drop for FilledDisk {
     fn drop(&mut self) {
-        let _ = if self.0.is_dir() { fs::remove_dir_all(&self.0) } else { fs::remove_file(&self.0) };
+        let _ = if self.0.is_dir() {
+            fs::remove_dir_all(&self.0)
+        } else {
+            fs::remove_file(&self.0)
+        };
     }
 }
 
@@ -105,7 +112,14 @@ impl ReadOnlyDisk {
     #[must_use]
     pub fn with_content_of(dir: &Path) -> Self {
         let none = None::<&str>;
-        mount(Some(dir), dir, none, MsFlags::MS_BIND | MsFlags::MS_REC, none).expect("root can bind");
+        mount(
+            Some(dir),
+            dir,
+            none,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            none,
+        )
+        .expect("root can bind");
         let disk = Self(dir.to_owned());
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(none, dir, none, read_only, none).expect("root can make a mount read-only");
@@ -119,8 +133,14 @@ impl ReadOnlyDisk {
     #[must_use]
     pub fn empty_over(dir: &Path) -> Self {
         fs::create_dir_all(dir).expect("the scratch directory can be written");
-        mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_RDONLY, Some("mode=0700,size=1m"))
-            .expect("root can mount a tmpfs");
+        mount(
+            Some("tmpfs"),
+            dir,
+            Some("tmpfs"),
+            MsFlags::MS_RDONLY,
+            Some("mode=0700,size=1m"),
+        )
+        .expect("root can mount a tmpfs");
         Self(dir.to_owned())
     }
 }
@@ -150,8 +170,16 @@ impl Ext4Disk {
         fs::create_dir_all(point).expect("the scratch directory can be written");
         let file = File::create(&image).expect("the scratch directory can be written");
         file.set_len(EXT4_SIZE).expect("a file can have holes");
-        run("mkfs.ext4", "e2fsprogs", &[OsStr::new("-q"), OsStr::new("-F"), image.as_os_str()], 0);
-        let disk = Self { image, point: point.to_owned() };
+        run(
+            "mkfs.ext4",
+            "e2fsprogs",
+            &[OsStr::new("-q"), OsStr::new("-F"), image.as_os_str()],
+            0,
+        );
+        let disk = Self {
+            image,
+            point: point.to_owned(),
+        };
         disk.mount();
         disk
     }
@@ -162,7 +190,12 @@ impl Ext4Disk {
         run(
             "mount",
             "mount",
-            &[OsStr::new("-o"), options, self.image.as_os_str(), self.point.as_os_str()],
+            &[
+                OsStr::new("-o"),
+                options,
+                self.image.as_os_str(),
+                self.point.as_os_str(),
+            ],
             0,
         );
     }
@@ -189,7 +222,8 @@ impl Ext4Disk {
     /// If it is not mounted.
     #[track_caller]
     pub fn fail(&self) {
-        fs::write(self.in_sysfs().join("trigger_fs_error"), "1").expect("root can trigger an error");
+        fs::write(self.in_sysfs().join("trigger_fs_error"), "1")
+            .expect("root can trigger an error");
     }
 
     /// Checks it and mounts it again, as the next boot does.
@@ -209,7 +243,12 @@ impl Ext4Disk {
             processes_with_mount(&device)
         );
         // 1 says that it has repaired something.
-        run("e2fsck", "e2fsprogs", &[OsStr::new("-f"), OsStr::new("-y"), self.image.as_os_str()], 1);
+        run(
+            "e2fsck",
+            "e2fsprogs",
+            &[OsStr::new("-f"), OsStr::new("-y"), self.image.as_os_str()],
+            1,
+        );
         self.mount();
     }
 }
@@ -218,8 +257,11 @@ impl Ext4Disk {
 fn processes_with_mount(device: &str) -> Vec<Process> {
     let mut all = processes::all();
     all.retain(|process| {
-        let table = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default();
-        table.lines().any(|line| line.split(' ').nth(2) == Some(device))
+        let table =
+            fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap_or_default();
+        table
+            .lines()
+            .any(|line| line.split(' ').nth(2) == Some(device))
     });
     all
 }
@@ -232,5 +274,10 @@ fn run(program: &str, package: &str, words: &[&OsStr], most: i32) {
         .output()
         .expect("it was found, so it starts");
     let succeeded = output.status.code().is_some_and(|code| code <= most);
-    assert!(succeeded, "{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        succeeded,
+        "{program}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

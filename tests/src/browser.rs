@@ -79,9 +79,23 @@ impl Browser {
         let log = profile.path().join("chromium.log");
         let output = File::create(&log).expect("the directory is ours");
         let child = Command::new(program)
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-            .args(["--no-first-run", "--disable-sync", "--disable-extensions", "--hide-scrollbars"])
-            .args(["--disable-background-networking", "--disable-component-update", "--password-store=basic"])
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--no-first-run",
+                "--disable-sync",
+                "--disable-extensions",
+                "--hide-scrollbars",
+            ])
+            .args([
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--password-store=basic",
+            ])
             .arg("--remote-debugging-port=0")
             .arg(format!("--user-data-dir={}", data.display()))
             .arg("about:blank")
@@ -107,7 +121,11 @@ impl Browser {
             fs::read_to_string(&log).unwrap_or_default()
         );
         let (port, path): (u16, String) = endpoint().expect("it was there");
-        Self { connection: Connection::open(port, &path), child: ended.keep(), _profile: profile }
+        Self {
+            connection: Connection::open(port, &path),
+            child: ended.keep(),
+            _profile: profile,
+        }
     }
 
     /// Opens an empty page, in which scripts are off. Its cookies are those of the browser's other pages.
@@ -116,15 +134,33 @@ impl Browser {
     /// When the browser refuses, as all methods of pages.
     #[track_caller]
     pub fn page(&mut self, viewport: Viewport) -> BrowserPage<'_> {
-        let target = self.connection.call("", "Target.createTarget", &json!({ "url": "about:blank" }));
+        let target =
+            self.connection
+                .call("", "Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         let attached = self.connection.call("", "Target.attachToTarget", &attach);
-        let session = attached["sessionId"].as_str().expect("a session has an id").to_owned();
-        let mut page = BrowserPage { connection: &mut self.connection, session };
-        for domain in ["Page", "Network", "Log", "DOM", "DOMSnapshot", "Accessibility"] {
+        let session = attached["sessionId"]
+            .as_str()
+            .expect("a session has an id")
+            .to_owned();
+        let mut page = BrowserPage {
+            connection: &mut self.connection,
+            session,
+        };
+        for domain in [
+            "Page",
+            "Network",
+            "Log",
+            "DOM",
+            "DOMSnapshot",
+            "Accessibility",
+        ] {
             page.call(&format!("{domain}.enable"), &json!({}));
         }
-        page.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
+        page.call(
+            "Emulation.setScriptExecutionDisabled",
+            &json!({ "value": true }),
+        );
         page.look(viewport);
         page
     }
@@ -154,7 +190,8 @@ impl Drop for Ended {
 }
 
 fn end(child: &mut Child) {
-    let group = Pid::from_raw(i32::try_from(child.id()).expect("Linux keeps process ids below 2^22"));
+    let group =
+        Pid::from_raw(i32::try_from(child.id()).expect("Linux keeps process ids below 2^22"));
     // They may have ended already, which is as intended.
     let _ = killpg(group, Signal::SIGKILL);
     let _ = child.wait();
@@ -170,7 +207,8 @@ impl BrowserPage<'_> {
     /// Looks at the page in another way.
     #[track_caller]
     pub fn look(&mut self, Viewport { width, is_dark }: Viewport) {
-        let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
+        let metrics =
+            json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
         let value = if is_dark { "dark" } else { "light" };
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": value }] });
@@ -180,10 +218,12 @@ impl BrowserPage<'_> {
     /// Opens a URL, and waits until it is loaded with its style sheets. Returns the text of the page.
     #[track_caller]
     pub fn open(&mut self, url: &str) -> String {
-        self.connection.forget_event(&self.session, "Page.loadEventFired");
+        self.connection
+            .forget_event(&self.session, "Page.loadEventFired");
         let opened = self.call("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
-        self.connection.wait_for_event(&self.session, "Page.loadEventFired");
+        self.connection
+            .wait_for_event(&self.session, "Page.loadEventFired");
         self.text()
     }
 
@@ -197,15 +237,21 @@ impl BrowserPage<'_> {
     /// The URLs that the page has requested since it was made.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
-        let events = self.connection.events(&self.session, "Network.requestWillBeSent");
-        events.filter_map(|event| event["request"]["url"].as_str().map(str::to_owned)).collect()
+        let events = self
+            .connection
+            .events(&self.session, "Network.requestWillBeSent");
+        events
+            .filter_map(|event| event["request"]["url"].as_str().map(str::to_owned))
+            .collect()
     }
 
     /// Returns the browser's complaints since the page was made, such as violations of its policy.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         let events = self.connection.events(&self.session, "Log.entryAdded");
-        events.filter_map(|event| event["entry"]["text"].as_str().map(str::to_owned)).collect()
+        events
+            .filter_map(|event| event["entry"]["text"].as_str().map(str::to_owned))
+            .collect()
     }
 
     /// The width of the page's content, and that of what is seen of it, in CSS pixels.
@@ -213,7 +259,10 @@ impl BrowserPage<'_> {
     pub fn widths(&mut self) -> (f64, f64) {
         let metrics = self.call("Page.getLayoutMetrics", &json!({}));
         let width = |value: &Value| value.as_f64().expect("a width is a number");
-        (width(&metrics["cssContentSize"]["width"]), width(&metrics["cssLayoutViewport"]["clientWidth"]))
+        (
+            width(&metrics["cssContentSize"]["width"]),
+            width(&metrics["cssLayoutViewport"]["clientWidth"]),
+        )
     }
 
     /// Returns the nodes that a screen reader finds.
@@ -224,7 +273,10 @@ impl BrowserPage<'_> {
         let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
         nodes
             .filter(|node| node["ignored"] != json!(true))
-            .map(|node| AccessibleNode { role: text(&node["role"]), name: text(&node["name"]) })
+            .map(|node| AccessibleNode {
+                role: text(&node["role"]),
+                name: text(&node["name"]),
+            })
             .collect()
     }
 
@@ -239,10 +291,18 @@ impl BrowserPage<'_> {
     #[track_caller]
     pub fn tags(&mut self) -> BTreeSet<String> {
         let snapshot = self.snapshot();
-        let strings = snapshot["strings"].as_array().expect("a snapshot has strings");
-        let names = snapshot["documents"][0]["nodes"]["nodeName"].as_array().expect("nodes have names");
+        let strings = snapshot["strings"]
+            .as_array()
+            .expect("a snapshot has strings");
+        let names = snapshot["documents"][0]["nodes"]["nodeName"]
+            .as_array()
+            .expect("nodes have names");
         let name = |index: &Value| strings[usize::try_from(index.as_u64()?).ok()?].as_str();
-        names.iter().filter_map(name).map(str::to_lowercase).collect()
+        names
+            .iter()
+            .filter_map(name)
+            .map(str::to_lowercase)
+            .collect()
     }
 
     /// Writes a picture of the whole page as PNG.
@@ -250,14 +310,19 @@ impl BrowserPage<'_> {
     pub fn screenshot(&mut self, file: &Path) {
         let metrics = self.call("Page.getLayoutMetrics", &json!({}));
         let size = &metrics["cssContentSize"];
-        let clip = json!({ "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1 });
+        let clip =
+            json!({ "x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1 });
         let ask = json!({ "format": "png", "captureBeyondViewport": true, "clip": clip });
         let shot = self.call("Page.captureScreenshot", &ask);
         let data = STANDARD.decode(shot["data"].as_str().expect("a picture has data"));
-        fs::write(file, data.expect("the browser encodes in base64")).expect("the picture can be written");
+        fs::write(file, data.expect("the browser encodes in base64"))
+            .expect("the picture can be written");
     }
 
     fn snapshot(&mut self) -> Value {
-        self.call("DOMSnapshot.captureSnapshot", &json!({ "computedStyles": contrast::STYLES }))
+        self.call(
+            "DOMSnapshot.captureSnapshot",
+            &json!({ "computedStyles": contrast::STYLES }),
+        )
     }
 }

@@ -61,15 +61,26 @@ pub struct Settings {
 #[must_use]
 pub fn run(settings: Settings) -> Outcome {
     let start = |config: &str| TestNode::start_with(config, |_| {});
-    let node = if settings.external { TestNode::start_external } else { start }(&settings.config);
+    let node = if settings.external {
+        TestNode::start_external
+    } else {
+        start
+    }(&settings.config);
     let ledger = ExpectedState::default();
     let notes = RunRecorder::new(settings.clone());
-    let calls = RetryingCalls { expected: &ledger, recorder: &notes };
+    let calls = RetryingCalls {
+        expected: &ledger,
+        recorder: &notes,
+    };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..settings.clients {
-            let mut client =
-                ChaosClient::new(number, &node, calls, Random::new(settings.seed, u64::from(number) + 1));
+            let mut client = ChaosClient::new(
+                number,
+                &node,
+                calls,
+                Random::new(settings.seed, u64::from(number) + 1),
+            );
             let over = &over;
             scope.spawn(move || {
                 while !over.load(Ordering::Acquire) {
@@ -115,9 +126,11 @@ pub fn run(settings: Settings) -> Outcome {
 fn copy_logs(node: &TestNode, to: &Path) {
     fs::create_dir_all(to).expect("the directory for logs can be made");
     let state = node.root().state();
-    for log in
-        [node.root().daemon_log(), state.join("containerd/containerd.log"), state.join("logkeeper.log")]
-    {
+    for log in [
+        node.root().daemon_log(),
+        state.join("containerd/containerd.log"),
+        state.join("logkeeper.log"),
+    ] {
         let name = log.file_name().expect("a log has a name");
         // A log that was never written does not exist.
         let _ = fs::copy(&log, to.join(name));

@@ -78,13 +78,17 @@ impl HeldCalls {
 
 impl Drop for HeldCalls {
     fn drop(&mut self) {
-        lock(&self.behaviour).held.retain(|(part, _)| *part != self.part);
+        lock(&self.behaviour)
+            .held
+            .retain(|(part, _)| *part != self.part);
     }
 }
 
 impl fmt::Debug for ContainerdProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("shape", &self.behaviour).finish_non_exhaustive()
+        f.debug_struct("Front")
+            .field("shape", &self.behaviour)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +99,10 @@ impl ContainerdProxy {
     /// When the socket cannot be made.
     #[must_use]
     pub fn start(socket: &Path, upstream: &Path) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime can be made");
         let shape = Arc::new(Mutex::new(ProxyBehaviour::default()));
         // A killed test may have left a socket there.
@@ -124,11 +131,18 @@ impl ContainerdProxy {
         });
         let routes = Routes::from(Router::new().fallback_service(serve));
         runtime.spawn(async move {
-            let served = Server::builder().add_routes(routes).serve_with_incoming(Box::pin(incoming)).await;
+            let served = Server::builder()
+                .add_routes(routes)
+                .serve_with_incoming(Box::pin(incoming))
+                .await;
             served.expect("a front that is bound can be served");
         });
         drop(_entered);
-        Self { behaviour: shape, hanging: hangs, _runtime: runtime }
+        Self {
+            behaviour: shape,
+            hanging: hangs,
+            _runtime: runtime,
+        }
     }
 
     /// Reports this version from now on; `None` for the real one.
@@ -165,7 +179,10 @@ impl ContainerdProxy {
     /// From now on fails all calls whose path contains one of these as containerd does for such an error of its disk, as in
     /// `read-only file system` or `input/output error`.
     pub fn set_failing(&self, parts: &[&str], error: &'static str) {
-        lock(&self.behaviour).failing = parts.iter().map(|part| ((*part).to_owned(), error)).collect();
+        lock(&self.behaviour).failing = parts
+            .iter()
+            .map(|part| ((*part).to_owned(), error))
+            .collect();
     }
 
     /// Holds calls whose path contains `part` from now on, until the answer is dropped; it reports whether
@@ -174,7 +191,11 @@ impl ContainerdProxy {
     pub fn hold(&self, part: &str) -> HeldCalls {
         let (received, told) = watch::channel(false);
         lock(&self.behaviour).held.push((part.to_owned(), received));
-        HeldCalls { behaviour: Arc::clone(&self.behaviour), part: part.to_owned(), told }
+        HeldCalls {
+            behaviour: Arc::clone(&self.behaviour),
+            part: part.to_owned(),
+            told,
+        }
     }
 
     /// From now on has a sandbox store, which is empty at first.
@@ -185,7 +206,11 @@ impl ContainerdProxy {
     /// The ids in the sandbox store, sorted.
     #[must_use]
     pub fn stored_sandboxes(&self) -> Vec<String> {
-        lock(&self.behaviour).sandboxes.iter().flat_map(Sandboxes::ids).collect()
+        lock(&self.behaviour)
+            .sandboxes
+            .iter()
+            .flat_map(Sandboxes::ids)
+            .collect()
     }
 }
 
@@ -196,14 +221,22 @@ fn lock(shape: &Mutex<ProxyBehaviour>) -> MutexGuard<'_, ProxyBehaviour> {
 fn channel(socket: PathBuf) -> Channel {
     let connector = tower::service_fn(move |_| {
         let socket = socket.clone();
-        async move { UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
+        async move {
+            UnixStream::connect(socket)
+                .await
+                .map(hyper_util::rt::TokioIo::new)
+        }
     });
     Endpoint::from_static("http://localhost")
         .http2_max_header_list_size(1 << 20)
         .connect_with_connector_lazy(connector)
 }
 
-async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Request<Body>) -> Response<Body> {
+async fn answer(
+    channel: Channel,
+    shape: &Mutex<ProxyBehaviour>,
+    request: Request<Body>,
+) -> Response<Body> {
     let path = request.uri().path().to_owned();
     wait_while_held(shape, &path).await;
     let (version, lacks, late, silent, full, failing, stores) = {
@@ -211,8 +244,20 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
         let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
         let [lacks, late, silent, full] =
             [&shape.missing, &shape.delayed, &shape.silent, &shape.full].map(|parts| is_of(parts));
-        let failing = shape.failing.iter().find(|(part, _)| path.contains(part)).map(|(_, error)| *error);
-        (shape.version.clone(), lacks, late, silent, full, failing, shape.sandboxes.is_some())
+        let failing = shape
+            .failing
+            .iter()
+            .find(|(part, _)| path.contains(part))
+            .map(|(_, error)| *error);
+        (
+            shape.version.clone(),
+            lacks,
+            late,
+            silent,
+            full,
+            failing,
+            shape.sandboxes.is_some(),
+        )
     };
     if silent {
         std::future::pending::<()>().await;
@@ -232,7 +277,10 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
             Err(error) => return refusal(INTERNAL, &error),
         };
         let mut shape = lock(shape);
-        let sandboxes = shape.sandboxes.as_mut().expect("nobody takes it away again");
+        let sandboxes = shape
+            .sandboxes
+            .as_mut()
+            .expect("nobody takes it away again");
         return match sandboxes.answer(&path, &message) {
             Ok(answer) => message_answer(&answer),
             Err(code) => refusal(code, "the store of sandboxes refuses"),
@@ -258,10 +306,14 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
 /// Waits until the test lets calls of this path continue.
 async fn wait_while_held(shape: &Mutex<ProxyBehaviour>, path: &str) {
     loop {
-        let held = lock(shape).held.iter().find(|(part, _)| path.contains(part)).map(|(_, held)| {
-            held.send_replace(true);
-            held.subscribe()
-        });
+        let held = lock(shape)
+            .held
+            .iter()
+            .find(|(part, _)| path.contains(part))
+            .map(|(_, held)| {
+                held.send_replace(true);
+                held.subscribe()
+            });
         let Some(mut held) = held else { return };
         // The sender goes with the entry, when the test lets go.
         while held.changed().await.is_ok() {}
@@ -270,17 +322,26 @@ async fn wait_while_held(shape: &Mutex<ProxyBehaviour>, path: &str) {
 
 /// The only message of an uncompressed gRPC body.
 async fn message(body: Body) -> Result<Vec<u8>, String> {
-    let bytes = axum::body::to_bytes(body, MAX_MESSAGE).await.map_err(|error| error.to_string())?;
+    let bytes = axum::body::to_bytes(body, MAX_MESSAGE)
+        .await
+        .map_err(|error| error.to_string())?;
     // A flag and a length precede the message.
-    bytes.get(5..).map(<[u8]>::to_vec).ok_or_else(|| "there is no message".to_owned())
+    bytes
+        .get(5..)
+        .map(<[u8]>::to_vec)
+        .ok_or_else(|| "there is no message".to_owned())
 }
 
 /// A gRPC response with this message.
 fn message_answer(message: &[u8]) -> Response<Body> {
     let length = u32::try_from(message.len()).expect("messages are short");
     let frame = [&[0][..], &length.to_be_bytes(), message].concat();
-    let response = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
-    response.body(Body::from(frame)).expect("these headers are well-formed")
+    let response = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("grpc-status", "0");
+    response
+        .body(Body::from(frame))
+        .expect("these headers are well-formed")
 }
 
 /// A gRPC answer that has a status only.
@@ -288,8 +349,13 @@ fn refusal(code: &str, message: &str) -> Response<Body> {
     let response = Response::builder()
         .header("content-type", "application/grpc")
         .header("grpc-status", code)
-        .header("grpc-message", message.replace(|c: char| !c.is_ascii_graphic(), "%20"));
-    response.body(Body::empty()).expect("these headers are well-formed")
+        .header(
+            "grpc-message",
+            message.replace(|c: char| !c.is_ascii_graphic(), "%20"),
+        );
+    response
+        .body(Body::empty())
+        .expect("these headers are well-formed")
 }
 
 /// `VersionResponse { version }`.

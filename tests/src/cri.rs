@@ -36,7 +36,9 @@ pub struct Cri {
 
 impl fmt::Debug for Cri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cri").field("endpoint", &self.endpoint.uri()).finish_non_exhaustive()
+        f.debug_struct("Cri")
+            .field("endpoint", &self.endpoint.uri())
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,21 +52,33 @@ impl Cri {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
             .expect("the path of a test's socket needs no escapes")
             .timeout(CALL_LIMIT);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self { endpoint, runtime: Arc::new(runtime.expect("a runtime can be made")) }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        Self {
+            endpoint,
+            runtime: Arc::new(runtime.expect("a runtime can be made")),
+        }
     }
 
     /// The same client, but each of its calls may take no longer than this.
     #[must_use]
     pub fn with_timeout(&self, limit: Duration) -> Self {
-        Self { endpoint: self.endpoint.clone().timeout(limit), runtime: Arc::clone(&self.runtime) }
+        Self {
+            endpoint: self.endpoint.clone().timeout(limit),
+            runtime: Arc::clone(&self.runtime),
+        }
     }
 
     /// The same client, but each of its streams buffers at most this many unread bytes.
     #[must_use]
     pub fn with_window(&self, bytes: u32) -> Self {
         let endpoint = self.endpoint.clone().initial_stream_window_size(bytes);
-        Self { endpoint, runtime: Arc::clone(&self.runtime) }
+        Self {
+            endpoint,
+            runtime: Arc::clone(&self.runtime),
+        }
     }
 
     /// Calls the RuntimeService.
@@ -105,7 +119,8 @@ impl Cri {
         &self,
         call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
-        self.runtime.block_on(async { Ok(call(self.endpoint.connect_lazy()).await?.into_inner()) })
+        self.runtime
+            .block_on(async { Ok(call(self.endpoint.connect_lazy()).await?.into_inner()) })
     }
 
     /// Runs something on this client's own runtime, to its end.
@@ -125,9 +140,15 @@ impl Cri {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn run_pod_with(&self, config: &cri::PodSandboxConfig, handler: &str) -> Result<String, Status> {
-        let request =
-            cri::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.to_owned() };
+    pub fn run_pod_with(
+        &self,
+        config: &cri::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, Status> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: handler.to_owned(),
+        };
         self.runtime(async |mut client| client.run_pod_sandbox(request).await)
             .map(|answer| answer.pod_sandbox_id)
     }
@@ -139,9 +160,16 @@ impl Cri {
     #[track_caller]
     #[must_use]
     pub fn pod_info(&self, pod: &str) -> String {
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: true };
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: pod.to_owned(),
+            verbose: true,
+        };
         let answer = self.runtime(async |mut client| client.pod_sandbox_status(request).await);
-        answer.expect("the pod exists").info.remove("info").unwrap_or_default()
+        answer
+            .expect("the pod exists")
+            .info
+            .remove("info")
+            .unwrap_or_default()
     }
 
     /// Returns the JSON that the verbose `ContainerStatus` has beyond the status.
@@ -151,9 +179,16 @@ impl Cri {
     #[track_caller]
     #[must_use]
     pub fn container_info(&self, container: &str) -> String {
-        let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: true };
+        let request = cri::ContainerStatusRequest {
+            container_id: container.to_owned(),
+            verbose: true,
+        };
         let answer = self.runtime(async |mut client| client.container_status(request).await);
-        answer.expect("the container exists").info.remove("info").unwrap_or_default()
+        answer
+            .expect("the container exists")
+            .info
+            .remove("info")
+            .unwrap_or_default()
     }
 
     /// `StopPodSandbox`.
@@ -161,8 +196,11 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn stop_pod(&self, pod: &str) -> Result<(), Status> {
-        let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
-        self.runtime(async |mut client| client.stop_pod_sandbox(request).await).map(drop)
+        let request = cri::StopPodSandboxRequest {
+            pod_sandbox_id: pod.to_owned(),
+        };
+        self.runtime(async |mut client| client.stop_pod_sandbox(request).await)
+            .map(drop)
     }
 
     /// `StartPodSandbox`, which only `runtime.v1alpha2` has.
@@ -170,9 +208,13 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn start_pod(&self, pod: &str) -> Result<(), Status> {
-        let request = old::StartPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+        let request = old::StartPodSandboxRequest {
+            pod_sandbox_id: pod.to_owned(),
+        };
         let start = async |channel| {
-            old::runtime_service_client::RuntimeServiceClient::new(channel).start_pod_sandbox(request).await
+            old::runtime_service_client::RuntimeServiceClient::new(channel)
+                .start_pod_sandbox(request)
+                .await
         };
         self.channel(start).map(drop)
     }
@@ -181,7 +223,11 @@ impl Cri {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn create_v1alpha2(&self, pod: &str, config: &old::ContainerConfig) -> Result<String, Status> {
+    pub fn create_v1alpha2(
+        &self,
+        pod: &str,
+        config: &old::ContainerConfig,
+    ) -> Result<String, Status> {
         let request = old::CreateContainerRequest {
             pod_sandbox_id: pod.to_owned(),
             config: Some(config.clone()),
@@ -221,9 +267,13 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn remove_volume(&self, name: &str) -> Result<(), Status> {
-        let request = old::RemoveVolumeRequest { volume_name: name.to_owned() };
+        let request = old::RemoveVolumeRequest {
+            volume_name: name.to_owned(),
+        };
         let remove = async |channel| {
-            old::volume_service_client::VolumeServiceClient::new(channel).remove_volume(request).await
+            old::volume_service_client::VolumeServiceClient::new(channel)
+                .remove_volume(request)
+                .await
         };
         self.channel(remove).map(drop)
     }
@@ -233,8 +283,11 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn remove_pod(&self, pod: &str) -> Result<(), Status> {
-        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() };
-        self.runtime(async |mut client| client.remove_pod_sandbox(request).await).map(drop)
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: pod.to_owned(),
+        };
+        self.runtime(async |mut client| client.remove_pod_sandbox(request).await)
+            .map(drop)
     }
 
     /// `PodSandboxStatus`.
@@ -242,7 +295,10 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn pod_status(&self, pod: &str) -> Result<cri::PodSandboxStatus, Status> {
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false };
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: pod.to_owned(),
+            verbose: false,
+        };
         self.runtime(async |mut client| client.pod_sandbox_status(request).await)
             .map(|answer| answer.status.unwrap_or_default())
     }
@@ -252,8 +308,12 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn pods(&self) -> Result<Vec<cri::PodSandbox>, Status> {
-        self.runtime(async |mut client| client.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await)
-            .map(|answer| answer.items)
+        self.runtime(async |mut client| {
+            client
+                .list_pod_sandbox(cri::ListPodSandboxRequest::default())
+                .await
+        })
+        .map(|answer| answer.items)
     }
 
     /// `CreateContainer`; the id of the container.
@@ -280,8 +340,11 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn start(&self, container: &str) -> Result<(), Status> {
-        let request = cri::StartContainerRequest { container_id: container.to_owned() };
-        self.runtime(async |mut client| client.start_container(request).await).map(drop)
+        let request = cri::StartContainerRequest {
+            container_id: container.to_owned(),
+        };
+        self.runtime(async |mut client| client.start_container(request).await)
+            .map(drop)
     }
 
     /// `StopContainer` with a grace in seconds.
@@ -289,8 +352,12 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn stop(&self, container: &str, grace: i64) -> Result<(), Status> {
-        let request = cri::StopContainerRequest { container_id: container.to_owned(), timeout: grace };
-        self.runtime(async |mut client| client.stop_container(request).await).map(drop)
+        let request = cri::StopContainerRequest {
+            container_id: container.to_owned(),
+            timeout: grace,
+        };
+        self.runtime(async |mut client| client.stop_container(request).await)
+            .map(drop)
     }
 
     /// `RemoveContainer`.
@@ -298,8 +365,11 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn remove(&self, container: &str) -> Result<(), Status> {
-        let request = cri::RemoveContainerRequest { container_id: container.to_owned() };
-        self.runtime(async |mut client| client.remove_container(request).await).map(drop)
+        let request = cri::RemoveContainerRequest {
+            container_id: container.to_owned(),
+        };
+        self.runtime(async |mut client| client.remove_container(request).await)
+            .map(drop)
     }
 
     /// `ContainerStatus`.
@@ -307,7 +377,10 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn status(&self, container: &str) -> Result<cri::ContainerStatus, Status> {
-        let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: false };
+        let request = cri::ContainerStatusRequest {
+            container_id: container.to_owned(),
+            verbose: false,
+        };
         self.runtime(async |mut client| client.container_status(request).await)
             .map(|answer| answer.status.unwrap_or_default())
     }
@@ -317,8 +390,12 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn containers(&self) -> Result<Vec<cri::Container>, Status> {
-        self.runtime(async |mut client| client.list_containers(cri::ListContainersRequest::default()).await)
-            .map(|answer| answer.containers)
+        self.runtime(async |mut client| {
+            client
+                .list_containers(cri::ListContainersRequest::default())
+                .await
+        })
+        .map(|answer| answer.containers)
     }
 
     /// `ExecSync` with a timeout in seconds, 0 for none.
@@ -332,7 +409,11 @@ impl Cri {
         timeout: i64,
     ) -> Result<cri::ExecSyncResponse, Status> {
         let cmd = words.iter().map(|word| (*word).to_owned()).collect();
-        let request = cri::ExecSyncRequest { container_id: container.to_owned(), cmd, timeout };
+        let request = cri::ExecSyncRequest {
+            container_id: container.to_owned(),
+            cmd,
+            timeout,
+        };
         self.runtime(async |mut client| client.exec_sync(request).await)
     }
 
@@ -349,7 +430,11 @@ impl Cri {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let out = text(&answer.stdout);
         let err = text(&answer.stderr);
-        assert!(answer.exit_code == 0, "{script:?} ended with {}: {out}{err}", answer.exit_code);
+        assert!(
+            answer.exit_code == 0,
+            "{script:?} ended with {}: {out}{err}",
+            answer.exit_code
+        );
         out.strip_suffix('\n').map(str::to_owned).unwrap_or(out)
     }
 
@@ -357,13 +442,18 @@ impl Cri {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn update(&self, container: &str, limits: cri::LinuxContainerResources) -> Result<(), Status> {
+    pub fn update(
+        &self,
+        container: &str,
+        limits: cri::LinuxContainerResources,
+    ) -> Result<(), Status> {
         let request = cri::UpdateContainerResourcesRequest {
             container_id: container.to_owned(),
             linux: Some(limits),
             ..Default::default()
         };
-        self.runtime(async |mut client| client.update_container_resources(request).await).map(drop)
+        self.runtime(async |mut client| client.update_container_resources(request).await)
+            .map(drop)
     }
 
     /// `ReopenContainerLog`.
@@ -371,8 +461,11 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn reopen_log(&self, container: &str) -> Result<(), Status> {
-        let request = cri::ReopenContainerLogRequest { container_id: container.to_owned() };
-        self.runtime(async |mut client| client.reopen_container_log(request).await).map(drop)
+        let request = cri::ReopenContainerLogRequest {
+            container_id: container.to_owned(),
+        };
+        self.runtime(async |mut client| client.reopen_container_log(request).await)
+            .map(drop)
     }
 
     /// `ContainerStats`.
@@ -380,7 +473,9 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn stats(&self, container: &str) -> Result<cri::ContainerStats, Status> {
-        let request = cri::ContainerStatsRequest { container_id: container.to_owned() };
+        let request = cri::ContainerStatsRequest {
+            container_id: container.to_owned(),
+        };
         self.runtime(async |mut client| client.container_stats(request).await)
             .map(|answer| answer.stats.unwrap_or_default())
     }
@@ -390,7 +485,8 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn exec_url(&self, request: cri::ExecRequest) -> Result<String, Status> {
-        self.runtime(async |mut client| client.exec(request).await).map(|answer| answer.url)
+        self.runtime(async |mut client| client.exec(request).await)
+            .map(|answer| answer.url)
     }
 
     /// `Attach`; the URL of the session.
@@ -398,7 +494,8 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn attach_url(&self, request: cri::AttachRequest) -> Result<String, Status> {
-        self.runtime(async |mut client| client.attach(request).await).map(|answer| answer.url)
+        self.runtime(async |mut client| client.attach(request).await)
+            .map(|answer| answer.url)
     }
 
     /// `PortForward`; the URL of the session.
@@ -406,8 +503,12 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn port_forward_url(&self, pod: &str, ports: &[i32]) -> Result<String, Status> {
-        let request = cri::PortForwardRequest { pod_sandbox_id: pod.to_owned(), port: ports.to_vec() };
-        self.runtime(async |mut client| client.port_forward(request).await).map(|answer| answer.url)
+        let request = cri::PortForwardRequest {
+            pod_sandbox_id: pod.to_owned(),
+            port: ports.to_vec(),
+        };
+        self.runtime(async |mut client| client.port_forward(request).await)
+            .map(|answer| answer.url)
     }
 
     /// Waits until the container has ended; its status then.
@@ -419,10 +520,15 @@ impl Cri {
     pub fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
         let mut last = cri::ContainerStatus::default();
         let ended = eventually(EXIT_LIMIT, || {
-            last = self.status(container).expect("the container exists, so it has a status");
+            last = self
+                .status(container)
+                .expect("the container exists, so it has a status");
             last.state() == cri::ContainerState::ContainerExited
         });
-        assert!(ended, "container {container} has not ended after {EXIT_LIMIT:?}: {last:?}");
+        assert!(
+            ended,
+            "container {container} has not ended after {EXIT_LIMIT:?}: {last:?}"
+        );
         last
     }
 }
@@ -430,12 +536,19 @@ impl Cri {
 /// An image by its reference.
 #[must_use]
 pub fn image_spec(reference: &str) -> cri::ImageSpec {
-    cri::ImageSpec { image: reference.to_owned(), ..Default::default() }
+    cri::ImageSpec {
+        image: reference.to_owned(),
+        ..Default::default()
+    }
 }
 
 /// The security context of a pod, made if it is not there.
 pub fn security(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecurityContext {
-    config.linux.get_or_insert_default().security_context.get_or_insert_default()
+    config
+        .linux
+        .get_or_insert_default()
+        .security_context
+        .get_or_insert_default()
 }
 
 /// The namespaces of a pod, made if they are not there.
@@ -445,12 +558,20 @@ pub fn namespaces(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOpti
 
 /// The security context of a container, made if it is not there.
 pub fn context(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
-    config.linux.get_or_insert_default().security_context.get_or_insert_default()
+    config
+        .linux
+        .get_or_insert_default()
+        .security_context
+        .get_or_insert_default()
 }
 
 /// The limits of a container, made if they are not there.
 pub fn limits(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResources {
-    config.linux.get_or_insert_default().resources.get_or_insert_default()
+    config
+        .linux
+        .get_or_insert_default()
+        .resources
+        .get_or_insert_default()
 }
 
 /// Calls until it succeeds: what clients do while the daemon or containerd comes back.

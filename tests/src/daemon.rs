@@ -60,8 +60,10 @@ impl Daemon {
     #[must_use]
     pub fn start_with(root: &PrivateRoot, extra_toml: &str, variables: &[(&str, &str)]) -> Self {
         let mut daemon = Self::prepare(root, extra_toml);
-        daemon.variables =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        daemon.variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         daemon.spawn();
         daemon.wait_ready();
         daemon
@@ -95,7 +97,10 @@ impl Daemon {
     /// When it is not running.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        let child = self.child.as_ref().expect("the daemon was started and not ended");
+        let child = self
+            .child
+            .as_ref()
+            .expect("the daemon was started and not ended");
         i32::try_from(child.id()).expect("Linux keeps process ids below 2^22")
     }
 
@@ -105,7 +110,8 @@ impl Daemon {
     /// When it has not written one.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
-        self.find_admin().expect("a daemon that was ready has written its admin address")
+        self.find_admin()
+            .expect("a daemon that was ready has written its admin address")
     }
 
     /// The body of `GET path` on the admin socket, where nothing is withheld, and its status.
@@ -151,7 +157,10 @@ impl Daemon {
             "{} was built without faults: build it with `cargo build --workspace --all-targets`",
             binary().display()
         );
-        let lines: Vec<_> = kills.iter().map(|(step, time)| format!("{step:?}:{time}")).collect();
+        let lines: Vec<_> = kills
+            .iter()
+            .map(|(step, time)| format!("{step:?}:{time}"))
+            .collect();
         let new = self.kill_file().with_extension("new");
         fs::write(&new, lines.join("\n")).expect("the root can be written");
         fs::rename(new, self.kill_file()).expect("the root can be written");
@@ -172,13 +181,24 @@ impl Daemon {
     pub fn wait_killed(&mut self) {
         let mut ended = None;
         eventually(REACH_LIMIT, || {
-            let child = self.child.as_mut().expect("only a daemon that was started can die");
+            let child = self
+                .child
+                .as_mut()
+                .expect("only a daemon that was started can die");
             ended = child.try_wait().expect("a child can be waited for");
             ended.is_some()
         });
-        let message = format!("{:?} was not reached\n{}", self.pending_kills(), self.tail());
+        let message = format!(
+            "{:?} was not reached\n{}",
+            self.pending_kills(),
+            self.tail()
+        );
         let status = ended.unwrap_or_else(|| panic!("{message}"));
-        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}: {message}");
+        assert_eq!(
+            status.signal(),
+            Some(Signal::SIGKILL as i32),
+            "{status}: {message}"
+        );
         self.child = None;
     }
 
@@ -195,7 +215,10 @@ impl Daemon {
         let pid = self.pid();
         kill(Pid::from_raw(pid), Signal::SIGTERM)
             .expect("the daemon was not waited for, so its id is its own");
-        let mut child = self.child.take().expect("the daemon has an id, so it has a process");
+        let mut child = self
+            .child
+            .take()
+            .expect("the daemon has an id, so it has a process");
         let mut status = None;
         eventually(STOP_LIMIT, || {
             status = child.try_wait().expect("a child can be waited for");
@@ -204,7 +227,10 @@ impl Daemon {
         status.unwrap_or_else(|| {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("the daemon did not stop within {STOP_LIMIT:?} of SIGTERM\n{}", self.tail())
+            panic!(
+                "the daemon did not stop within {STOP_LIMIT:?} of SIGTERM\n{}",
+                self.tail()
+            )
         })
     }
 
@@ -231,18 +257,29 @@ impl Daemon {
         assert!(self.child.is_none(), "the daemon runs already");
         // The address of the last run would be asked for readiness.
         let _ = fs::remove_file(self.run.join("admin.addr"));
-        let log = File::options().create(true).append(true).open(&self.log).expect("the root can be written");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("the root can be written");
         let errors = log.try_clone().expect("a file can be opened twice");
         let mut command = match &self.netns {
             None => Command::new(self.program()),
             Some(netns) => {
                 // It becomes the daemon.
                 let mut command = Command::new(prereq::require("nsenter", "util-linux"));
-                command.arg(format!("--net={}", netns.display())).arg("--").arg(self.program());
+                command
+                    .arg(format!("--net={}", netns.display()))
+                    .arg("--")
+                    .arg(self.program());
                 command
             }
         };
-        command.arg("serve").arg("--config").arg(&self.config).envs(self.variables.iter().cloned());
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&self.config)
+            .envs(self.variables.iter().cloned());
         command.env(KILL_FILE, self.kill_file());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         self.child = Some(command.spawn().expect("the binary exists, so it starts"));
@@ -256,11 +293,18 @@ impl Daemon {
     pub fn wait_ready(&mut self) {
         let mut ended = None;
         let ready = eventually(START_LIMIT, || {
-            let child = self.child.as_mut().expect("only a daemon that was started is waited for");
+            let child = self
+                .child
+                .as_mut()
+                .expect("only a daemon that was started is waited for");
             ended = child.try_wait().expect("a child can be waited for");
             ended.is_some() || self.is_ready()
         });
-        assert!(ended.is_none(), "the daemon ended with {ended:?} before it was ready\n{}", self.tail());
+        assert!(
+            ended.is_none(),
+            "the daemon ended with {ended:?} before it was ready\n{}",
+            self.tail()
+        );
         assert!(
             ready,
             "the daemon was not ready within {START_LIMIT:?}: {}\n{}",
@@ -275,7 +319,11 @@ impl Daemon {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(TAIL)..];
-        format!("---- the end of {} ----\n{}", self.log.display(), tail.join("\n"))
+        format!(
+            "---- the end of {} ----\n{}",
+            self.log.display(),
+            tail.join("\n")
+        )
     }
 
     /// The file that is run: a copy of the binary beside the configuration, if a test has put one there.
@@ -286,7 +334,9 @@ impl Daemon {
     }
 
     fn is_ready(&self) -> bool {
-        let Some(admin) = self.find_admin() else { return false };
+        let Some(admin) = self.find_admin() else {
+            return false;
+        };
         let answer = match &self.netns {
             None => http::get(admin, "/readyz"),
             Some(_) => http::get_unix(&self.run.join("admin.sock"), "/readyz"),
@@ -295,7 +345,10 @@ impl Daemon {
     }
 
     fn readiness(&self) -> String {
-        match self.find_admin().map(|_| http::get_unix(&self.run.join("admin.sock"), "/readyz?verbose")) {
+        match self
+            .find_admin()
+            .map(|_| http::get_unix(&self.run.join("admin.sock"), "/readyz?verbose"))
+        {
             None => "it wrote no admin address".to_owned(),
             Some(Ok(answer)) => format!("/readyz says {}: {}", answer.status, answer.text()),
             Some(Err(error)) => format!("/readyz fails: {error}"),
@@ -303,12 +356,19 @@ impl Daemon {
     }
 
     fn find_admin(&self) -> Option<SocketAddr> {
-        fs::read_to_string(self.run.join("admin.addr")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.run.join("admin.addr"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 }
 
 impl Drop for Daemon {
-    #[expect(clippy::print_stderr, reason = "the test harness shows this output with the failed test")]
+    #[expect(
+        clippy::print_stderr,
+        reason = "the test harness shows this output with the failed test"
+    )]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.tail());
@@ -348,6 +408,8 @@ fn has_faults() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
         let bytes = fs::read(binary()).expect("the binary is there");
-        bytes.windows(KILL_FILE.len()).any(|part| part == KILL_FILE.as_bytes())
+        bytes
+            .windows(KILL_FILE.len())
+            .any(|part| part == KILL_FILE.as_bytes())
     })
 }

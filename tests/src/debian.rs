@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Format of dpkg's output: a line for each package.
-const FORMAT: &str =
-    "${Package}\t${db:Status-Status}\t${Essential}\t${Priority}\t${Pre-Depends}, ${Depends}\t${Provides}\n";
+const FORMAT: &str = "${Package}\t${db:Status-Status}\t${Essential}\t${Priority}\t${Pre-Depends}, ${Depends}\t${Provides}\n";
 /// Directory in which dpkg notes which of several programs has a name that they share.
 const ALTERNATIVES: &str = "/var/lib/dpkg/alternatives";
 /// Directories of programs.
@@ -92,12 +91,18 @@ impl PackageDatabase {
     #[must_use]
     pub fn read() -> Self {
         let shown = dpkg(&["--show", &format!("--showformat={FORMAT}")]);
-        let alternatives = fs::read_dir(ALTERNATIVES).expect("dpkg is installed").flatten().map(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let text = fs::read_to_string(entry.path()).expect("root can read it");
-            Alternative::parse(&name, &text)
-        });
-        Self { alternatives: alternatives.collect(), ..Self::parse(&shown) }
+        let alternatives = fs::read_dir(ALTERNATIVES)
+            .expect("dpkg is installed")
+            .flatten()
+            .map(|entry| {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let text = fs::read_to_string(entry.path()).expect("root can read it");
+                Alternative::parse(&name, &text)
+            });
+        Self {
+            alternatives: alternatives.collect(),
+            ..Self::parse(&shown)
+        }
     }
 
     fn parse(shown: &str) -> Self {
@@ -105,17 +110,29 @@ impl PackageDatabase {
         let mut provided = BTreeMap::<_, Vec<_>>::new();
         for line in shown.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
-            let [name, "installed", essential, priority, depends, provides] = fields[..] else { continue };
+            let [name, "installed", essential, priority, depends, provides] = fields[..] else {
+                continue;
+            };
             // No package depends on apt, and no Debian that packages are installed on is without it.
             let base = essential == "yes" || priority == "required" || name == "apt";
-            let needs = depends.split(',').map(|need| need.split('|').filter_map(package_name).collect());
-            packages.entry(name.to_owned()).or_default().dependencies.extend(needs);
+            let needs = depends
+                .split(',')
+                .map(|need| need.split('|').filter_map(package_name).collect());
+            packages
+                .entry(name.to_owned())
+                .or_default()
+                .dependencies
+                .extend(needs);
             packages.entry(name.to_owned()).or_default().base |= base;
             for other in provides.split(',').filter_map(package_name) {
                 provided.entry(other).or_default().push(name.to_owned());
             }
         }
-        Self { packages, provided, alternatives: Vec::new() }
+        Self {
+            packages,
+            provided,
+            alternatives: Vec::new(),
+        }
     }
 
     /// Returns whether this package is installed.
@@ -134,26 +151,49 @@ impl PackageDatabase {
         let names: Vec<&str> = packages.iter().map(String::as_str).collect();
         let listed = dpkg(&[&["--listfiles"], names.as_slice()].concat());
         let mut real = HashMap::<PathBuf, Option<PathBuf>>::new();
-        let files = listed.lines().map(Path::new).filter(|path| path.is_absolute());
-        let files = files.filter(|path| !UNUSED.iter().any(|dir| path.starts_with(dir))).filter_map(|path| {
-            let dir = path.parent()?;
-            let name = path.file_name()?;
-            let dir = real.entry(dir.to_owned()).or_insert_with(|| dir.canonicalize().ok());
-            Some(dir.as_ref()?.join(name))
-        });
-        FreshDebian { database: self, files: files.collect(), packages }
+        let files = listed
+            .lines()
+            .map(Path::new)
+            .filter(|path| path.is_absolute());
+        let files = files
+            .filter(|path| !UNUSED.iter().any(|dir| path.starts_with(dir)))
+            .filter_map(|path| {
+                let dir = path.parent()?;
+                let name = path.file_name()?;
+                let dir = real
+                    .entry(dir.to_owned())
+                    .or_insert_with(|| dir.canonicalize().ok());
+                Some(dir.as_ref()?.join(name))
+            });
+        FreshDebian {
+            database: self,
+            files: files.collect(),
+            packages,
+        }
     }
 
     fn closure(&self, list: &[String]) -> BTreeSet<String> {
         for name in list {
-            assert!(self.has(name), "{name} is missing: run `apt-get install {name}`");
+            assert!(
+                self.has(name),
+                "{name} is missing: run `apt-get install {name}`"
+            );
         }
-        let base = self.packages.iter().filter(|(_, entry)| entry.base).map(|(name, _)| name);
+        let base = self
+            .packages
+            .iter()
+            .filter(|(_, entry)| entry.base)
+            .map(|(name, _)| name);
         let mut waiting: Vec<&String> = base.chain(list).collect();
         let mut found = BTreeSet::new();
         while let Some(name) = waiting.pop() {
             if found.insert(name.clone()) {
-                waiting.extend(self.packages[name].dependencies.iter().filter_map(|need| self.choose(need)));
+                waiting.extend(
+                    self.packages[name]
+                        .dependencies
+                        .iter()
+                        .filter_map(|need| self.choose(need)),
+                );
             }
         }
         found
@@ -162,7 +202,10 @@ impl PackageDatabase {
     /// Chooses a package for one of these names: the first possible one, as apt would choose.
     fn choose<'a>(&'a self, need: &'a [String]) -> Option<&'a String> {
         let real = need.iter().find(|name| self.packages.contains_key(*name));
-        real.or_else(|| need.iter().find_map(|name| self.provided.get(name)?.first()))
+        real.or_else(|| {
+            need.iter()
+                .find_map(|name| self.provided.get(name)?.first())
+        })
     }
 }
 
@@ -172,22 +215,42 @@ impl PackageDatabase {
 /// If it has none.
 #[must_use]
 pub fn packages_of_script(script: &Path) -> Vec<String> {
-    let text = fs::read_to_string(script).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
-    let list = text.split_once("packages=(\n").and_then(|(_, rest)| rest.split_once("\n)"));
+    let text =
+        fs::read_to_string(script).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
+    let list = text
+        .split_once("packages=(\n")
+        .and_then(|(_, rest)| rest.split_once("\n)"));
     let (list, _) = list.unwrap_or_else(|| panic!("{} has no list of packages", script.display()));
-    let words = list.lines().flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace());
+    let words = list.lines().flat_map(|line| {
+        line.split('#')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+    });
     words.map(str::to_owned).collect()
 }
 
 /// The name in a relation such as `libc6:any (>= 2.36)`.
 fn package_name(relation: &str) -> Option<String> {
-    let name = relation.split(['(', '[']).next()?.trim().split(':').next()?;
+    let name = relation
+        .split(['(', '['])
+        .next()?
+        .trim()
+        .split(':')
+        .next()?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 
 fn dpkg(args: &[&str]) -> String {
-    let output = Command::new("dpkg-query").args(args).output().expect("the tests run on Debian");
-    assert!(output.status.success(), "dpkg-query: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("dpkg-query")
+        .args(args)
+        .output()
+        .expect("the tests run on Debian");
+    assert!(
+        output.status.success(),
+        "dpkg-query: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -198,9 +261,15 @@ impl Alternative {
     /// empty line; for each candidate its path, its priority, and what goes with it.
     fn parse(name: &str, text: &str) -> Self {
         let mut lines = text.lines().skip(1);
-        let mut links = vec![(name.to_owned(), PathBuf::from(lines.next().unwrap_or_default()))];
+        let mut links = vec![(
+            name.to_owned(),
+            PathBuf::from(lines.next().unwrap_or_default()),
+        )];
         while let Some(name) = lines.next().filter(|name| !name.is_empty()) {
-            links.push((name.to_owned(), PathBuf::from(lines.next().unwrap_or_default())));
+            links.push((
+                name.to_owned(),
+                PathBuf::from(lines.next().unwrap_or_default()),
+            ));
         }
         let mut candidates = Vec::new();
         while let Some(path) = lines.next().filter(|path| !path.is_empty()) {
@@ -227,11 +296,15 @@ impl FreshDebian<'_> {
         if program.starts_with('/') {
             return self.has_file(Path::new(program));
         }
-        PROGRAMS.iter().any(|dir| self.has_file(&Path::new(dir).join(program)))
+        PROGRAMS
+            .iter()
+            .any(|dir| self.has_file(&Path::new(dir).join(program)))
     }
 
     fn has_file(&self, path: &Path) -> bool {
-        let real = path.parent().and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
+        let real = path
+            .parent()
+            .and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
         real.is_some_and(|real| self.files.contains(&real))
             || self
                 .chosen_alternatives()
@@ -249,7 +322,11 @@ impl FreshDebian<'_> {
                     .is_some_and(|path| self.files.contains(&path))
             });
             let behind = chosen.map(Vec::as_slice).unwrap_or_default();
-            alternative.links.iter().zip(behind).map(|((name, link), target)| (name, link, target))
+            alternative
+                .links
+                .iter()
+                .zip(behind)
+                .map(|((name, link), target)| (name, link, target))
         })
     }
 
@@ -261,7 +338,9 @@ impl FreshDebian<'_> {
         for path in &self.files {
             let target = below(root, path);
             // Machines leave out documentation, and directories may be links to others.
-            let Ok(meta) = path.symlink_metadata() else { continue };
+            let Ok(meta) = path.symlink_metadata() else {
+                continue;
+            };
             make_parent(&target)?;
             if meta.is_symlink() {
                 symlink(path.read_link()?, &target)?;
@@ -273,11 +352,15 @@ impl FreshDebian<'_> {
             }
         }
         let alternatives = root.join("etc/alternatives");
-        for (name, link, target) in
-            self.chosen_alternatives().filter(|(_, _, target)| !target.as_os_str().is_empty())
+        for (name, link, target) in self
+            .chosen_alternatives()
+            .filter(|(_, _, target)| !target.as_os_str().is_empty())
         {
             link_once(target, &alternatives.join(name))?;
-            link_once(&Path::new("/etc/alternatives").join(name), &below(root, link))?;
+            link_once(
+                &Path::new("/etc/alternatives").join(name),
+                &below(root, link),
+            )?;
         }
         // Made by the scripts of packages.
         for file in ["/etc/passwd", "/etc/group"] {
@@ -312,7 +395,18 @@ fn link_once(target: &Path, link: &Path) -> io::Result<()> {
 #[must_use]
 pub fn enter(root: &Path, dirs: &[&Path], program: &Path) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", ENTER, "sh"]).arg(root).args(dirs);
+    command
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            ENTER,
+            "sh",
+        ])
+        .arg(root)
+        .args(dirs);
     command.arg("--").arg(program);
     command.env_clear().env("PATH", PROGRAMS.join(":"));
     command

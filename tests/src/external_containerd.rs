@@ -45,7 +45,12 @@ impl ExternalContainerd {
         let log = state.join("containerd.log");
         fs::write(&config, text).expect("the scratch directory can be written");
         let child = spawn(&config, &log);
-        let started = Self { child, config, log, socket: socket.to_owned() };
+        let started = Self {
+            child,
+            config,
+            log,
+            socket: socket.to_owned(),
+        };
         started.wait();
         started
     }
@@ -83,7 +88,10 @@ impl ExternalContainerd {
     }
 
     fn wait(&self) {
-        assert!(eventually(START, || self.socket.exists()), "containerd does not listen after {START:?}");
+        assert!(
+            eventually(START, || self.socket.exists()),
+            "containerd does not listen after {START:?}"
+        );
     }
 }
 

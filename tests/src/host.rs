@@ -44,7 +44,9 @@ pub fn random_name() -> String {
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut source = fs::File::open("/dev/urandom").expect("every Linux has /dev/urandom");
-    source.read_exact(&mut bytes).expect("/dev/urandom never ends");
+    source
+        .read_exact(&mut bytes)
+        .expect("/dev/urandom never ends");
     bytes
 }
 
@@ -57,7 +59,8 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
+        let listener =
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
         let port = listener.local_addr().expect("it listens").port();
         if GIVEN.lock().insert(port) {
             return port;
@@ -87,7 +90,9 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
 #[must_use]
 pub fn number(variable: &str, default: usize) -> usize {
     match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text:?}")),
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} is no number: {text:?}")),
         Err(_) => default,
     }
 }
@@ -99,9 +104,13 @@ pub fn number(variable: &str, default: usize) -> usize {
 #[must_use]
 pub fn block_device() -> String {
     let names = fs::read_dir("/sys/block").expect("the kernel lists its block devices");
-    let mut names: Vec<_> = names.map(|entry| entry.expect("it can be read").file_name()).collect();
+    let mut names: Vec<_> = names
+        .map(|entry| entry.expect("it can be read").file_name())
+        .collect();
     names.sort();
     let mut devices = names.iter().map(|name| Path::new("/dev").join(name));
-    let device = devices.rfind(|path| path.exists()).expect("there is a block device");
+    let device = devices
+        .rfind(|path| path.exists())
+        .expect("there is a block device");
     device.to_str().expect("it is ASCII").to_owned()
 }

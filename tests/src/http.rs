@@ -24,7 +24,10 @@ impl Response {
     /// The first header field of this name (in lower case).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The body as text; bytes that are no UTF-8 are replaced.
@@ -63,7 +66,13 @@ pub fn delete_unix(socket: &Path, path: &str) -> io::Result<Response> {
 /// # Errors
 /// As [`get`].
 pub fn post_unix(socket: &Path, path: &str, json: &str) -> io::Result<Response> {
-    over_unix(socket, "POST", path, &[("Content-Type", "application/json")], json.as_bytes())
+    over_unix(
+        socket,
+        "POST",
+        path,
+        &[("Content-Type", "application/json")],
+        json.as_bytes(),
+    )
 }
 
 fn over_unix(
@@ -125,7 +134,10 @@ fn exchange(
 /// The length of the head of a message, its blank line included, once that has arrived.
 #[must_use]
 pub fn head_length(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
+    bytes
+        .windows(4)
+        .position(|window| window == b"\r\n\r\n")
+        .map(|at| at + 4)
 }
 
 fn parse(answer: &[u8], bodiless: bool) -> Option<Response> {
@@ -137,12 +149,19 @@ fn parse(answer: &[u8], bodiless: bool) -> Option<Response> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let mut response = Response { status, headers, body: Vec::new() };
+    let mut response = Response {
+        status,
+        headers,
+        body: Vec::new(),
+    };
     let rest = &answer[length..];
     if bodiless {
         return Some(response);
     }
-    response.body = if response.header("transfer-encoding").is_some_and(|value| value.contains("chunked")) {
+    response.body = if response
+        .header("transfer-encoding")
+        .is_some_and(|value| value.contains("chunked"))
+    {
         unchunk(rest)?
     } else if let Some(length) = response.header("content-length") {
         rest.get(..length.parse().ok()?)?.to_vec()
@@ -156,7 +175,11 @@ fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let line = rest.windows(2).position(|window| window == b"\r\n")?;
-        let size = std::str::from_utf8(&rest[..line]).ok()?.split(';').next()?.trim();
+        let size = std::str::from_utf8(&rest[..line])
+            .ok()?
+            .split(';')
+            .next()?
+            .trim();
         let size = usize::from_str_radix(size, 16).ok()?;
         rest = &rest[line + 2..];
         if size == 0 {

@@ -105,7 +105,10 @@ pub fn digest(bytes: &[u8]) -> String {
 pub fn busybox() -> ImageBuilder {
     ImageBuilder::new()
         .layer(busybox_layer())
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
         .cmd(&["sh"])
 }
 
@@ -133,7 +136,10 @@ pub fn random_layer(size: usize, seed: u64) -> Layer {
         bytes.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
     }
     bytes.truncate(size);
-    LayerBuilder::default().dir("random", 0o755).file(&format!("random/{seed:016x}"), bytes, 0o644).build()
+    LayerBuilder::default()
+        .dir("random", 0o755)
+        .file(&format!("random/{seed:016x}"), bytes, 0o644)
+        .build()
 }
 
 // === impl Blob ===
@@ -142,7 +148,11 @@ impl Blob {
     /// A blob of `bytes`.
     #[must_use]
     pub fn new(media_type: &str, bytes: Vec<u8>) -> Self {
-        Self { media_type: media_type.to_owned(), digest: digest(&bytes), bytes }
+        Self {
+            media_type: media_type.to_owned(),
+            digest: digest(&bytes),
+            bytes,
+        }
     }
 
     /// The descriptor that a manifest or an index holds for it.
@@ -192,7 +202,13 @@ impl LayerBuilder {
     /// Adds any entry.
     #[must_use]
     pub fn entry(mut self, path: &str, mode: u32, uid: u32, gid: u32, kind: TarEntryKind) -> Self {
-        self.entries.push(TarEntry { path: path.to_owned(), mode, uid, gid, kind });
+        self.entries.push(TarEntry {
+            path: path.to_owned(),
+            mode,
+            uid,
+            gid,
+            kind,
+        });
         self
     }
 
@@ -200,16 +216,26 @@ impl LayerBuilder {
     #[must_use]
     pub fn build(&self) -> Layer {
         let tar = ustar::archive(&self.entries);
-        let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::fast());
+        let mut gzip = GzBuilder::new()
+            .mtime(0)
+            .write(Vec::new(), Compression::fast());
         let written = gzip.write_all(&tar).and_then(|()| gzip.finish());
-        Layer { bytes: written.expect("a vector takes every write"), diff_id: digest(&tar), gzip: true }
+        Layer {
+            bytes: written.expect("a vector takes every write"),
+            diff_id: digest(&tar),
+            gzip: true,
+        }
     }
 
     /// The layer as a plain archive.
     #[must_use]
     pub fn build_uncompressed(&self) -> Layer {
         let tar = ustar::archive(&self.entries);
-        Layer { diff_id: digest(&tar), bytes: tar, gzip: false }
+        Layer {
+            diff_id: digest(&tar),
+            bytes: tar,
+            gzip: false,
+        }
     }
 }
 
@@ -319,8 +345,11 @@ impl ImageBuilder {
     pub fn build(&self) -> Image {
         let platform = json!({ "architecture": self.architecture, "os": "linux" });
         let diff_ids: Vec<_> = self.layers.iter().map(|layer| &layer.diff_id).collect();
-        let history: Vec<_> =
-            self.layers.iter().map(|_| json!({ "created_by": "switchyard tests" })).collect();
+        let history: Vec<_> = self
+            .layers
+            .iter()
+            .map(|_| json!({ "created_by": "switchyard tests" }))
+            .collect();
         let config = json!({
             "architecture": self.architecture, "os": "linux", "created": "2026-01-01T00:00:00Z", "config": self.config,
             "rootfs": { "type": "layers", "diff_ids": diff_ids }, "history": history,
@@ -336,7 +365,12 @@ impl ImageBuilder {
             "layers": layers.iter().map(Blob::descriptor).collect::<Vec<_>>(),
         });
         let manifest = Blob::new(self.family.manifest(), to_bytes(&manifest));
-        Image { config, layers, manifest, platform }
+        Image {
+            config,
+            layers,
+            manifest,
+            platform,
+        }
     }
 }
 
@@ -354,8 +388,12 @@ impl Index {
                 descriptor
             })
             .collect();
-        let index = json!({ "schemaVersion": 2, "mediaType": family.index(), "manifests": manifests });
-        Self { images, manifest: Blob::new(family.index(), to_bytes(&index)) }
+        let index =
+            json!({ "schemaVersion": 2, "mediaType": family.index(), "manifests": manifests });
+        Self {
+            images,
+            manifest: Blob::new(family.index(), to_bytes(&index)),
+        }
     }
 }
 
@@ -396,13 +434,17 @@ impl Family {
 fn build_busybox_layer() -> Layer {
     let path = prereq::require_static_busybox();
     let binary = std::fs::read(&path).expect("busybox was just found, so it can be read");
-    let list = Command::new(&path).arg("--list").output().expect("busybox was just found, so it runs");
+    let list = Command::new(&path)
+        .arg("--list")
+        .output()
+        .expect("busybox was just found, so it runs");
     let applets = String::from_utf8(list.stdout).expect("the names of applets are ASCII");
 
     let mut layer = LayerBuilder::default();
-    for dir in
-        ["bin", "dev", "etc", "home", "proc", "root", "run", "sys", "usr", "usr/bin", "usr/sbin", "var"]
-    {
+    for dir in [
+        "bin", "dev", "etc", "home", "proc", "root", "run", "sys", "usr", "usr/bin", "usr/sbin",
+        "var",
+    ] {
         layer = layer.dir(dir, 0o755);
     }
     layer = layer

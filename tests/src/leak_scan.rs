@@ -47,7 +47,11 @@ impl LeakScan {
             if disks.contains(&mount.point) {
                 continue;
             }
-            let what = if mount.kind == "nsfs" { "pinned namespace" } else { "mount" };
+            let what = if mount.kind == "nsfs" {
+                "pinned namespace"
+            } else {
+                "mount"
+            };
             findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
         }
         findings.extend(network::in_use(&[root.network(), root.bridge()]));
@@ -69,8 +73,11 @@ impl LeakScan {
             }
         }
         for id in ids {
-            findings
-                .extend(cgroups::named(id).iter().map(|group| format!("control group {}", group.display())));
+            findings.extend(
+                cgroups::named(id)
+                    .iter()
+                    .map(|group| format!("control group {}", group.display())),
+            );
         }
         for dir in runtimes::state_dirs_of(root.path()) {
             findings.push(format!("runtime state {}", dir.display()));
@@ -96,18 +103,30 @@ impl LeakScan {
     /// When something was found; the message lists it.
     #[track_caller]
     pub fn assert_clean(&self) {
-        assert!(self.findings.is_empty(), "left behind:\n  {}", self.findings.join("\n  "));
+        assert!(
+            self.findings.is_empty(),
+            "left behind:\n  {}",
+            self.findings.join("\n  ")
+        );
     }
 
     /// The findings of this scan that `before` does not have.
     #[must_use]
     pub fn new_since(&self, before: &Self) -> Vec<String> {
-        self.findings.iter().filter(|finding| !before.findings.contains(finding)).cloned().collect()
+        self.findings
+            .iter()
+            .filter(|finding| !before.findings.contains(finding))
+            .cloned()
+            .collect()
     }
 }
 
 fn is_shim(process: &Process) -> bool {
-    process.command.split(' ').next().is_some_and(|name| name.contains("containerd-shim"))
+    process
+        .command
+        .split(' ')
+        .next()
+        .is_some_and(|name| name.contains("containerd-shim"))
 }
 
 /// Lists the objects that containerd holds for pods and for operations in progress; a line with the error if
@@ -128,8 +147,15 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
         for snapshot in store.snapshots().await? {
             // Committed snapshots belong to images.
             if snapshot.kind() != Kind::Committed {
-                let words = [snapshot.name.as_str(), &snapshot.parent, &format!("{:?}", snapshot.kind())];
-                let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+                let words = [
+                    snapshot.name.as_str(),
+                    &snapshot.parent,
+                    &format!("{:?}", snapshot.kind()),
+                ];
+                let words = words
+                    .into_iter()
+                    .filter(|word| !word.is_empty())
+                    .collect::<Vec<_>>();
                 findings.push(format!("snapshot {}", words.join(" ")));
             }
         }
@@ -184,7 +210,10 @@ async fn all_stored(store: Store) -> Result<Vec<String>, Status> {
     for (what, names) in [
         ("image", store.images().await?),
         ("blob", store.blobs().await?),
-        ("snapshot", committed.map(|snapshot| snapshot.name).collect()),
+        (
+            "snapshot",
+            committed.map(|snapshot| snapshot.name).collect(),
+        ),
     ] {
         found.extend(names.into_iter().map(|name| format!("{what} {name}")));
     }
@@ -198,10 +227,15 @@ async fn all_stored(store: Store) -> Result<Vec<String>, Status> {
 /// When containerd cannot be asked.
 #[must_use]
 pub fn labelled_snapshots(socket: &Path, namespace: &str, label: &str) -> Vec<String> {
-    let snapshots = store::ask(socket, namespace, async |store: Store| store.snapshots().await);
+    let snapshots = store::ask(socket, namespace, async |store: Store| {
+        store.snapshots().await
+    });
     let mut snapshots = snapshots.expect("containerd can be asked");
     snapshots.retain(|snapshot| snapshot.labels.contains_key(label));
-    snapshots.into_iter().map(|snapshot| snapshot.name).collect()
+    snapshots
+        .into_iter()
+        .map(|snapshot| snapshot.name)
+        .collect()
 }
 
 /// Deletes the object of a container, whose task runs on.
@@ -209,7 +243,9 @@ pub fn labelled_snapshots(socket: &Path, namespace: &str, label: &str) -> Vec<St
 /// # Panics
 /// When containerd refuses it.
 pub fn lose_container(socket: &Path, namespace: &str, id: &str) {
-    let lost = store::ask(socket, namespace, async |store: Store| store.delete_container(id).await);
+    let lost = store::ask(socket, namespace, async |store: Store| {
+        store.delete_container(id).await
+    });
     lost.expect("containerd deletes it");
 }
 
@@ -228,8 +264,9 @@ pub fn orphaned_content(socket: &Path, namespace: &str) -> Vec<String> {
 #[must_use]
 pub fn leaked_files(dir: &Path) -> Vec<String> {
     let mounts = mounts::below(dir).into_iter();
-    let mut findings: Vec<_> =
-        mounts.map(|mount| format!("mount {} ({})", mount.point.display(), mount.kind)).collect();
+    let mut findings: Vec<_> = mounts
+        .map(|mount| format!("mount {} ({})", mount.point.display(), mount.kind))
+        .collect();
     collect_leaked_files(dir, &mut findings);
     findings
 }
@@ -238,7 +275,9 @@ pub fn leaked_files(dir: &Path) -> Vec<String> {
 /// directories, files of sandboxes and logs, unfinished downloads, named volumes. File systems of tests are left out: they
 /// may hang.
 fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
-    let of_tests = mounts::below(dir).into_iter().filter(|mount| mount.kind == "fuse");
+    let of_tests = mounts::below(dir)
+        .into_iter()
+        .filter(|mount| mount.kind == "fuse");
     let of_tests: Vec<PathBuf> = of_tests.map(|mount| mount.point).collect();
     // Not by recursion: another test may have a tree of thousands of levels just now.
     let mut dirs = vec![dir.to_owned()];
@@ -246,7 +285,9 @@ fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let path = entry.path();
             // The entry was removed meanwhile.
-            let Ok(kind) = entry.file_type() else { continue };
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
             let name = entry.file_name().to_string_lossy().into_owned();
             let parent = dir.file_name().unwrap_or_default().to_string_lossy();
             if kind.is_fifo() {
@@ -275,7 +316,9 @@ fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
 fn volumes(dir: &Path) -> Vec<String> {
     let owners = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = owners.flat_map(|owner| fs::read_dir(owner.path()).into_iter().flatten().flatten());
-    named.map(|volume| format!("volume {}", volume.path().display())).collect()
+    named
+        .map(|volume| format!("volume {}", volume.path().display()))
+        .collect()
 }
 
 fn is_id(name: &str) -> bool {

@@ -49,7 +49,8 @@ impl TestNetwork {
     pub fn of_gateway(digits: &str, dir: &Path) -> Self {
         let network = Self::with_names(gateway_bridge(digits), gateway_bridge(digits), dir);
         fs::create_dir_all(dir).expect("the directory of a test can be written");
-        fs::write(dir.join(SUBNET_FILE), network.address_prefix()).expect("the directory was just made");
+        fs::write(dir.join(SUBNET_FILE), network.address_prefix())
+            .expect("the directory was just made");
         network
     }
 
@@ -67,7 +68,13 @@ impl TestNetwork {
             let lock = format!("switchyard-tests-subnet-{}-{}", subnet[1], subnet[2]);
             let address = SocketAddr::from_abstract_name(lock).expect("the name is short");
             if let Ok(reservation) = UnixListener::bind_addr(&address) {
-                return Self { name, bridge, subnet, data_dir: dir.join("ipam"), _reservation: reservation };
+                return Self {
+                    name,
+                    bridge,
+                    subnet,
+                    data_dir: dir.join("ipam"),
+                    _reservation: reservation,
+                };
             }
         }
         panic!("no free subnet in 10.200.0.0 to 10.250.255.0");
@@ -143,21 +150,39 @@ impl TestNetwork {
     }
 
     fn collect_in_use(&self, v4: &PacketRules, v6: &PacketRules, found: &mut Vec<String>) {
-        for entry in fs::read_dir(self.data_dir.join(self.name())).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(self.data_dir.join(self.name()))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let file = entry.file_name().to_string_lossy().into_owned();
             if file != "lock" && !file.starts_with("last_reserved_ip") {
                 let holder = fs::read_to_string(entry.path()).unwrap_or_default();
-                found.push(format!("address {file} leased to {}", holder.lines().next().unwrap_or_default()));
+                found.push(format!(
+                    "address {file} leased to {}",
+                    holder.lines().next().unwrap_or_default()
+                ));
             }
         }
         let ports = Path::new("/sys/class/net").join(self.bridge()).join("brif");
         for entry in fs::read_dir(ports).into_iter().flatten().flatten() {
-            found.push(format!("interface {} at {}", entry.file_name().to_string_lossy(), self.bridge()));
+            found.push(format!(
+                "interface {} at {}",
+                entry.file_name().to_string_lossy(),
+                self.bridge()
+            ));
         }
         let prefix = self.address_prefix();
         let passes = v4.accepting(&prefix);
-        found.extend(v4.marked(self.name()).chain(passes).map(|rule| format!("iptables rule {rule}")));
-        found.extend(v6.marked(self.name()).map(|rule| format!("ip6tables rule {rule}")));
+        found.extend(
+            v4.marked(self.name())
+                .chain(passes)
+                .map(|rule| format!("iptables rule {rule}")),
+        );
+        found.extend(
+            v6.marked(self.name())
+                .map(|rule| format!("ip6tables rule {rule}")),
+        );
     }
 
     /// The common prefix of all its addresses.
@@ -176,10 +201,17 @@ impl TestNetwork {
 #[must_use]
 pub fn clear(path: &Path, digits: &str) -> Vec<String> {
     let mut left = clear_network(&name(digits), &bridge(digits));
-    left.extend(clear_network(&gateway_bridge(digits), &gateway_bridge(digits)));
+    left.extend(clear_network(
+        &gateway_bridge(digits),
+        &gateway_bridge(digits),
+    ));
     if let Ok(beginning) = fs::read_to_string(path.join(GATEWAY_DIR).join(SUBNET_FILE)) {
         clear_forward_rules(&beginning);
-        left.extend(forward_rules(&beginning).into_iter().map(|rule| format!("iptables rule {rule}")));
+        left.extend(
+            forward_rules(&beginning)
+                .into_iter()
+                .map(|rule| format!("iptables rule {rule}")),
+        );
     }
     left
 }
@@ -188,7 +220,11 @@ fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     let mut left = Vec::new();
     let device = Path::new("/sys/class/net").join(bridge);
     if device.exists() {
-        for port in fs::read_dir(device.join("brif")).into_iter().flatten().flatten() {
+        for port in fs::read_dir(device.join("brif"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             delete_link(&port.file_name().to_string_lossy());
         }
         delete_link(bridge);
@@ -198,7 +234,11 @@ fn clear_network(name: &str, bridge: &str) -> Vec<String> {
     }
     for program in ["iptables", "ip6tables"] {
         clear_rules(program, name);
-        left.extend(rules(program, name).into_iter().map(|rule| format!("{program} rule {rule}")));
+        left.extend(
+            rules(program, name)
+                .into_iter()
+                .map(|rule| format!("{program} rule {rule}")),
+        );
     }
     left
 }
@@ -238,13 +278,23 @@ impl PacketRules {
     fn read(program: &str) -> Self {
         let save = prereq::require(&format!("{program}-save"), "iptables");
         let output = Command::new(save).stderr(Stdio::null()).output();
-        let text =
-            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let text = output
+            .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+            .unwrap_or_default();
         let table = |name: &str| {
-            let lines = text.lines().skip_while(|line| *line != name).take_while(|line| *line != "COMMIT");
-            lines.filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
+            let lines = text
+                .lines()
+                .skip_while(|line| *line != name)
+                .take_while(|line| *line != "COMMIT");
+            lines
+                .filter(|line| line.starts_with("-A "))
+                .map(str::to_owned)
+                .collect()
         };
-        Self { nat: table("*nat"), filter: table("*filter") }
+        Self {
+            nat: table("*nat"),
+            filter: table("*filter"),
+        }
     }
 
     /// The rules of the nat table that the plugins marked with the network's name.
@@ -255,18 +305,26 @@ impl PacketRules {
     /// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
     fn accepting(&self, beginning: &str) -> impl Iterator<Item = &String> {
         let address = format!(" {beginning}");
-        self.filter.iter().filter(move |rule| rule.starts_with("-A CNI-") && rule.contains(&address))
+        self.filter
+            .iter()
+            .filter(move |rule| rule.starts_with("-A CNI-") && rule.contains(&address))
     }
 }
 
 fn forward_rules(beginning: &str) -> Vec<String> {
-    PacketRules::read("iptables").accepting(beginning).cloned().collect()
+    PacketRules::read("iptables")
+        .accepting(beginning)
+        .cloned()
+        .collect()
 }
 
 fn clear_forward_rules(beginning: &str) {
     let rules = forward_rules(beginning);
     if !rules.is_empty() {
-        let deletions: String = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1) + "\n").collect();
+        let deletions: String = rules
+            .iter()
+            .map(|rule| rule.replacen("-A ", "-D ", 1) + "\n")
+            .collect();
         restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));
     }
 }
@@ -274,11 +332,17 @@ fn clear_forward_rules(beginning: &str) {
 fn delete_link(link: &str) {
     // A veth is removed with its namespace, possibly at this moment; remaining ones are reported below.
     let ip = prereq::require("ip", "iproute2");
-    let _ = Command::new(ip).args(["link", "delete", link]).stderr(Stdio::null()).status();
+    let _ = Command::new(ip)
+        .args(["link", "delete", link])
+        .stderr(Stdio::null())
+        .status();
 }
 
 fn rules(program: &str, network: &str) -> Vec<String> {
-    PacketRules::read(program).marked(network).cloned().collect()
+    PacketRules::read(program)
+        .marked(network)
+        .cloned()
+        .collect()
 }
 
 /// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
@@ -291,7 +355,9 @@ pub fn port_rules(port: u16) -> Vec<String> {
     let port = port.to_string();
     let mut rules = PacketRules::read("iptables").nat;
     rules.retain(|rule| {
-        let listed = rule.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+        let listed = rule
+            .split_once("--dports ")
+            .map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
         rule.starts_with("-A CNI-HOSTPORT-DNAT ")
             && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
     });
@@ -313,8 +379,16 @@ fn clear_rules(program: &str, network: &str) {
             script.push_str(&rule.replacen("-A ", "-D ", 1));
             script.push('\n');
         }
-        let target = rule.split(" -j ").last().and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-        chains.extend([source, target].into_iter().filter(|chain| is_own_chain(chain)));
+        let target = rule
+            .split(" -j ")
+            .last()
+            .and_then(|rest| rest.split(' ').next())
+            .unwrap_or_default();
+        chains.extend(
+            [source, target]
+                .into_iter()
+                .filter(|chain| is_own_chain(chain)),
+        );
     }
     chains.sort_unstable();
     chains.dedup();

@@ -93,11 +93,18 @@ impl TestNode {
         let root = PrivateRoot::new();
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = ExternalContainerd::start(&root, &socket);
-        let mut config: toml::Table = extra_toml.parse().expect("the configuration of a test is TOML");
-        let section = config.entry("containerd").or_insert_with(|| toml::Table::new().into());
+        let mut config: toml::Table = extra_toml
+            .parse()
+            .expect("the configuration of a test is TOML");
+        let section = config
+            .entry("containerd")
+            .or_insert_with(|| toml::Table::new().into());
         let section = section.as_table_mut().expect("it is a section");
         section.insert("mode".to_owned(), "external".into());
-        section.insert("address".to_owned(), socket.to_str().expect("the path is ASCII").into());
+        section.insert(
+            "address".to_owned(),
+            socket.to_str().expect("the path is ASCII").into(),
+        );
         let daemon = Daemon::start(&root, &config.to_string());
         Self::with_daemon(root, daemon, Some(upstream))
     }
@@ -125,7 +132,10 @@ impl TestNode {
         // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
         let cp = crate::prereq::require("cp", "coreutils");
         let copied = Command::new(cp).arg(binary).arg(&copy).status();
-        assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
+        assert!(
+            copied.is_ok_and(|status| status.success()),
+            "the binary cannot be copied"
+        );
         let daemon = Daemon::start(&root, "");
         Self::with_daemon(root, daemon, None)
     }
@@ -146,7 +156,11 @@ impl TestNode {
     #[track_caller]
     pub fn output(&self, words: &[&str]) -> String {
         let done = self.call(words);
-        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         String::from_utf8(done.stdout).expect("it is text")
     }
 
@@ -154,7 +168,10 @@ impl TestNode {
     #[must_use]
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(crate::daemon::binary());
-        command.args(words).arg("--socket").arg(self.root.run().join("admin.sock"));
+        command
+            .args(words)
+            .arg("--socket")
+            .arg(self.root.run().join("admin.sock"));
         command
     }
 
@@ -185,13 +202,23 @@ impl TestNode {
         // Written by another process: if this one had the file open for writing, a child that another test
         // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
         let install = crate::prereq::require("install", "coreutils");
-        let installed = Command::new(install).arg(&draft).arg(root.path().join("switchyard")).status();
-        assert!(installed.is_ok_and(|status| status.success()), "the script cannot be put there");
+        let installed = Command::new(install)
+            .arg(&draft)
+            .arg(root.path().join("switchyard"))
+            .status();
+        assert!(
+            installed.is_ok_and(|status| status.success()),
+            "the script cannot be put there"
+        );
         let daemon = Daemon::start(&root, "");
         Self::with_daemon(root, daemon, None)
     }
 
-    fn with_daemon(root: PrivateRoot, daemon: Daemon, upstream: Option<ExternalContainerd>) -> Self {
+    fn with_daemon(
+        root: PrivateRoot,
+        daemon: Daemon,
+        upstream: Option<ExternalContainerd>,
+    ) -> Self {
         let registry = Registry::start_behind_proxy(Access::Open);
         registry.push(IMAGE, &busybox().build());
         let daemon = Mutex::new(daemon);
@@ -205,7 +232,9 @@ impl TestNode {
             external_containerd: upstream,
             root,
         };
-        node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
+        node.cri
+            .pull(&node.image(), None)
+            .expect("busybox can be pulled from the registry");
         node
     }
 
@@ -274,7 +303,10 @@ impl TestNode {
                 namespace: "tests".to_owned(),
                 attempt: 0,
             }),
-            log_directory: log_directory.to_str().expect("the path is ASCII").to_owned(),
+            log_directory: log_directory
+                .to_str()
+                .expect("the path is ASCII")
+                .to_owned(),
             linux: Some(cri::LinuxPodSandboxConfig {
                 cgroup_parent: self.root.cgroup_parent(),
                 ..Default::default()
@@ -301,7 +333,11 @@ impl TestNode {
     /// When it does not run.
     #[track_caller]
     #[must_use]
-    pub fn pod_with(&self, name: &str, change: impl FnOnce(&mut cri::PodSandboxConfig)) -> TestPod<'_> {
+    pub fn pod_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut cri::PodSandboxConfig),
+    ) -> TestPod<'_> {
         let mut config = self.pod_config(name);
         change(&mut config);
         self.run(config)
@@ -325,7 +361,10 @@ impl TestNode {
     #[must_use]
     pub fn container(&self, name: &str, words: &[&str]) -> cri::ContainerConfig {
         cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            metadata: Some(cri::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
             image: Some(image_spec(&self.image())),
             command: words.iter().map(|word| (*word).to_owned()).collect(),
             log_path: format!("{name}.log"),
@@ -346,7 +385,11 @@ impl TestNode {
     #[must_use]
     pub fn containerd_pid(&self) -> Pid {
         self.external_containerd().map_or_else(
-            || self.root.managed("containerd").expect("the daemon writes down whom it started"),
+            || {
+                self.root
+                    .managed("containerd")
+                    .expect("the daemon writes down whom it started")
+            },
             |upstream| upstream.pid(),
         )
     }
@@ -357,7 +400,10 @@ impl TestNode {
     /// When the daemon has started none, or it does not run.
     #[track_caller]
     pub fn kill_managed(&self, name: &str) -> Pid {
-        let pid = self.root.managed(name).expect("the daemon writes down whom it started");
+        let pid = self
+            .root
+            .managed(name)
+            .expect("the daemon writes down whom it started");
         kill(pid, Signal::SIGKILL).expect("it runs");
         pid
     }
@@ -386,13 +432,19 @@ impl TestNode {
     /// Removes all images, and fails when content or a snapshot is still stored.
     #[track_caller]
     fn assert_no_orphaned_content(&self) {
-        let Some(socket) = self.root.containerd_socket() else { return };
+        let Some(socket) = self.root.containerd_socket() else {
+            return;
+        };
         let mut left = Vec::new();
         eventually(CLEAR_LIMIT, || {
             left = orphaned_content(&socket, NAMESPACE);
             left.is_empty()
         });
-        assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
+        assert!(
+            left.is_empty(),
+            "stored for no image:\n  {}",
+            left.join("\n  ")
+        );
     }
 
     /// Fails when something is left that carries one of these ids.
@@ -402,7 +454,9 @@ impl TestNode {
     #[track_caller]
     pub fn assert_gone(&self, ids: &[&str]) {
         let mut sweep = self.leak_scan();
-        sweep.findings.retain(|finding| ids.iter().any(|id| finding.contains(id)));
+        sweep
+            .findings
+            .retain(|finding| ids.iter().any(|id| finding.contains(id)));
         sweep.assert_clean();
     }
 }

@@ -8,8 +8,15 @@ use std::path::{Path, PathBuf};
 const SYSTEM_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// The plugins that the tests' networks use.
-const CNI_PLUGINS: [&str; 7] =
-    ["bridge", "host-local", "loopback", "portmap", "firewall", "bandwidth", "tuning"];
+const CNI_PLUGINS: [&str; 7] = [
+    "bridge",
+    "host-local",
+    "loopback",
+    "portmap",
+    "firewall",
+    "bandwidth",
+    "tuning",
+];
 
 /// Directory of the CNI plugins in Debian's package.
 pub const CNI_BIN_DIR: &str = "/usr/lib/cni";
@@ -33,7 +40,11 @@ pub fn require(program: &str, debian_package: &str) -> PathBuf {
 /// When it is missing; the message names `debian_package`.
 #[track_caller]
 pub fn require_file(path: &Path, debian_package: &str) {
-    assert!(path.exists(), "{} is missing: run `apt-get install {debian_package}`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run `apt-get install {debian_package}`",
+        path.display()
+    );
 }
 
 /// Fails unless everything that runs real containers is installed, and the test runs as root.
@@ -59,7 +70,10 @@ pub fn require_all() {
         let _ = require(program, package);
     }
     for plugin in CNI_PLUGINS {
-        require_file(&Path::new(CNI_BIN_DIR).join(plugin), "containernetworking-plugins");
+        require_file(
+            &Path::new(CNI_BIN_DIR).join(plugin),
+            "containernetworking-plugins",
+        );
     }
     let _ = require_static_busybox();
 }
@@ -74,7 +88,10 @@ pub fn require_static_busybox() -> PathBuf {
     let path = require("busybox", "busybox-static");
     let bytes = std::fs::read(&path).expect("busybox was found, so it can be read");
     assert!(
-        !bytes.windows(8).take(4096).any(|window| window == b"/ld-linu" || window == b"/ld-musl"),
+        !bytes
+            .windows(8)
+            .take(4096)
+            .any(|window| window == b"/ld-linu" || window == b"/ld-musl"),
         "{} is linked dynamically: run `apt-get install busybox-static`",
         path.display()
     );
@@ -83,7 +100,11 @@ pub fn require_static_busybox() -> PathBuf {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).chain(SYSTEM_DIRS.iter().map(PathBuf::from)).map(|dir| dir.join(program)).find(
-        |file| file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0),
-    )
+    env::split_paths(&path)
+        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|file| {
+            file.metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
 }

@@ -22,8 +22,13 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const MINUTE: u64 = 2;
 
 /// The files that are taken over, some of them changed.
-const FILES: [&str; 5] =
-    ["prometheus.yaml", "rules.yaml", "alerts.yaml", "rules.test.yaml", "alerts.test.yaml"];
+const FILES: [&str; 5] = [
+    "prometheus.yaml",
+    "rules.yaml",
+    "alerts.yaml",
+    "rules.test.yaml",
+    "alerts.test.yaml",
+];
 
 /// A running Prometheus; it ends when this is dropped.
 #[derive(Debug)]
@@ -59,7 +64,10 @@ pub struct ScrapedNode<'a> {
 #[must_use]
 pub fn shipped() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    tests.parent().expect("the crate lies in the repository").join("deploy/prometheus")
+    tests
+        .parent()
+        .expect("the crate lies in the repository")
+        .join("deploy/prometheus")
 }
 
 /// Copies the shipped files to `dir` for a node. Times change, and nothing else: a minute of the rules lasts
@@ -69,10 +77,12 @@ pub fn shipped() -> PathBuf {
 /// When a file cannot be copied, or does not have the times that are changed.
 pub fn adapt(dir: &Path, node: &ScrapedNode<'_>) {
     fs::create_dir_all(dir).expect("the directory can be created");
-    let write =
-        |name: &str, text: &str| fs::write(dir.join(name), text).expect("the directory can be written");
+    let write = |name: &str, text: &str| {
+        fs::write(dir.join(name), text).expect("the directory can be written")
+    };
     for name in FILES {
-        let text = fs::read_to_string(shipped().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let text = fs::read_to_string(shipped().join(name))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         let adapted = match name {
             "prometheus.yaml" => with_intervals(&text),
             "rules.yaml" | "alerts.yaml" => with_short_minutes(&text),
@@ -80,8 +90,16 @@ pub fn adapt(dir: &Path, node: &ScrapedNode<'_>) {
         };
         write(name, &adapted);
     }
-    let ScrapedNode { address, authority, token, kubelet } = node;
-    write("nodes.yaml", &format!("- targets: ['{address}']\n  labels:\n    __kubelet: {kubelet}\n"));
+    let ScrapedNode {
+        address,
+        authority,
+        token,
+        kubelet,
+    } = node;
+    write(
+        "nodes.yaml",
+        &format!("- targets: ['{address}']\n  labels:\n    __kubelet: {kubelet}\n"),
+    );
     write("token", token);
     fs::set_permissions(dir.join("token"), Permissions::from_mode(0o600)).expect("it is ours");
     fs::copy(authority, dir.join("ca.crt")).expect("it can be copied");
@@ -95,7 +113,10 @@ fn with_intervals(text: &str) -> String {
         ("scrape_timeout: 10s", "scrape_timeout: 2s"),
         ("evaluation_interval: 15s", "evaluation_interval: 1s"),
     ] {
-        assert!(adapted.contains(shipped), "{shipped} is not in the shipped configuration");
+        assert!(
+            adapted.contains(shipped),
+            "{shipped} is not in the shipped configuration"
+        );
         adapted = adapted.replace(shipped, short);
     }
     adapted
@@ -109,7 +130,9 @@ pub fn with_short_minutes(text: &str) -> String {
     let mut rest = text.as_str();
     while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
         let (before, number) = rest.split_at(at);
-        let length = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+        let length = number
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(number.len());
         let (digits, after) = number.split_at(length);
         adapted.push_str(before);
         let mut following = after.chars();
@@ -142,8 +165,14 @@ impl Prometheus {
         let output = File::create(&log).expect("the directory can be written");
         let errors = output.try_clone().expect("a file can be opened twice");
         let child = Command::new(prereq::require("prometheus", "prometheus"))
-            .arg(format!("--config.file={}", dir.join("prometheus.yaml").display()))
-            .arg(format!("--storage.tsdb.path={}", dir.join("data").display()))
+            .arg(format!(
+                "--config.file={}",
+                dir.join("prometheus.yaml").display()
+            ))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                dir.join("data").display()
+            ))
             .arg("--web.listen-address=127.0.0.1:0")
             .current_dir(dir)
             .stdin(Stdio::null())
@@ -151,7 +180,11 @@ impl Prometheus {
             .stderr(errors)
             .spawn()
             .expect("it was found, so it starts");
-        let mut started = Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), log };
+        let mut started = Self {
+            child,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            log,
+        };
         let up = eventually(START_LIMIT, || {
             started.find_address().is_some_and(|address| {
                 started.address = address;
@@ -179,7 +212,12 @@ impl Prometheus {
         }
         let result = &answer["data"]["result"];
         match answer["data"]["resultType"].as_str() {
-            Some("vector") => Ok(result.as_array().expect("it is a vector").iter().map(sample).collect()),
+            Some("vector") => Ok(result
+                .as_array()
+                .expect("it is a vector")
+                .iter()
+                .map(sample)
+                .collect()),
             other => Err(format!("{expression} is a {other:?}")),
         }
     }
@@ -202,8 +240,17 @@ impl Prometheus {
     #[track_caller]
     pub fn wait_alert(&self, alert: &str, fires: bool, limit: Duration) {
         let as_expected = eventually(limit, || self.firing(alert).is_empty() != fires);
-        let word = if fires { "does not fire" } else { "still fires" };
-        assert!(as_expected, "{alert} {word} after {limit:?}: {:?}\n{}", self.query("ALERTS"), self.log());
+        let word = if fires {
+            "does not fire"
+        } else {
+            "still fires"
+        };
+        assert!(
+            as_expected,
+            "{alert} {word} after {limit:?}: {:?}\n{}",
+            self.query("ALERTS"),
+            self.log()
+        );
     }
 
     /// The end of its log.
@@ -216,7 +263,9 @@ impl Prometheus {
 
     fn find_address(&self) -> Option<SocketAddr> {
         let text = fs::read_to_string(&self.log).ok()?;
-        let line = text.lines().find(|line| line.contains("msg=\"Listening on\""))?;
+        let line = text
+            .lines()
+            .find(|line| line.contains("msg=\"Listening on\""))?;
         line.rsplit_once("address=")?.1.parse().ok()
     }
 }
@@ -229,10 +278,17 @@ impl Drop for Prometheus {
 }
 
 fn sample(element: &Value) -> PromSample {
-    let labels = element["metric"].as_object().expect("an element has labels");
+    let labels = element["metric"]
+        .as_object()
+        .expect("an element has labels");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     PromSample {
-        labels: labels.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
-        value: text(&element["value"][1]).parse().expect("a value is a number"),
+        labels: labels
+            .iter()
+            .map(|(name, value)| (name.clone(), text(value)))
+            .collect(),
+        value: text(&element["value"][1])
+            .parse()
+            .expect("a value is a number"),
     }
 }

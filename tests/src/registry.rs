@@ -37,7 +37,8 @@ impl Registry {
         for _ in 0..PORT_TRIES {
             let address = free_address();
             let config = write_config(scratch.path(), address);
-            let log = File::create(scratch.path().join("log")).expect("the scratch directory can be written");
+            let log = File::create(scratch.path().join("log"))
+                .expect("the scratch directory can be written");
             let errors = log.try_clone().expect("a file can be opened twice");
             let mut child = Command::new(&program)
                 .args(["serve", &config])
@@ -51,7 +52,12 @@ impl Registry {
             });
             // An exit means that the port was taken meanwhile, and that another process answers.
             if up && child.try_wait().is_ok_and(|status| status.is_none()) {
-                return Self { child, address, proxy: None, scratch };
+                return Self {
+                    child,
+                    address,
+                    proxy: None,
+                    scratch,
+                };
             }
             end(&mut child);
         }
@@ -74,7 +80,9 @@ impl Registry {
     /// The address that a runtime pulls from: the proxy's, if there is one.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.proxy.as_ref().map_or(self.address, RegistryProxy::address)
+        self.proxy
+            .as_ref()
+            .map_or(self.address, RegistryProxy::address)
     }
 
     /// The address of the registry itself, without the proxy.
@@ -89,7 +97,9 @@ impl Registry {
     /// When the registry was started without one.
     #[must_use]
     pub fn proxy(&self) -> &RegistryProxy {
-        self.proxy.as_ref().expect("this registry was started without a gate")
+        self.proxy
+            .as_ref()
+            .expect("this registry was started without a gate")
     }
 
     /// The reference to pull `name` (`repository:tag` or `repository@digest`) by.
@@ -104,7 +114,9 @@ impl Registry {
     /// # Panics
     /// When the registry refuses it.
     pub fn push(&self, name: &str, image: &Image) -> String {
-        let (repository, tag) = name.rsplit_once(':').expect("an image is pushed as repository:tag");
+        let (repository, tag) = name
+            .rsplit_once(':')
+            .expect("an image is pushed as repository:tag");
         self.push_parts(repository, image);
         self.put_manifest(repository, tag, &image.manifest)
     }
@@ -114,7 +126,9 @@ impl Registry {
     /// # Panics
     /// When the registry refuses it.
     pub fn push_index(&self, name: &str, index: &Index) -> String {
-        let (repository, tag) = name.rsplit_once(':').expect("an index is pushed as repository:tag");
+        let (repository, tag) = name
+            .rsplit_once(':')
+            .expect("an index is pushed as repository:tag");
         for image in &index.images {
             self.push_parts(repository, image);
             self.put_manifest(repository, &image.manifest.digest, &image.manifest);
@@ -131,14 +145,37 @@ impl Registry {
         if self.request("HEAD", &path, &[], &[]).status == 200 {
             return;
         }
-        let started = self.request("POST", &format!("/v2/{repository}/blobs/uploads/"), &[], &[]);
-        assert_eq!(started.status, 202, "upload to {repository}: {}", started.text());
-        let location = started.header("location").expect("an upload that was begun has a location");
+        let started = self.request(
+            "POST",
+            &format!("/v2/{repository}/blobs/uploads/"),
+            &[],
+            &[],
+        );
+        assert_eq!(
+            started.status,
+            202,
+            "upload to {repository}: {}",
+            started.text()
+        );
+        let location = started
+            .header("location")
+            .expect("an upload that was begun has a location");
         let location = &location[location.find("/v2/").expect("the location is below /v2/")..];
         let separator = if location.contains('?') { '&' } else { '?' };
         let target = format!("{location}{separator}digest={}", blob.digest);
-        let done = self.request("PUT", &target, &[("Content-Type", "application/octet-stream")], &blob.bytes);
-        assert_eq!(done.status, 201, "upload of {} to {repository}: {}", blob.digest, done.text());
+        let done = self.request(
+            "PUT",
+            &target,
+            &[("Content-Type", "application/octet-stream")],
+            &blob.bytes,
+        );
+        assert_eq!(
+            done.status,
+            201,
+            "upload of {} to {repository}: {}",
+            blob.digest,
+            done.text()
+        );
     }
 
     /// Uploads a manifest or an index under a tag or its own digest. Returns its digest.
@@ -147,8 +184,18 @@ impl Registry {
     /// When the registry refuses it.
     pub fn put_manifest(&self, repository: &str, reference: &str, manifest: &Blob) -> String {
         let path = format!("/v2/{repository}/manifests/{reference}");
-        let answer = self.request("PUT", &path, &[("Content-Type", &manifest.media_type)], &manifest.bytes);
-        assert_eq!(answer.status, 201, "manifest {repository}:{reference}: {}", answer.text());
+        let answer = self.request(
+            "PUT",
+            &path,
+            &[("Content-Type", &manifest.media_type)],
+            &manifest.bytes,
+        );
+        assert_eq!(
+            answer.status,
+            201,
+            "manifest {repository}:{reference}: {}",
+            answer.text()
+        );
         image::digest(&manifest.bytes)
     }
 
@@ -173,7 +220,13 @@ impl Registry {
         }
     }
 
-    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> http::Response {
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> http::Response {
         http::request(self.address, method, path, headers, body).unwrap_or_else(|error| {
             let log = fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default();
             panic!("{method} {path}: {error}; the registry's log:\n{log}")
@@ -208,7 +261,9 @@ fn write_config(dir: &Path, address: SocketAddr) -> String {
 /// A port that was free a moment ago: the registry cannot choose a port itself and report it.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address")
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
 }
 
 fn is_registry(address: SocketAddr) -> bool {

@@ -94,8 +94,11 @@ impl RegistryProxy {
     /// When loopback has no free port.
     #[must_use]
     pub fn start(upstream: SocketAddr, access: Access) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
         let shared = Arc::new(ProxyServer {
             upstream,
             address,
@@ -115,7 +118,11 @@ impl RegistryProxy {
                 thread::spawn(move || serving.serve(stream));
             }
         });
-        Self { address, shared, acceptor: Some(acceptor) }
+        Self {
+            address,
+            shared,
+            acceptor: Some(acceptor),
+        }
     }
 
     /// Returns the address at which it listens.
@@ -139,7 +146,12 @@ impl RegistryProxy {
     /// Returns the number of requests so far that contain `part`.
     #[must_use]
     pub fn count(&self, part: &str) -> usize {
-        self.shared.lock().requests.iter().filter(|request| request.contains(part)).count()
+        self.shared
+            .lock()
+            .requests
+            .iter()
+            .filter(|request| request.contains(part))
+            .count()
     }
 
     /// Clears the recorded requests.
@@ -213,7 +225,10 @@ impl ProxyServer {
         };
         let head = String::from_utf8_lossy(&bytes[..length]).into_owned();
         let line = head.lines().next().unwrap_or_default();
-        let request = line.rsplit_once(' ').map_or(line, |(request, _)| request).to_owned();
+        let request = line
+            .rsplit_once(' ')
+            .map_or(line, |(request, _)| request)
+            .to_owned();
         let (fault, releases) = self.record_request(&request, &head);
         if let Some(RegistryFault::Hold | RegistryFault::HoldThen(_)) = fault {
             self.wait_release(releases);
@@ -247,7 +262,10 @@ impl ProxyServer {
         let mut state = self.lock();
         state.requests.push(request.to_owned());
         state.heads.push(head.to_owned());
-        let at = state.faults.iter().position(|(part, _)| request.contains(part.as_str()));
+        let at = state
+            .faults
+            .iter()
+            .position(|(part, _)| request.contains(part.as_str()));
         (at.map(|at| state.faults.remove(at).1), state.releases)
     }
 
@@ -255,23 +273,42 @@ impl ProxyServer {
     fn wait_release(&self, before: u64) {
         let mut state = self.lock();
         // A timeout has the same effect as a release.
-        self.released.wait_while_for(&mut state, |state| state.releases == before, IDLE_LIMIT);
+        self.released
+            .wait_while_for(&mut state, |state| state.releases == before, IDLE_LIMIT);
     }
 
     fn token(&self, client: &mut TcpStream, head: &str, request: &str) -> io::Result<()> {
         let Access::Bearer { credentials } = &self.access else {
             return reply(client, 404, &[], "");
         };
-        let expected = credentials.as_ref().map(|(user, password)| basic(user, password));
+        let expected = credentials
+            .as_ref()
+            .map(|(user, password)| basic(user, password));
         if expected.is_some() && authorization(head) != expected.as_deref() {
-            return reply(client, 401, &[], "{\"details\":\"incorrect username or password\"}");
+            return reply(
+                client,
+                401,
+                &[],
+                "{\"details\":\"incorrect username or password\"}",
+            );
         }
-        let scope =
-            request.split(['?', '&']).find_map(|pair| pair.strip_prefix("scope=")).unwrap_or_default();
-        let scope = scope.replace("%3A", ":").replace("%3a", ":").replace("%2F", "/").replace("%2f", "/");
+        let scope = request
+            .split(['?', '&'])
+            .find_map(|pair| pair.strip_prefix("scope="))
+            .unwrap_or_default();
+        let scope = scope
+            .replace("%3A", ":")
+            .replace("%3a", ":")
+            .replace("%2F", "/")
+            .replace("%2f", "/");
         let repository = scope.split(':').nth(1).unwrap_or_default();
         let token = STANDARD.encode(format!("pull {repository}"));
-        reply(client, 200, &[], &format!("{{\"token\":\"{token}\",\"expires_in\":300}}"))
+        reply(
+            client,
+            200,
+            &[],
+            &format!("{{\"token\":\"{token}\",\"expires_in\":300}}"),
+        )
     }
 
     /// The challenge to answer with, if the request lacks credentials.
@@ -279,9 +316,8 @@ impl ProxyServer {
         let given = authorization(head);
         match &self.access {
             Access::Open => None,
-            Access::Basic { user, password } => {
-                (given != Some(basic(user, password).as_str())).then(|| "Basic realm=\"tests\"".to_owned())
-            }
+            Access::Basic { user, password } => (given != Some(basic(user, password).as_str()))
+                .then(|| "Basic realm=\"tests\"".to_owned()),
             Access::Bearer { .. } => {
                 let repository = repository(request);
                 let token = format!("Bearer {}", STANDARD.encode(format!("pull {repository}")));
@@ -291,7 +327,10 @@ impl ProxyServer {
                     } else {
                         format!(",scope=\"repository:{repository}:pull\"")
                     };
-                    format!("Bearer realm=\"http://{}/token\",service=\"tests\"{scope}", self.address)
+                    format!(
+                        "Bearer realm=\"http://{}/token\",service=\"tests\"{scope}",
+                        self.address
+                    )
                 })
             }
         }
@@ -308,9 +347,16 @@ impl ProxyServer {
         let mut upstream = TcpStream::connect(self.upstream)?;
         upstream.set_read_timeout(Some(IDLE_LIMIT))?;
         let mut lines = head.trim_end().split("\r\n");
-        let mut forwarded = format!("{}\r\nConnection: close\r\n", lines.next().unwrap_or_default());
+        let mut forwarded = format!(
+            "{}\r\nConnection: close\r\n",
+            lines.next().unwrap_or_default()
+        );
         for line in lines {
-            let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            let name = line
+                .split(':')
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase();
             // The proxy's credentials are not forwarded: the registry would refuse credentials that it did
             // not ask for.
             if name != "connection" && name != "authorization" {
@@ -327,9 +373,11 @@ impl ProxyServer {
         let mut to = upstream.try_clone()?;
         let up = thread::spawn(move || io::copy(&mut from, &mut to));
         let copied = match fault {
-            Some(RegistryFault::CutAfter(limit)) => {
-                io::copy(&mut upstream.take(u64::try_from(limit).unwrap_or(u64::MAX)), client).map(drop)
-            }
+            Some(RegistryFault::CutAfter(limit)) => io::copy(
+                &mut upstream.take(u64::try_from(limit).unwrap_or(u64::MAX)),
+                client,
+            )
+            .map(drop),
             Some(RegistryFault::Corrupt) => {
                 let mut answer = Vec::new();
                 upstream.read_to_end(&mut answer)?;
@@ -362,8 +410,9 @@ impl ProxyServer {
 
 /// Sends blanks until the client disconnects.
 fn reply_endless(client: &mut TcpStream, status: u16) -> io::Result<()> {
-    let head =
-        format!("HTTP/1.1 {status} Planned\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {status} Planned\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+    );
     client.write_all(head.as_bytes())?;
     let blanks = vec![b' '; 64 << 10];
     loop {
@@ -387,9 +436,15 @@ fn reply_planned(
     client.write_all(body)
 }
 
-fn reply(client: &mut TcpStream, status: u16, headers: &[(&str, &str)], body: &str) -> io::Result<()> {
-    let mut head =
-        format!("HTTP/1.1 {status} Gate\r\nConnection: close\r\nContent-Type: application/json\r\n");
+fn reply(
+    client: &mut TcpStream,
+    status: u16,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> io::Result<()> {
+    let mut head = format!(
+        "HTTP/1.1 {status} Gate\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    );
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -400,7 +455,8 @@ fn reply(client: &mut TcpStream, status: u16, headers: &[(&str, &str)], body: &s
 fn authorization(head: &str) -> Option<&str> {
     head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("authorization").then(|| value.trim())
+        name.eq_ignore_ascii_case("authorization")
+            .then(|| value.trim())
     })
 }
 
@@ -410,7 +466,9 @@ fn basic(user: &str, password: &str) -> String {
 
 /// The repository of `GET /v2/<repository>/{manifests,blobs,tags}/...`; empty for `/v2/`.
 fn repository(request: &str) -> &str {
-    let Some((_, rest)) = request.split_once("/v2/") else { return "" };
+    let Some((_, rest)) = request.split_once("/v2/") else {
+        return "";
+    };
     ["/manifests/", "/blobs/", "/tags/"]
         .iter()
         .find_map(|part| rest.split_once(part))

@@ -37,9 +37,21 @@ impl PrivateRoot {
         prereq::require_all();
         let scratch = Scratch::new();
         let network = TestNetwork::new(scratch.digits(), &scratch.path().join("cni"));
-        let bridge = TestNetwork::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
-        let root = Self { network, bridge, disks: Mutex::default(), scratch };
-        for dir in [root.state(), root.run(), root.certs(), root.cdi(), root.log_dir()] {
+        let bridge =
+            TestNetwork::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
+        let root = Self {
+            network,
+            bridge,
+            disks: Mutex::default(),
+            scratch,
+        };
+        for dir in [
+            root.state(),
+            root.run(),
+            root.certs(),
+            root.cdi(),
+            root.log_dir(),
+        ] {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
         }
         root.network.write_conflist(&root.cni_conf(), false);
@@ -70,8 +82,14 @@ impl PrivateRoot {
     /// When it cannot be mounted.
     pub fn small_disk(&self, dir: &Path, options: &str) {
         fs::create_dir_all(dir).expect("the scratch directory can be written");
-        mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some(options))
-            .expect("root can mount a tmpfs");
+        mount(
+            Some("tmpfs"),
+            dir,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options),
+        )
+        .expect("root can mount a tmpfs");
         self.disks.lock().push(dir.to_owned());
     }
 
@@ -164,7 +182,11 @@ impl PrivateRoot {
     pub fn cgroup_parent(&self) -> String {
         let systemd = Path::new("/run/systemd/system").is_dir();
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        format!("/{}{}", self.cgroup_name(), if systemd && unified { ".slice" } else { "" })
+        format!(
+            "/{}{}",
+            self.cgroup_name(),
+            if systemd && unified { ".slice" } else { "" }
+        )
     }
 
     /// The process that the daemon has recorded as its containerd or its logkeeper; none before it has
@@ -173,13 +195,19 @@ impl PrivateRoot {
     pub fn managed(&self, name: &str) -> Option<Pid> {
         let text = fs::read_to_string(self.run().join(format!("{name}/{name}.pid"))).ok()?;
         // The second field distinguishes the process from a later one with the same id.
-        text.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
+        text.split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+            .map(Pid::from_raw)
     }
 
     /// The file of a blob in containerd's content store.
     #[must_use]
     pub fn blob(&self, digest: &str) -> PathBuf {
-        let blobs = self.state().join("containerd/root/io.containerd.content.v1.content/blobs");
+        let blobs = self
+            .state()
+            .join("containerd/root/io.containerd.content.v1.content/blobs");
         blobs.join(digest.replacen(':', "/", 1))
     }
 
@@ -196,7 +224,9 @@ impl PrivateRoot {
                 .ok()?
                 .flatten()
                 .filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            below.map(|entry| entry.path()).find_map(|dir| find_containerd_socket(&dir, depth - 1))
+            below
+                .map(|entry| entry.path())
+                .find_map(|dir| find_containerd_socket(&dir, depth - 1))
         }
         find_containerd_socket(&self.run(), 2)
     }
@@ -227,9 +257,12 @@ impl PrivateRoot {
             self.cdi(),
             self.certs()
         );
-        let mut config: Table = base.parse().expect("paths of a test need no escapes in TOML");
-        let extra: Table =
-            extra.parse().unwrap_or_else(|error| panic!("the extra configuration is wrong: {error}"));
+        let mut config: Table = base
+            .parse()
+            .expect("paths of a test need no escapes in TOML");
+        let extra: Table = extra
+            .parse()
+            .unwrap_or_else(|error| panic!("the extra configuration is wrong: {error}"));
         overlay(&mut config, extra);
         fs::write(self.config(), config.to_string()).expect("the scratch directory can be written");
     }

@@ -32,8 +32,11 @@ impl Scratch {
         let path = PathBuf::from(format!("{PREFIX}{digits}"));
         fs::create_dir(&path).expect("/tmp can be written, and eight random digits are new");
         let owner = processes::find(nix::unistd::getpid().as_raw()).expect("this process exists");
-        fs::write(path.join("owner"), format!("{} {}", owner.pid, owner.started))
-            .expect("the directory is ours");
+        fs::write(
+            path.join("owner"),
+            format!("{} {}", owner.pid, owner.started),
+        )
+        .expect("the directory is ours");
         Self { path, digits }
     }
 
@@ -60,7 +63,10 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let left = clear(&self.path, &self.digits);
         // A second panic would abort the run and hide the first.
-        assert!(left.is_empty() || std::thread::panicking(), "cannot clean up: {left:#?}");
+        assert!(
+            left.is_empty() || std::thread::panicking(),
+            "cannot clean up: {left:#?}"
+        );
     }
 }
 
@@ -69,12 +75,22 @@ impl Drop for Scratch {
 /// A killed run has dropped nothing. Its directories record the process that owns them, so the next run
 /// removes them.
 pub fn sweep_abandoned() {
-    let Ok(entries) = fs::read_dir("/tmp") else { return };
+    let Ok(entries) = fs::read_dir("/tmp") else {
+        return;
+    };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let Some(digits) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { continue };
-        let Ok(owner) = fs::read_to_string(path.join("owner")) else { continue };
-        let Some((pid, started)) = owner.split_once(' ') else { continue };
-        let (Ok(pid), Ok(started)) = (pid.parse(), started.parse::<u64>()) else { continue };
+        let Some(digits) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        let Ok(owner) = fs::read_to_string(path.join("owner")) else {
+            continue;
+        };
+        let Some((pid, started)) = owner.split_once(' ') else {
+            continue;
+        };
+        let (Ok(pid), Ok(started)) = (pid.parse(), started.parse::<u64>()) else {
+            continue;
+        };
         if processes::find(pid).is_none_or(|process| process.started != started) {
             // The next run tries again to remove what is left.
             let _ = clear(&path, digits);
@@ -86,11 +102,25 @@ pub fn sweep_abandoned() {
 fn clear(path: &Path, digits: &str) -> Vec<String> {
     let mut left = Vec::new();
     left.extend(
-        processes::clear(path).iter().map(|process| format!("process {}: {}", process.pid, process.command)),
+        processes::clear(path)
+            .iter()
+            .map(|process| format!("process {}: {}", process.pid, process.command)),
     );
-    left.extend(cgroups::clear(&cgroup_name(digits)).iter().map(|dir| format!("cgroup {}", dir.display())));
-    left.extend(mounts::clear(path).iter().map(|mount| format!("mount {}", mount.point.display())));
-    left.extend(runtimes::clear(path).iter().map(|dir| format!("runtime state {}", dir.display())));
+    left.extend(
+        cgroups::clear(&cgroup_name(digits))
+            .iter()
+            .map(|dir| format!("cgroup {}", dir.display())),
+    );
+    left.extend(
+        mounts::clear(path)
+            .iter()
+            .map(|mount| format!("mount {}", mount.point.display())),
+    );
+    left.extend(
+        runtimes::clear(path)
+            .iter()
+            .map(|dir| format!("runtime state {}", dir.display())),
+    );
     left.extend(network::clear(path, digits));
     // A process that was just killed may still create a file; after it is gone nothing creates one. Some
     // tests create trees that are too deep for the standard library's removal.

@@ -34,7 +34,11 @@ impl Shard {
     /// The shard with this number; `None` from 8 on.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
-        if number < SHARDS { Some(Self(number)) } else { None }
+        if number < SHARDS {
+            Some(Self(number))
+        } else {
+            None
+        }
     }
 
     /// The shard of a commit: its hash modulo 8; `None` if this is no hash.
@@ -85,7 +89,11 @@ impl Slow {
     #[must_use]
     pub fn lengthens(&self) -> f32 {
         let seconds = f32::from(self.seconds);
-        if matches!(self.what, What::Test(_)) { seconds / 4.0 } else { seconds }
+        if matches!(self.what, What::Test(_)) {
+            seconds / 4.0
+        } else {
+            seconds
+        }
     }
 }
 
@@ -148,7 +156,10 @@ impl RootPart {
     /// Returns whether a test of `tests/it` belongs to it.
     #[must_use]
     pub fn has(self, test: &str) -> bool {
-        let below = |module: &str| test.strip_prefix(module).is_some_and(|rest| rest.starts_with("::"));
+        let below = |module: &str| {
+            test.strip_prefix(module)
+                .is_some_and(|rest| rest.starts_with("::"))
+        };
         self.modules().iter().any(|module| below(module))
     }
 }
@@ -214,18 +225,31 @@ impl Points {
     fn parse(shard: Option<&str>, whole: Option<&str>) -> Self {
         let shard = shard.map(|text| {
             text.parse().ok().and_then(Shard::new).unwrap_or_else(|| {
-                panic!("{SHARD_VARIABLE} is {text:?}, which is no number from 0 to {}", SHARDS - 1)
+                panic!(
+                    "{SHARD_VARIABLE} is {text:?}, which is no number from 0 to {}",
+                    SHARDS - 1
+                )
             })
         });
-        let whole = whole.unwrap_or_default().split(':').filter(|file| !file.is_empty()).map(str::to_owned);
-        Self { shard, whole: whole.collect() }
+        let whole = whole
+            .unwrap_or_default()
+            .split(':')
+            .filter(|file| !file.is_empty())
+            .map(str::to_owned);
+        Self {
+            shard,
+            whole: whole.collect(),
+        }
     }
 
     fn of_this_run() -> &'static Self {
         static POINTS: OnceLock<Points> = OnceLock::new();
         POINTS.get_or_init(|| {
             let variable = |name| std::env::var(name).ok();
-            Self::parse(variable(SHARD_VARIABLE).as_deref(), variable(WHOLE_VARIABLE).as_deref())
+            Self::parse(
+                variable(SHARD_VARIABLE).as_deref(),
+                variable(WHOLE_VARIABLE).as_deref(),
+            )
         })
     }
 
@@ -242,7 +266,10 @@ impl Points {
 pub fn points_of_this_run<T>(points: impl IntoIterator<Item = (&'static str, T)>) -> Vec<T> {
     let wanted = Points::of_this_run();
     let indexed = points.into_iter().enumerate();
-    indexed.filter(|(index, (file, _))| wanted.take(file, *index)).map(|(_, (_, point))| point).collect()
+    indexed
+        .filter(|(index, (file, _))| wanted.take(file, *index))
+        .map(|(_, (_, point))| point)
+        .collect()
 }
 
 /// Returns whether this run takes each point of each list.

@@ -25,11 +25,24 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MAX_CHUNK: usize = 32 * 1024;
 
 /// All streams, without a terminal.
-pub const PIPES: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+pub const PIPES: Streams = Streams {
+    stdin: true,
+    stdout: true,
+    stderr: true,
+    tty: false,
+};
 /// Standard output and standard error alone.
-pub const OUTPUTS: Streams = Streams { stdin: false, ..PIPES };
+pub const OUTPUTS: Streams = Streams {
+    stdin: false,
+    ..PIPES
+};
 /// A terminal with input.
-pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false, tty: true };
+pub const TERMINAL: Streams = Streams {
+    stdin: true,
+    stdout: true,
+    stderr: false,
+    tty: true,
+};
 
 /// A client of one exec or attach. Dropping it closes the connection.
 #[derive(Debug)]
@@ -97,9 +110,20 @@ impl StreamSession {
     /// As [`StreamSession::exec`].
     #[track_caller]
     #[must_use]
-    pub fn exec_over(way: &Transport, cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
+    pub fn exec_over(
+        way: &Transport,
+        cri: &Cri,
+        container: &str,
+        words: &[&str],
+        streams: Streams,
+    ) -> Self {
         let url = cri.exec_url(exec_request(container, words, streams));
-        Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Exec: {status}")), streams)
+        Self::open(
+            way,
+            cri,
+            &url.unwrap_or_else(|status| panic!("Exec: {status}")),
+            streams,
+        )
     }
 
     /// Attaches to a container, over SPDY.
@@ -120,14 +144,23 @@ impl StreamSession {
     #[must_use]
     pub fn attach_over(way: &Transport, cri: &Cri, container: &str, streams: Streams) -> Self {
         let url = cri.attach_url(attach_request(container, streams));
-        Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Attach: {status}")), streams)
+        Self::open(
+            way,
+            cri,
+            &url.unwrap_or_else(|status| panic!("Attach: {status}")),
+            streams,
+        )
     }
 
     fn open(way: &Transport, cri: &Cri, url: &str, streams: Streams) -> Self {
         let url = Url::parse(url).expect("the server gives URLs");
         let opened = cri.block_on(SessionStreams::open(way, &url, streams));
         let wire = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
-        Self { cri: cri.clone(), wire, received: ReceivedOutput::default() }
+        Self {
+            cri: cri.clone(),
+            wire,
+            received: ReceivedOutput::default(),
+        }
     }
 
     /// Sends standard input.
@@ -151,7 +184,10 @@ impl StreamSession {
     /// As [`StreamSession::send`].
     #[track_caller]
     pub fn end_input(&mut self) {
-        self.cri.clone().block_on(self.wire.end_input()).expect("the connection stands");
+        self.cri
+            .clone()
+            .block_on(self.wire.end_input())
+            .expect("the connection stands");
     }
 
     /// Sends the size of the terminal.
@@ -161,7 +197,10 @@ impl StreamSession {
     #[track_caller]
     pub fn resize(&mut self, width: u16, height: u16) {
         let size = format!("{{\"Width\":{width},\"Height\":{height}}}");
-        self.cri.clone().block_on(self.wire.send("resize", size.as_bytes())).expect("the connection stands");
+        self.cri
+            .clone()
+            .block_on(self.wire.send("resize", size.as_bytes()))
+            .expect("the connection stands");
     }
 
     /// Waits until standard output contains this text.
@@ -171,7 +210,10 @@ impl StreamSession {
     #[track_caller]
     pub fn wait_stdout(&mut self, text: &str) {
         let held = self.receive_until(|received| {
-            received.stdout.windows(text.len()).any(|window| window == text.as_bytes())
+            received
+                .stdout
+                .windows(text.len())
+                .any(|window| window == text.as_bytes())
         });
         assert!(held, "{text:?} is not said: {:?}", self.received);
     }
@@ -187,8 +229,13 @@ impl StreamSession {
     /// When the session does not end within a minute, or does not report how the command ended.
     #[track_caller]
     pub fn wait_exit_code(&mut self) -> i32 {
-        assert!(self.wait_end(), "the session does not end: {:?}", self.received);
-        exit_code(&self.received.status).unwrap_or_else(|| panic!("no exit code: {:?}", self.received))
+        assert!(
+            self.wait_end(),
+            "the session does not end: {:?}",
+            self.received
+        );
+        exit_code(&self.received.status)
+            .unwrap_or_else(|| panic!("no exit code: {:?}", self.received))
     }
 
     /// Receives until a condition holds; false if the session ended before, or after a minute.
@@ -201,29 +248,57 @@ impl StreamSession {
                 match self.wire.next().await {
                     Some(("stdout", bytes)) => self.received.stdout.extend_from_slice(&bytes),
                     Some(("stderr", bytes)) => self.received.stderr.extend_from_slice(&bytes),
-                    Some((_, bytes)) => self.received.status.push_str(&String::from_utf8_lossy(&bytes)),
+                    Some((_, bytes)) => self
+                        .received
+                        .status
+                        .push_str(&String::from_utf8_lossy(&bytes)),
                     None => self.received.closed = true,
                 }
             }
             true
         };
-        self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await.unwrap_or(false) })
+        self.cri
+            .clone()
+            .block_on(async { tokio::time::timeout(LIMIT, limited).await.unwrap_or(false) })
     }
 }
 
 /// The request of an exec.
 #[must_use]
 pub fn exec_request(container: &str, words: &[&str], streams: Streams) -> cri::ExecRequest {
-    let Streams { stdin, stdout, stderr, tty } = streams;
+    let Streams {
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    } = streams;
     let cmd = words.iter().map(|word| (*word).to_owned()).collect();
-    cri::ExecRequest { container_id: container.to_owned(), cmd, tty, stdin, stdout, stderr }
+    cri::ExecRequest {
+        container_id: container.to_owned(),
+        cmd,
+        tty,
+        stdin,
+        stdout,
+        stderr,
+    }
 }
 
 /// The request of an attach.
 #[must_use]
 pub fn attach_request(container: &str, streams: Streams) -> cri::AttachRequest {
-    let Streams { stdin, stdout, stderr, tty } = streams;
-    cri::AttachRequest { container_id: container.to_owned(), stdin, tty, stdout, stderr }
+    let Streams {
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    } = streams;
+    cri::AttachRequest {
+        container_id: container.to_owned(),
+        stdin,
+        tty,
+        stdout,
+        stderr,
+    }
 }
 
 /// The exit code in the error stream's status.
@@ -257,7 +332,9 @@ impl ForwardSession {
     #[track_caller]
     #[must_use]
     pub fn open_over(way: &Transport, cri: &Cri, pod: &str) -> Self {
-        let url = cri.port_forward_url(pod, &[]).unwrap_or_else(|status| panic!("PortForward: {status}"));
+        let url = cri
+            .port_forward_url(pod, &[])
+            .unwrap_or_else(|status| panic!("PortForward: {status}"));
         let url = Url::parse(&url).expect("the server gives URLs");
         let opened = cri.block_on(async {
             Ok(match way.protocol {
@@ -268,8 +345,14 @@ impl ForwardSession {
                 }
             })
         });
-        let spdy = opened.unwrap_or_else(|error: io::Error| panic!("{url} cannot be opened: {error}"));
-        Self { cri: cri.clone(), spdy, connections: 0, received: HashMap::new() }
+        let spdy =
+            opened.unwrap_or_else(|error: io::Error| panic!("{url} cannot be opened: {error}"));
+        Self {
+            cri: cri.clone(),
+            spdy,
+            connections: 0,
+            received: HashMap::new(),
+        }
     }
 
     /// Opens another connection.
@@ -284,7 +367,11 @@ impl ForwardSession {
         let opened = self.cri.clone().block_on(async {
             let mut streams = [0; 2];
             for (stream, kind) in streams.iter_mut().zip(["error", "data"]) {
-                let headers = [("streamtype", kind), ("port", &port), ("requestid", &request)];
+                let headers = [
+                    ("streamtype", kind),
+                    ("port", &port),
+                    ("requestid", &request),
+                ];
                 *stream = self.spdy.sender.open(&headers).await?;
             }
             io::Result::Ok(streams)
@@ -303,7 +390,11 @@ impl ForwardSession {
             for piece in bytes.as_ref().chunks(MAX_CHUNK) {
                 self.spdy.sender.data(connection.data, piece, false).await?;
             }
-            if end { self.spdy.sender.data(connection.data, &[], true).await } else { Ok(()) }
+            if end {
+                self.spdy.sender.data(connection.data, &[], true).await
+            } else {
+                Ok(())
+            }
         });
         sent.expect("the session stands");
     }
@@ -342,7 +433,10 @@ impl ForwardSession {
                 }
             }
         };
-        let received = self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await });
+        let received = self
+            .cri
+            .clone()
+            .block_on(async { tokio::time::timeout(LIMIT, limited).await });
         received.unwrap_or_else(|_| panic!("not heard within {LIMIT:?}"))
     }
 }

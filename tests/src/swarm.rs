@@ -63,14 +63,23 @@ impl SwarmCluster {
     #[track_caller]
     #[must_use]
     pub fn with_managers(count: usize) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "dockerd wants to be run as root");
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "dockerd wants to be run as root"
+        );
         let scratch = Scratch::new();
         let netns = scratch.path().join("net");
         File::create(&netns).expect("the scratch directory can be written");
         let unshare = prereq::require("unshare", "util-linux");
         let ip = prereq::require("ip", "iproute2");
-        run(Command::new(unshare).arg(format!("--net={}", netns.display())).args(["--", "true"]));
-        let mut cluster = Self { members: Vec::new(), netns, scratch };
+        run(Command::new(unshare)
+            .arg(format!("--net={}", netns.display()))
+            .args(["--", "true"]));
+        let mut cluster = Self {
+            members: Vec::new(),
+            netns,
+            scratch,
+        };
         run(cluster.inside(&ip).args(["link", "set", "lo", "up"]));
         for number in 0..count {
             cluster.start_new();
@@ -101,7 +110,10 @@ impl SwarmCluster {
         let dir = self.scratch.path().join(format!("m{number}"));
         fs::create_dir(&dir).expect("the scratch directory can be written");
         // The key would be in /etc.
-        let settings = format!("{{\"deprecated-key-path\": \"{}/key.json\"}}", dir.display());
+        let settings = format!(
+            "{{\"deprecated-key-path\": \"{}/key.json\"}}",
+            dir.display()
+        );
         fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
         self.members.push(Dockerd { dir, child: None });
         self.start_member(number);
@@ -112,7 +124,10 @@ impl SwarmCluster {
         let token = self.token(role);
         let [address, first] = [number, 0].map(|number| self.address(number));
         let own = ["--listen-addr", &address, "--advertise-addr", &address];
-        self.docker_on(number, &[&["swarm", "join", "--token", &token], &own[..], &[&first]].concat());
+        self.docker_on(
+            number,
+            &[&["swarm", "join", "--token", &token], &own[..], &[&first]].concat(),
+        );
     }
 
     /// Returns the socket on which a dockerd answers docker clients.
@@ -128,23 +143,37 @@ impl SwarmCluster {
     pub fn start_member(&mut self, number: usize) {
         let dockerd = prereq::require("dockerd", "docker.io");
         let dir = self.members[number].dir.clone();
-        let log =
-            File::options().create(true).append(true).open(dir.join("log")).expect("the directory is ours");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(dir.join("log"))
+            .expect("the directory is ours");
         let errors = log.try_clone().expect("a file can be opened twice");
         let option = |name: &str, path: &str| format!("--{name}={}", dir.join(path).display());
         let child = self
             .inside(&dockerd)
-            .args([option("data-root", "data"), option("exec-root", "exec"), option("pidfile", "pid")])
+            .args([
+                option("data-root", "data"),
+                option("exec-root", "exec"),
+                option("pidfile", "pid"),
+            ])
             .arg(option("config-file", "daemon.json"))
             .arg(format!("--host=unix://{}", dir.join("sock").display()))
-            .args(["--iptables=false", "--ip-masq=false", "--bridge=none", "--userland-proxy=false"])
+            .args([
+                "--iptables=false",
+                "--ip-masq=false",
+                "--bridge=none",
+                "--userland-proxy=false",
+            ])
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
             .spawn()
             .expect("it was found, so it starts");
         self.members[number].child = Some(child);
-        let is_up = eventually(START_LIMIT, || self.try_docker(number, &["version"]).is_ok());
+        let is_up = eventually(START_LIMIT, || {
+            self.try_docker(number, &["version"]).is_ok()
+        });
         assert!(is_up, "dockerd did not start:\n{}", self.log(number));
     }
 
@@ -166,7 +195,9 @@ impl SwarmCluster {
     /// The join token of a role, `worker` or `manager`.
     #[must_use]
     pub fn token(&self, role: &str) -> String {
-        self.docker(&["swarm", "join-token", "--quiet", role]).trim().to_owned()
+        self.docker(&["swarm", "join-token", "--quiet", role])
+            .trim()
+            .to_owned()
     }
 
     /// Returns the output of the docker client on the first manager.
@@ -184,7 +215,8 @@ impl SwarmCluster {
     /// When it fails.
     #[track_caller]
     pub fn docker_on(&self, number: usize, words: &[&str]) -> String {
-        self.try_docker(number, words).unwrap_or_else(|error| panic!("docker {words:?}: {error}"))
+        self.try_docker(number, words)
+            .unwrap_or_else(|error| panic!("docker {words:?}: {error}"))
     }
 
     /// Returns the output of the docker client on a manager.
@@ -195,7 +227,10 @@ impl SwarmCluster {
     /// # Panics
     /// If it is not installed.
     pub fn try_docker(&self, number: usize, words: &[&str]) -> Result<String, String> {
-        let output = self.docker_command(number, words).output().expect("it was found, so it starts");
+        let output = self
+            .docker_command(number, words)
+            .output()
+            .expect("it was found, so it starts");
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
@@ -211,7 +246,10 @@ impl SwarmCluster {
     pub fn docker_command(&self, number: usize, words: &[&str]) -> Command {
         let mut command = Command::new(prereq::require("docker", "docker.io"));
         command
-            .env("DOCKER_HOST", format!("unix://{}", self.socket(number).display()))
+            .env(
+                "DOCKER_HOST",
+                format!("unix://{}", self.socket(number).display()),
+            )
             .env("DOCKER_CONFIG", self.scratch.path())
             .args(words)
             .stdin(Stdio::null());
@@ -241,14 +279,20 @@ impl SwarmCluster {
         let log = self.log(0);
         let tail: Vec<&str> = log.lines().rev().take(15).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        panic!("{what}: not within {AGREE_LIMIT:?}; nodes: {nodes:?}\n{}", tail.join("\n"));
+        panic!(
+            "{what}: not within {AGREE_LIMIT:?}; nodes: {nodes:?}\n{}",
+            tail.join("\n")
+        );
     }
 
     /// A program in the network namespace of the managers.
     #[must_use]
     pub fn inside(&self, program: &Path) -> Command {
         let mut command = Command::new(prereq::require("nsenter", "util-linux"));
-        command.arg(format!("--net={}", self.netns.display())).arg("--").arg(program);
+        command
+            .arg(format!("--net={}", self.netns.display()))
+            .arg("--")
+            .arg(program);
         command
     }
 
@@ -303,11 +347,15 @@ impl Drop for SwarmCluster {
 
 impl Dockerd {
     fn end(&mut self, signal: Signal) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id is an i32"));
         // nsenter has become dockerd. It may have ended by itself.
         let _ = kill(pid, signal);
-        let has_ended = eventually(START_LIMIT, || child.try_wait().is_ok_and(|status| status.is_some()));
+        let has_ended = eventually(START_LIMIT, || {
+            child.try_wait().is_ok_and(|status| status.is_some())
+        });
         if !has_ended {
             let _ = child.kill();
             let _ = child.wait();
@@ -321,5 +369,9 @@ impl Dockerd {
 #[track_caller]
 fn run(command: &mut Command) {
     let output = command.output().expect("it was found, so it starts");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

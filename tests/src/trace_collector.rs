@@ -30,10 +30,16 @@ impl TraceCollector {
     /// When it cannot listen on loopback.
     #[must_use]
     pub fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime can be made");
         let collector = runtime.block_on(Collector::start());
-        Self { collector, _runtime: runtime }
+        Self {
+            collector,
+            _runtime: runtime,
+        }
     }
 
     /// The value of `OTEL_EXPORTER_OTLP_ENDPOINT`.
@@ -45,12 +51,19 @@ impl TraceCollector {
     /// The spans that have come, in the order in which they came.
     #[must_use]
     pub fn spans(&self) -> Vec<CollectedSpan> {
-        let resources = self.collector.requests().into_iter().flat_map(|request| request.resource_spans);
+        let resources = self
+            .collector
+            .requests()
+            .into_iter()
+            .flat_map(|request| request.resource_spans);
         let of_one = resources.flat_map(|of| {
             let attributes = of.resource.unwrap_or_default().attributes;
             let service = text_of(&attributes, "service.name").unwrap_or_default();
             let spans = of.scope_spans.into_iter().flat_map(|of| of.spans);
-            spans.map(move |span| CollectedSpan { service: service.clone(), span })
+            spans.map(move |span| CollectedSpan {
+                service: service.clone(),
+                span,
+            })
         });
         of_one.collect()
     }
@@ -74,7 +87,8 @@ impl CollectedSpan {
     #[must_use]
     pub fn path(&self, all: &[Self]) -> Vec<String> {
         let above = all.iter().find(|other| {
-            other.span.span_id == self.span.parent_span_id && other.span.trace_id == self.span.trace_id
+            other.span.span_id == self.span.parent_span_id
+                && other.span.trace_id == self.span.trace_id
         });
         let mut path = above.map(|above| above.path(all)).unwrap_or_default();
         path.push(self.span.name.clone());
@@ -85,7 +99,9 @@ impl CollectedSpan {
 fn text_of(attributes: &[KeyValue], key: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == key)?;
     match &found.value {
-        Some(AnyValue { value: Some(Value::StringValue(text)) }) => Some(text.clone()),
+        Some(AnyValue {
+            value: Some(Value::StringValue(text)),
+        }) => Some(text.clone()),
         Some(_) | None => None,
     }
 }

@@ -76,15 +76,18 @@ fn records(entry: &TarEntry) -> Option<Vec<u8>> {
         | TarEntryKind::Fifo => "",
     };
     let long = [("path", entry.path.as_str()), ("linkpath", target)];
-    let records = long.into_iter().filter(|(_, value)| value.len() > NAME).map(|(key, value)| {
-        // The length of a record includes its own digits.
-        let rest = format!(" {key}={value}\n");
-        let mut length = rest.len();
-        while length != rest.len() + length.to_string().len() {
-            length = rest.len() + length.to_string().len();
-        }
-        format!("{length}{rest}")
-    });
+    let records = long
+        .into_iter()
+        .filter(|(_, value)| value.len() > NAME)
+        .map(|(key, value)| {
+            // The length of a record includes its own digits.
+            let rest = format!(" {key}={value}\n");
+            let mut length = rest.len();
+            while length != rest.len() + length.to_string().len() {
+                length = rest.len() + length.to_string().len();
+            }
+            format!("{length}{rest}")
+        });
     let all: String = records.collect();
     (!all.is_empty()).then(|| all.into_bytes())
 }
@@ -104,7 +107,10 @@ fn header(entry: &TarEntry, flag: Option<u8>) -> [u8; BLOCK] {
     octal(&mut block[100..108], u64::from(entry.mode));
     octal(&mut block[108..116], u64::from(entry.uid));
     octal(&mut block[116..124], u64::from(entry.gid));
-    octal(&mut block[124..136], u64::try_from(size).expect("a length fits 64 bits"));
+    octal(
+        &mut block[124..136],
+        u64::try_from(size).expect("a length fits 64 bits"),
+    );
     octal(&mut block[136..148], 0); // The time of change: always the epoch.
     block[156] = flag.unwrap_or(kind);
     text(&mut block[157..257], link);
@@ -127,7 +133,10 @@ fn text(field: &mut [u8], value: &str) {
 fn octal(field: &mut [u8], value: u64) {
     let width = field.len() - 1;
     let digits = format!("{value:0width$o}");
-    assert!(digits.len() == width, "{value} does not fit {width} octal digits");
+    assert!(
+        digits.len() == width,
+        "{value} does not fit {width} octal digits"
+    );
     field[..width].copy_from_slice(digits.as_bytes());
     field[width] = 0;
 }

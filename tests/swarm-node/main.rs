@@ -33,10 +33,20 @@ fn main() -> ExitCode {
 }
 
 fn join_by(dir: &str, manager: &str, token_file: &str) -> Result<(), Error> {
-    let token = std::fs::read_to_string(token_file).expect("the test has written it").parse()?;
-    let request =
-        JoinRequest { managers: vec![manager.to_owned()], token, availability: Availability::Drain };
+    let token = std::fs::read_to_string(token_file)
+        .expect("the test has written it")
+        .parse()?;
+    let request = JoinRequest {
+        managers: vec![manager.to_owned()],
+        token,
+        availability: Availability::Drain,
+    };
     let store = Store::new(PathBuf::from(dir));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime can be made").block_on(join(&store, &request)).map(drop)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .expect("a runtime can be made")
+        .block_on(join(&store, &request))
+        .map(drop)
 }

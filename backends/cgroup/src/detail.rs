@@ -40,7 +40,12 @@ impl Reader {
 
 impl<'a> Pass<'a> {
     pub(crate) fn new(reader: &'a Reader) -> Self {
-        Self { reader, thread_limits: HashMap::new(), device_names: HashMap::new(), page_sizes: None }
+        Self {
+            reader,
+            thread_limits: HashMap::new(),
+            device_names: HashMap::new(),
+            page_sizes: None,
+        }
     }
 
     /// The details of `group`, whose main process is `main`; `None` if it does not exist. Blocks only on
@@ -49,7 +54,9 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// [`Error::File`](crate::Error::File) if an existing file cannot be read.
     pub fn detail(&mut self, group: &Group, main: Option<u32>) -> Result<Option<Detail>> {
-        let Some(pids) = self.reader.procs(group)? else { return Ok(None) };
+        let Some(pids) = self.reader.procs(group)? else {
+            return Ok(None);
+        };
         // A process that has exited since the list was read has no open files.
         let open: Vec<_> = pids.iter().filter_map(|pid| open_files(*pid)).collect();
         let seen = !open.is_empty();
@@ -66,7 +73,10 @@ impl<'a> Pass<'a> {
     }
 
     fn devices(&mut self, group: &Group) -> Result<Vec<DeviceIo>> {
-        let Some(dir) = self.reader.existing("blkio", group).or_else(|| self.reader.existing("io", group))
+        let Some(dir) = self
+            .reader
+            .existing("blkio", group)
+            .or_else(|| self.reader.existing("io", group))
         else {
             return Ok(Vec::new());
         };
@@ -76,7 +86,10 @@ impl<'a> Pass<'a> {
         };
         for device in &mut devices {
             let number = (device.major, device.minor);
-            let name = self.device_names.entry(number).or_insert_with(|| device_name(number.0, number.1));
+            let name = self
+                .device_names
+                .entry(number)
+                .or_insert_with(|| device_name(number.0, number.1));
             device.device.clone_from(name);
         }
         Ok(devices)
@@ -85,7 +98,9 @@ impl<'a> Pass<'a> {
     fn hugepages(&mut self, group: &Group) -> Result<Vec<HugepageUsage>> {
         // A hybrid layout may have this controller in its v2 tree.
         let own = self.reader.existing("hugetlb", group);
-        let Some(dir) = own.or_else(|| self.reader.hierarchy().unified(group)) else { return Ok(Vec::new()) };
+        let Some(dir) = own.or_else(|| self.reader.hierarchy().unified(group)) else {
+            return Ok(Vec::new());
+        };
         let sizes = self.page_sizes.get_or_insert_with(|| page_sizes(&dir));
         let mut all = Vec::new();
         for size in sizes {
@@ -96,7 +111,11 @@ impl<'a> Pass<'a> {
             };
             let Some(usage_bytes) = usage else { continue };
             let peak_bytes = read_parsed(&file("max_usage_in_bytes"), number)?;
-            all.push(HugepageUsage { page_size: size.clone(), usage_bytes, peak_bytes });
+            all.push(HugepageUsage {
+                page_size: size.clone(),
+                usage_bytes,
+                peak_bytes,
+            });
         }
         Ok(all)
     }
@@ -120,7 +139,8 @@ impl<'a> Pass<'a> {
             return Ok(*known);
         }
         let limit = self.threads_limit(group)?;
-        self.thread_limits.insert(group.relative().to_owned(), limit);
+        self.thread_limits
+            .insert(group.relative().to_owned(), limit);
         Ok(limit)
     }
 }
@@ -137,7 +157,8 @@ fn node_limit() -> Result<Option<u64>> {
 /// network file systems.
 #[must_use]
 pub fn device_name(major: u64, minor: u64) -> String {
-    let facts = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
+    let facts =
+        fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
     match facts.lines().find_map(|line| line.strip_prefix("DEVNAME=")) {
         Some(name) => format!("/dev/{name}"),
         None => format!("{major}:{minor}"),
@@ -151,7 +172,9 @@ fn page_sizes(dir: &Path) -> Vec<String> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let size = name.strip_prefix("hugetlb.")?;
-            let size = size.strip_suffix(".current").or_else(|| size.strip_suffix(".usage_in_bytes"))?;
+            let size = size
+                .strip_suffix(".current")
+                .or_else(|| size.strip_suffix(".usage_in_bytes"))?;
             // Reservations have files of their own, as `2MB.rsvd`.
             (!size.contains('.')).then(|| size.to_owned())
         })
@@ -172,11 +195,15 @@ fn v1_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     let mut devices: Vec<DeviceIo> = Vec::new();
     let bytes = read("io_service_bytes")?.unwrap_or_default();
     for (number, operation, value) in device_operations(&bytes) {
-        of(&mut devices, number).bytes.push((operation.to_owned(), value));
+        of(&mut devices, number)
+            .bytes
+            .push((operation.to_owned(), value));
     }
     let operations = read("io_serviced")?.unwrap_or_default();
     for (number, operation, value) in device_operations(&operations) {
-        of(&mut devices, number).operations.push((operation.to_owned(), value));
+        of(&mut devices, number)
+            .operations
+            .push((operation.to_owned(), value));
     }
     Ok(devices)
 }
@@ -204,9 +231,15 @@ fn v2_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
 
 /// The entry of a device, which is added if it is missing.
 fn of(devices: &mut Vec<DeviceIo>, (major, minor): (u64, u64)) -> &mut DeviceIo {
-    let at = devices.iter().position(|device| (device.major, device.minor) == (major, minor));
+    let at = devices
+        .iter()
+        .position(|device| (device.major, device.minor) == (major, minor));
     let at = at.unwrap_or_else(|| {
-        devices.push(DeviceIo { major, minor, ..DeviceIo::default() });
+        devices.push(DeviceIo {
+            major,
+            minor,
+            ..DeviceIo::default()
+        });
         devices.len() - 1
     });
     &mut devices[at]

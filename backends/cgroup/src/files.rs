@@ -26,7 +26,10 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>> {
     match read() {
         Ok(list) => Ok(list),
         Err(error) if is_gone(&error) => Ok(Vec::new()),
-        Err(source) => Err(Error::File { path: dir.to_owned(), source }),
+        Err(source) => Err(Error::File {
+            path: dir.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -36,19 +39,28 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
         Ok(text) => Ok(Some(text)),
         // Pressure files exist and fail with EOPNOTSUPP if the kernel was booted without pressure accounting.
         Err(error) if is_gone(&error) || is_unsupported(&error) => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_owned(), source }),
+        Err(source) => Err(Error::File {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
 /// A file's text, parsed with `parse`; `None` also if the file does not exist.
-pub(crate) fn read_parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+pub(crate) fn read_parsed<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>> {
     Ok(read_if_there(path)?.and_then(|text| parse(&text)))
 }
 
 /// Returns whether an error means that a cgroup, or a file of it, does not exist: reading an open file of a
 /// removed cgroup gives `ENODEV`.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR))
+    matches!(
+        error.raw_os_error().map(Errno::from_raw),
+        Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR)
+    )
 }
 
 /// Returns whether a file exists and the kernel cannot read it as it is.

@@ -25,7 +25,9 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] for an error of the kernel.
     pub fn is_frozen(&self, group: &Group) -> Result<Option<bool>> {
-        let Some(files) = self.freezer(group) else { return Ok(None) };
+        let Some(files) = self.freezer(group) else {
+            return Ok(None);
+        };
         Ok(read_if_there(&files.state_file)?.map(|text| text.trim() == "1"))
     }
 
@@ -35,7 +37,9 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] for an error of the kernel.
     pub fn freeze(&self, group: &Group, frozen: bool) -> Result<()> {
-        let Some(files) = self.freezer(group) else { return Ok(()) };
+        let Some(files) = self.freezer(group) else {
+            return Ok(());
+        };
         let word = files.words[usize::from(frozen)];
         let written = OpenOptions::new()
             .write(true)
@@ -43,7 +47,10 @@ impl Reader {
             .and_then(|mut file| file.write_all(word.as_bytes()));
         match written {
             Err(fault) if is_gone(&fault) => Ok(()),
-            Err(source) => Err(Error::File { path: files.control_file, source }),
+            Err(source) => Err(Error::File {
+                path: files.control_file,
+                source,
+            }),
             Ok(()) => Ok(()),
         }
     }
@@ -60,7 +67,11 @@ impl Reader {
             }
             CgroupMode::V2 => {
                 let file = self.existing("", group)?.join("cgroup.freeze");
-                Some(FreezerFiles { state_file: file.clone(), control_file: file, words: ["0", "1"] })
+                Some(FreezerFiles {
+                    state_file: file.clone(),
+                    control_file: file,
+                    words: ["0", "1"],
+                })
             }
         }
     }

@@ -22,10 +22,19 @@ pub fn files(data: &[u8]) {
     let _ = (parse::number(text), parse::limit_v2(text));
     if let Some(pressure) = parse::pressure(text) {
         for line in [pressure.some, pressure.full] {
-            assert!([line.avg10, line.avg60, line.avg300].iter().all(|share| share.is_finite()), "{line:?}");
+            assert!(
+                [line.avg10, line.avg60, line.avg300]
+                    .iter()
+                    .all(|share| share.is_finite()),
+                "{line:?}"
+            );
         }
     }
-    assert!(net::parse(text).iter().all(|interface| !interface.name.is_empty()));
+    assert!(
+        net::parse(text)
+            .iter()
+            .all(|interface| !interface.name.is_empty())
+    );
     if let Ok(hierarchy) = Hierarchy::of_mounts(&MountTable::from_text(data)) {
         assert!(!hierarchy.mounts().is_empty());
     }

@@ -18,19 +18,29 @@ impl Group {
     /// # Errors
     /// [`Error::InvalidGroup`] for the root, a path with `..`, or three parts that systemd would not accept.
     pub fn from_cgroups_path(text: &str) -> Result<Self> {
-        let invalid = |why| Error::InvalidGroup { text: text.to_owned(), why };
+        let invalid = |why| Error::InvalidGroup {
+            text: text.to_owned(),
+            why,
+        };
         if text.starts_with('/') {
             return Self::from_path(Path::new(text));
         }
         let parts: Vec<&str> = text.split(':').collect();
         let [slice, prefix, id] = parts.as_slice() else {
-            return Err(invalid("it is neither an absolute path nor slice:prefix:id"));
+            return Err(invalid(
+                "it is neither an absolute path nor slice:prefix:id",
+            ));
         };
         if id.is_empty() || id.contains('/') || prefix.contains('/') {
             return Err(invalid("prefix and id must be names"));
         }
-        let mut relative = expanded_slice(slice).ok_or_else(|| invalid("its first part is not a slice"))?;
-        relative.push(if prefix.is_empty() { format!("{id}.scope") } else { format!("{prefix}-{id}.scope") });
+        let mut relative =
+            expanded_slice(slice).ok_or_else(|| invalid("its first part is not a slice"))?;
+        relative.push(if prefix.is_empty() {
+            format!("{id}.scope")
+        } else {
+            format!("{prefix}-{id}.scope")
+        });
         Ok(Self { relative })
     }
 
@@ -39,7 +49,10 @@ impl Group {
     /// # Errors
     /// [`Error::InvalidGroup`] for the root or a path with `..`.
     pub fn from_path(path: &Path) -> Result<Self> {
-        let invalid = |why| Error::InvalidGroup { text: path.display().to_string(), why };
+        let invalid = |why| Error::InvalidGroup {
+            text: path.display().to_string(),
+            why,
+        };
         let mut relative = PathBuf::new();
         for part in path.components() {
             match part {
@@ -63,8 +76,13 @@ impl Group {
     /// The parent; `None` if that is the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
-        let relative = self.relative.parent().filter(|path| !path.as_os_str().is_empty())?;
-        Some(Self { relative: relative.to_owned() })
+        let relative = self
+            .relative
+            .parent()
+            .filter(|path| !path.as_os_str().is_empty())?;
+        Some(Self {
+            relative: relative.to_owned(),
+        })
     }
 }
 
@@ -77,7 +95,9 @@ impl fmt::Display for Group {
 /// The path of a slice: `a-b.slice` is in `a.slice`, and `-.slice` is the root. `None` if the name is not
 /// that of a slice.
 fn expanded_slice(slice: &str) -> Option<PathBuf> {
-    let stem = slice.strip_suffix(".slice").filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
+    let stem = slice
+        .strip_suffix(".slice")
+        .filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
     let mut path = PathBuf::new();
     if stem == "-" {
         return Some(path);
@@ -104,23 +124,42 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &str) {
-        assert_eq!(Group::from_cgroups_path(text).unwrap().to_string(), expected);
+        assert_eq!(
+            Group::from_cgroups_path(text).unwrap().to_string(),
+            expected
+        );
     }
 
     #[test]
     fn cgroup_path_is_verbatim_and_slice_is_expanded() {
-        check("/kubepods/burstable//pod1/abc", "/kubepods/burstable/pod1/abc");
-        check("a-b.slice:switchyard:x1", "/a.slice/a-b.slice/switchyard-x1.scope");
-        check("kubepods.slice:switchyard:x", "/kubepods.slice/switchyard-x.scope");
+        check(
+            "/kubepods/burstable//pod1/abc",
+            "/kubepods/burstable/pod1/abc",
+        );
+        check(
+            "a-b.slice:switchyard:x1",
+            "/a.slice/a-b.slice/switchyard-x1.scope",
+        );
+        check(
+            "kubepods.slice:switchyard:x",
+            "/kubepods.slice/switchyard-x.scope",
+        );
         check("-.slice:switchyard:x", "/switchyard-x.scope");
         check("a.slice::x", "/a.slice/x.scope");
     }
 
     #[test]
     fn root_and_escaping_paths_are_rejected() {
-        for bad in
-            ["/", "", "/a/../..", "a:b:c", "a.slice:b", "a--b.slice:p:i", "a.slice:p:../x", ".slice:p:i"]
-        {
+        for bad in [
+            "/",
+            "",
+            "/a/../..",
+            "a:b:c",
+            "a.slice:b",
+            "a--b.slice:p:i",
+            "a.slice:p:../x",
+            ".slice:p:i",
+        ] {
             assert!(Group::from_cgroups_path(bad).is_err(), "{bad}");
         }
     }

@@ -42,8 +42,10 @@ impl Hierarchy {
     /// # Errors
     /// [`Error::File`] if the mounts cannot be read, [`Error::NoHierarchy`] if none is mounted.
     pub fn detect() -> Result<Self> {
-        let table = MountTable::of_this_process()
-            .map_err(|source| Error::File { path: mounts::OWN_MOUNTS.into(), source })?;
+        let table = MountTable::of_this_process().map_err(|source| Error::File {
+            path: mounts::OWN_MOUNTS.into(),
+            source,
+        })?;
         Self::of_mounts(&table)
     }
 
@@ -55,10 +57,18 @@ impl Hierarchy {
         let mut mounts: Vec<Mount> = table.iter().filter_map(|mount| hierarchy(&mount)).collect();
         // A hierarchy may be mounted several times, also for containers: the node's own mount takes
         // precedence.
-        mounts.sort_by_key(|mount| (mount.root != Path::new("/"), !mount.path.starts_with("/sys/fs/cgroup")));
+        mounts.sort_by_key(|mount| {
+            (
+                mount.root != Path::new("/"),
+                !mount.path.starts_with("/sys/fs/cgroup"),
+            )
+        });
         let mut distinct: Vec<Mount> = Vec::new();
         for mount in mounts {
-            if !distinct.iter().any(|other| other.controllers == mount.controllers) {
+            if !distinct
+                .iter()
+                .any(|other| other.controllers == mount.controllers)
+            {
                 distinct.push(mount);
             }
         }
@@ -72,12 +82,19 @@ impl Hierarchy {
     /// [`Error::File`] if `root` cannot be read, [`Error::NoHierarchy`] if it is empty.
     pub fn at(root: &Path) -> Result<Self> {
         if root.join("cgroup.controllers").exists() {
-            let mount = Mount { controllers: Vec::new(), root: PathBuf::from("/"), path: root.to_owned() };
+            let mount = Mount {
+                controllers: Vec::new(),
+                root: PathBuf::from("/"),
+                path: root.to_owned(),
+            };
             return Self::new(vec![mount]);
         }
         let entries = fs::read_dir(root)
             .and_then(Iterator::collect::<io::Result<Vec<_>>>)
-            .map_err(|source| Error::File { path: root.to_owned(), source })?;
+            .map_err(|source| Error::File {
+                path: root.to_owned(),
+                source,
+            })?;
         let mut mounts: Vec<Mount> = entries
             .into_iter()
             .filter(|entry| entry.path().is_dir())
@@ -88,7 +105,11 @@ impl Hierarchy {
                     "systemd" => vec!["name=systemd".to_owned()],
                     names => names.split(',').map(str::to_owned).collect(),
                 };
-                Some(Mount { controllers, root: PathBuf::from("/"), path: entry.path() })
+                Some(Mount {
+                    controllers,
+                    root: PathBuf::from("/"),
+                    path: entry.path(),
+                })
             })
             .collect();
         mounts.sort_by(|a, b| a.path.cmp(&b.path));
@@ -96,8 +117,10 @@ impl Hierarchy {
     }
 
     fn new(mounts: Vec<Mount>) -> Result<Self> {
-        let has_v1 =
-            mounts.iter().flat_map(|mount| &mount.controllers).any(|name| !name.starts_with("name="));
+        let has_v1 = mounts
+            .iter()
+            .flat_map(|mount| &mount.controllers)
+            .any(|name| !name.starts_with("name="));
         let has_v2 = mounts.iter().any(|mount| mount.controllers.is_empty());
         let mode = match (has_v1, has_v2) {
             // A hybrid layout has both, and its resource controllers in v1.
@@ -124,10 +147,14 @@ impl Hierarchy {
     #[must_use]
     pub fn dir(&self, controller: &str, group: &Group) -> Option<PathBuf> {
         let mount = match self.mode {
-            CgroupMode::V2 => self.mounts.iter().find(|mount| mount.controllers.is_empty()),
-            CgroupMode::V1 => {
-                self.mounts.iter().find(|mount| mount.controllers.iter().any(|name| name == controller))
-            }
+            CgroupMode::V2 => self
+                .mounts
+                .iter()
+                .find(|mount| mount.controllers.is_empty()),
+            CgroupMode::V1 => self
+                .mounts
+                .iter()
+                .find(|mount| mount.controllers.iter().any(|name| name == controller)),
         };
         mount.map(|mount| mount.dir(group))
     }
@@ -136,7 +163,10 @@ impl Hierarchy {
     /// controllers.
     #[must_use]
     pub fn unified(&self, group: &Group) -> Option<PathBuf> {
-        self.mounts.iter().find(|mount| mount.controllers.is_empty()).map(|mount| mount.dir(group))
+        self.mounts
+            .iter()
+            .find(|mount| mount.controllers.is_empty())
+            .map(|mount| mount.dir(group))
     }
 
     /// The directories of `group` in all hierarchies, whether they exist or not.
@@ -156,7 +186,9 @@ impl Mount {
     #[must_use]
     pub fn dir(&self, group: &Group) -> PathBuf {
         let absolute = Path::new("/").join(group.relative());
-        let below = absolute.strip_prefix(&self.root).unwrap_or(group.relative());
+        let below = absolute
+            .strip_prefix(&self.root)
+            .unwrap_or(group.relative());
         self.path.join(below)
     }
 }
@@ -172,12 +204,23 @@ fn hierarchy(mount: &mounts::Mount<'_>) -> Option<Mount> {
         }
         _ => return None,
     };
-    Some(Mount { controllers, root: mount.root.to_path_buf(), path: mount.point.to_path_buf() })
+    Some(Mount {
+        controllers,
+        root: mount.root.to_path_buf(),
+        path: mount.point.to_path_buf(),
+    })
 }
 
 /// The mount options of a v1 hierarchy that are not controllers; options with a value other than `name=` do
 /// not occur.
-const NO_CONTROLLERS: [&str; 6] = ["rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"];
+const NO_CONTROLLERS: [&str; 6] = [
+    "rw",
+    "ro",
+    "xattr",
+    "noprefix",
+    "clone_children",
+    "cpuset_v2_mode",
+];
 
 #[cfg(test)]
 mod tests {
@@ -206,16 +249,23 @@ mod tests {
     fn hybrid_node_is_v1_with_all_hierarchies() {
         let found = found_in(HYBRID).unwrap();
         assert_eq!(found.mode(), CgroupMode::V1);
-        assert_eq!(found.dir("cpuacct", &group()).unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
+        assert_eq!(
+            found.dir("cpuacct", &group()).unwrap(),
+            Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b")
+        );
         assert_eq!(found.dir("hugetlb", &group()), None);
         assert_eq!(found.dirs(&group()).count(), 4);
     }
 
     #[test]
     fn v2_node_has_one_hierarchy_for_all_controllers() {
-        let found = found_in("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate").unwrap();
+        let found =
+            found_in("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate").unwrap();
         assert_eq!(found.mode(), CgroupMode::V2);
-        assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/sys/fs/cgroup/a/b"));
+        assert_eq!(
+            found.dir("memory", &group()).unwrap(),
+            Path::new("/sys/fs/cgroup/a/b")
+        );
     }
 
     #[test]
@@ -228,7 +278,10 @@ mod tests {
     #[test]
     fn paths_in_a_container_start_at_its_own_root() {
         let found = found_in("1 0 0:1 /a /cg/memory rw - cgroup c rw,memory").unwrap();
-        assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/cg/memory/b"));
+        assert_eq!(
+            found.dir("memory", &group()).unwrap(),
+            Path::new("/cg/memory/b")
+        );
     }
 
     #[test]

@@ -21,11 +21,17 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] for an error of the kernel.
     pub fn kill(&self, group: &Group) -> Result<()> {
-        let files: Vec<_> = self.hierarchy().dirs(group).map(|dir| dir.join("cgroup.kill")).collect();
+        let files: Vec<_> = self
+            .hierarchy()
+            .dirs(group)
+            .map(|dir| dir.join("cgroup.kill"))
+            .collect();
         // The kernel also kills processes that are forked meanwhile, which the passes below can only chase.
         if let Some(path) = files.into_iter().find(|path| path.exists()) {
-            let written =
-                OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(b"1"));
+            let written = OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .and_then(|mut file| file.write_all(b"1"));
             return match written {
                 Err(fault) if is_gone(&fault) => Ok(()),
                 Err(source) => Err(Error::File { path, source }),
@@ -68,8 +74,13 @@ mod tests {
         let (reader, group) = reader(root.path());
         fs::write(root.path().join("group/cgroup.kill"), "").unwrap();
         reader.kill(&group).unwrap();
-        assert_eq!(fs::read_to_string(root.path().join("group/cgroup.kill")).unwrap(), "1");
-        reader.kill(&Group::from_path(Path::new("gone")).unwrap()).unwrap();
+        assert_eq!(
+            fs::read_to_string(root.path().join("group/cgroup.kill")).unwrap(),
+            "1"
+        );
+        reader
+            .kill(&Group::from_path(Path::new("gone")).unwrap())
+            .unwrap();
     }
 
     #[test]
@@ -79,9 +90,16 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         fs::create_dir(root.path().join("group/below")).unwrap();
         fs::write(root.path().join("group/cgroup.procs"), "").unwrap();
-        fs::write(root.path().join("group/below/cgroup.procs"), format!("{}\n", child.id())).unwrap();
+        fs::write(
+            root.path().join("group/below/cgroup.procs"),
+            format!("{}\n", child.id()),
+        )
+        .unwrap();
         reader.kill(&group).unwrap();
         let status = child.wait().unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(9)
+        );
     }
 }

@@ -24,7 +24,10 @@ impl Reader {
     /// The existing directories of `group`, of all hierarchies.
     #[must_use]
     pub fn existing_dirs(&self, group: &Group) -> Vec<PathBuf> {
-        self.hierarchy().dirs(group).filter(|dir| dir.is_dir()).collect()
+        self.hierarchy()
+            .dirs(group)
+            .filter(|dir| dir.is_dir())
+            .collect()
     }
 
     /// Removes the directories of `group` that are not in `kept`, and the children of those that are: a
@@ -33,8 +36,10 @@ impl Reader {
     /// # Errors
     /// [`Error::Busy`] if there are still processes; [`Error::File`] for any other error of the kernel.
     pub fn keep_only(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
-        let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) =
-            self.hierarchy().dirs(group).partition(|dir| kept.contains(dir));
+        let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) = self
+            .hierarchy()
+            .dirs(group)
+            .partition(|dir| kept.contains(dir));
         for dir in theirs {
             remove_trees(children(&dir)?.into_iter())?;
         }
@@ -51,7 +56,12 @@ impl Reader {
             match fs::create_dir(dir) {
                 Ok(()) => {}
                 Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists || is_gone(&fault) => {}
-                Err(source) => return Err(Error::File { path: dir.clone(), source }),
+                Err(source) => {
+                    return Err(Error::File {
+                        path: dir.clone(),
+                        source,
+                    });
+                }
             }
         }
         Ok(())
@@ -65,7 +75,9 @@ impl Reader {
     /// [`Error::File`] if `to` does not exist or refuses a process; [`Error::Restless`] if processes are
     /// forked faster than they are moved.
     pub fn move_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
-        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
+        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else {
+            return Ok(());
+        };
         for file in ["cpuset.cpus", "cpuset.mems"] {
             // The kernel admits no process to a group without processors or memory nodes.
             inherit(&to_dir, file)?;
@@ -85,7 +97,9 @@ impl Reader {
                 move_if_listed(&listing, &target, pid)?;
             }
         }
-        Err(Error::Restless { group: from.to_string() })
+        Err(Error::Restless {
+            group: from.to_string(),
+        })
     }
 
     /// Copies the CPUs and memory nodes of `to` to `from` in the hierarchy of the cpuset controller, so that
@@ -95,16 +109,22 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] if one of the groups does not exist, or `from` cannot have the values of `to`.
     pub fn match_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
-        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
+        let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else {
+            return Ok(());
+        };
         for file in ["cpuset.mems", "cpuset.cpus"] {
             let theirs = to_dir.join(file);
             let ours = from_dir.join(file);
             let text = |path: &Path| {
-                fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })
+                fs::read_to_string(path).map_err(|source| Error::File {
+                    path: path.to_owned(),
+                    source,
+                })
             };
             let wanted = text(&theirs)?;
             if text(&ours)?.trim() != wanted.trim() {
-                fs::write(&ours, wanted.trim()).map_err(|source| Error::File { path: ours, source })?;
+                fs::write(&ours, wanted.trim())
+                    .map_err(|source| Error::File { path: ours, source })?;
             }
         }
         Ok(())
@@ -115,7 +135,9 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] if it does not exist, or may not have these CPUs.
     pub fn set_cpus(&self, group: &Group, cpus: &str) -> Result<()> {
-        let Some(dir) = self.hierarchy().dir("cpuset", group) else { return Ok(()) };
+        let Some(dir) = self.hierarchy().dir("cpuset", group) else {
+            return Ok(());
+        };
         let path = dir.join("cpuset.cpus");
         fs::write(&path, cpus).map_err(|source| Error::File { path, source })
     }
@@ -133,7 +155,9 @@ impl Reader {
 fn inherit(dir: &Path, file: &str) -> Result<()> {
     let path = dir.join(file);
     let has = |path: &Path| -> Result<Option<String>> {
-        Ok(read_if_there(path)?.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
+        Ok(read_if_there(path)?
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty()))
     };
     if has(&path)?.is_some() {
         return Ok(());
@@ -160,7 +184,10 @@ fn move_if_listed(listing: &Path, target: &Path, pid: u32) -> Result<()> {
     }
     match fs::write(target, pid.to_string()) {
         Err(fault) if fault.raw_os_error().map(Errno::from_raw) == Some(Errno::ESRCH) => Ok(()),
-        Err(source) => Err(Error::File { path: target.to_owned(), source }),
+        Err(source) => Err(Error::File {
+            path: target.to_owned(),
+            source,
+        }),
         Ok(()) => Ok(()),
     }
 }
@@ -227,7 +254,9 @@ mod tests {
             }
         }
         fs::write(from.join("cgroup.procs"), "7\n").unwrap();
-        reader.move_cpuset(&group("/nomad/a.web"), &group("/nomad/share")).unwrap();
+        reader
+            .move_cpuset(&group("/nomad/a.web"), &group("/nomad/share"))
+            .unwrap();
         assert_eq!(fs::read_to_string(to.join("cgroup.procs")).unwrap(), "7");
     }
 
@@ -257,11 +286,17 @@ mod tests {
             fs::write(at.join("cpuset.mems"), "0\n").unwrap();
         }
         for _ in 0..2 {
-            reader.match_cpuset(&group("/nomad/a.web"), &group("/nomad/share")).unwrap();
+            reader
+                .match_cpuset(&group("/nomad/a.web"), &group("/nomad/share"))
+                .unwrap();
             assert_eq!(fs::read_to_string(ours.join("cpuset.cpus")).unwrap(), "1");
             assert_eq!(fs::read_to_string(ours.join("cpuset.mems")).unwrap(), "0\n");
         }
-        assert!(reader.match_cpuset(&group("/nomad/a.web"), &group("/nomad/other")).is_err());
+        assert!(
+            reader
+                .match_cpuset(&group("/nomad/a.web"), &group("/nomad/other"))
+                .is_err()
+        );
     }
 
     #[test]

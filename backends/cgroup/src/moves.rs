@@ -40,21 +40,29 @@ impl Moves {
     /// Without expected moves, in these hierarchies.
     #[must_use]
     pub const fn new(hierarchy: Hierarchy) -> Self {
-        Self { hierarchy, expected: AtomicUsize::new(0), keeping_ready: AtomicBool::new(false) }
+        Self {
+            hierarchy,
+            expected: AtomicUsize::new(0),
+            keeping_ready: AtomicBool::new(false),
+        }
     }
 
     /// Registers an expected move. The caller must also run [`Moves::keep_ready`].
     #[must_use]
     pub fn expect(self: &Arc<Self>) -> ExpectedMove {
         self.expected.fetch_add(1, Ordering::AcqRel);
-        ExpectedMove { moves: Arc::clone(self) }
+        ExpectedMove {
+            moves: Arc::clone(self),
+        }
     }
 
     /// Keeps the kernel ready while a move is expected, for a quarter of a second at most. Blocks; returns at
     /// once if another thread does that already. Errors of the writes do not matter: the kernel waits for the
     /// grace period before it checks the request.
     pub fn keep_ready(&self) {
-        let Some(file) = own_processes(&self.hierarchy) else { return };
+        let Some(file) = own_processes(&self.hierarchy) else {
+            return;
+        };
         let begin = Instant::now();
         let due = || self.expected.load(Ordering::Acquire) > 0 && begin.elapsed() < MAX_WAIT;
         // Checked again after `keeping_ready` is reset, for a move that was registered between the last check
@@ -88,10 +96,9 @@ fn processes_of(hierarchy: &Hierarchy, text: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':').skip(1);
         let controllers = fields.next()?;
         let path = Path::new(fields.next()?);
-        let mount = hierarchy
-            .mounts()
-            .iter()
-            .find(|mount| mount.root == Path::new("/") && mount.controllers.join(",") == controllers)?;
+        let mount = hierarchy.mounts().iter().find(|mount| {
+            mount.root == Path::new("/") && mount.controllers.join(",") == controllers
+        })?;
         let dir = if path == Path::new("/") {
             mount.path.clone()
         } else {
@@ -112,12 +119,22 @@ mod tests {
         let v1 = "1 0 0:1 / /cg/memory rw - cgroup c rw,memory\n2 0 0:2 / /cg/cpu,cpuacct rw - cgroup c rw,cpu,cpuacct\n";
         let hierarchy = Hierarchy::of_mounts(&MountTable::from_text(v1)).unwrap();
         let text = "9:pids:/x\n3:cpu,cpuacct:/\n2:memory:/a/b\n0::/\n";
-        assert_eq!(processes_of(&hierarchy, text).unwrap(), Path::new("/cg/cpu,cpuacct/cgroup.procs"));
+        assert_eq!(
+            processes_of(&hierarchy, text).unwrap(),
+            Path::new("/cg/cpu,cpuacct/cgroup.procs")
+        );
         let text = "2:memory:/a/b\n";
-        assert_eq!(processes_of(&hierarchy, text).unwrap(), Path::new("/cg/memory/a/b/cgroup.procs"));
+        assert_eq!(
+            processes_of(&hierarchy, text).unwrap(),
+            Path::new("/cg/memory/a/b/cgroup.procs")
+        );
         assert_eq!(processes_of(&hierarchy, "2:memory:/../b\nnonsense\n"), None);
-        let v2 = Hierarchy::of_mounts(&MountTable::from_text("30 23 0:26 / /cg rw - cgroup2 c rw")).unwrap();
-        assert_eq!(processes_of(&v2, "0::/s.slice/x\n").unwrap(), Path::new("/cg/s.slice/x/cgroup.procs"));
+        let v2 = Hierarchy::of_mounts(&MountTable::from_text("30 23 0:26 / /cg rw - cgroup2 c rw"))
+            .unwrap();
+        assert_eq!(
+            processes_of(&v2, "0::/s.slice/x\n").unwrap(),
+            Path::new("/cg/s.slice/x/cgroup.procs")
+        );
     }
 
     #[test]

@@ -12,7 +12,10 @@ fn parse_line(line: &str) -> Option<InterfaceStats> {
     // name: 8 numbers for receiving (bytes packets errs ...), 8 for sending. The name itself may contain a
     // colon.
     let (name, numbers) = line.rsplit_once(':')?;
-    let numbers: Vec<u64> = numbers.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let numbers: Vec<u64> = numbers
+        .split_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
     let name = name.trim();
     if name.is_empty() || numbers.len() < 12 {
         return None;
@@ -46,13 +49,26 @@ Inter-|   Receive                                                |  Transmit
     #[test]
     fn interface_counters_are_read() {
         let read = parse(TEXT);
-        assert_eq!(read.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo", "eth0"]);
+        assert_eq!(
+            read.iter()
+                .map(|link| link.name.as_str())
+                .collect::<Vec<_>>(),
+            ["lo", "eth0"]
+        );
         let eth0 = &read[1];
         assert_eq!(
             (eth0.rx_bytes, eth0.rx_errors, eth0.tx_bytes, eth0.tx_errors),
             (1_215_645, 4, 1_782_404, 5)
         );
-        assert_eq!((eth0.rx_packets, eth0.rx_dropped, eth0.tx_packets, eth0.tx_dropped), (2751, 0, 4324, 6));
+        assert_eq!(
+            (
+                eth0.rx_packets,
+                eth0.rx_dropped,
+                eth0.tx_packets,
+                eth0.tx_dropped
+            ),
+            (2751, 0, 4324, 6)
+        );
     }
 
     #[test]

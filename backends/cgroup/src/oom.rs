@@ -62,7 +62,10 @@ impl OomWatch {
     /// # Errors
     /// [`Error::File`] if the file cannot be opened or read.
     pub(crate) fn open(path: &Path, mode: CgroupMode) -> Result<Option<Self>> {
-        let failed = |source| Error::File { path: path.to_owned(), source };
+        let failed = |source| Error::File {
+            path: path.to_owned(),
+            source,
+        };
         let file = match File::open(path) {
             Ok(file) => file,
             Err(error) if is_gone(&error) => return Ok(None),
@@ -73,8 +76,16 @@ impl OomWatch {
             CgroupMode::V2 => (None, ParentGroup::of(path)),
         };
         let path = path.to_owned();
-        let mut watch =
-            Self { path, file, signals, parent, signalled: 0, awaited_removal: false, ended: false, last: 0 };
+        let mut watch = Self {
+            path,
+            file,
+            signals,
+            parent,
+            signalled: 0,
+            awaited_removal: false,
+            ended: false,
+            last: 0,
+        };
         // Takes the baseline of the counts.
         watch.kills()?;
         Ok(Some(watch))
@@ -114,9 +125,17 @@ impl OomWatch {
                     }
                 }
             }
-            Err(source) => return Err(Error::File { path: self.path.clone(), source }),
+            Err(source) => {
+                return Err(Error::File {
+                    path: self.path.clone(),
+                    source,
+                });
+            }
         }
-        Ok(Kills { counted: self.last, doubtful })
+        Ok(Kills {
+            counted: self.last,
+            doubtful,
+        })
     }
 
     /// As [`OomWatch::kills`], after the main process has exited: if the counter can still be read, its count
@@ -134,24 +153,42 @@ impl OomWatch {
     /// A single signal may be for a kill or for the removal, which the kernel signals a little later: waits
     /// for a second signal.
     fn await_removal_signal(&mut self) -> Result<()> {
-        let Some(signals) = self.signals.as_ref().filter(|_| self.signalled == 1 && !self.awaited_removal)
+        let Some(signals) = self
+            .signals
+            .as_ref()
+            .filter(|_| self.signalled == 1 && !self.awaited_removal)
         else {
             return Ok(());
         };
-        match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], LAST_SIGNAL_WAIT_MS) {
+        match poll(
+            &mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)],
+            LAST_SIGNAL_WAIT_MS,
+        ) {
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(Error::File { path: self.path.clone(), source: error.into() }),
+            Err(error) => {
+                return Err(Error::File {
+                    path: self.path.clone(),
+                    source: error.into(),
+                });
+            }
         }
         self.awaited_removal = true;
         self.drain()
     }
 
     fn drain(&mut self) -> Result<()> {
-        let Some(signals) = &self.signals else { return Ok(()) };
+        let Some(signals) = &self.signals else {
+            return Ok(());
+        };
         match signals.read() {
             Ok(count) => self.signalled = self.signalled.saturating_add(count),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(error) => return Err(Error::File { path: self.path.clone(), source: error.into() }),
+            Err(error) => {
+                return Err(Error::File {
+                    path: self.path.clone(),
+                    source: error.into(),
+                });
+            }
         }
         Ok(())
     }
@@ -168,8 +205,11 @@ impl OomWatch {
         if self.signals.is_some() {
             return Ok(None);
         }
-        let parent =
-            self.parent.as_ref().map(|parent| parent.file().as_fd().try_clone_to_owned()).transpose()?;
+        let parent = self
+            .parent
+            .as_ref()
+            .map(|parent| parent.file().as_fd().try_clone_to_owned())
+            .transpose()?;
         Ok(Some((self.file.as_fd().try_clone_to_owned()?, parent)))
     }
 }
@@ -177,7 +217,9 @@ impl OomWatch {
 impl AsFd for OomWatch {
     /// The descriptor to poll: for reading on v1 (an eventfd), for `POLLPRI` on v2.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signals.as_ref().map_or_else(|| self.file.as_fd(), AsFd::as_fd)
+        self.signals
+            .as_ref()
+            .map_or_else(|| self.file.as_fd(), AsFd::as_fd)
     }
 }
 
@@ -186,13 +228,18 @@ impl AsFd for OomWatch {
 fn subscribe(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
     let signals = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let line = format!("{} {}", signals.as_fd().as_raw_fd(), file.as_raw_fd());
-    match fs::OpenOptions::new().write(true).open(path.with_file_name("cgroup.event_control")) {
+    match fs::OpenOptions::new()
+        .write(true)
+        .open(path.with_file_name("cgroup.event_control"))
+    {
         Ok(control) => match control.write_at(line.as_bytes(), 0) {
             Ok(_) => Ok(Some(signals)),
             Err(error) if is_gone(&error) => Ok(None),
             Err(error) => Err(error),
         },
-        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -63,7 +63,13 @@ impl ParentGroup {
         let own = own.to_owned();
         let name = name.to_owned();
         let before = KillCounts::default();
-        Some(Self { file, dir: dir.to_owned(), own_name: own, file_name: name, baseline: before })
+        Some(Self {
+            file,
+            dir: dir.to_owned(),
+            own_name: own,
+            file_name: name,
+            baseline: before,
+        })
     }
 
     /// The file to poll: it signals every kill in a descendant.
@@ -77,11 +83,17 @@ impl ParentGroup {
             let all = count(&self.file).ok()?;
             let beside = self.sibling_counts().ok()?;
             if count(&self.file).ok()? == all {
-                return Some(KillCounts { all, siblings: beside });
+                return Some(KillCounts {
+                    all,
+                    siblings: beside,
+                });
             }
         }
         // The counts keep changing: those of the siblings would not match the total.
-        Some(KillCounts { all: count(&self.file).ok()?, siblings: None })
+        Some(KillCounts {
+            all: count(&self.file).ok()?,
+            siblings: None,
+        })
     }
 
     /// Sets the counts that were read just before the file of the watched group.
@@ -115,7 +127,9 @@ impl ParentGroup {
 
 /// The count of a group; `None` if it is removed, or has no such file.
 fn read(group: &Path, name: &OsStr) -> Option<u64> {
-    fs::read_to_string(group.join(name)).ok().map(|text| kills(&text))
+    fs::read_to_string(group.join(name))
+        .ok()
+        .map(|text| kills(&text))
 }
 
 /// Decides in which group the kills were. A sibling that was created and removed between the two counts is
@@ -125,9 +139,13 @@ fn decide_origin(before: &KillCounts, now: &KillCounts) -> KillOrigin {
     if all == 0 {
         return KillOrigin::Others;
     }
-    let (Some(then), Some(beside)) = (&before.siblings, &now.siblings) else { return KillOrigin::Unknown };
-    let theirs: u64 =
-        beside.iter().map(|(group, count)| count.saturating_sub(then.get(group).copied().unwrap_or(0))).sum();
+    let (Some(then), Some(beside)) = (&before.siblings, &now.siblings) else {
+        return KillOrigin::Unknown;
+    };
+    let theirs: u64 = beside
+        .iter()
+        .map(|(group, count)| count.saturating_sub(then.get(group).copied().unwrap_or(0)))
+        .sum();
     // The kills of a sibling that is gone are in the total, and in no count that can be read.
     let all_stayed = then.keys().all(|group| beside.contains_key(group));
     match (all > theirs, all_stayed) {
@@ -142,8 +160,14 @@ mod tests {
     use super::*;
 
     fn census(all: u64, beside: &[(&str, u64)]) -> KillCounts {
-        let beside = beside.iter().map(|(group, count)| (OsString::from(group), *count)).collect();
-        KillCounts { all, siblings: Some(beside) }
+        let beside = beside
+            .iter()
+            .map(|(group, count)| (OsString::from(group), *count))
+            .collect();
+        KillCounts {
+            all,
+            siblings: Some(beside),
+        }
     }
 
     #[test]
@@ -153,15 +177,26 @@ mod tests {
         };
         let before = census(4, &[("a", 1), ("b", 0)]);
         check(&before, &before, KillOrigin::Others);
-        check(&before, &census(5, &[("a", 1), ("b", 1)]), KillOrigin::Others);
+        check(
+            &before,
+            &census(5, &[("a", 1), ("b", 1)]),
+            KillOrigin::Others,
+        );
         check(&before, &census(5, &[("a", 1), ("b", 0)]), KillOrigin::Own);
         check(&before, &census(6, &[("a", 2), ("b", 0)]), KillOrigin::Own);
         // All kills of a new sibling are since then.
-        check(&before, &census(5, &[("a", 1), ("b", 0), ("c", 1)]), KillOrigin::Others);
+        check(
+            &before,
+            &census(5, &[("a", 1), ("b", 0), ("c", 1)]),
+            KillOrigin::Others,
+        );
         // The kill may have been in a sibling that is removed.
         check(&before, &census(5, &[("a", 1)]), KillOrigin::Unknown);
         check(&before, &census(5, &[("a", 2)]), KillOrigin::Others);
-        let many = KillCounts { all: 5, siblings: None };
+        let many = KillCounts {
+            all: 5,
+            siblings: None,
+        };
         check(&before, &many, KillOrigin::Unknown);
         check(&many, &census(6, &[]), KillOrigin::Unknown);
     }
@@ -171,8 +206,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let write = |group: &str, kills: u64| {
             fs::create_dir_all(dir.path().join(group)).unwrap();
-            fs::write(dir.path().join(group).join("memory.events"), format!("oom 1\noom_kill {kills}\n"))
-                .unwrap();
+            fs::write(
+                dir.path().join(group).join("memory.events"),
+                format!("oom 1\noom_kill {kills}\n"),
+            )
+            .unwrap();
         };
         for (group, kills) in [("", 3), ("own", 1), ("a", 2)] {
             write(group, kills);
@@ -183,10 +221,16 @@ mod tests {
         assert_eq!(now, census(3, &[("a", 2)]));
         above.set_baseline(now);
         write("", 4);
-        assert_eq!(above.kill_origin(&above.read_counts().unwrap()), KillOrigin::Own);
+        assert_eq!(
+            above.kill_origin(&above.read_counts().unwrap()),
+            KillOrigin::Own
+        );
         for number in 0..MAX_SIBLINGS {
             write(&number.to_string(), 0);
         }
-        assert_eq!(above.kill_origin(&above.read_counts().unwrap()), KillOrigin::Unknown);
+        assert_eq!(
+            above.kill_origin(&above.read_counts().unwrap()),
+            KillOrigin::Unknown
+        );
     }
 }

@@ -76,15 +76,29 @@ pub fn limit_v1(text: &str) -> Option<u64> {
 #[must_use]
 pub fn pressure(text: &str) -> Option<Pressure> {
     let line = |kind: &str| {
-        text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).map(pressure_line)
+        text.lines()
+            .find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))
+            .map(pressure_line)
     };
-    Some(Pressure { some: line("some")?, full: line("full").unwrap_or_default() })
+    Some(Pressure {
+        some: line("some")?,
+        full: line("full").unwrap_or_default(),
+    })
 }
 
 fn pressure_line(text: &str) -> PressureLine {
     let mut line = PressureLine::default();
-    for (key, value) in text.split_whitespace().filter_map(|word| word.split_once('=')) {
-        let share = || value.parse::<f64>().ok().filter(|share| share.is_finite()).unwrap_or(0.0);
+    for (key, value) in text
+        .split_whitespace()
+        .filter_map(|word| word.split_once('='))
+    {
+        let share = || {
+            value
+                .parse::<f64>()
+                .ok()
+                .filter(|share| share.is_finite())
+                .unwrap_or(0.0)
+        };
         match key {
             "avg10" => line.avg10 = share(),
             "avg60" => line.avg60 = share(),
@@ -100,7 +114,10 @@ fn pressure_line(text: &str) -> PressureLine {
 /// out.
 #[must_use]
 pub fn pids(text: &str) -> Vec<u32> {
-    text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()
+    text.lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .filter(|pid| *pid != 0)
+        .collect()
 }
 
 #[cfg(test)]
@@ -122,7 +139,10 @@ mod tests {
     #[test]
     fn pressure_without_full_line_has_zero_full() {
         let read = pressure("some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\n").unwrap();
-        assert_eq!((read.some.avg10, read.some.avg60, read.some.total_us), (1.5, 0.25, 12_345));
+        assert_eq!(
+            (read.some.avg10, read.some.avg60, read.some.total_us),
+            (1.5, 0.25, 12_345)
+        );
         assert_eq!(read.full, PressureLine::default());
         assert_eq!(pressure("full avg10=0.00 total=1\n"), None);
         assert_eq!(pressure(""), None);
@@ -139,10 +159,23 @@ mod tests {
     fn io_is_counted_by_device_and_operation() {
         let text = "254:0 Read 4096\n254:0 Total 4096\n8:16 Write 512\nTotal 4608\n";
         let read: Vec<_> = device_operations(text).collect();
-        assert_eq!(read, [((254, 0), "Read", 4096), ((254, 0), "Total", 4096), ((8, 16), "Write", 512)]);
+        assert_eq!(
+            read,
+            [
+                ((254, 0), "Read", 4096),
+                ((254, 0), "Total", 4096),
+                ((8, 16), "Write", 512)
+            ]
+        );
         let text = "254:0 rbytes=4096 wbytes=0 rios=1 bad wios=x\nnone rbytes=1\n8:16\n";
         let read: Vec<_> = nested_keyed(text).collect();
-        assert_eq!(read, [((254, 0), vec![("rbytes", 4096), ("wbytes", 0), ("rios", 1)]), ((8, 16), vec![])]);
+        assert_eq!(
+            read,
+            [
+                ((254, 0), vec![("rbytes", 4096), ("wbytes", 0), ("rios", 1)]),
+                ((8, 16), vec![])
+            ]
+        );
     }
 
     proptest! {

@@ -19,7 +19,12 @@ pub fn open_files(pid: u32) -> Option<OpenFiles> {
     let mut open = OpenFiles::default();
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
         // The link of a file that was closed meanwhile cannot be read.
-        let Some(target) = entry.ok().and_then(|entry| fs::read_link(entry.path()).ok()) else { continue };
+        let Some(target) = entry
+            .ok()
+            .and_then(|entry| fs::read_link(entry.path()).ok())
+        else {
+            continue;
+        };
         open.files += 1;
         open.sockets += u64::from(is_socket(&target));
     }
@@ -38,7 +43,9 @@ pub fn open_files_limit(pid: u32) -> Option<u64> {
 
 /// The soft limit of open files in the text of a `limits` file.
 fn soft_limit(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -55,7 +62,9 @@ Max open files            1024                 524288               files
 ";
         assert_eq!(soft_limit(text), Some(1024));
         assert_eq!(
-            soft_limit("Max open files            unlimited            unlimited            files\n"),
+            soft_limit(
+                "Max open files            unlimited            unlimited            files\n"
+            ),
             None
         );
         assert_eq!(soft_limit(""), None);
@@ -65,8 +74,9 @@ Max open files            1024                 524288               files
     fn open_socket_of_this_process_is_counted() {
         let pid = std::process::id();
         let _file = fs::File::open("/dev/null").unwrap();
-        let _sockets: Vec<_> =
-            (0..64).map(|_| std::os::unix::net::UnixDatagram::unbound().unwrap()).collect();
+        let _sockets: Vec<_> = (0..64)
+            .map(|_| std::os::unix::net::UnixDatagram::unbound().unwrap())
+            .collect();
         let open = open_files(pid).unwrap();
         assert!(open.sockets >= 64 && open.files > open.sockets, "{open:?}");
         assert!(open_files_limit(pid).is_none_or(|limit| limit >= open.files));
@@ -75,6 +85,9 @@ Max open files            1024                 524288               files
     #[test]
     fn exited_process_has_no_usage() {
         // No process has this id.
-        assert_eq!((open_files(u32::MAX), open_files_limit(u32::MAX)), (None, None));
+        assert_eq!(
+            (open_files(u32::MAX), open_files_limit(u32::MAX)),
+            (None, None)
+        );
     }
 }

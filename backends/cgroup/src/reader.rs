@@ -18,8 +18,9 @@ use crate::usage::{V1Dirs, v1, v2};
 
 /// The v1 controllers in whose hierarchies processes are looked up, in this order; a runtime puts a task into
 /// all of them.
-const V1_PROCESS_CONTROLLERS: [&str; 7] =
-    ["memory", "pids", "cpuacct", "cpu", "freezer", "devices", "cpuset"];
+const V1_PROCESS_CONTROLLERS: [&str; 7] = [
+    "memory", "pids", "cpuacct", "cpu", "freezer", "devices", "cpuset",
+];
 
 /// The outcome of removing a cgroup that should be empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +90,11 @@ impl Reader {
         };
         // No values: the group was removed during the read, or never existed.
         let empty = usage.cpu.is_none() && usage.memory.is_none() && usage.pids.is_none();
-        Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
+        Ok(if empty && !self.hierarchy.exists(group) {
+            None
+        } else {
+            Some(usage)
+        })
     }
 
     /// Number of processes of `group` that the kernel has killed because it was out of memory; `None` if the
@@ -98,7 +103,9 @@ impl Reader {
     /// # Errors
     /// [`Error::File`] if the file exists and cannot be read.
     pub fn oom_kills(&self, group: &Group) -> Result<Option<u64>> {
-        let Some(path) = self.oom_file(group) else { return Ok(None) };
+        let Some(path) = self.oom_file(group) else {
+            return Ok(None);
+        };
         Ok(read_if_there(&path)?.map(|text| kills(&text)))
     }
 
@@ -129,7 +136,9 @@ impl Reader {
     pub fn procs(&self, group: &Group) -> Result<Option<Vec<u32>>> {
         let dir = match self.hierarchy.mode() {
             CgroupMode::V2 => self.existing("", group),
-            CgroupMode::V1 => V1_PROCESS_CONTROLLERS.iter().find_map(|name| self.existing(name, group)),
+            CgroupMode::V1 => V1_PROCESS_CONTROLLERS
+                .iter()
+                .find_map(|name| self.existing(name, group)),
         };
         let Some(dir) = dir else { return Ok(None) };
         let mut pids = Vec::new();
@@ -172,7 +181,9 @@ impl Reader {
     }
 
     pub(crate) fn existing(&self, controller: &str, group: &Group) -> Option<PathBuf> {
-        self.hierarchy.dir(controller, group).filter(|dir| dir.is_dir())
+        self.hierarchy
+            .dir(controller, group)
+            .filter(|dir| dir.is_dir())
     }
 }
 

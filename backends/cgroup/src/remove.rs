@@ -52,7 +52,9 @@ fn remove_patiently(mut dirs: Vec<PathBuf>, depth: usize) -> Result<()> {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        let Some(pause) = pause.filter(|_| !busy.is_empty()) else { return outcome };
+        let Some(pause) = pause.filter(|_| !busy.is_empty()) else {
+            return outcome;
+        };
         std::thread::sleep(pause);
         dirs = busy;
     }
@@ -69,10 +71,14 @@ fn remove_below(dir: &Path, depth: usize) -> Result<()> {
     match fs::remove_dir(dir) {
         Ok(()) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),
-        Err(source) if errno(&source) == Some(Errno::EBUSY) => {
-            Err(Error::Busy { path: dir.to_owned(), source })
-        }
-        Err(source) => Err(Error::File { path: dir.to_owned(), source }),
+        Err(source) if errno(&source) == Some(Errno::EBUSY) => Err(Error::Busy {
+            path: dir.to_owned(),
+            source,
+        }),
+        Err(source) => Err(Error::File {
+            path: dir.to_owned(),
+            source,
+        }),
     }
 }
 

@@ -34,7 +34,9 @@ impl Reader {
                 return Ok(());
             }
         }
-        Err(Error::Restless { group: group.to_string() })
+        Err(Error::Restless {
+            group: group.to_string(),
+        })
     }
 
     /// Makes one pass over the current processes, and returns how many it has changed.
@@ -48,7 +50,10 @@ impl Reader {
             // An open file belongs to a process, not to a process id: if the id is still listed after the
             // open, it has not been reused by a process outside of the group.
             let listed = self.procs(group)?.unwrap_or_default();
-            for (_, mut score) in open.into_iter().filter(|(pid, _)| listed.binary_search(pid).is_ok()) {
+            for (_, mut score) in open
+                .into_iter()
+                .filter(|(pid, _)| listed.binary_search(pid).is_ok())
+            {
                 changed += usize::from(score.change(from, to)?);
             }
         }
@@ -88,7 +93,10 @@ impl OomScoreFile {
         });
         match changed {
             Err(fault) if is_ended(&fault) => Ok(false),
-            Err(source) => Err(Error::File { path: self.path.clone(), source }),
+            Err(source) => Err(Error::File {
+                path: self.path.clone(),
+                source,
+            }),
             Ok(changed) => Ok(changed),
         }
     }
@@ -96,5 +104,8 @@ impl OomScoreFile {
 
 /// Returns whether an error means that the process has exited.
 fn is_ended(fault: &io::Error) -> bool {
-    matches!(fault.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESRCH))
+    matches!(
+        fault.raw_os_error().map(Errno::from_raw),
+        Some(Errno::ENOENT | Errno::ESRCH)
+    )
 }

@@ -33,7 +33,9 @@ type Limit = fn(&DeviceLimits) -> Option<u64>;
 /// The files of v1, one for each limit.
 const V1: [(&str, Limit); 4] = [
     ("blkio.throttle.read_bps_device", |limits| limits.read_bytes),
-    ("blkio.throttle.write_bps_device", |limits| limits.write_bytes),
+    ("blkio.throttle.write_bps_device", |limits| {
+        limits.write_bytes
+    }),
     ("blkio.throttle.read_iops_device", |limits| limits.reads),
     ("blkio.throttle.write_iops_device", |limits| limits.writes),
 ];
@@ -55,18 +57,27 @@ impl Reader {
     pub fn throttle(&self, group: &Group, wanted: &BTreeMap<Device, DeviceLimits>) -> Result<()> {
         match self.hierarchy().mode() {
             CgroupMode::V1 => {
-                let Some(dir) = self.existing("blkio", group) else { return Ok(()) };
+                let Some(dir) = self.existing("blkio", group) else {
+                    return Ok(());
+                };
                 V1.into_iter().try_for_each(|(name, limit)| {
-                    set(&dir.join(name), wanted, |limits| limit(limits).unwrap_or(0).to_string())
+                    set(&dir.join(name), wanted, |limits| {
+                        limit(limits).unwrap_or(0).to_string()
+                    })
                 })
             }
             CgroupMode::V2 => {
-                let Some(dir) = self.existing("", group) else { return Ok(()) };
+                let Some(dir) = self.existing("", group) else {
+                    return Ok(());
+                };
                 let word = |limits: &DeviceLimits, (word, limit): (&str, Limit)| {
-                    let value = limit(limits).map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+                    let value =
+                        limit(limits).map_or_else(|| "max".to_owned(), |rate| rate.to_string());
                     format!("{word}={value}")
                 };
-                set(&dir.join("io.max"), wanted, |limits| V2.map(|part| word(limits, part)).join(" "))
+                set(&dir.join("io.max"), wanted, |limits| {
+                    V2.map(|part| word(limits, part)).join(" ")
+                })
             }
         }
     }
@@ -80,14 +91,23 @@ fn set(
     text: impl Fn(&DeviceLimits) -> String,
 ) -> Result<()> {
     let named = read_if_there(file)?.unwrap_or_default();
-    let devices: BTreeSet<Device> = named.lines().filter_map(device).chain(wanted.keys().copied()).collect();
+    let devices: BTreeSet<Device> = named
+        .lines()
+        .filter_map(device)
+        .chain(wanted.keys().copied())
+        .collect();
     for device in devices {
         let limits = wanted.get(&device).copied().unwrap_or_default();
         let line = format!("{}:{} {}", device.0, device.1, text(&limits));
         // The kernel accepts one line per write.
-        let written =
-            OpenOptions::new().write(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
-        written.map_err(|source| Error::File { path: file.to_owned(), source })?;
+        let written = OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|mut file| file.write_all(line.as_bytes()));
+        written.map_err(|source| Error::File {
+            path: file.to_owned(),
+            source,
+        })?;
     }
     Ok(())
 }
@@ -117,16 +137,31 @@ mod tests {
         fs::write(root.path().join("cgroup.controllers"), "io").unwrap();
         let dir = root.path().join("group");
         fs::create_dir(&dir).unwrap();
-        fs::write(dir.join("io.max"), "8:0 rbps=max wbps=9 riops=max wiops=max\n").unwrap();
+        fs::write(
+            dir.join("io.max"),
+            "8:0 rbps=max wbps=9 riops=max wiops=max\n",
+        )
+        .unwrap();
         let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
         let group = Group::from_path(Path::new("group")).unwrap();
         reader.throttle(&group, &BTreeMap::new()).unwrap();
         // An ordinary file, unlike the kernel's, has the last write over the beginning of its old contents.
         let text = fs::read_to_string(dir.join("io.max")).unwrap();
-        assert!(text.starts_with("8:0 rbps=max wbps=max riops=max wiops=max"), "{text}");
-        let limits = DeviceLimits { reads: Some(7), ..DeviceLimits::default() };
-        reader.throttle(&group, &BTreeMap::from([((8, 0), limits)])).unwrap();
+        assert!(
+            text.starts_with("8:0 rbps=max wbps=max riops=max wiops=max"),
+            "{text}"
+        );
+        let limits = DeviceLimits {
+            reads: Some(7),
+            ..DeviceLimits::default()
+        };
+        reader
+            .throttle(&group, &BTreeMap::from([((8, 0), limits)]))
+            .unwrap();
         let text = fs::read_to_string(dir.join("io.max")).unwrap();
-        assert!(text.starts_with("8:0 rbps=max wbps=max riops=7 wiops=max"), "{text}");
+        assert!(
+            text.starts_with("8:0 rbps=max wbps=max riops=7 wiops=max"),
+            "{text}"
+        );
     }
 }

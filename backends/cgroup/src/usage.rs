@@ -48,12 +48,20 @@ pub(crate) fn v1(dirs: V1Dirs<'_>, at: SystemTime) -> Result<Usage> {
         Some(dir) => read_parsed(&dir.join("pids.current"), number)?,
         None => None,
     };
-    Ok(Usage { cpu, memory, swap, io, pids })
+    Ok(Usage {
+        cpu,
+        memory,
+        swap,
+        io,
+        pids,
+    })
 }
 
 fn v1_cpu(cpuacct: Option<&Path>, cpu: Option<&Path>, at: SystemTime) -> Result<Option<CpuUsage>> {
     let Some(dir) = cpuacct else { return Ok(None) };
-    let Some(total_ns) = read_parsed(&dir.join("cpuacct.usage"), number)? else { return Ok(None) };
+    let Some(total_ns) = read_parsed(&dir.join("cpuacct.usage"), number)? else {
+        return Ok(None);
+    };
     let stat = read_if_there(&dir.join("cpuacct.stat"))?.unwrap_or_default();
     let stat = flat_keyed(&stat);
     let throttled = match cpu {
@@ -82,11 +90,16 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     let stat = flat_keyed(&text);
     // The `total_` values include descendants, as the usage does; they are missing if the hierarchy mode is
     // off.
-    let value = |key: &str| stat.get(format!("total_{key}").as_str()).or_else(|| stat.get(key)).copied();
+    let value = |key: &str| {
+        stat.get(format!("total_{key}").as_str())
+            .or_else(|| stat.get(key))
+            .copied()
+    };
     let own_limit = read_parsed(&dir.join("memory.limit_in_bytes"), limit_v1)?;
     let limit = least(
         own_limit,
-        stat.get("hierarchical_memory_limit").and_then(|limit| limit_v1(&limit.to_string())),
+        stat.get("hierarchical_memory_limit")
+            .and_then(|limit| limit_v1(&limit.to_string())),
     );
     let working_set_bytes = usage_bytes.saturating_sub(value("inactive_file").unwrap_or(0));
     let memory = MemoryUsage {
@@ -147,14 +160,21 @@ pub(crate) fn v2(dir: &Path, at: SystemTime) -> Result<Usage> {
 
 fn v2_io(dir: &Path, at: SystemTime) -> Result<Option<IoUsage>> {
     let read = read_parsed(&dir.join("io.pressure"), pressure)?;
-    Ok(read.map(|pressure| IoUsage { at, pressure: Some(pressure) }))
+    Ok(read.map(|pressure| IoUsage {
+        at,
+        pressure: Some(pressure),
+    }))
 }
 
 fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
-    let Some(text) = read_if_there(&dir.join("cpu.stat"))? else { return Ok(None) };
+    let Some(text) = read_if_there(&dir.join("cpu.stat"))? else {
+        return Ok(None);
+    };
     let stat = flat_keyed(&text);
     let ns = |key: &str| stat.get(key).map(|us| us.saturating_mul(US));
-    let Some(total_ns) = ns("usage_usec") else { return Ok(None) };
+    let Some(total_ns) = ns("usage_usec") else {
+        return Ok(None);
+    };
     // Unlike CPU time, throttling is counted only in the group that has the limit.
     let below = read_if_there(&dir.join(CRUNS_GROUP).join("cpu.stat"))?;
     let throttled = below.as_deref().map_or_else(|| stat.clone(), flat_keyed);
@@ -165,7 +185,9 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
         system_ns: ns("system_usec"),
         periods: throttled.get("nr_periods").copied(),
         throttled_periods: throttled.get("nr_throttled").copied(),
-        throttled_ns: throttled.get("throttled_usec").map(|us| us.saturating_mul(US)),
+        throttled_ns: throttled
+            .get("throttled_usec")
+            .map(|us| us.saturating_mul(US)),
         pressure: read_parsed(&dir.join("cpu.pressure"), pressure)?,
     }))
 }
@@ -173,14 +195,20 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
 /// A limit of a group, or of the group that crun created inside it.
 fn v2_limit(dir: &Path, file: &str) -> Result<Option<u64>> {
     let own = read_parsed(&dir.join(file), limit_v2)?;
-    Ok(least(own, read_parsed(&dir.join(CRUNS_GROUP).join(file), limit_v2)?))
+    Ok(least(
+        own,
+        read_parsed(&dir.join(CRUNS_GROUP).join(file), limit_v2)?,
+    ))
 }
 
 fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
-    let Some(usage_bytes) = read_parsed(&dir.join("memory.current"), number)? else { return Ok(None) };
+    let Some(usage_bytes) = read_parsed(&dir.join("memory.current"), number)? else {
+        return Ok(None);
+    };
     let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
     let stat = flat_keyed(&text);
-    let working_set_bytes = usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
+    let working_set_bytes =
+        usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
     let limit = v2_limit(dir, "memory.max")?;
     Ok(Some(MemoryUsage {
         at,
@@ -192,7 +220,9 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
         mapped_bytes: stat.get("file_mapped").copied(),
         kernel_bytes: stat.get("kernel").copied(),
         peak_bytes: read_parsed(&dir.join("memory.peak"), number)?,
-        limit_hits: read_parsed(&dir.join("memory.events"), |text| flat_keyed(text).get("max").copied())?,
+        limit_hits: read_parsed(&dir.join("memory.events"), |text| {
+            flat_keyed(text).get("max").copied()
+        })?,
         page_faults: stat.get("pgfault").copied(),
         major_page_faults: stat.get("pgmajfault").copied(),
         // The unified hierarchy does not count the faults of a group apart from those of its descendants.
@@ -203,7 +233,9 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
 }
 
 fn v2_swap(dir: &Path, at: SystemTime) -> Result<Option<SwapUsage>> {
-    let Some(usage_bytes) = read_parsed(&dir.join("memory.swap.current"), number)? else { return Ok(None) };
+    let Some(usage_bytes) = read_parsed(&dir.join("memory.swap.current"), number)? else {
+        return Ok(None);
+    };
     let limit = v2_limit(dir, "memory.swap.max")?;
     Ok(Some(SwapUsage {
         at,

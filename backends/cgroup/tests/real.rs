@@ -18,11 +18,18 @@ struct Fixture {
 
 impl Fixture {
     fn new(controllers: &[&str]) -> Self {
-        let unique = tempfile::Builder::new().prefix("switchyard-test-").tempdir().unwrap();
+        let unique = tempfile::Builder::new()
+            .prefix("switchyard-test-")
+            .tempdir()
+            .unwrap();
         let name = unique.path().file_name().unwrap().to_str().unwrap();
         let reader = Reader::detect().unwrap();
         let group = Group::from_path(Path::new(name)).unwrap();
-        let fixture = Self { reader, group, child: None };
+        let fixture = Self {
+            reader,
+            group,
+            child: None,
+        };
         if fixture.reader.hierarchy().mode() == CgroupMode::V2 {
             // Controllers that the root does not enable for its children are missing in the group; the test
             // does not change that.
@@ -36,7 +43,8 @@ impl Fixture {
             }
         }
         for controller in controllers {
-            fs::create_dir_all(fixture.dir(controller)).expect("cgroups can be made: this test needs root");
+            fs::create_dir_all(fixture.dir(controller))
+                .expect("cgroups can be made: this test needs root");
         }
         fixture
     }
@@ -55,7 +63,11 @@ impl Fixture {
             .spawn()
             .unwrap();
         for controller in controllers {
-            fs::write(self.dir(controller).join("cgroup.procs"), child.id().to_string()).unwrap();
+            fs::write(
+                self.dir(controller).join("cgroup.procs"),
+                child.id().to_string(),
+            )
+            .unwrap();
         }
         self.child = Some(child);
     }
@@ -66,7 +78,12 @@ impl Fixture {
 
     fn go(&mut self) {
         use std::io::Write;
-        self.child().stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        self.child()
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"go\n")
+            .unwrap();
     }
 }
 
@@ -88,20 +105,35 @@ fn usage_and_processes_of_a_child_are_read_and_cgroup_removed() {
     let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; read end";
     fixture.spawn(&controllers, burn);
     let pid = fixture.child().id();
-    assert_eq!(fixture.reader.procs(&fixture.group).unwrap(), Some(vec![pid]));
+    assert_eq!(
+        fixture.reader.procs(&fixture.group).unwrap(),
+        Some(vec![pid])
+    );
     fixture.go();
     let mut line = [0; 5];
-    fixture.child().stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    fixture
+        .child()
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
     assert_eq!(&line, b"done\n");
 
     let usage = fixture.reader.usage(&fixture.group).unwrap().unwrap();
     let cpu = usage.cpu.unwrap();
     assert!(cpu.total_ns > 1_000_000, "{cpu:?}");
-    assert!(cpu.user_ns.is_some() && cpu.system_ns.is_some() && cpu.throttled_periods.is_some(), "{cpu:?}");
+    assert!(
+        cpu.user_ns.is_some() && cpu.system_ns.is_some() && cpu.throttled_periods.is_some(),
+        "{cpu:?}"
+    );
     let memory = usage.memory.unwrap();
     assert!(memory.usage_bytes >= memory.working_set_bytes, "{memory:?}");
     assert_eq!((memory.available_bytes, usage.pids), (None, Some(1)));
-    assert!(memory.rss_bytes.is_some() && memory.page_faults.is_some(), "{memory:?}");
+    assert!(
+        memory.rss_bytes.is_some() && memory.page_faults.is_some(),
+        "{memory:?}"
+    );
     assert_eq!(fixture.reader.oom_kills(&fixture.group).unwrap(), Some(0));
 
     let busy = fixture.reader.remove(&fixture.group).unwrap_err();
@@ -118,20 +150,39 @@ fn cgroup_is_frozen_until_thawed() {
     use std::io::Read;
     let mut fixture = Fixture::new(&["freezer"]);
     fixture.spawn(&["freezer"], "echo done; read end");
-    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(false));
+    assert_eq!(
+        fixture.reader.is_frozen(&fixture.group).unwrap(),
+        Some(false)
+    );
     fixture.reader.freeze(&fixture.group, true).unwrap();
-    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(true));
+    assert_eq!(
+        fixture.reader.is_frozen(&fixture.group).unwrap(),
+        Some(true)
+    );
     let v1 = fixture.reader.hierarchy().mode() == CgroupMode::V1;
-    let (says, word) = if v1 { ("freezer.state", "FROZEN") } else { ("cgroup.events", "frozen 1") };
+    let (says, word) = if v1 {
+        ("freezer.state", "FROZEN")
+    } else {
+        ("cgroup.events", "frozen 1")
+    };
     let says = fixture.dir("freezer").join(says);
     while !fs::read_to_string(&says).unwrap().contains(word) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     fixture.go();
     fixture.reader.freeze(&fixture.group, false).unwrap();
-    assert_eq!(fixture.reader.is_frozen(&fixture.group).unwrap(), Some(false));
+    assert_eq!(
+        fixture.reader.is_frozen(&fixture.group).unwrap(),
+        Some(false)
+    );
     let mut line = [0; 5];
-    fixture.child().stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    fixture
+        .child()
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
     assert_eq!(&line, b"done\n");
 }
 
@@ -152,10 +203,17 @@ fn oom_kill_is_known_after_cgroup_removal() {
     let mut late = fixture.reader.watch_oom(&fixture.group).unwrap().unwrap();
     let mut watch = fixture.reader.watch_oom(&fixture.group).unwrap().unwrap();
     assert_eq!(watch.kills().unwrap(), Kills::default());
-    fixture.spawn(&["memory"], "exec dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null");
+    fixture.spawn(
+        &["memory"],
+        "exec dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null",
+    );
     fixture.go();
     let status = fixture.child().wait().unwrap();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status:?}");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(9),
+        "{status:?}"
+    );
     let usage = fixture.reader.usage(&fixture.group).unwrap().unwrap();
     assert!(usage.memory.unwrap().available_bytes.is_some());
     assert_eq!(fixture.reader.oom_kills(&fixture.group).unwrap(), Some(1));
@@ -164,7 +222,10 @@ fn oom_kill_is_known_after_cgroup_removal() {
     assert_eq!(fixture.reader.oom_kills(&fixture.group).unwrap(), None);
     assert_eq!(watch.kills().unwrap().counted, 1);
     let late = late.kills().unwrap();
-    assert_eq!(late.counted, 1, "on v1 the eventfd outlives the group, on v2 the group above has counted");
+    assert_eq!(
+        late.counted, 1,
+        "on v1 the eventfd outlives the group, on v2 the group above has counted"
+    );
 }
 
 #[test]

@@ -124,24 +124,44 @@ impl Protocol {
 impl Attachment {
     /// Refuses values that plugins would refuse or misread.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let bad = |what, value: &str, why| Err(Error::Attachment { what, value: value.to_owned(), why });
+        let bad = |what, value: &str, why| {
+            Err(Error::Attachment {
+                what,
+                value: value.to_owned(),
+                why,
+            })
+        };
         if !is_name(&self.container_id) {
-            return bad("container id", &self.container_id, "has characters that CNI does not allow");
+            return bad(
+                "container id",
+                &self.container_id,
+                "has characters that CNI does not allow",
+            );
         }
         if self.ifname.is_empty() || self.ifname.len() > IFNAME_MAX {
             return bad("interface name", &self.ifname, "must have 1 to 15 bytes");
         }
         if matches!(self.ifname.as_str(), "." | "..")
-            || self.ifname.contains(|c| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control())
+            || self
+                .ifname
+                .contains(|c| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control())
         {
-            return bad("interface name", &self.ifname, "has characters that Linux does not allow");
+            return bad(
+                "interface name",
+                &self.ifname,
+                "has characters that Linux does not allow",
+            );
         }
         for (key, value) in &self.args {
             if key.is_empty() || key.contains(['=', ';', '\0']) {
                 return bad("CNI argument", key, "is not a key");
             }
             if value.contains([';', '\0']) {
-                return bad("value of a CNI argument", value, "contains a semicolon or a zero byte");
+                return bad(
+                    "value of a CNI argument",
+                    value,
+                    "contains a semicolon or a zero byte",
+                );
             }
         }
         Ok(())
@@ -149,7 +169,11 @@ impl Attachment {
 
     /// The value of CNI_ARGS.
     pub(crate) fn args_text(&self) -> String {
-        let pairs: Vec<_> = self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let pairs: Vec<_> = self
+            .args
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         pairs.join(";")
     }
 }
@@ -159,8 +183,12 @@ impl Capabilities {
     #[must_use]
     pub fn to_map(&self) -> Map<String, Value> {
         let mut map = Map::new();
-        let ports: Vec<_> =
-            self.port_mappings.iter().filter(|port| port.host_port > 0).map(PortMapping::to_json).collect();
+        let ports: Vec<_> = self
+            .port_mappings
+            .iter()
+            .filter(|port| port.host_port > 0)
+            .map(PortMapping::to_json)
+            .collect();
         if !ports.is_empty() {
             map.insert("portMappings".to_owned(), Value::Array(ports));
         }
@@ -168,7 +196,8 @@ impl Capabilities {
             map.insert("bandwidth".to_owned(), limits.to_json());
         }
         if let Some(dns) = &self.dns {
-            let dns = json!({"servers": dns.servers, "searches": dns.searches, "options": dns.options});
+            let dns =
+                json!({"servers": dns.servers, "searches": dns.searches, "options": dns.options});
             map.insert("dns".to_owned(), dns);
         }
         if !self.ip_ranges.is_empty() {
@@ -226,9 +255,11 @@ impl Bandwidth {
 impl IpRange {
     fn to_json(&self) -> Value {
         let mut value = json!({"subnet": self.subnet});
-        for (key, ip) in
-            [("rangeStart", self.range_start), ("rangeEnd", self.range_end), ("gateway", self.gateway)]
-        {
+        for (key, ip) in [
+            ("rangeStart", self.range_start),
+            ("rangeEnd", self.range_end),
+            ("gateway", self.gateway),
+        ] {
             if let Some(ip) = ip {
                 value[key] = json!(ip);
             }

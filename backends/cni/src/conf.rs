@@ -87,7 +87,11 @@ impl ConfDir {
     /// A configuration directory; it may not exist yet.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), settling: SETTLING, cached: Mutex::new(None) }
+        Self {
+            dir: dir.into(),
+            settling: SETTLING,
+            cached: Mutex::new(None),
+        }
     }
 
     /// The directory.
@@ -103,10 +107,15 @@ impl ConfDir {
     /// Those of [`NetworkList::load`].
     pub fn load(&self) -> Result<Loaded, Error> {
         let stamps = stamps(&self.dir).map_err(|source| dir_error(&self.dir, source))?;
-        let settled = stamps.as_ref().filter(|stamps| stamps.iter().all(|stamp| stamp.age() > self.settling));
+        let settled = stamps
+            .as_ref()
+            .filter(|stamps| stamps.iter().all(|stamp| stamp.age() > self.settling));
         {
             let cached = self.cached.lock();
-            if let Some(cached) = cached.as_ref().filter(|cached| settled == Some(&cached.stamps)) {
+            if let Some(cached) = cached
+                .as_ref()
+                .filter(|cached| settled == Some(&cached.stamps))
+            {
                 return Ok(cached.loaded.clone());
             }
         }
@@ -114,7 +123,10 @@ impl ConfDir {
         let loaded = NetworkList::load(&self.dir);
         let mut cached = self.cached.lock();
         let known = loaded.as_ref().ok().zip(stamps);
-        *cached = known.map(|(loaded, stamps)| Cached { stamps, loaded: loaded.clone() });
+        *cached = known.map(|(loaded, stamps)| Cached {
+            stamps,
+            loaded: loaded.clone(),
+        });
         loaded
     }
 
@@ -153,7 +165,9 @@ impl Stamp {
     /// The time since its last change, to the second; zero if the clock was set back since.
     fn age(&self) -> Duration {
         let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed).unwrap_or_default()
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH + changed)
+            .unwrap_or_default()
     }
 }
 
@@ -163,7 +177,9 @@ fn stamps(dir: &Path) -> Result<Option<Vec<Stamp>>, ReadError> {
     let mut all = entries(dir)?;
     let mut left = ENTRIES_MAX;
     for subdir in all.clone().into_iter().filter(|entry| entry.is_dir()) {
-        let Ok(deeper) = switchyard_node_files::list(&subdir, left) else { return Ok(None) };
+        let Ok(deeper) = switchyard_node_files::list(&subdir, left) else {
+            return Ok(None);
+        };
         left -= deeper.len();
         all.extend(deeper);
     }
@@ -180,7 +196,10 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
 }
 
 fn dir_error(dir: &Path, error: ReadError) -> Error {
-    Error::ConfDir { dir: dir.to_owned(), source: error.into() }
+    Error::ConfDir {
+        dir: dir.to_owned(),
+        source: error.into(),
+    }
 }
 
 /// Skips a file that cannot be used, with a warning.
@@ -189,7 +208,11 @@ fn dir_error(dir: &Path, error: ReadError) -> Error {
 /// [`Error::ConfDirSum`] if the files up to this one are more than is read: those behind it are not known.
 fn skip(dir: &Path, path: PathBuf, error: ConfError) -> Result<Skipped, Error> {
     if let ConfError::Sum { max } = error {
-        return Err(Error::ConfDirSum { dir: dir.to_owned(), path, max });
+        return Err(Error::ConfDirSum {
+            dir: dir.to_owned(),
+            path,
+            max,
+        });
     }
     let mut reason = report(&error);
     reason.truncate(reason.floor_char_boundary(REASON_MAX));
@@ -198,7 +221,9 @@ fn skip(dir: &Path, path: PathBuf, error: ConfError) -> Result<Skipped, Error> {
 }
 
 fn has_extension(path: &Path, wanted: &[&str]) -> bool {
-    path.extension().and_then(|found| found.to_str()).is_some_and(|found| wanted.contains(&found))
+    path.extension()
+        .and_then(|found| found.to_str())
+        .is_some_and(|found| wanted.contains(&found))
 }
 
 // === impl NetworkList ===
@@ -217,11 +242,19 @@ impl NetworkList {
         let mut allowance = Allowance::default();
         for path in Self::files(dir)? {
             match Self::read(&path, &mut allowance) {
-                Ok(list) => return Ok(Loaded { list: Arc::new(list), skipped }),
+                Ok(list) => {
+                    return Ok(Loaded {
+                        list: Arc::new(list),
+                        skipped,
+                    });
+                }
                 Err(error) => skipped.push(skip(dir, path, error)?),
             }
         }
-        Err(Error::NotConfigured { dir: dir.to_owned(), skipped })
+        Err(Error::NotConfigured {
+            dir: dir.to_owned(),
+            skipped,
+        })
     }
 
     /// The files of a directory that can have a configuration, sorted; none if it is missing.
@@ -265,7 +298,10 @@ impl NetworkList {
     pub fn parse(source: &Path, raw: &[u8]) -> Result<Self, Error> {
         Self::parse_head(source, raw)
             .and_then(|(list, _)| list.with_plugins())
-            .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
+            .map_err(|error| Error::Conf {
+                path: source.to_owned(),
+                source: error,
+            })
     }
 
     /// Reads a list from the contents of a file of any of the three kinds, by its name. Plugins that a list
@@ -277,8 +313,10 @@ impl NetworkList {
         if has_extension(source, &["conflist"]) {
             return Self::parse(source, raw);
         }
-        Self::parse_single(source, raw)
-            .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
+        Self::parse_single(source, raw).map_err(|error| Error::Conf {
+            path: source.to_owned(),
+            source: error,
+        })
     }
 
     /// A list, possibly without plugins, and whether it loads only its own plugins, none from its directory.
@@ -293,12 +331,22 @@ impl NetworkList {
                 .iter()
                 .map(|value| match value {
                     Value::Object(map) => plugin(map.clone()),
-                    Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                        Err(ConfError::Key { key: "plugins", expected: "a list of objects" })
-                    }
+                    Value::Null
+                    | Value::Bool(_)
+                    | Value::Number(_)
+                    | Value::String(_)
+                    | Value::Array(_) => Err(ConfError::Key {
+                        key: "plugins",
+                        expected: "a list of objects",
+                    }),
                 })
                 .collect::<Result<_, _>>()?,
-            Some(_) => return Err(ConfError::Key { key: "plugins", expected: "a list of objects" }),
+            Some(_) => {
+                return Err(ConfError::Key {
+                    key: "plugins",
+                    expected: "a list of objects",
+                });
+            }
         };
         Ok((Self::with_head(source, raw, &map, plugins)?, inlined_only))
     }
@@ -334,7 +382,11 @@ impl NetworkList {
     }
 
     fn with_plugins(self) -> Result<Self, ConfError> {
-        if self.plugins.is_empty() { Err(ConfError::NoPlugins) } else { Ok(self) }
+        if self.plugins.is_empty() {
+            Err(ConfError::NoPlugins)
+        } else {
+            Ok(self)
+        }
     }
 
     /// The list as one self-contained document, whichever files it came from; [`NetworkList::parse`] reads it
@@ -353,13 +405,18 @@ impl NetworkList {
 
 /// The `type` of a plugin, which was checked when its configuration was read.
 pub(crate) fn type_of(plugin: &PluginConf) -> &str {
-    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
+    plugin
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// The form of network names and container ids: a letter or digit, then also dots, dashes and underscores.
 pub(crate) fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
 }
 
 fn object(raw: &[u8]) -> Result<PluginConf, ConfError> {
@@ -367,12 +424,18 @@ fn object(raw: &[u8]) -> Result<PluginConf, ConfError> {
 }
 
 fn string<'a>(map: &'a PluginConf, key: &'static str) -> Result<&'a str, ConfError> {
-    map.get(key).and_then(Value::as_str).ok_or(ConfError::Key { key, expected: "a string" })
+    map.get(key).and_then(Value::as_str).ok_or(ConfError::Key {
+        key,
+        expected: "a string",
+    })
 }
 
 /// A boolean; absent means false. Strings with a boolean word are accepted too, as by other runtimes.
 fn flag(map: &PluginConf, key: &'static str) -> Result<bool, ConfError> {
-    let wrong = ConfError::Key { key, expected: "true or false" };
+    let wrong = ConfError::Key {
+        key,
+        expected: "true or false",
+    };
     match map.get(key) {
         None => Ok(false),
         Some(Value::Bool(value)) => Ok(*value),
@@ -392,17 +455,24 @@ fn version(map: &PluginConf) -> Result<SpecVersion, ConfError> {
         None => {}
         Some(Value::Array(versions)) => {
             for version in versions {
-                offered.push(
-                    version
-                        .as_str()
-                        .ok_or(ConfError::Key { key: "cniVersions", expected: "a list of strings" })?,
-                );
+                offered.push(version.as_str().ok_or(ConfError::Key {
+                    key: "cniVersions",
+                    expected: "a list of strings",
+                })?);
             }
         }
-        Some(_) => return Err(ConfError::Key { key: "cniVersions", expected: "a list of strings" }),
+        Some(_) => {
+            return Err(ConfError::Key {
+                key: "cniVersions",
+                expected: "a list of strings",
+            });
+        }
     }
     if offered.is_empty() {
-        return Err(ConfError::Key { key: "cniVersion", expected: "a string" });
+        return Err(ConfError::Key {
+            key: "cniVersion",
+            expected: "a string",
+        });
     }
     offered
         .iter()
@@ -422,7 +492,10 @@ fn plugin(map: PluginConf) -> Result<PluginConf, ConfError> {
     }
     match map.get("capabilities") {
         None | Some(Value::Object(_) | Value::Null) => Ok(map),
-        Some(_) => Err(ConfError::Key { key: "capabilities", expected: "an object" }),
+        Some(_) => Err(ConfError::Key {
+            key: "capabilities",
+            expected: "an object",
+        }),
     }
 }
 

@@ -70,7 +70,10 @@ pub enum Error {
         why: &'static str,
     },
     /// A plugin of the list is not installed.
-    #[error("plugin {plugin} of network {network} is not in {}; install it", join(dirs))]
+    #[error(
+        "plugin {plugin} of network {network} is not in {}; install it",
+        join(dirs)
+    )]
     PluginNotFound {
         /// Its `type`.
         plugin: String,
@@ -91,7 +94,10 @@ pub enum Error {
         source: io::Error,
     },
     /// A plugin answered with an error of the specification's form.
-    #[error("plugin {plugin} refused {verb} with code {code}: {msg}{}", details_of(details))]
+    #[error(
+        "plugin {plugin} refused {verb} with code {code}: {msg}{}",
+        details_of(details)
+    )]
     Refused {
         /// Its `type`.
         plugin: String,
@@ -361,8 +367,11 @@ fn list_skipped(skipped: &[Skipped]) -> String {
     if skipped.is_empty() {
         return String::new();
     }
-    let mut reasons: Vec<_> =
-        skipped.iter().take(SKIPPED_SHOWN).map(|s| format!("{}: {}", s.path.display(), s.reason)).collect();
+    let mut reasons: Vec<_> = skipped
+        .iter()
+        .take(SKIPPED_SHOWN)
+        .map(|s| format!("{}: {}", s.path.display(), s.reason))
+        .collect();
     if let Some(more @ 1..) = skipped.len().checked_sub(SKIPPED_SHOWN) {
         reasons.push(format!("and {more} more"));
     }
@@ -375,9 +384,14 @@ fn join(dirs: &[PathBuf]) -> String {
 }
 
 fn details_of(details: &str) -> String {
-    if details.is_empty() { String::new() } else { format!(" ({details})") }
+    if details.is_empty() {
+        String::new()
+    } else {
+        format!(" ({details})")
+    }
 }
 
 fn undo_of(undo: Option<&Error>) -> String {
-    undo.map(|error| format!(", and undoing it failed: {}", report(error))).unwrap_or_default()
+    undo.map(|error| format!(", and undoing it failed: {}", report(error)))
+        .unwrap_or_default()
 }

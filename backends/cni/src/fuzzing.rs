@@ -15,13 +15,23 @@ use crate::version::SpecVersion;
 /// If that does not hold.
 pub fn result(data: &[u8]) {
     for wanted in SpecVersion::ALL {
-        let Ok(result) = CniResult::parse(data, wanted) else { continue };
+        let Ok(result) = CniResult::parse(data, wanted) else {
+            continue;
+        };
         for ip in &result.ips {
-            assert!(ip.address.prefix <= if ip.address.ip.is_ipv4() { 32 } else { 128 }, "{ip:?}");
-            assert!(ip.interface.is_none_or(|index| index < result.interfaces.len()), "{ip:?}");
+            assert!(
+                ip.address.prefix <= if ip.address.ip.is_ipv4() { 32 } else { 128 },
+                "{ip:?}"
+            );
+            assert!(
+                ip.interface
+                    .is_none_or(|index| index < result.interfaces.len()),
+                "{ip:?}"
+            );
         }
         assert!(result.pod_ips("eth0").len() <= result.ips.len());
-        let again = CniResult::from_value(result.raw.clone(), wanted).expect("it was a result before");
+        let again =
+            CniResult::from_value(result.raw.clone(), wanted).expect("it was a result before");
         assert_eq!(again, result);
     }
 }
@@ -35,16 +45,26 @@ pub fn conf(data: &[u8]) {
     let path = Path::new("/etc/cni/net.d/10-net.conflist");
     let single = NetworkList::parse_single(path, data).ok();
     for list in NetworkList::parse(path, data).into_iter().chain(single) {
-        assert!(is_name(&list.name) && !list.name.contains('/'), "{:?}", list.name);
+        assert!(
+            is_name(&list.name) && !list.name.contains('/'),
+            "{:?}",
+            list.name
+        );
         assert!(!list.plugins.is_empty());
         for plugin in &list.plugins {
             let kind = type_of(plugin);
-            assert!(!kind.is_empty() && !kind.contains(['/', '\0']) && kind != "..", "{kind:?}");
+            assert!(
+                !kind.is_empty() && !kind.contains(['/', '\0']) && kind != "..",
+                "{kind:?}"
+            );
         }
         let document = list.to_document().to_string();
         let again = NetworkList::parse(path, document.as_bytes()).expect("it is our own document");
         let types = |list: &NetworkList| -> Vec<String> {
-            list.plugins.iter().map(|plugin| type_of(plugin).to_owned()).collect()
+            list.plugins
+                .iter()
+                .map(|plugin| type_of(plugin).to_owned())
+                .collect()
         };
         assert_eq!(types(&again), types(&list));
         let head = |list: &NetworkList| (list.name.clone(), list.cni_version, list.disable_check);
@@ -60,10 +80,16 @@ pub fn conf(data: &[u8]) {
 /// If that does not hold.
 pub fn journal(data: &[u8]) {
     let path = Path::new("/var/lib/switchyard/sandboxes/id/cni.json");
-    let Ok(Some(saved)) = Saved::parse(path, data) else { return };
+    let Ok(Some(saved)) = Saved::parse(path, data) else {
+        return;
+    };
     let attachment = saved.attachment();
     if let Ok(list) = saved.list(path) {
-        assert!(is_name(&list.name) && !list.name.contains('/'), "{:?}", list.name);
+        assert!(
+            is_name(&list.name) && !list.name.contains('/'),
+            "{:?}",
+            list.name
+        );
         if let Ok(Some(result)) = saved.result(path) {
             assert!(result.pod_ips("eth0").len() <= result.ips.len());
         }

@@ -42,12 +42,22 @@ fn directories(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
         .filter_map(|plugin| plugin.get("ipam"))
         .filter(|ipam| ipam["type"] == "host-local")
         .map(|ipam| {
-            Path::new(ipam.get("dataDir").and_then(Value::as_str).unwrap_or(DATA_DIR)).join(&list.name)
+            Path::new(
+                ipam.get("dataDir")
+                    .and_then(Value::as_str)
+                    .unwrap_or(DATA_DIR),
+            )
+            .join(&list.name)
         })
 }
 
 fn free_in(dir: &Path) -> io::Result<usize> {
-    let lock = if_present(OpenOptions::new().read(true).write(true).open(dir.join("lock")))?;
+    let lock = if_present(
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(dir.join("lock")),
+    )?;
     // Without the directory nothing was ever reserved.
     let Some(lock) = lock else { return Ok(0) };
     let _lock = lock_with_timeout(lock, dir)?;
@@ -72,7 +82,10 @@ fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
             Ok(lock) => return Ok(lock),
             Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file,
             Err((_, Errno::EWOULDBLOCK)) => {
-                let why = format!("the lock in {} is held for longer than {LOCK_TIMEOUT:?}", dir.display());
+                let why = format!(
+                    "the lock in {} is held for longer than {LOCK_TIMEOUT:?}",
+                    dir.display()
+                );
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
             Err((_, errno)) => return Err(errno.into()),
@@ -83,7 +96,8 @@ fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
 
 /// Returns whether a file name is an address; IPv6 addresses may have another character instead of colons.
 fn is_address(name: &str) -> bool {
-    name.parse::<std::net::IpAddr>().is_ok() || name.replace('_', ":").parse::<std::net::Ipv6Addr>().is_ok()
+    name.parse::<std::net::IpAddr>().is_ok()
+        || name.replace('_', ":").parse::<std::net::Ipv6Addr>().is_ok()
 }
 
 #[cfg(test)]
@@ -109,10 +123,14 @@ mod tests {
         }
         let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
             { "type": "bridge", "ipam": { "type": "host-local", "dataDir": dir.path() } }, { "type": "portmap" } ] });
-        let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
+        let list =
+            NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
         assert_eq!(free_unowned(&list).unwrap(), 3);
         assert_eq!(free_unowned(&list).unwrap(), 0);
-        let mut left: Vec<_> = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(&own)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         left.sort();
         assert_eq!(left, ["10.0.0.3", "last_reserved_ip.0", "lock"]);
     }
@@ -123,7 +141,10 @@ mod tests {
         let path = dir.path().join("lock");
         fs::write(dir.path().join("10.0.0.2"), "").unwrap();
         let held = Flock::lock(File::create(&path).unwrap(), FlockArg::LockExclusive).unwrap();
-        assert_eq!(free_in(dir.path()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            free_in(dir.path()).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(held);
         assert_eq!(free_in(dir.path()).unwrap(), 1);
     }
@@ -132,7 +153,8 @@ mod tests {
     fn other_ipam_plugins_are_left_untouched() {
         let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
             { "type": "bridge", "ipam": { "type": "dhcp" } }, { "type": "portmap" } ] });
-        let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
+        let list =
+            NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
         assert_eq!(directories(&list).count(), 0);
     }
 }

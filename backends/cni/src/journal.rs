@@ -85,7 +85,10 @@ impl Saved {
     /// Reads the contents of a journal file; `None` if no plugin has run for it. `path` is for error
     /// messages.
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, Error> {
-        let damaged = |source| Error::JournalDamaged { path: path.to_owned(), source };
+        let damaged = |source| Error::JournalDamaged {
+            path: path.to_owned(),
+            source,
+        };
         let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
         let intent = match documents.next() {
             None => return Ok(None),
@@ -96,11 +99,17 @@ impl Saved {
         // Each version writes its number there.
         if let Some(version) = intent.get("version").filter(|version| **version != VERSION) {
             let source = serde::de::Error::custom(format!("version {version} is not {VERSION}"));
-            return Err(Error::JournalContent { path: path.to_owned(), source });
+            return Err(Error::JournalContent {
+                path: path.to_owned(),
+                source,
+            });
         }
         let intent = Intent::deserialize(intent).map_err(damaged)?;
         // The last one may be truncated; the iterator ends at the first failure.
-        Ok(Some(Self { intent, result: documents.map_while(Result::ok).last() }))
+        Ok(Some(Self {
+            intent,
+            result: documents.map_while(Result::ok).last(),
+        }))
     }
 
     /// The attachment, with its capability arguments as they were passed to plugins.
@@ -112,7 +121,10 @@ impl Saved {
             netns: saved.netns,
             ifname: saved.ifname,
             args: saved.args,
-            capabilities: Capabilities { extra: saved.capabilities, ..Capabilities::default() },
+            capabilities: Capabilities {
+                extra: saved.capabilities,
+                ..Capabilities::default()
+            },
         }
     }
 
@@ -131,10 +143,15 @@ impl Saved {
     /// # Errors
     /// [`Error::Conf`], [`Error::Result`].
     pub fn result(&self, path: &Path) -> Result<Option<CniResult>, Error> {
-        let Some(raw) = &self.result else { return Ok(None) };
+        let Some(raw) = &self.result else {
+            return Ok(None);
+        };
         CniResult::from_value(raw.clone(), self.list(path)?.cni_version)
             .map(Some)
-            .map_err(|source| Error::Result { plugin: path.display().to_string(), source })
+            .map_err(|source| Error::Result {
+                plugin: path.display().to_string(),
+                source,
+            })
     }
 }
 
@@ -143,21 +160,30 @@ async fn blocking<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
-    linux::blocking("a call on a journal", work).await.map_err(|source| Error::Journal {
-        doing,
+    linux::blocking("a call on a journal", work)
+        .await
+        .map_err(|source| Error::Journal {
+            doing,
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(document).map_err(|source| Error::JournalContent {
         path: path.to_owned(),
         source,
     })
 }
 
-fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
-    serde_json::to_vec(document).map_err(|source| Error::JournalContent { path: path.to_owned(), source })
-}
-
 /// Creates the file and syncs it and its directory: addresses stay reserved on disk, so the file must survive
 /// a power cut. If interrupted, there is no file, an empty one, or one with the beginning of the request.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     reach(CrashPoint::JournalDrafted);
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -171,7 +197,11 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// [`Error::JournalExists`], [`Error::Journal`].
-pub(crate) async fn write(path: &Path, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
+pub(crate) async fn write(
+    path: &Path,
+    list: &NetworkList,
+    attachment: &Attachment,
+) -> Result<(), Error> {
     let bytes = encode(path, &Intent::new(list, attachment))?;
     let target = path.to_owned();
     match blocking("write", path, move || write_durably(&target, &bytes)).await {
@@ -195,7 +225,13 @@ pub(crate) async fn read(path: &Path) -> Result<Option<Saved>, Error> {
 pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
     let bytes = encode(path, result)?;
     let target = path.to_owned();
-    blocking("write", path, move || OpenOptions::new().append(true).open(target)?.write_all(&bytes)).await?;
+    blocking("write", path, move || {
+        OpenOptions::new()
+            .append(true)
+            .open(target)?
+            .write_all(&bytes)
+    })
+    .await?;
     reach(CrashPoint::ResultSaved);
     Ok(())
 }
@@ -203,7 +239,10 @@ pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
 /// Removes the file. Idempotent.
 pub(crate) async fn remove(path: &Path) -> Result<(), Error> {
     let target = path.to_owned();
-    blocking("remove", path, move || if_present(fs::remove_file(target)).map(drop)).await
+    blocking("remove", path, move || {
+        if_present(fs::remove_file(target)).map(drop)
+    })
+    .await
 }
 
 #[cfg(test)]

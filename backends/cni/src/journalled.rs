@@ -36,7 +36,11 @@ impl Network {
     ///
     /// # Errors
     /// [`Error::Journal`]; those of `add`.
-    pub async fn add_saved(&self, path: &Path, attachment: &Attachment) -> Result<CniResult, Error> {
+    pub async fn add_saved(
+        &self,
+        path: &Path,
+        attachment: &Attachment,
+    ) -> Result<CniResult, Error> {
         let error = match self.add_noting(attachment, Some(path)).await {
             Ok(result) => return Ok(result),
             Err(error) => error,
@@ -81,7 +85,10 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         Err(error) => return Err(error),
     };
     let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
-    let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
+    let attachment = Attachment {
+        netns: netns.map(Path::to_owned),
+        ..saved.attachment()
+    };
     let result = match saved.result(path) {
         // As if it were truncated: there is nothing left in a namespace that would need it.
         Err(error) if netns.is_none() => {
@@ -100,7 +107,10 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     match journal::remove(path).await {
         Ok(()) => reach(CrashPoint::JournalRemoved),
         Err(error) => {
-            tracing::warn!(error = report(&error), "a network attachment is undone, and its journal stays");
+            tracing::warn!(
+                error = report(&error),
+                "a network attachment is undone, and its journal stays"
+            );
         }
     }
     Ok(())
@@ -112,10 +122,20 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
 /// DEL.
 async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
-    match linux::blocking("the search for addresses", move || host_local::free_unowned(&list)).await {
+    match linux::blocking("the search for addresses", move || {
+        host_local::free_unowned(&list)
+    })
+    .await
+    {
         Ok(0) => {}
-        Ok(freed) => tracing::info!(network = name, freed, "addresses without a holder are freed"),
-        Err(error) => tracing::warn!(network = name, %error, "cannot find addresses without a holder"),
+        Ok(freed) => tracing::info!(
+            network = name,
+            freed,
+            "addresses without a holder are freed"
+        ),
+        Err(error) => {
+            tracing::warn!(network = name, %error, "cannot find addresses without a holder")
+        }
     }
 }
 

@@ -63,7 +63,11 @@ impl Network {
         for plugin in &self.list.plugins {
             self.plugins.find(&self.list.name, type_of(plugin))?;
             // The IPAM plugin is run by the plugin itself.
-            if let Some(ipam) = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str) {
+            if let Some(ipam) = plugin
+                .get("ipam")
+                .and_then(|ipam| ipam.get("type"))
+                .and_then(Value::as_str)
+            {
                 self.plugins.find(&self.list.name, ipam)?;
             }
         }
@@ -124,8 +128,12 @@ impl Network {
             let previous = made.as_ref().map(|result| &result.raw);
             let output = self.call(plugin, Verb::Add, attachment, previous).await?;
             reach(CrashPoint::PluginAdded);
-            let parsed = CniResult::parse(&output, self.list.cni_version)
-                .map_err(|source| Error::Result { plugin: type_of(plugin).to_owned(), source })?;
+            let parsed = CniResult::parse(&output, self.list.cni_version).map_err(|source| {
+                Error::Result {
+                    plugin: type_of(plugin).to_owned(),
+                    source,
+                }
+            })?;
             let result = &made.insert(parsed).raw;
             // After each plugin: after a kill, DEL gets the result of the last one that has run.
             if let Some(journal) = journal {
@@ -136,7 +144,12 @@ impl Network {
     }
 
     /// Detaches after a failure, with a timeout of its own, and returns the error that reports both.
-    async fn undo(&self, attachment: &Attachment, result: Option<&CniResult>, failed: Error) -> Error {
+    async fn undo(
+        &self,
+        attachment: &Attachment,
+        result: Option<&CniResult>,
+        failed: Error,
+    ) -> Error {
         let limit = self.plugins.limits().undo;
         let container_id = attachment.container_id.clone();
         let network = self.list.name.clone();
@@ -148,7 +161,12 @@ impl Network {
                 after: limit,
             }),
         };
-        Error::Add { container_id, network, source: Box::new(failed), undo: undone.err().map(Box::new) }
+        Error::Add {
+            container_id,
+            network,
+            source: Box::new(failed),
+            undo: undone.err().map(Box::new),
+        }
     }
 
     /// Runs CHECK of each plugin, which compares the attachment with `result`, until one fails.
@@ -157,7 +175,11 @@ impl Network {
     ///
     /// # Errors
     /// The error of the first plugin that failed, or why it could not be run.
-    pub async fn check(&self, attachment: &Attachment, result: &CniResult) -> Result<CheckOutcome, Error> {
+    pub async fn check(
+        &self,
+        attachment: &Attachment,
+        result: &CniResult,
+    ) -> Result<CheckOutcome, Error> {
         attachment.check()?;
         if !self.list.cni_version.has_check() {
             return Ok(CheckOutcome::NotInVersion);
@@ -166,7 +188,8 @@ impl Network {
             return Ok(CheckOutcome::Disabled);
         }
         for plugin in &self.list.plugins {
-            self.call(plugin, Verb::Check, attachment, Some(&result.raw)).await?;
+            self.call(plugin, Verb::Check, attachment, Some(&result.raw))
+                .await?;
         }
         Ok(CheckOutcome::Passed)
     }
@@ -181,9 +204,15 @@ impl Network {
     ///
     /// # Errors
     /// The first failure; then parts of the attachment may remain, and it is to be called again.
-    pub async fn del(&self, attachment: &Attachment, result: Option<&CniResult>) -> Result<(), Error> {
+    pub async fn del(
+        &self,
+        attachment: &Attachment,
+        result: Option<&CniResult>,
+    ) -> Result<(), Error> {
         attachment.check()?;
-        let previous = result.filter(|_| self.list.cni_version.has_check()).map(|result| &result.raw);
+        let previous = result
+            .filter(|_| self.list.cni_version.has_check())
+            .map(|result| &result.raw);
         let mut first = Ok(());
         for plugin in self.list.plugins.iter().rev() {
             match self.call(plugin, Verb::Del, attachment, previous).await {
@@ -221,11 +250,20 @@ impl Network {
 
     /// The configuration that is passed to a plugin: its own, with the keys that the specification makes the
     /// runtime add and remove.
-    fn request(&self, plugin: &PluginConf, attachment: &Attachment, previous: Option<&Value>) -> Value {
+    fn request(
+        &self,
+        plugin: &PluginConf,
+        attachment: &Attachment,
+        previous: Option<&Value>,
+    ) -> Value {
         // Keys that the runtime interprets or sets.
-        let taken = |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
+        let taken =
+            |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
         let mut request = Map::new();
-        request.insert("cniVersion".to_owned(), self.list.cni_version.as_str().into());
+        request.insert(
+            "cniVersion".to_owned(),
+            self.list.cni_version.as_str().into(),
+        );
         request.insert("name".to_owned(), self.list.name.clone().into());
         for (key, value) in plugin {
             if !taken(key) && !request.contains_key(key) {
@@ -238,8 +276,12 @@ impl Network {
             request.insert("args".to_owned(), json!({ "cni": { "ips": ips } }));
         }
         let wanted = plugin.get("capabilities").and_then(Value::as_object);
-        let wants = |name: &str| wanted.and_then(|wanted| wanted.get(name)) == Some(&Value::Bool(true));
-        let offered: Map<_, _> = capabilities.into_iter().filter(|(name, _)| wants(name)).collect();
+        let wants =
+            |name: &str| wanted.and_then(|wanted| wanted.get(name)) == Some(&Value::Bool(true));
+        let offered: Map<_, _> = capabilities
+            .into_iter()
+            .filter(|(name, _)| wants(name))
+            .collect();
         if !offered.is_empty() {
             request.insert("runtimeConfig".to_owned(), Value::Object(offered));
         }

@@ -118,7 +118,10 @@ struct WireError {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { plugin: Duration::from_secs(60), undo: Duration::from_secs(60) }
+        Self {
+            plugin: Duration::from_secs(60),
+            undo: Duration::from_secs(60),
+        }
     }
 }
 
@@ -126,13 +129,20 @@ impl Plugins {
     /// Plugins are looked up in `dirs`; the first directory that has one is used.
     #[must_use]
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, limits: Limits) -> Self {
-        Self { dirs: dirs.into_iter().collect(), limits, observer: None }
+        Self {
+            dirs: dirs.into_iter().collect(),
+            limits,
+            observer: None,
+        }
     }
 
     /// The same, with an observer of each run.
     #[must_use]
     pub fn observed(self, observer: Arc<dyn PluginObserver>) -> Self {
-        Self { observer: Some(observer), ..self }
+        Self {
+            observer: Some(observer),
+            ..self
+        }
     }
 
     /// Time limits of plugins.
@@ -146,13 +156,15 @@ impl Plugins {
     /// # Errors
     /// [`Error::PluginNotFound`].
     pub fn find(&self, network: &str, plugin: &str) -> Result<PathBuf, Error> {
-        self.dirs.iter().map(|dir| dir.join(plugin)).find(|path| path.is_file()).ok_or_else(|| {
-            Error::PluginNotFound {
+        self.dirs
+            .iter()
+            .map(|dir| dir.join(plugin))
+            .find(|path| path.is_file())
+            .ok_or_else(|| Error::PluginNotFound {
                 plugin: plugin.to_owned(),
                 network: network.to_owned(),
                 dirs: self.dirs.to_vec(),
-            }
-        })
+            })
     }
 
     /// Runs a plugin and returns what it wrote to stdout.
@@ -162,7 +174,10 @@ impl Plugins {
     /// plugin runs to its end: a plugin that is killed during DEL leaves rules that no later DEL finds. So a process
     /// that ends must not drop the future first.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
-        let end = self.observer.as_ref().and_then(|observer| observer.began(call.plugin, call.verb));
+        let end = self
+            .observer
+            .as_ref()
+            .and_then(|observer| observer.began(call.plugin, call.verb));
         let result = self.run(call).await;
         if let Some(end) = end {
             end(result.as_ref().err());
@@ -171,11 +186,24 @@ impl Plugins {
     }
 
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
-        let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
+        let run = |source| Error::Run {
+            plugin: call.plugin.to_owned(),
+            verb: call.verb,
+            source,
+        };
         let path = self.find(call.network, call.plugin)?;
-        let RunningPlugin { mut child, stdin, stdout, stderr } =
-            self.start(&path, call).await.map_err(run)?;
-        let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+        let RunningPlugin {
+            mut child,
+            stdin,
+            stdout,
+            stderr,
+        } = self.start(&path, call).await.map_err(run)?;
+        let mut group = ProcessGroup(
+            child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .map(Pid::from_raw),
+        );
         let printed = communicate(&mut child, write_config(stdin, call.config), stdout, stderr);
         let result = timeout(self.limits.plugin, printed).await;
         let plugin = call.plugin.to_owned();
@@ -185,18 +213,30 @@ impl Plugins {
                 // The plugin is reaped, so its process id may be reused: the group must not be killed any
                 // more.
                 group.0 = None;
-                if printed.status.success() { Ok(printed.stdout) } else { Err(failure(call, &printed)) }
+                if printed.status.success() {
+                    Ok(printed.stdout)
+                } else {
+                    Err(failure(call, &printed))
+                }
             }
             Ok(Err(broken)) => {
                 group.end(&mut child).await;
                 Err(match broken {
                     OutputError::Io(source) => run(source),
-                    OutputError::TooLarge => Error::TooMuchOutput { plugin, verb, limit: MAX_STDOUT },
+                    OutputError::TooLarge => Error::TooMuchOutput {
+                        plugin,
+                        verb,
+                        limit: MAX_STDOUT,
+                    },
                 })
             }
             Err(_) => {
                 group.end(&mut child).await;
-                Err(Error::Deadline { plugin, verb, after: self.limits.plugin })
+                Err(Error::Deadline {
+                    plugin,
+                    verb,
+                    after: self.limits.plugin,
+                })
             }
         }
     }
@@ -207,8 +247,16 @@ impl Plugins {
         let mut command = self.command(path, call);
         command.stdout(to_stdout).stderr(to_stderr);
         let mut child = spawn(&mut command).await?;
-        let stdin = child.stdin.take().ok_or_else(|| io::Error::other("the pipe to its stdin is missing"))?;
-        Ok(RunningPlugin { child, stdin, stdout, stderr })
+        let stdin = child
+            .stdin
+            .take()
+            .ok_or_else(|| io::Error::other("the pipe to its stdin is missing"))?;
+        Ok(RunningPlugin {
+            child,
+            stdin,
+            stdout,
+            stderr,
+        })
     }
 
     /// A plugin gets the variables of the specification and PATH, and nothing else of the daemon's
@@ -217,13 +265,24 @@ impl Plugins {
         let dirs = env::join_paths(self.dirs.iter()).unwrap_or_else(|_| {
             // A directory with a colon in its name cannot be in CNI_PATH; the plugin's own directory is the
             // best guess.
-            path.parent().unwrap_or(Path::new("/")).as_os_str().to_owned()
+            path.parent()
+                .unwrap_or(Path::new("/"))
+                .as_os_str()
+                .to_owned()
         });
-        let netns = call.attachment.netns.clone().map(PathBuf::into_os_string).unwrap_or_default();
+        let netns = call
+            .attachment
+            .netns
+            .clone()
+            .map(PathBuf::into_os_string)
+            .unwrap_or_default();
         let mut command = Command::new(path);
         command
             .env_clear()
-            .env("PATH", env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
+            .env(
+                "PATH",
+                env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)),
+            )
             .env("CNI_COMMAND", call.verb.as_str())
             .env("CNI_CONTAINERID", &call.attachment.container_id)
             .env("CNI_NETNS", netns)
@@ -273,7 +332,12 @@ async fn communicate(
     let mut stderr = Vec::new();
     let status = {
         let pipes = async {
-            tokio::try_join!(write, read_limited(out, &mut stdout), read_tail(err, &mut stderr)).map(drop)
+            tokio::try_join!(
+                write,
+                read_limited(out, &mut stdout),
+                read_tail(err, &mut stderr)
+            )
+            .map(drop)
         };
         tokio::pin!(pipes);
         tokio::select! {
@@ -291,7 +355,11 @@ async fn communicate(
             }
         }
     };
-    Ok(PluginOutput { status, stdout, stderr })
+    Ok(PluginOutput {
+        status,
+        stdout,
+        stderr,
+    })
 }
 
 /// Writes the configuration. It is not an error if the plugin does not read all of it.
@@ -305,12 +373,22 @@ async fn write_config(mut stdin: ChildStdin, config: &[u8]) -> Result<(), Output
 /// Reads up to the limit, and fails beyond it.
 async fn read_limited(from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), OutputError> {
     let limit = u64::try_from(MAX_STDOUT).map_err(|_| OutputError::TooLarge)?;
-    from.take(limit + 1).read_to_end(into).await.map_err(OutputError::Io)?;
-    if into.len() > MAX_STDOUT { Err(OutputError::TooLarge) } else { Ok(()) }
+    from.take(limit + 1)
+        .read_to_end(into)
+        .await
+        .map_err(OutputError::Io)?;
+    if into.len() > MAX_STDOUT {
+        Err(OutputError::TooLarge)
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads to the end and keeps the last part.
-async fn read_tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), OutputError> {
+async fn read_tail(
+    mut from: impl AsyncRead + Unpin,
+    into: &mut Vec<u8>,
+) -> Result<(), OutputError> {
     while from.read_buf(into).await.map_err(OutputError::Io)? > 0 {
         if into.len() > 2 * STDERR_TAIL {
             into.drain(..into.len() - STDERR_TAIL);
@@ -325,7 +403,13 @@ fn failure(call: Call<'_>, printed: &PluginOutput) -> Error {
     let plugin = call.plugin.to_owned();
     let verb = call.verb;
     if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&printed.stdout) {
-        return Error::Refused { plugin, verb, code, msg, details };
+        return Error::Refused {
+            plugin,
+            verb,
+            code,
+            msg,
+            details,
+        };
     }
     let words = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).trim().to_owned();
@@ -336,7 +420,12 @@ fn failure(call: Call<'_>, printed: &PluginOutput) -> Error {
         .into_iter()
         .find(|text| !text.is_empty())
         .unwrap_or_else(|| "it wrote nothing".to_owned());
-    Error::Failed { plugin, verb, status: printed.status.to_string(), output }
+    Error::Failed {
+        plugin,
+        verb,
+        status: printed.status.to_string(),
+        output,
+    }
 }
 
 impl ProcessGroup {
@@ -346,7 +435,10 @@ impl ProcessGroup {
         match timeout(REAP_GRACE, child.wait()).await {
             Ok(Ok(_)) => self.0 = None,
             Ok(Err(error)) => tracing::warn!(%error, "cannot wait for a killed network plugin"),
-            Err(_) => tracing::warn!(pid = child.id(), "a killed network plugin hangs in the kernel"),
+            Err(_) => tracing::warn!(
+                pid = child.id(),
+                "a killed network plugin hangs in the kernel"
+            ),
         }
     }
 

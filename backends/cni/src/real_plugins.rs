@@ -35,8 +35,13 @@ fn on_a_host(test: impl AsyncFnOnce(&Path) + Send) {
             path.display()
         );
     }
-    let iptables = ["/usr/sbin/iptables", "/sbin/iptables"].iter().any(|path| Path::new(path).exists());
-    assert!(iptables, "iptables is missing; install the package iptables");
+    let iptables = ["/usr/sbin/iptables", "/sbin/iptables"]
+        .iter()
+        .any(|path| Path::new(path).exists());
+    assert!(
+        iptables,
+        "iptables is missing; install the package iptables"
+    );
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().canonicalize().unwrap();
     let outcome = thread::scope(|scope| {
@@ -47,7 +52,10 @@ fn on_a_host(test: impl AsyncFnOnce(&Path) + Send) {
                 let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
                 mount(None::<&Path>, "/", None::<&Path>, private, None::<&Path>).unwrap();
                 // Plugins are started by this thread, and so run in its namespaces.
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
                 runtime.block_on(test(&dir));
             })
             .join()
@@ -65,7 +73,14 @@ fn new_netns(path: &Path) {
             .spawn(|| {
                 unshare(CloneFlags::CLONE_NEWNET).unwrap();
                 let own = Path::new("/proc/thread-self/ns/net");
-                mount(Some(own), path, None::<&Path>, MsFlags::MS_BIND, None::<&Path>).unwrap();
+                mount(
+                    Some(own),
+                    path,
+                    None::<&Path>,
+                    MsFlags::MS_BIND,
+                    None::<&Path>,
+                )
+                .unwrap();
             })
             .join()
             .unwrap();
@@ -88,8 +103,10 @@ fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> T {
 /// Names of the network devices of the calling thread's namespace.
 fn devices() -> Vec<String> {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    let mut names: Vec<_> =
-        text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect();
+    let mut names: Vec<_> = text
+        .lines()
+        .filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()))
+        .collect();
     names.sort();
     names
 }
@@ -97,12 +114,21 @@ fn devices() -> Vec<String> {
 /// Addresses that host-local has reserved for a network, in a directory of the test's own.
 fn reserved(dir: &Path, network: &str) -> Vec<IpAddr> {
     let files = fs::read_dir(dir.join("ipam").join(network)).unwrap();
-    files.filter_map(|file| file.unwrap().file_name().to_str()?.parse().ok()).collect()
+    files
+        .filter_map(|file| file.unwrap().file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 fn iptables_rules() -> String {
-    let out = Command::new("iptables").args(["-w", "-t", "nat", "-S"]).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let out = Command::new("iptables")
+        .args(["-w", "-t", "nat", "-S"])
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -163,7 +189,13 @@ fn dual_stack_pod_is_reachable_and_leaves_nothing_behind() {
         let made = attach_saved(&network, &journal, &pod).await.unwrap();
 
         let ips = made.pod_ips("eth0");
-        assert_eq!(ips, ["10.77.0.2".parse::<IpAddr>().unwrap(), "fd77::2".parse().unwrap()]);
+        assert_eq!(
+            ips,
+            [
+                "10.77.0.2".parse::<IpAddr>().unwrap(),
+                "fd77::2".parse().unwrap()
+            ]
+        );
         assert_eq!(inside(&netns, devices), ["eth0", "lo"]);
         assert_eq!(reserved(dir, "dual").len(), 2);
         assert!(iptables_rules().contains("8080"), "{}", iptables_rules());
@@ -171,7 +203,11 @@ fn dual_stack_pod_is_reachable_and_leaves_nothing_behind() {
         let timeout = Duration::from_secs(10);
         TcpStream::connect_timeout(&listener.local_addr().unwrap(), timeout).unwrap();
         // The limits are real: without them there would be no queueing device.
-        assert!(devices().iter().any(|name| name.starts_with("bwp")), "{:?}", devices());
+        assert!(
+            devices().iter().any(|name| name.starts_with("bwp")),
+            "{:?}",
+            devices()
+        );
 
         del_saved(&journal, &plugins, Some(&netns)).await.unwrap();
         assert_eq!(inside(&netns, devices), ["lo"]);
@@ -191,7 +227,9 @@ fn addresses_are_freed_without_namespace_and_result() {
         new_netns(&netns);
         let (network, plugins) = network(&bridge(dir, "lost"));
         let journal = dir.join("journal.json");
-        attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap();
+        attach_saved(&network, &journal, &attachment("pod1", &netns))
+            .await
+            .unwrap();
         // As after a kill just before the result was written, and a reboot.
         let text = fs::read_to_string(&journal).unwrap();
         let mut documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
@@ -214,7 +252,9 @@ fn failed_port_mapping_frees_the_address() {
         list["plugins"][1]["snat"] = json!("not a boolean");
         let (network, _) = network(&list);
         let journal = dir.join("journal.json");
-        let error = attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap_err();
+        let error = attach_saved(&network, &journal, &attachment("pod1", &netns))
+            .await
+            .unwrap_err();
         let line = switchyard_linux::report(&error);
         assert!(line.contains("plugin portmap refused ADD"), "{line}");
         assert!(reserved(dir, "undo").is_empty());
@@ -235,7 +275,10 @@ fn check_passes_until_the_attachment_is_gone() {
         let (network, _) = network(&list);
         let pod = attachment("pod1", &netns);
         let made = network.add(&pod).await.unwrap();
-        assert_eq!(network.check(&pod, &made).await.unwrap(), CheckOutcome::Passed);
+        assert_eq!(
+            network.check(&pod, &made).await.unwrap(),
+            CheckOutcome::Passed
+        );
         network.del(&pod, Some(&made)).await.unwrap();
         assert!(network.check(&pod, &made).await.is_err());
     });
@@ -246,15 +289,19 @@ fn loopback_comes_up() {
     on_a_host(async |dir| {
         let netns = dir.join("pod");
         new_netns(&netns);
-        let (network, _) =
-            network(&json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}));
+        let (network, _) = network(
+            &json!({"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}),
+        );
         let lo = Attachment {
             ifname: "lo".to_owned(),
             capabilities: Capabilities::default(),
             ..attachment("pod1", &netns)
         };
         let made = network.add(&lo).await.unwrap();
-        assert!(made.pod_ips("lo").contains(&"127.0.0.1".parse().unwrap()), "{made:?}");
+        assert!(
+            made.pod_ips("lo").contains(&"127.0.0.1".parse().unwrap()),
+            "{made:?}"
+        );
         inside(&netns, || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -128,8 +128,10 @@ impl CniResult {
             return Err(ResultError::Empty);
         }
         let start = || beginning(&String::from_utf8_lossy(output), SHOWN).to_owned();
-        let raw: Value =
-            serde_json::from_slice(output).map_err(|source| ResultError::Json { start: start(), source })?;
+        let raw: Value = serde_json::from_slice(output).map_err(|source| ResultError::Json {
+            start: start(),
+            source,
+        })?;
         Self::from_value(raw, wanted)
     }
 
@@ -143,19 +145,30 @@ impl CniResult {
             source,
         };
         if !has_objects_only(&raw) {
-            return Err(unreadable(&raw, serde::de::Error::custom("a result and its parts are objects")));
+            return Err(unreadable(
+                &raw,
+                serde::de::Error::custom("a result and its parts are objects"),
+            ));
         }
         let wire = WireResult::deserialize(&raw).map_err(|source| unreadable(&raw, source))?;
         let found = match wire.cni_version.as_deref() {
             None | Some("") => wanted,
-            Some(text) => SpecVersion::parse(text).ok_or_else(|| ResultError::Version(text.to_owned()))?,
+            Some(text) => {
+                SpecVersion::parse(text).ok_or_else(|| ResultError::Version(text.to_owned()))?
+            }
         };
         let interfaces = wire.interfaces.unwrap_or_default();
         let ips = read_all(wire.ips, |ip| ip.read(interfaces.len()))?;
         let routes = read_all(wire.routes, WireRoute::read)?;
         convert(&mut raw, found, wanted, &ips);
         let dns = wire.dns.map(WireDns::read).unwrap_or_default();
-        Ok(Self { interfaces, ips, routes, dns, raw })
+        Ok(Self {
+            interfaces,
+            ips,
+            routes,
+            dns,
+            raw,
+        })
     }
 
     /// The addresses of interface `ifname`, in the plugins' order: the first is the primary one, whichever
@@ -169,7 +182,10 @@ impl CniResult {
             .iter()
             .filter(|ip| match ip.interface {
                 None => true,
-                Some(index) => self.interfaces.get(index).is_some_and(|interface| interface.name == ifname),
+                Some(index) => self
+                    .interfaces
+                    .get(index)
+                    .is_some_and(|interface| interface.name == ifname),
             })
             .map(|ip| ip.address.ip)
             .collect()
@@ -179,7 +195,9 @@ impl CniResult {
 /// Returns whether a result and each of its parts are objects. A derived deserializer also accepts a list for
 /// an object, field by field; plugins do not, and neither does [`convert`].
 fn has_objects_only(raw: &Value) -> bool {
-    let parts = ["interfaces", "ips", "routes"].into_iter().filter_map(|key| raw.get(key)?.as_array());
+    let parts = ["interfaces", "ips", "routes"]
+        .into_iter()
+        .filter_map(|key| raw.get(key)?.as_array());
     let dns = raw.get("dns").filter(|dns| !dns.is_null());
     raw.is_object() && parts.flatten().chain(dns).all(Value::is_object)
 }
@@ -208,16 +226,20 @@ fn address(text: Option<String>) -> Result<Option<IpAddr>, ResultError> {
     match text {
         None => Ok(None),
         Some(text) if text.is_empty() => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| ResultError::Gateway(text)),
+        Some(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| ResultError::Gateway(text)),
     }
 }
 
 impl WireIp {
     fn read(self, interfaces: usize) -> Result<IpConfig, ResultError> {
         match self.interface {
-            Some(index) if index >= interfaces => {
-                Err(ResultError::InterfaceIndex { index, count: interfaces })
-            }
+            Some(index) if index >= interfaces => Err(ResultError::InterfaceIndex {
+                index,
+                count: interfaces,
+            }),
             interface => Ok(IpConfig {
                 address: IpNet::parse(&self.address)?,
                 gateway: address(self.gateway)?,
@@ -229,7 +251,10 @@ impl WireIp {
 
 impl WireRoute {
     fn read(self) -> Result<Route, ResultError> {
-        Ok(Route { dst: IpNet::parse(&self.dst)?, gw: address(self.gw)? })
+        Ok(Route {
+            dst: IpNet::parse(&self.dst)?,
+            gw: address(self.gw)?,
+        })
     }
 }
 
@@ -256,7 +281,11 @@ impl IpNet {
         let digits = !prefix.is_empty() && prefix.bytes().all(|b| b.is_ascii_digit());
         let prefix: u8 = prefix.parse().map_err(|_| bad())?;
         let longest = if ip.is_ipv4() { 32 } else { 128 };
-        if digits && prefix <= longest { Ok(Self { ip, prefix }) } else { Err(bad()) }
+        if digits && prefix <= longest {
+            Ok(Self { ip, prefix })
+        } else {
+            Err(bad())
+        }
     }
 }
 

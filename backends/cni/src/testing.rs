@@ -53,7 +53,13 @@ impl Bench {
 
     /// Adds a plugin whose ADD answers with one address on eth0, and whose other commands succeed.
     pub(crate) fn good(&self, name: &str, address: &str) {
-        self.plugin(name, &format!("[ $CNI_COMMAND != ADD ] || echo '{}'", result("1.0.0", address)));
+        self.plugin(
+            name,
+            &format!(
+                "[ $CNI_COMMAND != ADD ] || echo '{}'",
+                result("1.0.0", address)
+            ),
+        );
     }
 
     pub(crate) fn plugins(&self) -> Plugins {
@@ -61,7 +67,10 @@ impl Bench {
     }
 
     pub(crate) fn plugins_within(&self, limit: Duration) -> Plugins {
-        let limits = Limits { plugin: limit, undo: 2 * limit };
+        let limits = Limits {
+            plugin: limit,
+            undo: 2 * limit,
+        };
         Plugins::new([self.path("no-such-bin"), self.path("bin")], limits)
     }
 
@@ -70,7 +79,8 @@ impl Bench {
     }
 
     pub(crate) fn network_within(&self, list: &Value, limit: Duration) -> Network {
-        let list = NetworkList::parse(Path::new("test.conflist"), list.to_string().as_bytes()).unwrap();
+        let list =
+            NetworkList::parse(Path::new("test.conflist"), list.to_string().as_bytes()).unwrap();
         Network::new(Arc::new(list), self.plugins_within(limit))
     }
 
@@ -82,14 +92,20 @@ impl Bench {
 
     /// The input that a plugin read on one command.
     pub(crate) fn stdin(&self, plugin: &str, verb: &str) -> Value {
-        serde_json::from_str(&fs::read_to_string(self.path(&format!("log/{plugin}.{verb}.stdin"))).unwrap())
-            .unwrap()
+        serde_json::from_str(
+            &fs::read_to_string(self.path(&format!("log/{plugin}.{verb}.stdin"))).unwrap(),
+        )
+        .unwrap()
     }
 
     /// A variable of a plugin's environment on one command.
     pub(crate) fn env(&self, plugin: &str, verb: &str, name: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(&format!("log/{plugin}.{verb}.env"))).unwrap();
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+        text.lines().find_map(|line| {
+            line.strip_prefix(name)?
+                .strip_prefix('=')
+                .map(str::to_owned)
+        })
     }
 }
 

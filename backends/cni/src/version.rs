@@ -19,7 +19,13 @@ pub enum SpecVersion {
 
 impl SpecVersion {
     /// Every version, oldest first.
-    pub const ALL: [Self; 5] = [Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    pub const ALL: [Self; 5] = [
+        Self::V0_3_0,
+        Self::V0_3_1,
+        Self::V0_4_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
 
     /// The version as configurations and results write it.
     #[must_use]
@@ -36,7 +42,9 @@ impl SpecVersion {
     /// Parses a version; `None` for one that this crate does not support.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == text)
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == text)
     }
 
     /// Returns whether CHECK exists, and DEL is given the result of ADD.

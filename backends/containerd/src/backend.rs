@@ -7,14 +7,16 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_core::backend::{
-    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecPlace,
-    ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend, SandboxStats, Started,
-    StatsBackend, TaskBackend, VolumeBackend, Withdrawal,
+    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend,
+    ExecPlace, ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend,
+    SandboxStats, Started, StatsBackend, TaskBackend, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
-use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{
+    CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+};
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -76,10 +78,17 @@ impl Containerd {
         self.parts.reconfigure(settings)
     }
 
-    fn build(settings: Settings, faults: Faults, observer: Arc<dyn BackendObserver>) -> Result<Self> {
+    fn build(
+        settings: Settings,
+        faults: Faults,
+        observer: Arc<dyn BackendObserver>,
+    ) -> Result<Self> {
         let stop = CancellationToken::new();
         let parts = Parts::new(settings, faults, observer, &stop)?;
-        Ok(Self { parts, _stop: stop.drop_guard() })
+        Ok(Self {
+            parts,
+            _stop: stop.drop_guard(),
+        })
     }
 }
 
@@ -90,7 +99,10 @@ impl Backend for Containerd {
             Contact::Up { version } => format!("containerd {version}"),
             Contact::Down { .. } => "containerd (away)".to_owned(),
         };
-        let KnownNetwork { condition: network, config: network_config } = parts.network.of_node.known();
+        let KnownNetwork {
+            condition: network,
+            config: network_config,
+        } = parts.network.of_node.known();
         BackendStatus {
             snapshotters: parts.storage.images.snapshotters().condition(),
             runtime: parts.node.runtime_condition(),
@@ -110,9 +122,15 @@ impl Backend for Containerd {
 
     fn fresh_status(&self) -> BoxFuture<'_, BackendStatus> {
         Box::pin(async {
-            let KnownNetwork { condition: network, config: network_config } =
-                self.parts.network.of_node.look().await;
-            BackendStatus { network, network_config, ..self.status() }
+            let KnownNetwork {
+                condition: network,
+                config: network_config,
+            } = self.parts.network.of_node.look().await;
+            BackendStatus {
+                network,
+                network_config,
+                ..self.status()
+            }
         })
     }
 
@@ -124,8 +142,11 @@ impl Backend for Containerd {
             recursive_readonly_mounts: self.parts.node.recursive_readonly(runtime),
             user_namespaces: self.parts.node.userns_unavailable(runtime).is_none(),
         };
-        let (mut first, rest): (Vec<_>, Vec<_>) =
-            config.runtimes.iter().map(handler).partition(|handler| handler.name == config.default_runtime);
+        let (mut first, rest): (Vec<_>, Vec<_>) = config
+            .runtimes
+            .iter()
+            .map(handler)
+            .partition(|handler| handler.name == config.default_runtime);
         first.extend(rest);
         first
     }
@@ -214,7 +235,11 @@ impl TaskBackend for Containerd {
         Box::pin(self.parts.tasks.create_task(id, sandbox, spec))
     }
 
-    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>> {
+    fn start_task<'a>(
+        &'a self,
+        id: TaskId,
+        withdrawal: &'a Withdrawal,
+    ) -> BoxFuture<'a, Result<Started>> {
         Box::pin(self.parts.tasks.start_task(id, withdrawal))
     }
 
@@ -234,7 +259,11 @@ impl TaskBackend for Containerd {
         Box::pin(self.parts.tasks.remove_task(id))
     }
 
-    fn update_task<'a>(&'a self, id: TaskId, update: &'a TaskUpdate) -> BoxFuture<'a, Result<TaskDetails>> {
+    fn update_task<'a>(
+        &'a self,
+        id: TaskId,
+        update: &'a TaskUpdate,
+    ) -> BoxFuture<'a, Result<TaskDetails>> {
         Box::pin(self.parts.tasks.update_task(id, update))
     }
 
@@ -263,17 +292,27 @@ impl ExecBackend for Containerd {
 }
 
 impl CheckpointBackend for Containerd {
-    fn checkpoint_task<'a>(&'a self, id: TaskId, spec: &'a CheckpointSpec) -> BoxFuture<'a, Result<()>> {
+    fn checkpoint_task<'a>(
+        &'a self,
+        id: TaskId,
+        spec: &'a CheckpointSpec,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.parts.checkpoints.checkpoint_task(id, spec))
     }
 }
 
 impl StatsBackend for Containerd {
-    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
+    fn task_stats<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
         Box::pin(self.parts.stats.task_stats(ids))
     }
 
-    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
+    fn task_metrics<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
         Box::pin(self.parts.stats.task_metrics(ids))
     }
 
@@ -310,17 +349,64 @@ impl VolumeBackend for Containerd {
 /// Collects what operators see of the backend's settings, and of what is left or missing.
 fn facts(parts: &Parts) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::from([
-        ("containerd.address".to_owned(), parts.client.address().display().to_string()),
-        ("containerd.namespace".to_owned(), parts.context.settings().containerd.namespace.clone()),
-        ("stateDir".to_owned(), parts.context.settings().state.display().to_string()),
-        ("network.confDir".to_owned(), parts.network.of_node.dir().display().to_string()),
+        (
+            "containerd.address".to_owned(),
+            parts.client.address().display().to_string(),
+        ),
+        (
+            "containerd.namespace".to_owned(),
+            parts.context.settings().containerd.namespace.clone(),
+        ),
+        (
+            "stateDir".to_owned(),
+            parts.context.settings().state.display().to_string(),
+        ),
+        (
+            "network.confDir".to_owned(),
+            parts.network.of_node.dir().display().to_string(),
+        ),
         ("network.bridge".to_owned(), parts.network.bridge.summary()),
     ]);
-    facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
-    facts.extend(parts.shims.unresponsive.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
-    facts.extend(parts.tasks.table.unpersisted_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
-    facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
-    facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
-    facts.extend(parts.storage.images.damaged_summary().map(|names| ("images.damaged".to_owned(), names)));
+    facts.extend(
+        parts
+            .network
+            .ranges
+            .summary()
+            .map(|ranges| ("network.ranges".to_owned(), ranges)),
+    );
+    facts.extend(
+        parts
+            .shims
+            .unresponsive
+            .summary()
+            .map(|tasks| ("shims.silent".to_owned(), tasks)),
+    );
+    facts.extend(
+        parts
+            .tasks
+            .table
+            .unpersisted_exits()
+            .map(|tasks| ("exits.unrecorded".to_owned(), tasks)),
+    );
+    facts.extend(
+        parts
+            .cgroups
+            .busy
+            .summary()
+            .map(|groups| ("cgroups.left".to_owned(), groups)),
+    );
+    facts.extend(
+        parts
+            .trees
+            .summary()
+            .map(|trees| ("trees.setAside".to_owned(), trees)),
+    );
+    facts.extend(
+        parts
+            .storage
+            .images
+            .damaged_summary()
+            .map(|names| ("images.damaged".to_owned(), names)),
+    );
     facts
 }

@@ -64,7 +64,9 @@ struct QueuedCleanup {
 /// # Errors
 /// `Unavailable` if it was dropped: the next daemon process finds what is left.
 pub(crate) fn upgrade<T>(component: &Weak<T>) -> Result<Arc<T>> {
-    component.upgrade().ok_or_else(|| Error::unavailable("the backend is shutting down"))
+    component
+        .upgrade()
+        .ok_or_else(|| Error::unavailable("the backend is shutting down"))
 }
 
 /// The cleanups that wait for their next try.
@@ -88,14 +90,21 @@ pub(crate) struct RecoveryCleanup {
 impl QueuedCleanup {
     fn new(cleanup: Box<dyn Cleanup>) -> Self {
         let now = Instant::now();
-        Self { cleanup, since: now, due: now, logged_at: None }
+        Self {
+            cleanup,
+            since: now,
+            due: now,
+            logged_at: None,
+        }
     }
 
     /// Schedules the next try after a failed one. `true` if the failure is to be logged as a warning: the
     /// first one, and then one every [`LOG_INTERVAL`].
     fn postpone(&mut self, now: Instant) -> bool {
         self.due = now + retry_pause(now.saturating_duration_since(self.since));
-        let log = self.logged_at.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);
+        let log = self
+            .logged_at
+            .is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);
         if log {
             self.logged_at = Some(now);
         }
@@ -130,7 +139,11 @@ impl Cleanup for RecoveryCleanup {
 impl CleanupQueue {
     /// An empty queue that reports to `observer` what waits and what fails.
     pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Self {
-        Self { queue: Mutex::default(), permits: Arc::new(Semaphore::new(CONCURRENCY)), observer }
+        Self {
+            queue: Mutex::default(),
+            permits: Arc::new(Semaphore::new(CONCURRENCY)),
+            observer,
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedCleanup>> {
@@ -155,7 +168,10 @@ impl CleanupQueue {
 
     /// The number of entries that are due.
     fn due_count(&self, now: Instant) -> usize {
-        self.queue().iter().filter(|waiting| waiting.due <= now).count()
+        self.queue()
+            .iter()
+            .filter(|waiting| waiting.due <= now)
+            .count()
     }
 
     /// Removes and returns the first entry that is due.
@@ -183,7 +199,10 @@ impl CleanupQueue {
             Contact::Up { .. } => self.due_count(Instant::now()),
             Contact::Down { .. } => 0,
         };
-        let next = || self.pop_due(Instant::now()).map(|waiting| self.attempt(waiting));
+        let next = || {
+            self.pop_due(Instant::now())
+                .map(|waiting| self.attempt(waiting))
+        };
         in_rounds(due, next, stop).await;
     }
 
@@ -293,8 +312,15 @@ mod tests {
             assert_eq!(*done.borrow(), [1, 1, 1, 2, 2]);
             stop.cancel();
         };
-        tokio::join!(in_rounds(|| queue.borrow().len(), next, stop.clone()), later);
-        assert_eq!(done.borrow().last(), Some(&150), "what was begun comes to its end");
+        tokio::join!(
+            in_rounds(|| queue.borrow().len(), next, stop.clone()),
+            later
+        );
+        assert_eq!(
+            done.borrow().last(),
+            Some(&150),
+            "what was begun comes to its end"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,7 +337,10 @@ mod tests {
             stop.cancel();
         };
         tokio::join!(in_rounds(|| 1, next, stop.clone()), later);
-        assert_eq!(*tries.borrow(), [1, 2, 3].map(|round| PERIOD.as_secs() * round));
+        assert_eq!(
+            *tries.borrow(),
+            [1, 2, 3].map(|round| PERIOD.as_secs() * round)
+        );
     }
 
     #[test]
@@ -359,7 +388,11 @@ mod tests {
         later.postpone(Instant::now());
         let due = later.due;
         queue.requeue(later);
-        let next = |now| queue.pop_due(now).map(|waiting| waiting.cleanup.description());
+        let next = |now| {
+            queue
+                .pop_due(now)
+                .map(|waiting| waiting.cleanup.description())
+        };
         let now = Instant::now();
         assert_eq!((queue.due_count(now), queue.due_count(due)), (1, 2));
         assert_eq!(next(now).as_deref(), Some("a"));

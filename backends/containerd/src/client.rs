@@ -54,7 +54,8 @@ pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-s
 /// The type of an OCI process in an `Any`.
 pub(crate) const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// The type of OCI resources in an `Any`.
-pub(crate) const RESOURCES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
+pub(crate) const RESOURCES_TYPE: &str =
+    "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
 
 pub(crate) mod contact;
 mod containers;
@@ -110,7 +111,9 @@ impl Interceptor for Headers {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,7 +180,11 @@ impl Client {
                 endpoint.connect_with_connector_lazy(shared_connector),
                 Arc::clone(observer),
             ),
-            headers: Headers { namespace, lease: None, contact: Some(contact) },
+            headers: Headers {
+                namespace,
+                lease: None,
+                contact: Some(contact),
+            },
             address: address.to_path_buf(),
             instance,
             run: new_run(),
@@ -191,7 +198,11 @@ impl Client {
         Self {
             channel: observed.clone(),
             held: observed,
-            headers: Headers { namespace: MetadataValue::from_static("test"), lease: None, contact: None },
+            headers: Headers {
+                namespace: MetadataValue::from_static("test"),
+                lease: None,
+                contact: None,
+            },
             address: PathBuf::new(),
             instance: Arc::new(Instance::named("test")),
             run: new_run(),
@@ -206,7 +217,10 @@ impl Client {
         let lease = lease.parse().map_err(|fault| {
             Error::internal("the id of a lease is not valid in a header").with_source(fault)
         })?;
-        let headers = Headers { lease: Some(lease), ..self.headers.clone() };
+        let headers = Headers {
+            lease: Some(lease),
+            ..self.headers.clone()
+        };
         Ok(Self {
             channel: self.channel.clone(),
             held: self.held.clone(),
@@ -219,8 +233,14 @@ impl Client {
 
     /// The same client, but its calls are made even while containerd is down by the health check.
     pub(crate) fn without_health_check(&self) -> Self {
-        let headers = Headers { contact: None, ..self.headers.clone() };
-        Self { headers, ..self.clone() }
+        let headers = Headers {
+            contact: None,
+            ..self.headers.clone()
+        };
+        Self {
+            headers,
+            ..self.clone()
+        }
     }
 
     /// The name of this gateway among those that may share a containerd: a label of its objects, and part of
@@ -245,7 +265,9 @@ impl Client {
     /// # Errors
     /// If it does not.
     pub(crate) async fn check_version(&self) -> Result<()> {
-        call("get its version", VERSION_LIMIT, self.version().version(())).await.map(drop)
+        call("get its version", VERSION_LIMIT, self.version().version(()))
+            .await
+            .map(drop)
     }
 
     /// The containerd namespace of all calls.
@@ -314,7 +336,10 @@ pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
 
 /// Wraps a JSON document in an `Any`, as containerd expects it.
 pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
-    Any { type_url: type_url.to_owned(), value: value.to_string().into_bytes() }
+    Any {
+        type_url: type_url.to_owned(),
+        value: value.to_string().into_bytes(),
+    }
 }
 
 #[cfg(test)]
@@ -331,11 +356,23 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&socket).expect("the path is free"));
         let connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
-            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+            async move {
+                tokio::net::UnixStream::connect(socket)
+                    .await
+                    .map(TokioIo::new)
+            }
         });
-        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        let error = Client::over(channel).check_version().await.expect_err("nobody listens");
+        let channel =
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        let error = Client::over(channel)
+            .check_version()
+            .await
+            .expect_err("nobody listens");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-        assert!(error.report().contains("Connection refused"), "{}", error.report());
+        assert!(
+            error.report().contains("Connection refused"),
+            "{}",
+            error.report()
+        );
     }
 }

@@ -48,12 +48,19 @@ impl Context {
     pub(crate) fn runtime(&self, handler: &str) -> Result<Runtime> {
         let settings = self.settings();
         let config = &settings.containerd;
-        let name = if handler.is_empty() { &config.default_runtime } else { handler };
+        let name = if handler.is_empty() {
+            &config.default_runtime
+        } else {
+            handler
+        };
         config.runtimes.get(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = config.runtimes.keys().map(String::as_str).collect();
             Error::invalid(
                 "runtime_handler",
-                format!("{name:?} is not configured; configured are: {}", known.join(", ")),
+                format!(
+                    "{name:?} is not configured; configured are: {}",
+                    known.join(", ")
+                ),
             )
         })
     }
@@ -61,10 +68,15 @@ impl Context {
     /// Returns whether the main processes of a runtime handler are processes of this node, with the pids that
     /// its shim reports.
     pub(crate) fn has_host_processes(&self, handler: &str) -> bool {
-        self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
+        self.runtime(handler)
+            .is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
     }
 
-    pub(crate) fn cgroup_at(&self, placement: &CgroupPlacement, id: &str) -> Result<CgroupLocation> {
+    pub(crate) fn cgroup_at(
+        &self,
+        placement: &CgroupPlacement,
+        id: &str,
+    ) -> Result<CgroupLocation> {
         let placement = match (placement, self.host.cgroup_driver) {
             // The default parent is a name; with systemd it is a slice.
             (CgroupPlacement::Parent(parent), runtime_spec::CgroupDriver::Systemd)

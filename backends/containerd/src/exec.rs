@@ -94,8 +94,10 @@ impl Execs {
         held: ExecPlace,
     ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
-        let (start_place, permit) =
-            entry.exec_permits.acquire(self.context.settings().containerd.shim_timeout()).await?;
+        let (start_place, permit) = entry
+            .exec_permits
+            .acquire(self.context.settings().containerd.shim_timeout())
+            .await?;
         let places = ExecPlaces::new(held, start_place);
         let place = Arc::clone(&self.places.0).acquire_owned().await;
         let starting = Arc::clone(self);
@@ -105,14 +107,22 @@ impl Execs {
         // Dropped with this future, when the caller has gone.
         let _present = caller.drop_guard();
         let start = async move {
-            let started = starting.start_now(task, &spec, (places, permit), &gone).await;
+            let started = starting
+                .start_now(task, &spec, (places, permit), &gone)
+                .await;
             drop(place);
             started
         };
-        let started = self.tracker.spawn(trace::inherit(start)).await.unwrap_or_else(|fault| {
-            Err(Error::internal(format!("the start of an exec in task {task} was aborted"))
-                .with_source(fault))
-        });
+        let started = self
+            .tracker
+            .spawn(trace::inherit(start))
+            .await
+            .unwrap_or_else(|fault| {
+                Err(
+                    Error::internal(format!("the start of an exec in task {task} was aborted"))
+                        .with_source(fault),
+                )
+            });
         // A deadline that the client sees would be one of its command, which has not begun.
         started.map_err(|error| {
             if error.kind() == ErrorKind::DeadlineExceeded {
@@ -132,7 +142,9 @@ impl Execs {
     ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
         if !entry.runs() {
-            return Err(Error::failed_precondition(format!("task {task} does not run")));
+            return Err(Error::failed_precondition(format!(
+                "task {task} does not run"
+            )));
         }
         self.health.check_containerd()?;
         let _expected_move = self.cgroups.expect_move();
@@ -148,15 +160,32 @@ impl Execs {
         let dir = entry.dirs.run.join(&id);
         let exec = Arc::new(Exec::new(self, &entry, id, dir, places));
         // From here on dropping `control` cleans up whatever has been created.
-        let control = Control { exec: Arc::clone(&exec) };
-        let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
-        let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
+        let control = Control {
+            exec: Arc::clone(&exec),
+        };
+        let wanted = [
+            ("stdout", true),
+            ("stderr", !spec.tty),
+            ("stdin", spec.stdin),
+        ];
+        let fifos = wanted
+            .into_iter()
+            .filter(|(_, wanted)| *wanted)
+            .map(|(name, _)| exec.dir.join(name));
         let create_fifos = make_fifos(exec.dir.clone(), fifos.collect());
         let (created, shim) = tokio::join!(create_fifos, self.connect_shim(&entry));
         created?;
         let stdout = exec.output("stdout")?;
-        let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
-        let stdin = if spec.stdin { Some(exec.input()?) } else { None };
+        let stderr = if spec.tty {
+            None
+        } else {
+            Some(exec.output("stderr")?)
+        };
+        let stdin = if spec.stdin {
+            Some(exec.input()?)
+        } else {
+            None
+        };
         reach(CrashPoint::ExecFifos);
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
             tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
@@ -187,7 +216,9 @@ impl Execs {
     /// Connects to the shim of a running task; does not wait. `None` if containerd is to be asked instead.
     /// Cancel-safe.
     async fn connect_shim(&self, entry: &TaskEntry) -> Option<ShimClient> {
-        self.shims.connect(&entry.id.to_string(), &entry.shim()?).await
+        self.shims
+            .connect(&entry.id.to_string(), &entry.shim()?)
+            .await
     }
 }
 
@@ -216,7 +247,11 @@ impl ExecControl for Control {
             }
             // The shim closes the FIFOs when the process is deleted, which is their end of file.
             if let Some(error) = cut_by(self.exec.delete()).await {
-                tracing::warn!(task.id = self.exec.task, error, "cannot end the output of an exec");
+                tracing::warn!(
+                    task.id = self.exec.task,
+                    error,
+                    "cannot end the output of an exec"
+                );
             }
         })
     }

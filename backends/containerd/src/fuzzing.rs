@@ -18,8 +18,12 @@ use crate::record::{self, EXTENSION, ExitRecord, SandboxRecord, TaskRecord};
 use crate::shims::direct::ttrpc::{HEADER_LEN, MAX_MESSAGE, take_response};
 
 /// The image limits that archives are read with.
-const LIMITS: Limits =
-    Limits { manifest_bytes: 1 << 10, config_bytes: 1 << 10, layers: 8, image_bytes: None };
+const LIMITS: Limits = Limits {
+    manifest_bytes: 1 << 10,
+    config_bytes: 1 << 10,
+    layers: 8,
+    image_bytes: None,
+};
 
 /// The longest error report for an archive, in bytes.
 const MAX_ERROR_BYTES: usize = 4096;
@@ -30,7 +34,9 @@ const MAX_ERROR_BYTES: usize = 4096;
 /// # Panics
 /// If that does not hold.
 pub fn ttrpc(data: &[u8]) {
-    let Some((cut, data)) = data.split_first() else { return };
+    let Some((cut, data)) = data.split_first() else {
+        return;
+    };
     let mut received = Vec::new();
     let mut taken = 0;
     for piece in data.chunks(usize::from(*cut).max(1)) {
@@ -39,7 +45,10 @@ pub fn ttrpc(data: &[u8]) {
             let before = received.len();
             match take_response(&mut received, 1) {
                 Ok(Some(_)) => {
-                    assert!(before - received.len() >= HEADER_LEN, "a frame has a header");
+                    assert!(
+                        before - received.len() >= HEADER_LEN,
+                        "a frame has a header"
+                    );
                     taken += before - received.len();
                 }
                 Ok(None) => break,
@@ -67,7 +76,8 @@ pub fn archive(data: &[u8]) {
 }
 
 fn read_archive(data: &[u8]) {
-    let mut file = File::from(memfd_create("archive", MemfdFlags::CLOEXEC).expect("there is memory"));
+    let mut file =
+        File::from(memfd_create("archive", MemfdFlags::CLOEXEC).expect("there is memory"));
     file.write_all(data).expect("there is memory");
     let found = Archive::open(file, CancellationToken::new())
         .and_then(|archive| archive.image("docker.io/library/busybox:1", &LIMITS));
@@ -75,13 +85,28 @@ fn read_archive(data: &[u8]) {
         Ok(found) => found,
         Err(error) => {
             let kind = error.kind();
-            assert!(matches!(kind, ErrorKind::InvalidArgument | ErrorKind::NotFound), "{kind:?}");
-            assert!(error.report().len() <= MAX_ERROR_BYTES, "{} bytes are reported", error.report().len());
+            assert!(
+                matches!(kind, ErrorKind::InvalidArgument | ErrorKind::NotFound),
+                "{kind:?}"
+            );
+            assert!(
+                error.report().len() <= MAX_ERROR_BYTES,
+                "{} bytes are reported",
+                error.report().len()
+            );
             return;
         }
     };
-    assert!(found.layers.len() <= LIMITS.layers, "{} layers", found.layers.len());
-    assert!(found.config.len() <= 1 << 10, "{} bytes", found.config.len());
+    assert!(
+        found.layers.len() <= LIMITS.layers,
+        "{} layers",
+        found.layers.len()
+    );
+    assert!(
+        found.config.len() <= 1 << 10,
+        "{} bytes",
+        found.config.len()
+    );
     for layer in &found.layers {
         let begin = usize::try_from(layer.at).expect("it is in the archive");
         let size = usize::try_from(layer.descriptor.size).expect("it is in the archive");
@@ -94,7 +119,10 @@ fn read_archive(data: &[u8]) {
 /// by chance.
 fn with_checksums(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
-    for block in data.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
+    for block in data
+        .chunks_exact_mut(512)
+        .filter(|block| block[257..262] == *b"ustar")
+    {
         block[148..156].fill(b' ');
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
         block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
@@ -114,13 +142,20 @@ pub fn records(data: &[u8]) {
         let details = sandbox.details(None, None);
         assert_eq!(details.ips, sandbox.ips);
         assert!(details.note.len() * 2 <= sandbox.note.len());
-        let users = sandbox.users.as_ref().and_then(record::UsersRecord::to_core);
+        let users = sandbox
+            .users
+            .as_ref()
+            .and_then(record::UsersRecord::to_core);
         let written = users.as_ref().map(record::UsersRecord::from_core);
         assert!(written.is_none() || written == sandbox.users);
     }
     if let Some(task) = round_trips::<TaskRecord>(data) {
-        let _ =
-            (task.meta.to_core(), task.image_views(), task.stdin_ends_on_detach(), task.cgroup_marker("id"));
+        let _ = (
+            task.meta.to_core(),
+            task.image_views(),
+            task.stdin_ends_on_detach(),
+            task.cgroup_marker("id"),
+        );
         let details = task.details();
         assert_eq!(details.throttles.len(), task.throttles.len());
         assert_eq!(details.volume_images.len(), task.volume_images.len());
@@ -133,15 +168,23 @@ pub fn records(data: &[u8]) {
         let (exit, started_at) = exit.to_core();
         let again = ExitRecord::parse_label(&ExitRecord::from_core(&exit, started_at).to_label());
         let (again, same_start) = again.expect("it was written by us").to_core();
-        assert_eq!((again.code, again.finished_at, same_start), (exit.code, exit.finished_at, started_at));
+        assert_eq!(
+            (again.code, again.finished_at, same_start),
+            (exit.code, exit.finished_at, started_at)
+        );
     }
 }
 
 /// Decodes a record, if the bytes are one, and checks that it is the same after it is encoded and decoded
 /// again.
-fn round_trips<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(data: &[u8]) -> Option<T> {
+fn round_trips<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(
+    data: &[u8],
+) -> Option<T> {
     let of = |value: Any| HashMap::from([(EXTENSION.to_owned(), value)]);
-    let any = Any { value: data.to_vec(), ..record::encode(&()) };
+    let any = Any {
+        value: data.to_vec(),
+        ..record::encode(&())
+    };
     let read: T = record::decode("id", &of(any)).ok()?;
     let again: T = record::decode("id", &of(record::encode(&read))).expect("it was written by us");
     assert_eq!(again, read);

@@ -99,7 +99,9 @@ enum LookedUp {
 
 impl std::fmt::Debug for ContainerdImageStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ContainerdImageStore").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("ContainerdImageStore")
+            .field("client", &self.client)
+            .finish_non_exhaustive()
     }
 }
 
@@ -133,7 +135,8 @@ impl ContainerdImageStore {
     pub(crate) fn reconfigure(&self, policy: ImagePolicy) {
         let configured = policy.snapshotters.clone();
         self.policy.set(policy);
-        self.snapshotters.retain(&configured.all().into_iter().collect::<Vec<_>>());
+        self.snapshotters
+            .retain(&configured.all().into_iter().collect::<Vec<_>>());
         self.runnable_cache.invalidate();
     }
 
@@ -150,12 +153,19 @@ impl ContainerdImageStore {
 
     /// As [`ContainerdImageStore::records`]; what is known of their content is not read again.
     async fn records_with(&self, known: &mut KnownContents) -> Result<ImageRecords> {
-        let request = api::ListImagesRequest { filters: Vec::new() };
-        let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
+        let request = api::ListImagesRequest {
+            filters: Vec::new(),
+        };
+        let listed = call("list images", QUICK, self.client.images().list(request))
+            .await?
+            .images;
         let mut records = ImageRecords::default();
         let mut targets = BTreeSet::new();
         for image in listed {
-            let Some(target) = image.target.and_then(|target| target.digest.parse::<Digest>().ok()) else {
+            let Some(target) = image
+                .target
+                .and_then(|target| target.digest.parse::<Digest>().ok())
+            else {
                 continue;
             };
             targets.insert(target.clone());
@@ -163,7 +173,11 @@ impl ContainerdImageStore {
             let info = match self.infos.look_known(&self.client, &target, known).await? {
                 RecordContent::Image(info) => info,
                 RecordContent::Damaged(fault) => {
-                    records.damaged.push(DamagedRecord { name, target, fault });
+                    records.damaged.push(DamagedRecord {
+                        name,
+                        target,
+                        fault,
+                    });
                     continue;
                 }
                 RecordContent::Foreign(error) => {
@@ -175,10 +189,15 @@ impl ContainerdImageStore {
                     continue;
                 }
             };
-            let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
+            let pinned = image
+                .labels
+                .get(PINNED.0)
+                .is_some_and(|value| value == PINNED.1);
             let holders = holders::parse(&image.labels, &target);
             let released = holders::was_released(&image.labels, &target);
-            let stored_at = image.created_at.and_then(|at| SystemTime::try_from(at).ok());
+            let stored_at = image
+                .created_at
+                .and_then(|at| SystemTime::try_from(at).ok());
             let reference = name.parse().ok();
             records.usable.push(ImageRecord {
                 name,
@@ -193,8 +212,13 @@ impl ContainerdImageStore {
         }
         self.infos.retain(&targets);
         let layers = || records.usable.iter().flat_map(|record| &record.info.layers);
-        self.repairs().retain(|digest| layers().any(|layer| layer.digest == *digest));
-        *self.damaged.lock() = records.damaged.iter().map(|record| record.name.clone()).collect();
+        self.repairs()
+            .retain(|digest| layers().any(|layer| layer.digest == *digest));
+        *self.damaged.lock() = records
+            .damaged
+            .iter()
+            .map(|record| record.name.clone())
+            .collect();
         Ok(records)
     }
 
@@ -205,7 +229,13 @@ impl ContainerdImageStore {
     /// The names of damaged images, for people; `None` if none is known.
     pub(crate) fn damaged_summary(&self) -> Option<String> {
         let damaged = self.damaged.lock();
-        (!damaged.is_empty()).then(|| damaged.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+        (!damaged.is_empty()).then(|| {
+            damaged
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+        })
     }
 
     /// The image that a task of this runtime handler and owner is created from, unpacked for the handler's
@@ -241,22 +271,36 @@ impl ContainerdImageStore {
     /// of the records: a removal by another owner is over before this, or sees that the caller needs the
     /// image.
     async fn look_up(&self, key: &RunnableKey, limits: registry::Limits) -> Result<LookedUp> {
-        let RunnableKey { reference, snapshotter: _, owner } = key;
-        let _lock = self.record_lock.look_up(&format!("look up image {reference}")).await?;
+        let RunnableKey {
+            reference,
+            snapshotter: _,
+            owner,
+        } = key;
+        let _lock = self
+            .record_lock
+            .look_up(&format!("look up image {reference}"))
+            .await?;
         let generation = self.runnable_cache.generation();
         if let Some(known) = self.runnable_cache.get_if_valid(&self.client, key).await? {
             return Ok(LookedUp::Cached(known));
         }
-        let ImageRecords { usable: records, damaged } = self.records().await?;
-        let record = index::find(&records, reference)?.ok_or_else(|| {
-            match index::find_damaged(&damaged, reference) {
-                Some(found) => {
-                    let what = format!("image {reference:?} is damaged on this node: pull it again");
-                    Error::not_found(what).with_source(found.fault.clone())
+        let ImageRecords {
+            usable: records,
+            damaged,
+        } = self.records().await?;
+        let record =
+            index::find(&records, reference)?.ok_or_else(|| {
+                match index::find_damaged(&damaged, reference) {
+                    Some(found) => {
+                        let what =
+                            format!("image {reference:?} is damaged on this node: pull it again");
+                        Error::not_found(what).with_source(found.fault.clone())
+                    }
+                    None => Error::not_found(format!(
+                        "image {reference:?} is not on this node: pull it first"
+                    )),
                 }
-                None => Error::not_found(format!("image {reference:?} is not on this node: pull it first")),
-            }
-        })?;
+            })?;
         let image = self.describe(&records, &record.info.id)?;
         if !image.is_open_to(*owner) {
             return Err(Error::not_found(format!(
@@ -266,10 +310,15 @@ impl ContainerdImageStore {
         let info = Arc::clone(&record.info);
         // The limit on an image's size is not checked here: using the image takes no more space than it has
         // already.
-        let limits = registry::Limits { image_bytes: None, ..limits };
+        let limits = registry::Limits {
+            image_bytes: None,
+            ..limits
+        };
         let within = limits.check_layers(&record.name, &info.layers);
         within
-            .and_then(|()| limits.check_config(&format!("config of {}", record.name), info.config_bytes))
+            .and_then(|()| {
+                limits.check_config(&format!("config of {}", record.name), info.config_bytes)
+            })
             .map_err(from_registry)?;
         let image_ref = records
             .iter()
@@ -277,8 +326,17 @@ impl ContainerdImageStore {
             .find_map(|other| Some(other.reference.as_ref()?.repo_digest(&other.target)))
             .unwrap_or_else(|| info.id.to_string());
         let top = info.top();
-        let runnable = RunnableImage { info, image_ref, name: record.name.clone(), top };
-        Ok(LookedUp::Found(FoundRunnable { runnable, target: record.target.clone(), generation }))
+        let runnable = RunnableImage {
+            info,
+            image_ref,
+            name: record.name.clone(),
+            top,
+        };
+        Ok(LookedUp::Found(FoundRunnable {
+            runnable,
+            target: record.target.clone(),
+            generation,
+        }))
     }
 
     /// Unpacks an image whose content is in the content store already: imported, or pulled for another
@@ -299,8 +357,16 @@ impl ContainerdImageStore {
         let lease = self.leases.create("unpack").await?;
         reach(CrashPoint::UnpackLeased);
         let client = lease.client()?;
-        let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
-        content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
+        let label = (
+            format!("containerd.io/gc.ref.snapshot.{snapshotter}"),
+            info.top().unwrap_or_default(),
+        );
+        content::add_labels(
+            &client,
+            &info.config_digest,
+            std::iter::once(label).collect(),
+        )
+        .await?;
         let plan = UnpackPlan {
             snapshotter: snapshotter.to_owned(),
             layers: info.layers.clone(),
@@ -318,8 +384,11 @@ impl ContainerdImageStore {
 
     /// The image with this id, from its records and the configured pins.
     fn describe(&self, records: &[ImageRecord], id: &ImageId) -> Result<Image> {
-        let names: Vec<ImageRecord> =
-            records.iter().filter(|record| record.info.id == *id).cloned().collect();
+        let names: Vec<ImageRecord> = records
+            .iter()
+            .filter(|record| record.info.id == *id)
+            .cloned()
+            .collect();
         let mut image = index::images(&names)
             .pop()
             .ok_or_else(|| Error::not_found(format!("image {id} was removed meanwhile")))?;
@@ -362,7 +431,9 @@ impl ImageStore for ContainerdImageStore {
                 leases: self.leases.clone(),
                 record_lock: self.record_lock.clone(),
                 downloads: policy.downloads,
-                content_disk: policy.check_free_space.then(|| Arc::clone(&self.content_disk)),
+                content_disk: policy
+                    .check_free_space
+                    .then(|| Arc::clone(&self.content_disk)),
                 reference,
                 credentials: request.credentials.clone(),
                 snapshotter,
@@ -385,7 +456,12 @@ impl ImageStore for ContainerdImageStore {
         let reference = request.reference.parse::<ImageReference>().ok()?;
         let policy = self.policy.get();
         let snapshotter = policy.snapshotters.of(&request.handler);
-        self.pulls.progress(&pull::key(&reference, snapshotter, request.owner, &request.credentials))
+        self.pulls.progress(&pull::key(
+            &reference,
+            snapshotter,
+            request.owner,
+            &request.credentials,
+        ))
     }
 
     fn config<'a>(&'a self, id: &'a ImageId) -> BoxFuture<'a, Result<String>> {
@@ -403,7 +479,9 @@ impl ImageStore for ContainerdImageStore {
     fn get<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<Image>>> {
         Box::pin(async move {
             let records = self.records().await?.usable;
-            let Some(found) = index::find(&records, reference)? else { return Ok(None) };
+            let Some(found) = index::find(&records, reference)? else {
+                return Ok(None);
+            };
             if self.repairs().has_damaged(&found.info.layers) {
                 // It is said to be absent, so that it is pulled again, which replaces what is damaged.
                 return Ok(None);
@@ -417,7 +495,9 @@ impl ImageStore for ContainerdImageStore {
             let records = self.records().await?.usable;
             let mut images = index::images(&records);
             let pinned = self.pinned(&records);
-            images.iter_mut().for_each(|image| image.pinned |= pinned.contains(&image.id));
+            images
+                .iter_mut()
+                .for_each(|image| image.pinned |= pinned.contains(&image.id));
             Ok(images)
         })
     }
@@ -433,7 +513,13 @@ impl ImageStore for ContainerdImageStore {
 
     fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>> {
         Box::pin(async move {
-            self.usage.read(&self.client, &self.policy.get().snapshotters, &self.snapshotters).await
+            self.usage
+                .read(
+                    &self.client,
+                    &self.policy.get().snapshotters,
+                    &self.snapshotters,
+                )
+                .await
         })
     }
 }

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, NetworkName,
-    PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
+    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link,
+    NetworkName, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
 };
 use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, ErrorKind, Result};
@@ -84,20 +84,36 @@ impl Network {
             Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
         };
         let mut attachment = attachment(id, network, dirs, wanted);
-        add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
+        add_capabilities(
+            &mut attachment.capabilities,
+            spec,
+            &self.ranges.of(spec.meta.owner),
+        );
         let network = cni::Network::new(list, self.plugins.clone());
         // Saved before ADD begins: a daemon that is killed during it finds here what DEL needs.
-        network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
-        Ok(PlannedAttachment { network, attachment })
+        network
+            .save(&dirs.cni_journal(), &attachment)
+            .await
+            .map_err(from_cni)?;
+        Ok(PlannedAttachment {
+            network,
+            attachment,
+        })
     }
 
     /// The node's network with this name, for a sandbox with these settings.
-    async fn named(&self, name: &NetworkName, settings: &PodNetwork) -> Result<Arc<cni::NetworkList>> {
+    async fn named(
+        &self,
+        name: &NetworkName,
+        settings: &PodNetwork,
+    ) -> Result<Arc<cni::NetworkList>> {
         let name = name.as_str();
         let list = self.of_node.named(name).await?;
         if !settings.ports.is_empty() && !list.has_capability("portMappings") {
             let why = "no plugin of it has the capability portMappings, so that no port of the node can lead into it";
-            return Err(Error::failed_precondition(format!("the CNI network {name:?}: {why}")));
+            return Err(Error::failed_precondition(format!(
+                "the CNI network {name:?}: {why}"
+            )));
         }
         Ok(list)
     }
@@ -113,24 +129,41 @@ impl Network {
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<Vec<IpAddr>> {
-        let PlannedAttachment { network, attachment } = planned;
+        let PlannedAttachment {
+            network,
+            attachment,
+        } = planned;
         let list = network.list();
         let journal = dirs.cni_journal();
-        let added = async { network.add_saved(&journal, attachment).await.map_err(from_cni) };
+        let added = async {
+            network
+                .add_saved(&journal, attachment)
+                .await
+                .map_err(from_cni)
+        };
         let describe = |span: &mut Span| {
             span.set_with("switchyard.network", || list.name.clone());
-            span.set("switchyard.plugins", i64::try_from(list.plugins.len()).unwrap_or(i64::MAX));
+            span.set(
+                "switchyard.plugins",
+                i64::try_from(list.plugins.len()).unwrap_or(i64::MAX),
+            );
         };
         let result = traced("cni_add", describe, added).await.map_err(|error| {
             // CNI has no error code for an address in use, so a plugin that fails with wanted addresses
             // counts as that.
             let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
-            if refused { address_unavailable(wanted).with_source(error) } else { error }
+            if refused {
+                address_unavailable(wanted).with_source(error)
+            } else {
+                error
+            }
         })?;
         let ips = result.pod_ips(INTERFACE);
         if ips.is_empty() {
             let name = &network.list().name;
-            return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
+            return Err(Error::internal(format!(
+                "the network {name:?} gave sandbox {id} no address"
+            )));
         }
         // A plugin that does not support requested addresses chooses others, and succeeds.
         if wanted.iter().any(|ip| !ips.contains(ip)) {
@@ -149,8 +182,11 @@ impl Network {
         // CNI allows a DEL without a namespace, which still frees addresses and rules of the host.
         let netns = there.then_some(netns);
         let journal = dirs.cni_journal();
-        let deleted =
-            async { cni::del_saved(&journal, &self.plugins, netns.as_deref()).await.map_err(from_cni) };
+        let deleted = async {
+            cni::del_saved(&journal, &self.plugins, netns.as_deref())
+                .await
+                .map_err(from_cni)
+        };
         traced("cni_del", |_| (), deleted).await?;
         // Last: the bridge is deleted with its last holder, and DEL still works on it.
         self.cluster_bridges.release(id).await
@@ -168,16 +204,31 @@ fn address_unavailable(ips: &[IpAddr]) -> Error {
 
 /// The attachment that is requested from CNI. The first wanted address is also passed as `IP` in `CNI_ARGS`,
 /// for plugins that read it there, if `IgnoreUnknown` makes the others ignore it.
-fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
-    let PodNetwork { link: _, mac, ports, bandwidth, args, capabilities } = network;
-    let lenient =
-        args.iter().any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
+fn attachment(
+    id: SandboxId,
+    network: &PodNetwork,
+    dirs: &SandboxDirs,
+    wanted: &[IpAddr],
+) -> Attachment {
+    let PodNetwork {
+        link: _,
+        mac,
+        ports,
+        bandwidth,
+        args,
+        capabilities,
+    } = network;
+    let lenient = args
+        .iter()
+        .any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
     let id = id.to_string();
     let extra = capabilities
         .iter()
         .map(|(name, values)| {
-            let values: Map<String, Value> =
-                values.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+            let values: Map<String, Value> = values
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone().into()))
+                .collect();
             (name.clone(), Value::Object(values))
         })
         .collect();
@@ -188,7 +239,12 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
         args: args
             .iter()
             .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
-            .chain(wanted.first().filter(|_| lenient).map(|ip| ("IP".to_owned(), ip.to_string())))
+            .chain(
+                wanted
+                    .first()
+                    .filter(|_| lenient)
+                    .map(|ip| ("IP".to_owned(), ip.to_string())),
+            )
             .collect(),
         capabilities: Capabilities {
             port_mappings: ports.iter().map(port_mapping).collect(),
@@ -204,12 +260,28 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
 /// Adds the values of well-known capabilities, which reach the plugins that declare them: the requested
 /// resolver configuration and cgroup parent, and the owner's address ranges, one address from each.
 fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
-    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
-        cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
-    });
+    capabilities.dns = spec.dns.as_ref().map(
+        |Dns {
+             servers,
+             searches,
+             options,
+             host_defaults: _,
+         }| {
+            cni::Dns {
+                servers: servers.clone(),
+                searches: searches.clone(),
+                options: options.clone(),
+            }
+        },
+    );
     let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf { path: group, .. }) = &spec.cgroup;
     capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
-    let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
+    let pool = |range: &Subnet| {
+        vec![cni::IpRange {
+            subnet: range.to_string(),
+            ..cni::IpRange::default()
+        }]
+    };
     capabilities.ip_ranges = ranges.iter().map(pool).collect();
 }
 
@@ -219,23 +291,51 @@ fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges:
 /// # Errors
 /// Those of [`cni::Saved::read`].
 pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
-    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else { return Ok(HostPorts::default()) };
+    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else {
+        return Ok(HostPorts::default());
+    };
     let attachment = saved.attachment();
-    let mappings = attachment.capabilities.extra.get("portMappings").and_then(Value::as_array);
+    let mappings = attachment
+        .capabilities
+        .extra
+        .get("portMappings")
+        .and_then(Value::as_array);
     let port = |mapping: &Value| {
-        let port = mapping.get("hostPort")?.as_u64().and_then(|port| u16::try_from(port).ok())?;
-        let protocol = mapping.get("protocol").and_then(Value::as_str).map(str::to_ascii_lowercase);
+        let port = mapping
+            .get("hostPort")?
+            .as_u64()
+            .and_then(|port| u16::try_from(port).ok())?;
+        let protocol = mapping
+            .get("protocol")
+            .and_then(Value::as_str)
+            .map(str::to_ascii_lowercase);
         let protocol = Protocol::parse(protocol.as_deref().unwrap_or("tcp"))?;
-        let ip = mapping.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse().ok());
+        let ip = mapping
+            .get("hostIP")
+            .and_then(Value::as_str)
+            .and_then(|ip| ip.parse().ok());
         (port != 0).then_some(HostPort { protocol, port, ip })
     };
-    let ports = mappings.into_iter().flatten().filter_map(port).take(HOST_PORTS_MAX).collect();
+    let ports = mappings
+        .into_iter()
+        .flatten()
+        .filter_map(port)
+        .take(HOST_PORTS_MAX)
+        .collect();
     // The journal does not have the group: the ports are shared with no other sandbox.
-    Ok(HostPorts { group: String::new(), ports })
+    Ok(HostPorts {
+        group: String::new(),
+        ports,
+    })
 }
 
 fn port_mapping(port: &PortMapping) -> cni::PortMapping {
-    let PortMapping { protocol, container_port, host_port, host_ip } = port;
+    let PortMapping {
+        protocol,
+        container_port,
+        host_port,
+        host_ip,
+    } = port;
     cni::PortMapping {
         host_port: *host_port,
         container_port: *container_port,
@@ -249,7 +349,10 @@ fn port_mapping(port: &PortMapping) -> cni::PortMapping {
 }
 
 fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {
-    let Bandwidth { ingress_bits, egress_bits } = bandwidth;
+    let Bandwidth {
+        ingress_bits,
+        egress_bits,
+    } = bandwidth;
     let burst = |rate: Option<u64>| rate.map_or(0, |_| MAX_BURST_BITS);
     cni::Bandwidth {
         ingress_rate: ingress_bits.unwrap_or(0),
@@ -267,7 +370,10 @@ mod tests {
     fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("cni.json");
-        assert_eq!(ports_of_journal(&path).expect("there is none"), HostPorts::default());
+        assert_eq!(
+            ports_of_journal(&path).expect("there is none"),
+            HostPorts::default()
+        );
         let mappings = serde_json::json!([
             { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
             { "hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.9" },
@@ -287,9 +393,14 @@ mod tests {
         std::fs::write(&path, journal.to_string()).expect("it can be written");
         let found = ports_of_journal(&path).expect("it can be read");
         let port = |protocol, port, ip| HostPort { protocol, port, ip };
-        let expected =
-            [port(Protocol::Tcp, 8080, None), port(Protocol::Udp, 53, Some([127, 0, 0, 9].into()))];
-        assert_eq!((found.group.as_str(), found.ports.as_slice()), ("", &expected[..]));
+        let expected = [
+            port(Protocol::Tcp, 8080, None),
+            port(Protocol::Udp, 53, Some([127, 0, 0, 9].into())),
+        ];
+        assert_eq!(
+            (found.group.as_str(), found.ports.as_slice()),
+            ("", &expected[..])
+        );
         std::fs::write(&path, "nonsense").expect("it can be written");
         assert!(ports_of_journal(&path).is_err());
     }

@@ -45,7 +45,8 @@ pub(crate) struct Node {
 impl Node {
     /// Returns whether the runtime of a handler supports recursively read-only mounts on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
-        self.context.host.kernel >= (5, 12) && self.probes.features_of(&runtime.binary).recursive_readonly
+        self.context.host.kernel >= (5, 12)
+            && self.probes.features_of(&runtime.binary).recursive_readonly
     }
 
     /// Warns once that the SELinux options of a task are ignored, if SELinux is off on this node.

@@ -46,13 +46,19 @@ impl PredecessorCalls {
         if !self.shims.predecessor_calls.contains(id) {
             return Ok(CallOutcome::NoEffect);
         }
-        let timeouts = CallTimeouts { grace: self.context.settings().recovery.grace(), limit: CALL_TIMEOUT };
+        let timeouts = CallTimeouts {
+            grace: self.context.settings().recovery.grace(),
+            limit: CALL_TIMEOUT,
+        };
         let mut wait = self.load_or_begin_wait(id).await?;
         let mut last = None;
         let mut since = Instant::now();
         loop {
             let process = self.client.process_state(id).await?;
-            let observation = Observation { process, active: self.observe_activity(id, process).await? };
+            let observation = Observation {
+                process,
+                active: self.observe_activity(id, process).await?,
+            };
             // Only an observation that has lasted counts as an outcome, so each change restarts its time.
             if last != Some(observation) {
                 (last, since) = (Some(observation), Instant::now());
@@ -84,7 +90,11 @@ impl PredecessorCalls {
 
     /// Returns whether containerd works on a container. With a managed containerd the bundle shows it. With
     /// an external one only processes that work on the container do, and their absence proves nothing.
-    async fn observe_activity(&self, id: &ContainerId, process: ProcessState) -> Result<Option<bool>> {
+    async fn observe_activity(
+        &self,
+        id: &ContainerId,
+        process: ProcessState,
+    ) -> Result<Option<bool>> {
         match (self.shims.has_bundle(id), process) {
             (Some(has_bundle), _) => Ok(Some(has_bundle)),
             (None, ProcessState::None) => Ok(self.shims.has_activity(id).await?.then_some(true)),

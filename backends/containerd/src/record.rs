@@ -77,7 +77,13 @@ impl SandboxPhase {
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Creating, Self::Ready, Self::Stopped, Self::Starting, Self::Removing];
+        let all = [
+            Self::Creating,
+            Self::Ready,
+            Self::Stopped,
+            Self::Starting,
+            Self::Removing,
+        ];
         all.into_iter().find(|phase| phase.as_str() == text)
     }
 }
@@ -224,7 +230,9 @@ pub(crate) enum OutputRecord {
 
 /// A time in nanoseconds since the Unix epoch; times before the epoch become 0.
 pub(crate) fn to_ns(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -236,7 +244,10 @@ pub(crate) fn from_ns(ns: u64) -> SystemTime {
 /// Encodes a record as the value of an extension.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Any {
     let value = serde_json::to_vec(record).expect("records hold nothing that JSON cannot");
-    Any { type_url: RECORD_TYPE.to_owned(), value }
+    Any {
+        type_url: RECORD_TYPE.to_owned(),
+        value,
+    }
 }
 
 /// Decodes the record in the extensions of a container object, whose `id` is for errors.
@@ -265,7 +276,13 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
 
 impl MetaRecord {
     pub(crate) fn from_core(meta: &Meta) -> Self {
-        let Meta { owner, name, labels, created_at, record } = meta;
+        let Meta {
+            owner,
+            name,
+            labels,
+            created_at,
+            record,
+        } = meta;
         Self {
             owner: owner.as_str().to_owned(),
             name: name.clone(),
@@ -276,10 +293,17 @@ impl MetaRecord {
     }
 
     pub(crate) fn to_core(&self) -> Result<Arc<Meta>> {
-        let Self { owner: _, name, labels, created_at_ns, record } = self;
+        let Self {
+            owner: _,
+            name,
+            labels,
+            created_at_ns,
+            record,
+        } = self;
         let owner = self.owner()?;
         let record = hex::decode(record).map_err(|fault| {
-            Error::internal(format!("record of {name:?}: the bytes of its frontend")).with_source(fault)
+            Error::internal(format!("record of {name:?}: the bytes of its frontend"))
+                .with_source(fault)
         })?;
         let meta = Meta {
             owner,
@@ -293,7 +317,10 @@ impl MetaRecord {
 
     pub(crate) fn owner(&self) -> Result<Owner> {
         Owner::parse(&self.owner).ok_or_else(|| {
-            Error::internal(format!("record of {:?}: unknown owner {:?}", self.name, self.owner))
+            Error::internal(format!(
+                "record of {:?}: unknown owner {:?}",
+                self.name, self.owner
+            ))
         })
     }
 
@@ -329,31 +356,53 @@ impl SandboxRecord {
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
         // This program wrote it, so it is valid hexadecimal.
         let note = hex::decode(&self.note).unwrap_or_default();
-        let host_ports = self.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();
-        SandboxDetails { ips: self.ips.clone(), netns, pid, note, host_ports }
+        let host_ports = self
+            .host_ports
+            .as_ref()
+            .map(HostPortsRecord::to_core)
+            .unwrap_or_default();
+        SandboxDetails {
+            ips: self.ips.clone(),
+            netns,
+            pid,
+            note,
+            host_ports,
+        }
     }
 }
 
 /// A map as the namespaces crate takes it: ranges of inside, host and length.
 pub(crate) fn id_ranges(map: &IdMap) -> Vec<[u32; 3]> {
-    map.ranges().iter().map(|range| [range.inside, range.host, range.length]).collect()
+    map.ranges()
+        .iter()
+        .map(|range| [range.inside, range.host, range.length])
+        .collect()
 }
 
 // === impl UsersRecord ===
 
 impl UsersRecord {
     pub(crate) fn from_core(users: &UserNamespace) -> Self {
-        Self { uids: id_ranges(&users.uids), gids: id_ranges(&users.gids) }
+        Self {
+            uids: id_ranges(&users.uids),
+            gids: id_ranges(&users.gids),
+        }
     }
 
     /// `None` if the ranges are not valid as the mappings of a user namespace.
     pub(crate) fn to_core(&self) -> Option<UserNamespace> {
         let map = |ranges: &[[u32; 3]]| {
-            let range =
-                |[inside, host, length]: &[u32; 3]| IdRange { inside: *inside, host: *host, length: *length };
+            let range = |[inside, host, length]: &[u32; 3]| IdRange {
+                inside: *inside,
+                host: *host,
+                length: *length,
+            };
             IdMap::new(ranges.iter().map(range).collect()).ok()
         };
-        Some(UserNamespace { uids: map(&self.uids)?, gids: map(&self.gids)? })
+        Some(UserNamespace {
+            uids: map(&self.uids)?,
+            gids: map(&self.gids)?,
+        })
     }
 }
 
@@ -363,19 +412,28 @@ impl TaskRecord {
     /// Returns the text that the cgroup path of each of its processes contains: the id of the task, or the
     /// whole path of a cgroup that the client created.
     pub(crate) fn cgroup_marker(&self, id: &str) -> String {
-        if self.leaf { self.cgroups_path.clone() } else { id.to_owned() }
+        if self.leaf {
+            self.cgroups_path.clone()
+        } else {
+            id.to_owned()
+        }
     }
 
     /// Its views of images: the key of each view, and the name of the snapshot that it shows.
     pub(crate) fn image_views(&self) -> Vec<(String, String)> {
         let views = self.staged.iter().filter_map(StagedRecord::view);
-        views.map(|(_, key, top)| (key.to_owned(), top.to_owned())).collect()
+        views
+            .map(|(_, key, top)| (key.to_owned(), top.to_owned()))
+            .collect()
     }
 
     pub(crate) fn sandbox_id(&self) -> Result<SandboxId> {
         self.sandbox.parse().map_err(|fault| {
-            Error::internal(format!("record of task {:?}: its sandbox id", self.meta.name()))
-                .with_source(fault)
+            Error::internal(format!(
+                "record of task {:?}: its sandbox id",
+                self.meta.name()
+            ))
+            .with_source(fault)
         })
     }
 
@@ -390,8 +448,17 @@ impl TaskRecord {
             image_id: ImageId::new(self.image_id.clone()),
             image_ref: self.image_ref.clone(),
             image_volumes: self.image_volumes.clone(),
-            volume_images: self.volume_images.iter().cloned().map(ImageId::new).collect(),
-            user: ResolvedUser { uid: self.uid, gid: self.gid, groups: self.groups.clone() },
+            volume_images: self
+                .volume_images
+                .iter()
+                .cloned()
+                .map(ImageId::new)
+                .collect(),
+            user: ResolvedUser {
+                uid: self.uid,
+                gid: self.gid,
+                groups: self.groups.clone(),
+            },
             stop_signal: Signal::new(self.stop_signal).unwrap_or(Signal::TERM),
             resources: self.resources.to_core(),
             throttles: self.throttles.iter().map(ThrottleRecord::to_core).collect(),
@@ -399,8 +466,15 @@ impl TaskRecord {
                 OutputRecord::Log(path) => Some(path.clone()),
                 OutputRecord::Discard | OutputRecord::Live | OutputRecord::Fifos { .. } => None,
             },
-            project: self.quota.as_ref().and_then(|quota| ProjectId::new(quota.limits.first()?.project)),
-            leases: self.leases.iter().filter_map(LeaseRecord::to_core).collect(),
+            project: self
+                .quota
+                .as_ref()
+                .and_then(|quota| ProjectId::new(quota.limits.first()?.project)),
+            leases: self
+                .leases
+                .iter()
+                .filter_map(LeaseRecord::to_core)
+                .collect(),
             compute: self.compute.to_core(),
         }
     }

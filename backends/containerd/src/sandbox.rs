@@ -33,7 +33,8 @@ use crate::network::Network;
 use crate::node::{Node, userns};
 use crate::processes::Processes;
 use crate::record::{
-    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord, UsersRecord,
+    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord,
+    UsersRecord,
 };
 use crate::shims::Shims;
 
@@ -78,7 +79,11 @@ pub(crate) struct Sandboxes {
 }
 
 impl Sandboxes {
-    pub(crate) async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+    pub(crate) async fn create_sandbox(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<SandboxDetails> {
         let runtime = self.context.runtime(&spec.handler)?;
         let infra = spec.pid == SandboxPid::Shared
             || runtime.sandbox == SandboxKind::Container
@@ -102,10 +107,14 @@ impl Sandboxes {
                 CgroupPlacement::Parent(parent) => Some(parent.clone()),
                 CgroupPlacement::Leaf { path, .. } => path.parent().map(PathBuf::from),
             },
-            selinux: spec
-                .selinux
-                .clone()
-                .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
+            selinux: spec.selinux.clone().map(
+                |SelinuxLabel {
+                     user,
+                     role,
+                     type_,
+                     level,
+                 }| [user, role, type_, level],
+            ),
             ips: Vec::new(),
             users: spec.users.as_ref().map(UsersRecord::from_core),
             boot: self.context.boot.clone(),
@@ -147,7 +156,11 @@ impl Sandboxes {
         want: PinSpec,
         entry: &mut SandboxEntry,
     ) -> Result<()> {
-        step("write_container_object", self.create_sandbox_object(id, spec, entry)).await?;
+        step(
+            "write_container_object",
+            self.create_sandbox_object(id, spec, entry),
+        )
+        .await?;
         self.context.faults.reach(CrashPoint::SandboxRecorded)?;
         self.bring_up_sandbox(id, spec, want, entry).await
     }
@@ -182,23 +195,30 @@ impl Sandboxes {
         };
         let pin = async {
             if pinned {
-                namespaces::tasks::create_pins(dirs.pins.clone(), want).await.map_err(from_namespaces)?;
+                namespaces::tasks::create_pins(dirs.pins.clone(), want)
+                    .await
+                    .map_err(from_namespaces)?;
                 self.context.faults.reach(CrashPoint::SandboxPinned)?;
             }
             Ok::<_, Error>(())
         };
         let plan = async {
             match &spec.network {
-                SandboxNetwork::Pod(network) => {
-                    self.network.plan_attachment(id, spec, network, &dirs, &wanted_ips).await.map(Some)
+                SandboxNetwork::Pod(network) => self
+                    .network
+                    .plan_attachment(id, spec, network, &dirs, &wanted_ips)
+                    .await
+                    .map(Some),
+                SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => {
+                    Ok(None)
                 }
-                SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
         };
         let connected = async {
             // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
             // plugin runs.
-            let (pinned, planned) = tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
+            let (pinned, planned) =
+                tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
             pinned?;
             let Some(planned) = planned? else {
                 return join_netns(spec).await;
@@ -213,7 +233,14 @@ impl Sandboxes {
         let (filed, connected) = tokio::join!(step("write_files", files), connected);
         entry.record.ips = connected?;
         filed?;
-        files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host(), &self.host_files).await?;
+        files::write_hosts(
+            &dirs,
+            spec,
+            &entry.record,
+            self.network.bridge.host(),
+            &self.host_files,
+        )
+        .await?;
         self.context.faults.reach(CrashPoint::SandboxHosts)?;
         if entry.record.infra {
             let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
@@ -234,21 +261,33 @@ impl Sandboxes {
         let runtime = self.context.runtime(&spec.handler)?;
         let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
         labels.insert(PHASE.to_owned(), SandboxPhase::Creating.as_str().to_owned());
-        let runtime_spec =
-            if entry.record.infra { self.infra_spec(id, spec, entry).await? } else { without_process() };
+        let runtime_spec = if entry.record.infra {
+            self.infra_spec(id, spec, entry).await?
+        } else {
+            without_process()
+        };
         let container = api::Container {
             id: id.to_string(),
             labels,
             runtime: Some(self.context.runtime_of(&runtime, entry.users().as_ref())),
             spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&entry.record)))
-                .collect(),
+            extensions: std::iter::once((
+                record::EXTENSION.to_owned(),
+                record::encode(&entry.record),
+            ))
+            .collect(),
             ..Default::default()
         };
-        let request = api::CreateContainerRequest { container: Some(container) };
-        call(&format!("create container {id}"), QUICK, self.client.containers().create(request))
-            .await
-            .map(drop)
+        let request = api::CreateContainerRequest {
+            container: Some(container),
+        };
+        call(
+            &format!("create container {id}"),
+            QUICK,
+            self.client.containers().create(request),
+        )
+        .await
+        .map(drop)
     }
 
     /// Writes the record and the phase of a sandbox to its container object.
@@ -261,10 +300,14 @@ impl Sandboxes {
         let container = api::Container {
             id: id.to_string(),
             labels: std::iter::once((PHASE.to_owned(), phase.as_str().to_owned())).collect(),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record))).collect(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record)))
+                .collect(),
             ..Default::default()
         };
-        let mask = vec![format!("labels.{PHASE}"), format!("extensions.{}", record::EXTENSION)];
+        let mask = vec![
+            format!("labels.{PHASE}"),
+            format!("extensions.{}", record::EXTENSION),
+        ];
         self.client.update_container(container, mask).await
     }
 
@@ -273,42 +316,66 @@ impl Sandboxes {
         let entry = self.table.get(id)?;
         let mut record = entry.record.clone();
         record.note = hex::encode(note);
-        self.record_sandbox(id, &record, SandboxPhase::Ready).await?;
-        let amended = SandboxEntry { record, dirs: entry.dirs.clone(), lifecycle: entry.lifecycle };
+        self.record_sandbox(id, &record, SandboxPhase::Ready)
+            .await?;
+        let amended = SandboxEntry {
+            record,
+            dirs: entry.dirs.clone(),
+            lifecycle: entry.lifecycle,
+        };
         self.table.lock().insert(id, Arc::new(amended));
         self.context.faults.reach(CrashPoint::SandboxAmended)
     }
 
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        let Ok(entry) = self.table.get(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else {
+            return Ok(());
+        };
         self.release_sandbox(id, Some(&entry)).await?;
         if !entry.lifecycle.is_removal_recorded() {
-            let marked =
-                ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Stopped).await);
+            let marked = ignore_not_found(
+                self.record_sandbox(id, &entry.record, SandboxPhase::Stopped)
+                    .await,
+            );
             if SandboxEntry::is_stop_detectable(&entry) {
-                tolerate_unwritable_disk(marked, "a sandbox is stopped, but that cannot be recorded")?;
+                tolerate_unwritable_disk(
+                    marked,
+                    "a sandbox is stopped, but that cannot be recorded",
+                )?;
             } else {
                 marked?;
             }
         }
         self.context.faults.reach(CrashPoint::SandboxStopped)?;
-        self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::Released)));
+        self.table
+            .lock()
+            .insert(id, Arc::new(entry.changed(SandboxChange::Released)));
         Ok(())
     }
 
     /// Records that a sandbox is being removed.
     pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
-        let Ok(entry) = self.table.get(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else {
+            return Ok(());
+        };
         if entry.lifecycle.is_removal_recorded() {
             return Ok(());
         }
-        let marked = ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Removing).await);
+        let marked = ignore_not_found(
+            self.record_sandbox(id, &entry.record, SandboxPhase::Removing)
+                .await,
+        );
         if marked.is_err() {
             // The removal frees space. If the daemon is killed during it, the client that asked for it asks
             // again.
-            return tolerate_unwritable_disk(marked, "a removal begins, but that cannot be recorded");
+            return tolerate_unwritable_disk(
+                marked,
+                "a removal begins, but that cannot be recorded",
+            );
         }
-        self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
+        self.table
+            .lock()
+            .insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
         self.context.faults.reach(CrashPoint::SandboxDoomed)
     }
 
@@ -329,12 +396,16 @@ impl Sandboxes {
             self.unreleased.remove(id);
             self.context.faults.reach(CrashPoint::SandboxDetached)?;
             unpin_pid(&dirs).await?;
-            namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
+            namespaces::tasks::remove_pins(dirs.pins.clone())
+                .await
+                .map_err(from_namespaces)?;
             self.context.faults.reach(CrashPoint::SandboxUnpinned)?;
             Ok::<_, Error>(())
         };
         let unmounted = async {
-            namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
+            namespaces::tasks::unmount_shm(dirs.shm())
+                .await
+                .map_err(from_namespaces)?;
             self.context.faults.reach(CrashPoint::SandboxUnmounted)?;
             Ok::<_, Error>(())
         };
@@ -368,7 +439,9 @@ impl Sandboxes {
             self.release_sandbox(id, entry).await?;
         }
         let dirs = self.context.layout.sandbox(id);
-        namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
+        namespaces::tasks::unmount_tree(dirs.run.clone())
+            .await
+            .map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await?;
         self.context.faults.reach(CrashPoint::SandboxFilesGone)?;
@@ -383,7 +456,11 @@ impl Sandboxes {
 
     fn hostname_of(&self, spec: &SandboxSpec) -> String {
         let named = own_uts(spec) && !spec.hostname.is_empty();
-        if named { spec.hostname.clone() } else { self.context.host_name.clone() }
+        if named {
+            spec.hostname.clone()
+        } else {
+            self.context.host_name.clone()
+        }
     }
 }
 
@@ -408,7 +485,12 @@ fn wanted_namespaces(spec: &SandboxSpec, record: &SandboxRecord) -> PinSpec {
             uids: record::id_ranges(&users.uids),
             gids: record::id_ranges(&users.gids),
         }),
-        sysctls: spec.sysctls.iter().filter(|(name, _)| !is_of_joined(spec, name)).map(owned).collect(),
+        sysctls: spec
+            .sysctls
+            .iter()
+            .filter(|(name, _)| !is_of_joined(spec, name))
+            .map(owned)
+            .collect(),
     }
 }
 
@@ -419,7 +501,8 @@ fn owned((name, value): (&String, &String)) -> (String, String) {
 /// Returns whether a kernel parameter belongs to the existing network namespace that a sandbox joins.
 fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
     matches!(spec.network, SandboxNetwork::Joined(_))
-        && SysctlName::parse(parameter).and_then(|name| name.namespace()) == Some(SysctlNamespace::Network)
+        && SysctlName::parse(parameter).and_then(|name| name.namespace())
+            == Some(SysctlNamespace::Network)
 }
 
 /// Sets kernel parameters in the existing network namespace that a sandbox joins, and returns the addresses
@@ -428,11 +511,20 @@ async fn join_netns(spec: &SandboxSpec) -> Result<Vec<IpAddr>> {
     let SandboxNetwork::Joined(path) = &spec.network else {
         return Ok(Vec::new());
     };
-    let sysctls = spec.sysctls.iter().filter(|(name, _)| is_of_joined(spec, name)).map(owned).collect();
+    let sysctls = spec
+        .sysctls
+        .iter()
+        .filter(|(name, _)| is_of_joined(spec, name))
+        .map(owned)
+        .collect();
     let refused = |fault: namespaces::Error| {
         let why = format!("network namespace {} cannot be joined", path.display());
         Error::failed_precondition(why).with_source(fault)
     };
-    namespaces::tasks::set_sysctls(path.clone(), sysctls).await.map_err(refused)?;
-    namespaces::tasks::addresses(path.clone()).await.map_err(refused)
+    namespaces::tasks::set_sysctls(path.clone(), sysctls)
+        .await
+        .map_err(refused)?;
+    namespaces::tasks::addresses(path.clone())
+        .await
+        .map_err(refused)
 }

@@ -67,7 +67,12 @@ impl Shims {
         what: &str,
         request: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T> {
-        let answer = call(what, self.context.settings().containerd.shim_timeout(), request).await;
+        let answer = call(
+            what,
+            self.context.settings().containerd.shim_timeout(),
+            request,
+        )
+        .await;
         match &answer {
             Ok(_) => self.unresponsive.clear(id),
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {

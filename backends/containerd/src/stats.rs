@@ -73,7 +73,17 @@ impl Stats {
         .await?;
         let layers = self.writable_layers(&entries).await;
         let all = usages.into_iter().zip(layers);
-        Ok(all.map(|((id, usage), writable_layer)| (id, TaskStats { usage, writable_layer })).collect())
+        Ok(all
+            .map(|((id, usage), writable_layer)| {
+                (
+                    id,
+                    TaskStats {
+                        usage,
+                        writable_layer,
+                    },
+                )
+            })
+            .collect())
     }
 
     /// The sizes of writable layers, in the order of `entries`; `None` for one that cannot be measured.
@@ -95,8 +105,10 @@ impl Stats {
         if let Some(usage) = self.layer_usage.measured(entry.id) {
             return Ok(Some(usage));
         }
-        let request =
-            snap::UsageRequest { snapshotter: entry.snapshotter.clone(), key: entry.id.to_string() };
+        let request = snap::UsageRequest {
+            snapshotter: entry.snapshotter.clone(),
+            key: entry.id.to_string(),
+        };
         let what = format!("measure snapshot {}", entry.id);
         let measured = match call(&what, QUICK, self.client.snapshots().usage(request)).await {
             Ok(measured) => measured,
@@ -122,7 +134,10 @@ impl Stats {
                 roots
             }
         };
-        Ok(roots.get(snapshotter).cloned().unwrap_or_else(|| PathBuf::from("/")))
+        Ok(roots
+            .get(snapshotter)
+            .cloned()
+            .unwrap_or_else(|| PathBuf::from("/")))
     }
 
     /// Drops the cached measurements of removed tasks.
@@ -140,23 +155,35 @@ impl Stats {
         })
         .await?;
         // Only a parent that the client named belongs to the pod alone.
-        let parent = entry.record.cgroup_parent.as_deref().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = entry
+            .record
+            .cgroup_parent
+            .as_deref()
+            .filter(|parent| !parent.as_os_str().is_empty());
         let group = match parent {
-            Some(_) => Group::from_cgroups_path(&entry.cgroup_location(&self.context, &id.to_string())?.path)
-                .ok()
-                .and_then(|group| group.parent()),
+            Some(_) => Group::from_cgroups_path(
+                &entry.cgroup_location(&self.context, &id.to_string())?.path,
+            )
+            .ok()
+            .and_then(|group| group.parent()),
             None => None,
         };
         let cgroups = Arc::clone(&self.reader);
         let (usage, processes) = blocking(move || match group {
             Some(group) => {
-                let processes = cgroups.procs(&group)?.and_then(|pids| u64::try_from(pids.len()).ok());
+                let processes = cgroups
+                    .procs(&group)?
+                    .and_then(|pids| u64::try_from(pids.len()).ok());
                 Ok((cgroups.usage(&group)?.unwrap_or_default(), processes))
             }
             None => Ok((Usage::default(), None)),
         })
         .await?;
-        Ok(SandboxStats { usage, processes, interfaces })
+        Ok(SandboxStats {
+            usage,
+            processes,
+            interfaces,
+        })
     }
 
     pub(crate) async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
@@ -185,13 +212,15 @@ impl Stats {
         };
         let journal = entry.dirs.cni_journal();
         let result = blocking(move || {
-            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::base::error::from_cni)?;
+            let saved =
+                switchyard_cni::Saved::read(&journal).map_err(crate::base::error::from_cni)?;
             let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
             Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
         })
         .await?;
         let runtime = self.context.runtime(&entry.record.handler)?;
-        let systemd = self.context.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
+        let systemd =
+            self.context.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
         Ok(Inspection {
             pid: entry.infra_pid(),
             runtime_type: runtime.type_.clone(),
@@ -207,7 +236,8 @@ impl Stats {
 /// The traffic of the interfaces in a network namespace.
 fn interfaces(netns: &std::path::Path) -> Result<Vec<InterfaceStats>> {
     let path = std::path::Path::new("/proc/thread-self/net/dev");
-    let read =
-        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::base::error::from_namespaces)?;
-    read.map(|text| net::parse(&text)).map_err(|fault| io_error("read", path, fault))
+    let read = run_in_netns(netns, || std::fs::read_to_string(path))
+        .map_err(crate::base::error::from_namespaces)?;
+    read.map(|text| net::parse(&text))
+        .map_err(|fault| io_error("read", path, fault))
 }

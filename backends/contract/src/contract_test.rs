@@ -67,9 +67,18 @@ impl<'a> ContractTest<'a> {
         self.pull_with(owner, Credentials::Anonymous).await
     }
 
-    pub(crate) async fn pull_with(&self, owner: Owner, credentials: Credentials) -> Result<ImageId> {
+    pub(crate) async fn pull_with(
+        &self,
+        owner: Owner,
+        credentials: Credentials,
+    ) -> Result<ImageId> {
         let reference = self.fixture.image();
-        let request = PullRequest { reference, credentials, handler: String::new(), owner };
+        let request = PullRequest {
+            reference,
+            credentials,
+            handler: String::new(),
+            owner,
+        };
         self.backend.images().pull(&request).await
     }
 
@@ -86,18 +95,32 @@ impl<'a> ContractTest<'a> {
     pub(crate) async fn sandbox(&self, name: &str) -> MadeSandbox {
         let id = SandboxId::random();
         let spec = self.fixture.sandbox_spec(name);
-        let details = self.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
+        let details = self
+            .backend
+            .create_sandbox(id, &spec)
+            .await
+            .expect("create a sandbox");
         MadeSandbox { id, spec, details }
     }
 
     pub(crate) async fn task(&self, sandbox: SandboxId, name: &str, command: &[&str]) -> MadeTask {
-        self.task_of(sandbox, self.fixture.task_spec(name, command)).await
+        self.task_of(sandbox, self.fixture.task_spec(name, command))
+            .await
     }
 
     pub(crate) async fn task_of(&self, sandbox: SandboxId, spec: TaskSpec) -> MadeTask {
         let id = TaskId::random();
-        let details = self.backend.create_task(id, sandbox, &spec).await.expect("create a task");
-        MadeTask { id, sandbox, spec, details }
+        let details = self
+            .backend
+            .create_task(id, sandbox, &spec)
+            .await
+            .expect("create a task");
+        MadeTask {
+            id,
+            sandbox,
+            spec,
+            details,
+        }
     }
 
     pub(crate) async fn running(
@@ -107,7 +130,11 @@ impl<'a> ContractTest<'a> {
         command: &[&str],
     ) -> (MadeTask, Started) {
         let task = self.task(sandbox, name, command).await;
-        let started = self.backend.start_task(task.id, &Withdrawal::default()).await.expect("start a task");
+        let started = self
+            .backend
+            .start_task(task.id, &Withdrawal::default())
+            .await
+            .expect("start a task");
         (task, started)
     }
 
@@ -117,7 +144,10 @@ impl<'a> ContractTest<'a> {
 
     /// Kills a task and waits for its exit.
     pub(crate) async fn kill(&self, id: TaskId) -> Exit {
-        self.backend.signal_task(id, Signal::KILL).await.expect("kill a task");
+        self.backend
+            .signal_task(id, Signal::KILL)
+            .await
+            .expect("kill a task");
         self.wait(id).await
     }
 }
@@ -125,20 +155,33 @@ impl<'a> ContractTest<'a> {
 /// The sandbox with this id.
 #[track_caller]
 pub(crate) fn sandbox_in(recovered: &Recovered, id: SandboxId) -> &Sandbox {
-    recovered.sandboxes.iter().find(|sandbox| sandbox.id == id).expect("the sandbox is recovered")
+    recovered
+        .sandboxes
+        .iter()
+        .find(|sandbox| sandbox.id == id)
+        .expect("the sandbox is recovered")
 }
 
 /// The task with this id.
 #[track_caller]
 pub(crate) fn task_in(recovered: &Recovered, id: TaskId) -> &Task {
-    recovered.tasks.iter().find(|task| task.id == id).expect("the task is recovered")
+    recovered
+        .tasks
+        .iter()
+        .find(|task| task.id == id)
+        .expect("the task is recovered")
 }
 
 /// Checks that two times are equal to the millisecond.
 #[track_caller]
 pub(crate) fn same_time(left: SystemTime, right: SystemTime) {
-    let apart = left.duration_since(right).unwrap_or_else(|error| error.duration());
-    assert!(apart <= Duration::from_millis(1), "{left:?} and {right:?} are {apart:?} apart");
+    let apart = left
+        .duration_since(right)
+        .unwrap_or_else(|error| error.duration());
+    assert!(
+        apart <= Duration::from_millis(1),
+        "{left:?} and {right:?} are {apart:?} apart"
+    );
 }
 
 /// Checks that a recovered sandbox equals the created one, apart from its state.

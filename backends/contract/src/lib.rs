@@ -36,21 +36,42 @@ pub async fn clear(fixture: &dyn Fixture) {
     let backend = fixture.reopen().await;
     let found = backend.recover().await.expect("recover before clearing");
     for task in &found.tasks {
-        backend.signal_task(task.id, Signal::KILL).await.expect("kill what is left of a fact");
+        backend
+            .signal_task(task.id, Signal::KILL)
+            .await
+            .expect("kill what is left of a fact");
         if task.state.is_running() {
-            backend.wait_task(task.id).await.expect("wait for what is left of a fact");
+            backend
+                .wait_task(task.id)
+                .await
+                .expect("wait for what is left of a fact");
         }
-        backend.remove_task(task.id).await.expect("remove a task of a fact");
+        backend
+            .remove_task(task.id)
+            .await
+            .expect("remove a task of a fact");
     }
     for sandbox in &found.sandboxes {
-        backend.stop_sandbox(sandbox.id).await.expect("stop a sandbox of a fact");
-        backend.remove_sandbox(sandbox.id).await.expect("remove a sandbox of a fact");
+        backend
+            .stop_sandbox(sandbox.id)
+            .await
+            .expect("stop a sandbox of a fact");
+        backend
+            .remove_sandbox(sandbox.id)
+            .await
+            .expect("remove a sandbox of a fact");
     }
     let left = fixture.remaining_objects().await;
-    assert!(left.is_empty(), "left after everything was removed: {left:#?}");
+    assert!(
+        left.is_empty(),
+        "left after everything was removed: {left:#?}"
+    );
     let backend = fixture.reopen().await;
     let left = backend.recover().await.expect("recover after clearing");
-    assert!(left.sandboxes.is_empty() && left.tasks.is_empty(), "recovered after removal: {left:#?}");
+    assert!(
+        left.sandboxes.is_empty() && left.tasks.is_empty(),
+        "recovered after removal: {left:#?}"
+    );
 }
 
 /// Runs one fact with a timeout, then [`clear`]; used by [`contract_tests!`].
@@ -62,7 +83,10 @@ pub async fn run(name: &str, fixture: &dyn Fixture, fact: impl Future<Output = (
         fact.await;
         clear(fixture).await;
     };
-    assert!(tokio::time::timeout(PATIENCE, all).await.is_ok(), "{name} did not end within {PATIENCE:?}");
+    assert!(
+        tokio::time::timeout(PATIENCE, all).await.is_ok(),
+        "{name} did not end within {PATIENCE:?}"
+    );
 }
 
 /// Defines one test for each fact. The fixture is an expression of a type that implements [`Fixture`]; it may

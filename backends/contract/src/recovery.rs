@@ -6,14 +6,15 @@ use switchyard_core::ErrorKind;
 use switchyard_core::backend::Withdrawal;
 use switchyard_core::id::{LeaseToken, SandboxId, TaskId};
 use switchyard_core::spec::{
-    ComputeClaim, CpuShares, HostPort, HostPorts, LeaseClaim, MemoryLimit, Protocol, Reserved, Resources,
-    SandboxSpec, Signal, TaskSpec, TaskUpdate,
+    ComputeClaim, CpuShares, HostPort, HostPorts, LeaseClaim, MemoryLimit, Protocol, Reserved,
+    Resources, SandboxSpec, Signal, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
 use crate::Fixture;
 use crate::contract_test::{
-    ContractTest, ENDLESS, exit_of, same_exit, same_sandbox, same_task, same_time, sandbox_in, task_in,
+    ContractTest, ENDLESS, exit_of, same_exit, same_sandbox, same_task, same_time, sandbox_in,
+    task_in,
 };
 use crate::refused;
 
@@ -21,7 +22,10 @@ use crate::refused;
 pub async fn recovery_of_an_empty_backend_finds_nothing(fixture: &dyn Fixture) {
     let mut test = ContractTest::open(fixture).await;
     let found = test.reopen().await;
-    assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "{found:?}");
+    assert!(
+        found.sandboxes.is_empty() && found.tasks.is_empty(),
+        "{found:?}"
+    );
 }
 
 /// Id, labels, record, addresses and state are recovered; then it can be stopped and removed.
@@ -49,8 +53,14 @@ pub async fn stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
     let found = test.reopen().await;
     let sandbox = sandbox_in(&found, made.id);
     assert_eq!(sandbox.state, SandboxState::Stopped);
-    assert_eq!((&sandbox.meta.name, &sandbox.meta.record), (&made.spec.meta.name, &made.spec.meta.record));
-    test.backend.stop_sandbox(made.id).await.expect("stop again");
+    assert_eq!(
+        (&sandbox.meta.name, &sandbox.meta.record),
+        (&made.spec.meta.name, &made.spec.meta.record)
+    );
+    test.backend
+        .stop_sandbox(made.id)
+        .await
+        .expect("stop again");
 }
 
 /// It is recovered with all its tasks until it is removed or started again.
@@ -59,22 +69,34 @@ pub async fn begun_removal_is_recovered(fixture: &dyn Fixture) {
     let (running, _) = test.running(sandbox.id, "running", ENDLESS).await;
     let other = test.sandbox("other").await;
     test.backend.begin_removal(sandbox.id).await.expect("begin");
-    test.backend.begin_removal(sandbox.id).await.expect("begin again");
+    test.backend
+        .begin_removal(sandbox.id)
+        .await
+        .expect("begin again");
     let found = test.reopen().await;
     assert_eq!(found.removals, [sandbox.id]);
     assert!(!sandbox_in(&found, sandbox.id).state.is_ready());
     assert!(task_in(&found, running.id).state.is_running());
     test.kill(running.id).await;
-    test.backend.remove_task(running.id).await.expect("remove the task");
+    test.backend
+        .remove_task(running.id)
+        .await
+        .expect("remove the task");
     test.backend.stop_sandbox(sandbox.id).await.expect("stop");
     assert_eq!(test.reopen().await.removals, [sandbox.id]);
-    test.backend.start_sandbox(sandbox.id, &sandbox.spec).await.expect("start");
+    test.backend
+        .start_sandbox(sandbox.id, &sandbox.spec)
+        .await
+        .expect("start");
     let found = test.reopen().await;
     assert!(found.removals.is_empty() && sandbox_in(&found, sandbox.id).state.is_ready());
     test.backend.begin_removal(other.id).await.expect("begin");
     test.backend.stop_sandbox(other.id).await.expect("stop");
     test.backend.remove_sandbox(other.id).await.expect("remove");
-    test.backend.begin_removal(other.id).await.expect("what does not exist has gone");
+    test.backend
+        .begin_removal(other.id)
+        .await
+        .expect("what does not exist has gone");
     assert!(test.reopen().await.removals.is_empty());
 }
 
@@ -91,12 +113,18 @@ pub async fn created_task_is_recovered_and_can_be_started(fixture: &dyn Fixture)
     spec.resources = limits.clone();
     let made = test.task_of(sandbox.id, spec).await;
     assert_eq!(Some(made.details.stop_signal), made.spec.stop_signal);
-    assert_eq!(made.details.resources.memory_limit_bytes, limits.memory_limit_bytes);
+    assert_eq!(
+        made.details.resources.memory_limit_bytes,
+        limits.memory_limit_bytes
+    );
     let found = test.reopen().await;
     let task = task_in(&found, made.id);
     same_task(task, &made);
     assert_eq!(task.state, TaskState::Created);
-    test.backend.start_task(made.id, &Withdrawal::default()).await.expect("start");
+    test.backend
+        .start_task(made.id, &Withdrawal::default())
+        .await
+        .expect("start");
     assert_eq!(test.wait(made.id).await.code, 5);
 }
 
@@ -119,7 +147,8 @@ pub async fn running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixtu
         | TaskState::Exited { .. }
         | TaskState::Removing { .. } => panic!("it is {:?}, not running", task.state),
     }
-    let early = tokio::time::timeout(Duration::from_millis(50), test.backend.wait_task(made.id)).await;
+    let early =
+        tokio::time::timeout(Duration::from_millis(50), test.backend.wait_task(made.id)).await;
     assert!(early.is_err(), "it ended with the daemon: {early:?}");
     assert_eq!(test.kill(made.id).await.code, 137);
 }
@@ -127,7 +156,9 @@ pub async fn running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixtu
 /// Code, cause and times are the same; `wait` answers from the record.
 pub async fn exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (made, started) = test.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
+    let (made, started) = test
+        .running(sandbox.id, "task", &["sh", "-c", "exit 3"])
+        .await;
     let exit = test.wait(made.id).await;
     for _ in 0..2 {
         let found = test.reopen().await;
@@ -152,8 +183,12 @@ pub async fn exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
 /// The exit code is not lost, whether the task exits before or after the new daemon recovers it.
 pub async fn unawaited_exit_is_recovered(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (quick, _) = test.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
-    let (slow, _) = test.running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"]).await;
+    let (quick, _) = test
+        .running(sandbox.id, "quick", &["sh", "-c", "exit 5"])
+        .await;
+    let (slow, _) = test
+        .running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"])
+        .await;
     test.reopen().await;
     for (id, code) in [(quick.id, 5), (slow.id, 6)] {
         let exit = test.wait(id).await;
@@ -187,12 +222,18 @@ pub async fn updated_limits_are_recovered(fixture: &dyn Fixture) {
         ..Resources::default()
     };
     for id in [created.id, running.id] {
-        test.backend.update_task(id, &(&limits).into()).await.expect("update");
+        test.backend
+            .update_task(id, &(&limits).into())
+            .await
+            .expect("update");
     }
     let found = test.reopen().await;
     for id in [created.id, running.id] {
         let details = &task_in(&found, id).details;
-        assert_eq!(details.resources.memory_limit_bytes, limits.memory_limit_bytes);
+        assert_eq!(
+            details.resources.memory_limit_bytes,
+            limits.memory_limit_bytes
+        );
         assert_eq!(details.resources.cpu_shares, limits.cpu_shares);
     }
     assert_eq!(task_in(&found, created.id).state, TaskState::Created);
@@ -202,7 +243,10 @@ pub async fn updated_limits_are_recovered(fixture: &dyn Fixture) {
 pub async fn sandbox_note_is_recovered(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     for note in [&b"first"[..], b"last"] {
-        test.backend.amend_sandbox(sandbox.id, note).await.expect("it is ready");
+        test.backend
+            .amend_sandbox(sandbox.id, note)
+            .await
+            .expect("it is ready");
     }
     let found = test.reopen().await;
     assert_eq!(found.sandboxes[0].details.note, b"last");
@@ -215,28 +259,67 @@ pub async fn sandbox_note_is_recovered(fixture: &dyn Fixture) {
 pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) {
     let mut test = ContractTest::open(fixture).await;
     test.pull().await.expect("pull the image of the fixture");
-    let port = |protocol, ip| HostPort { protocol, port: 53, ip };
-    let ports = vec![port(Protocol::Tcp, None), port(Protocol::Udp, Some([127, 0, 0, 9].into()))];
-    let host_ports = HostPorts { group: "of a pod".to_owned(), ports };
-    let spec = SandboxSpec { host_ports: host_ports.clone(), ..fixture.sandbox_spec("pod") };
+    let port = |protocol, ip| HostPort {
+        protocol,
+        port: 53,
+        ip,
+    };
+    let ports = vec![
+        port(Protocol::Tcp, None),
+        port(Protocol::Udp, Some([127, 0, 0, 9].into())),
+    ];
+    let host_ports = HostPorts {
+        group: "of a pod".to_owned(),
+        ports,
+    };
+    let spec = SandboxSpec {
+        host_ports: host_ports.clone(),
+        ..fixture.sandbox_spec("pod")
+    };
     let id = SandboxId::random();
-    let details = test.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
+    let details = test
+        .backend
+        .create_sandbox(id, &spec)
+        .await
+        .expect("create a sandbox");
     assert_eq!(details.host_ports, host_ports);
     let claim = LeaseClaim {
         token: LeaseToken::random(),
         slots: vec!["acme-7::1".parse().expect("it is an id")],
         named: false,
     };
-    let reserved = Reserved { cpu_milli: 1500, memory_bytes: 64 << 20 };
-    let compute = ComputeClaim { reserved, exclusive_cpus: true };
-    let task = TaskSpec { leases: vec![claim.clone()], compute, ..fixture.task_spec("task", ENDLESS) };
+    let reserved = Reserved {
+        cpu_milli: 1500,
+        memory_bytes: 64 << 20,
+    };
+    let compute = ComputeClaim {
+        reserved,
+        exclusive_cpus: true,
+    };
+    let task = TaskSpec {
+        leases: vec![claim.clone()],
+        compute,
+        ..fixture.task_spec("task", ENDLESS)
+    };
     let task = test.task_of(id, task).await;
-    assert_eq!((task.details.leases.as_slice(), task.details.compute), ([claim.clone()].as_slice(), compute));
+    assert_eq!(
+        (task.details.leases.as_slice(), task.details.compute),
+        ([claim.clone()].as_slice(), compute)
+    );
     let found = test.reopen().await;
     assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
     let details = &task_in(&found, task.id).details;
-    assert_eq!((details.leases.as_slice(), details.compute), ([claim].as_slice(), compute));
-    let fewer = ComputeClaim { reserved: Reserved { cpu_milli: 500, ..reserved }, exclusive_cpus: false };
+    assert_eq!(
+        (details.leases.as_slice(), details.compute),
+        ([claim].as_slice(), compute)
+    );
+    let fewer = ComputeClaim {
+        reserved: Reserved {
+            cpu_milli: 500,
+            ..reserved
+        },
+        exclusive_cpus: false,
+    };
     assert_compute_is_updated(&mut test, task.id, fewer).await;
     assert!(found.remnants.is_empty(), "{:?}", found.remnants);
     test.backend.wait_network_released(id).await;
@@ -245,10 +328,20 @@ pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) 
 /// Updates the amounts that a task has claimed. An update without this field leaves them unchanged.
 async fn assert_compute_is_updated(test: &mut ContractTest<'_>, task: TaskId, claim: ComputeClaim) {
     for (requested, expected) in [(Some(claim), claim), (None, claim)] {
-        let update = TaskUpdate { compute: requested, ..TaskUpdate::default() };
-        let details = test.backend.update_task(task, &update).await.expect("update");
+        let update = TaskUpdate {
+            compute: requested,
+            ..TaskUpdate::default()
+        };
+        let details = test
+            .backend
+            .update_task(task, &update)
+            .await
+            .expect("update");
         assert_eq!(details.compute, expected);
-        assert_eq!(task_in(&test.reopen().await, task).details.compute, expected);
+        assert_eq!(
+            task_in(&test.reopen().await, task).details.compute,
+            expected
+        );
     }
 }
 
@@ -256,8 +349,14 @@ async fn assert_compute_is_updated(test: &mut ContractTest<'_>, task: TaskId, cl
 pub async fn failed_limits_update_keeps_the_old_limits(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = test.running(sandbox.id, "task", ENDLESS).await;
-    let old = Resources { memory_limit_bytes: MemoryLimit::new(128 << 20).ok(), ..Resources::default() };
-    test.backend.update_task(task.id, &(&old).into()).await.expect("update");
+    let old = Resources {
+        memory_limit_bytes: MemoryLimit::new(128 << 20).ok(),
+        ..Resources::default()
+    };
+    test.backend
+        .update_task(task.id, &(&old).into())
+        .await
+        .expect("update");
     let before = task_in(&test.reopen().await, task.id).details.clone();
     let wrong = Resources {
         memory_limit_bytes: MemoryLimit::new(256 << 20).ok(),
@@ -266,6 +365,9 @@ pub async fn failed_limits_update_keeps_the_old_limits(fixture: &dyn Fixture) {
     };
     refused(test.backend.update_task(task.id, &(&wrong).into()).await);
     assert_eq!(task_in(&test.reopen().await, task.id).details, before);
-    let gone = test.backend.update_task(TaskId::random(), &(&old).into()).await;
+    let gone = test
+        .backend
+        .update_task(TaskId::random(), &(&old).into())
+        .await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
     CgroupPlacement, ComputeClaim, DEFAULT_SHM_BYTES, ExecSpec, HostPorts, IpcMode, Meta, PidMode,
-    PodNetwork, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec, UserSpec,
-    UtsMode,
+    PodNetwork, Resources, SandboxNetwork, SandboxPid, SandboxSpec, Security, Stdio, TaskSpec,
+    UserSpec, UtsMode,
 };
 
 /// Labels and a record that are difficult to store: an empty value, a Greek word, bytes that are not UTF-8.

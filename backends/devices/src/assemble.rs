@@ -55,7 +55,10 @@ pub(crate) fn assemble(mut groups: Vec<(DeviceGroup, Vec<Candidate>)>) -> Invent
         let (number, (group, index)) = why;
         let (group, candidates) = &groups[*group];
         let owner = candidates[*index].id();
-        (*at, format!("{number} belongs to device {owner} of {}", full_name(group)))
+        (
+            *at,
+            format!("{number} belongs to device {owner} of {}", full_name(group)),
+        )
     };
     let mut refusals: BTreeMap<CandidateIndex, String> = refused.iter().map(refusal).collect();
     let mut aliases = BTreeSet::new();
@@ -76,7 +79,9 @@ fn full_name(group: &DeviceGroup) -> String {
 }
 
 /// The devices that have a node of another device, with the node and that device.
-fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex, (Number, CandidateIndex)> {
+fn refused(
+    groups: &[(DeviceGroup, Vec<Candidate>)],
+) -> BTreeMap<CandidateIndex, (Number, CandidateIndex)> {
     let mut owners: BTreeMap<Number, CandidateIndex> = BTreeMap::new();
     let mut refused = BTreeMap::new();
     for (at, (_, candidates)) in groups.iter().enumerate() {
@@ -85,10 +90,23 @@ fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex,
             let is_kin = |owner: CandidateIndex| {
                 candidate.family.is_some() && groups[owner.0].1[owner.1].family == candidate.family
             };
-            let stranger = candidate.numbers.iter().filter_map(taken).find(|(_, owner)| !is_kin(*owner));
-            let all_taken = candidate.numbers.iter().all(|number| owners.contains_key(number));
-            let clash =
-                stranger.or_else(|| candidate.numbers.iter().filter_map(taken).next().filter(|_| all_taken));
+            let stranger = candidate
+                .numbers
+                .iter()
+                .filter_map(taken)
+                .find(|(_, owner)| !is_kin(*owner));
+            let all_taken = candidate
+                .numbers
+                .iter()
+                .all(|number| owners.contains_key(number));
+            let clash = stranger.or_else(|| {
+                candidate
+                    .numbers
+                    .iter()
+                    .filter_map(taken)
+                    .next()
+                    .filter(|_| all_taken)
+            });
             match clash {
                 Some(clash) => drop(refused.insert((at, index), clash)),
                 None => {
@@ -112,7 +130,8 @@ fn set_ids(
     let mut others: Vec<CandidateIndex> = refused.keys().copied().collect();
     for (at, (_, candidates)) in groups.iter_mut().enumerate() {
         for (index, candidate) in candidates.iter_mut().enumerate() {
-            candidate.id = Some(identity::id(&candidate.known_by)).filter(|id| *id != candidate.known_by);
+            candidate.id =
+                Some(identity::id(&candidate.known_by)).filter(|id| *id != candidate.known_by);
             if !refused.contains_key(&(at, index)) {
                 places.push((at, index));
             }
@@ -135,21 +154,38 @@ fn set_ids(
         let (group, candidates) = &groups[at];
         let candidate = &candidates[index];
         let is_refused = refused.contains_key(&(at, index));
-        let of_group = if is_refused { full_name(group) } else { String::new() };
+        let of_group = if is_refused {
+            full_name(group)
+        } else {
+            String::new()
+        };
         let plain = candidate.id();
-        let stays = format!("{}\0{}\0{of_group}", candidate.known_by, candidate.distinct_by());
+        let stays = format!(
+            "{}\0{}\0{of_group}",
+            candidate.known_by,
+            candidate.distinct_by()
+        );
         // Devices that are equal in all of this continue from the last number, so that very many of them do
         // not take quadratic time.
         let next: &mut usize = turns.entry(stays.clone()).or_default();
         let distinct = (*next..).map(|turn| {
             *next = turn + 1;
-            let by =
-                if turn == 0 { stays.clone() } else { format!("{stays}\0{}\0{turn}", candidate.found_at) };
+            let by = if turn == 0 {
+                stays.clone()
+            } else {
+                format!("{stays}\0{}\0{turn}", candidate.found_at)
+            };
             identity::distinct_id(plain, &by)
         });
-        let mut choice = is_refused.then(|| plain.to_owned()).into_iter().chain(distinct);
+        let mut choice = is_refused
+            .then(|| plain.to_owned())
+            .into_iter()
+            .chain(distinct);
         let is_free = |wanted: &String| {
-            !taken.contains(wanted) && alone.binary_search_by(|place| id(*place).cmp(wanted)).is_err()
+            !taken.contains(wanted)
+                && alone
+                    .binary_search_by(|place| id(*place).cmp(wanted))
+                    .is_err()
         };
         let chosen = choice.find(is_free).unwrap_or_default();
         taken.insert(chosen.clone());
@@ -166,7 +202,11 @@ impl Candidate {
     /// Within a family, devices with few nodes come first: a device that combines several others is refused,
     /// and not these.
     fn order(&self) -> (usize, &str, &str, &str) {
-        let nodes = if self.family.is_some() { self.numbers.len() } else { 0 };
+        let nodes = if self.family.is_some() {
+            self.numbers.len()
+        } else {
+            0
+        };
         (nodes, &self.known_by, self.distinct_by(), &self.found_at)
     }
 
@@ -175,7 +215,10 @@ impl Candidate {
     }
 
     fn distinct_by(&self) -> &str {
-        self.distinct_by.as_ref().or(self.cdi.first()).map_or("", String::as_str)
+        self.distinct_by
+            .as_ref()
+            .or(self.cdi.first())
+            .map_or("", String::as_str)
     }
 
     /// The device, with its id; `taken` are the aliases of those before it.
@@ -198,7 +241,10 @@ impl Candidate {
         let of_another = refusal.is_some();
         Device {
             id: id.unwrap_or(known_by),
-            aliases: aliases.into_iter().filter(|alias| !of_another && taken.insert(alias.clone())).collect(),
+            aliases: aliases
+                .into_iter()
+                .filter(|alias| !of_another && taken.insert(alias.clone()))
+                .collect(),
             nodes,
             cdi,
             health: refusal.or(fault).map_or(Health::Healthy, Health::Unhealthy),

@@ -16,10 +16,20 @@ pub(crate) struct Matches {
 /// The devices, each with its match of every pattern. Their number is that of the matches of the longest
 /// pattern, but no more than every pattern that is not optional can serve.
 pub(crate) fn combine(patterns: &[Matches]) -> Vec<Vec<Option<&Path>>> {
-    let longest = patterns.iter().map(|pattern| pattern.paths.len()).max().unwrap_or(0);
-    let served = patterns.iter().filter(|pattern| !pattern.optional).map(Matches::uses).min();
+    let longest = patterns
+        .iter()
+        .map(|pattern| pattern.paths.len())
+        .max()
+        .unwrap_or(0);
+    let served = patterns
+        .iter()
+        .filter(|pattern| !pattern.optional)
+        .map(Matches::uses)
+        .min();
     let count = longest.min(served.unwrap_or(longest));
-    (0..count).map(|device| patterns.iter().map(|pattern| pattern.of(device)).collect()).collect()
+    (0..count)
+        .map(|device| patterns.iter().map(|pattern| pattern.of(device)).collect())
+        .collect()
 }
 
 // === impl Matches ===
@@ -43,7 +53,11 @@ mod tests {
     use super::*;
 
     fn matches(paths: &[&str], limit: usize, optional: bool) -> Matches {
-        Matches { paths: paths.iter().map(PathBuf::from).collect(), limit, optional }
+        Matches {
+            paths: paths.iter().map(PathBuf::from).collect(),
+            limit,
+            optional,
+        }
     }
 
     #[track_caller]
@@ -62,23 +76,38 @@ mod tests {
     #[test]
     fn the_first_matches_are_one_device_and_the_second_ones_another() {
         check(
-            &[matches(&["a0", "a1"], 1, false), matches(&["b0", "b1", "b2"], 1, false)],
+            &[
+                matches(&["a0", "a1"], 1, false),
+                matches(&["b0", "b1", "b2"], 1, false),
+            ],
             &["a0 b0", "a1 b1"],
         );
-        check(&[matches(&["a0", "a1"], 1, false), matches(&[], 1, false)], &[]);
+        check(
+            &[matches(&["a0", "a1"], 1, false), matches(&[], 1, false)],
+            &[],
+        );
         check(&[], &[]);
     }
 
     #[test]
     fn a_limit_lets_one_match_serve_several_devices() {
         let five = matches(&["a0", "a1", "a2", "a3", "a4"], 1, false);
-        check(&[five.clone(), matches(&["c"], 10, false)], &["a0 c", "a1 c", "a2 c", "a3 c", "a4 c"]);
+        check(
+            &[five.clone(), matches(&["c"], 10, false)],
+            &["a0 c", "a1 c", "a2 c", "a3 c", "a4 c"],
+        );
         check(&[five, matches(&["c"], 2, false)], &["a0 c", "a1 c"]);
     }
 
     #[test]
     fn a_device_goes_without_what_is_optional() {
-        check(&[matches(&["a0", "a1"], 1, false), matches(&["b0"], 1, true)], &["a0 b0", "a1 "]);
-        check(&[matches(&["a0"], 1, false), matches(&[], 1, true)], &["a0 "]);
+        check(
+            &[matches(&["a0", "a1"], 1, false), matches(&["b0"], 1, true)],
+            &["a0 b0", "a1 "],
+        );
+        check(
+            &[matches(&["a0"], 1, false), matches(&[], 1, true)],
+            &["a0 "],
+        );
     }
 }

@@ -129,10 +129,16 @@ impl Group {
         for group in groups {
             group.check_one()?;
             if !names.insert(group.full_name()) {
-                return Err(Error::invalid("name", format!("two groups are {}", group.full_name())));
+                return Err(Error::invalid(
+                    "name",
+                    format!("two groups are {}", group.full_name()),
+                ));
             }
             if !group.resource.is_empty() && !resources.insert(&group.resource) {
-                return Err(Error::invalid("resource", format!("two groups are {}", group.resource)));
+                return Err(Error::invalid(
+                    "resource",
+                    format!("two groups are {}", group.resource),
+                ));
             }
             if let Some(kind) = group.cdi.iter().find(|kind| !kinds.insert(*kind)) {
                 return Err(Error::invalid("cdi", format!("{kind} is named twice")));
@@ -154,13 +160,31 @@ impl Group {
     }
 
     fn check_one(&self) -> Result<()> {
-        for (key, text) in [("vendor", &self.vendor), ("type", &self.kind), ("name", &self.name)] {
-            if text.is_empty() || text.chars().any(|c| c == '/' || c.is_whitespace() || c.is_control()) {
-                return Err(Error::invalid(key, format!("{text:?} is no word without a slash")));
+        for (key, text) in [
+            ("vendor", &self.vendor),
+            ("type", &self.kind),
+            ("name", &self.name),
+        ] {
+            if text.is_empty()
+                || text
+                    .chars()
+                    .any(|c| c == '/' || c.is_whitespace() || c.is_control())
+            {
+                return Err(Error::invalid(
+                    key,
+                    format!("{text:?} is no word without a slash"),
+                ));
             }
         }
-        if self.paths.is_empty() && self.usb.is_empty() && self.pci.is_empty() && self.cdi.is_empty() {
-            return Err(Error::invalid("paths", "there is none, and neither usb nor pci nor cdi says more"));
+        if self.paths.is_empty()
+            && self.usb.is_empty()
+            && self.pci.is_empty()
+            && self.cdi.is_empty()
+        {
+            return Err(Error::invalid(
+                "paths",
+                "there is none, and neither usb nor pci nor cdi says more",
+            ));
         }
         self.check_selectors()?;
         self.check_sharing()?;
@@ -178,7 +202,10 @@ impl Group {
             wanted.check()?;
         }
         match self.cdi.iter().find(|kind| !is_kind(kind)) {
-            Some(kind) => Err(Error::invalid("cdi", format!("{kind:?} is not of the form vendor/class"))),
+            Some(kind) => Err(Error::invalid(
+                "cdi",
+                format!("{kind:?} is not of the form vendor/class"),
+            )),
             None => Ok(()),
         }
     }
@@ -186,11 +213,17 @@ impl Group {
     fn check_sharing(&self) -> Result<()> {
         if !self.resource.is_empty() {
             resource::check(&self.resource).map_err(|why| {
-                Error::invalid("resource", format!("{:?} is no resource of kubelets: {why}", self.resource))
+                Error::invalid(
+                    "resource",
+                    format!("{:?} is no resource of kubelets: {why}", self.resource),
+                )
             })?;
         }
         if !(1..=SHARES_MAX).contains(&self.shares) {
-            return Err(Error::invalid("shares", format!("{} is not within 1 to {SHARES_MAX}", self.shares)));
+            return Err(Error::invalid(
+                "shares",
+                format!("{} is not within 1 to {SHARES_MAX}", self.shares),
+            ));
         }
         quota::parse(&self.quota).map(drop)
     }
@@ -198,13 +231,19 @@ impl Group {
     /// Checks what a task gets in addition to the devices.
     fn check_given(&self) -> Result<()> {
         if let Some(path) = self.shared.iter().find(|path| !is_absolute(path)) {
-            return Err(Error::invalid("shared", not_absolute(&path.display().to_string())));
+            return Err(Error::invalid(
+                "shared",
+                not_absolute(&path.display().to_string()),
+            ));
         }
         let mut places = BTreeSet::new();
         for mount in &self.mounts {
             for path in [&mount.host_path, mount.destination()] {
                 if !is_absolute(path) {
-                    return Err(Error::invalid("mounts", not_absolute(&path.display().to_string())));
+                    return Err(Error::invalid(
+                        "mounts",
+                        not_absolute(&path.display().to_string()),
+                    ));
                 }
             }
             if mount.destination().parent().is_none() || !places.insert(mount.destination()) {
@@ -220,12 +259,16 @@ impl Group {
             return Err(Error::invalid("permissions", why));
         }
         if !self.env.is_empty() && !is_variable(&self.env) {
-            return Err(Error::invalid("env", format!("{:?} cannot name a variable", self.env)));
+            return Err(Error::invalid(
+                "env",
+                format!("{:?} cannot name a variable", self.env),
+            ));
         }
         for (name, value) in &self.environment {
             if !is_variable(name) || name == &self.env || value.contains('\0') {
-                let why =
-                    format!("{name:?} cannot name a variable, is that of env, or has a value with a NUL");
+                let why = format!(
+                    "{name:?} cannot name a variable, is that of env, or has a value with a NUL"
+                );
                 return Err(Error::invalid("environment", why));
             }
         }
@@ -264,7 +307,11 @@ fn check_pattern(pattern: &str) -> Result<()> {
 impl GroupMount {
     /// The destination of the mount.
     pub(crate) fn destination(&self) -> &PathBuf {
-        if self.container_path.as_os_str().is_empty() { &self.host_path } else { &self.container_path }
+        if self.container_path.as_os_str().is_empty() {
+            &self.host_path
+        } else {
+            &self.container_path
+        }
     }
 }
 

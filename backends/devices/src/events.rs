@@ -47,8 +47,13 @@ impl Events {
             tracing::info!(error = %fault, "cannot watch for {what}: the node is only scanned every two seconds");
         };
         Self {
-            files: Files::open().map_err(|fault| missing("new files", fault)).ok(),
-            devices: uevents().and_then(polled).map_err(|fault| missing("new devices", fault)).ok(),
+            files: Files::open()
+                .map_err(|fault| missing("new files", fault))
+                .ok(),
+            devices: uevents()
+                .and_then(polled)
+                .map_err(|fault| missing("new devices", fault))
+                .ok(),
         }
     }
 
@@ -92,7 +97,9 @@ impl Events {
 async fn readable(fd: &AsyncFd<OwnedFd>, read: impl Fn() -> bool) {
     loop {
         // It fails only when the runtime shuts down, and the watch with it.
-        let Ok(mut ready) = fd.readable().await else { return pending().await };
+        let Ok(mut ready) = fd.readable().await else {
+            return pending().await;
+        };
         let matters = read();
         ready.clear_ready();
         if matters {
@@ -112,7 +119,11 @@ fn polled(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 
 fn uevents() -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let kind = (AddressFamily::Netlink, SockType::Datagram, SockProtocol::NetlinkKObjectUEvent);
+    let kind = (
+        AddressFamily::Netlink,
+        SockType::Datagram,
+        SockProtocol::NetlinkKObjectUEvent,
+    );
     let socket = socket(kind.0, kind.1, flags, kind.2)?;
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, KERNEL))?;
     Ok(socket)
@@ -139,7 +150,9 @@ fn read_uevents(socket: &OwnedFd) -> bool {
 fn concerns_devices(uevent: &[u8]) -> bool {
     let mut variables = uevent.split(|byte| *byte == 0);
     variables.any(|variable| {
-        variable.starts_with(b"DEVNAME=") || variable == b"SUBSYSTEM=usb" || variable == b"SUBSYSTEM=pci"
+        variable.starts_with(b"DEVNAME=")
+            || variable == b"SUBSYSTEM=usb"
+            || variable == b"SUBSYSTEM=pci"
     })
 }
 
@@ -149,7 +162,13 @@ impl Files {
     fn open() -> io::Result<(Arc<Self>, AsyncFd<OwnedFd>)> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let fd = polled(inotify.as_fd().try_clone_to_owned()?)?;
-        Ok((Arc::new(Self { inotify, watched: Mutex::default() }), fd))
+        Ok((
+            Arc::new(Self {
+                inotify,
+                watched: Mutex::default(),
+            }),
+            fd,
+        ))
     }
 
     /// Watches these directories and no others; the flag selects whether rewritten files count as well.
@@ -174,7 +193,10 @@ impl Files {
             }
         }
         let kept: BTreeSet<WatchDescriptor> = next.values().copied().collect();
-        for descriptor in watched.values().filter(|descriptor| !kept.contains(descriptor)) {
+        for descriptor in watched
+            .values()
+            .filter(|descriptor| !kept.contains(descriptor))
+        {
             // This fails if the directory is gone, because the kernel has removed the watch then.
             let _ = self.inotify.rm_watch(*descriptor);
         }
@@ -188,7 +210,9 @@ impl Files {
             match self.inotify.read_events() {
                 // The removal of a watch does not count.
                 Ok(events) => {
-                    any |= events.iter().any(|event| !event.mask.contains(AddWatchFlags::IN_IGNORED))
+                    any |= events
+                        .iter()
+                        .any(|event| !event.mask.contains(AddWatchFlags::IN_IGNORED))
                 }
                 Err(Errno::EINTR) => {}
                 Err(_) => return any,
@@ -208,10 +232,22 @@ mod tests {
             let uevent = text.replace(' ', "\0");
             assert_eq!(concerns_devices(uevent.as_bytes()), expected, "{text}");
         };
-        check("add@/devices/x/ttyUSB0 ACTION=add SUBSYSTEM=tty DEVNAME=ttyUSB0 SEQNUM=1", true);
-        check("bind@/devices/x/1-2 ACTION=bind SUBSYSTEM=usb SEQNUM=2", true);
-        check("add@/devices/virtual/net/veth1 ACTION=add SUBSYSTEM=net INTERFACE=veth1", false);
-        check("add@/devices/virtual/net/veth1/queues/rx-0 ACTION=add SUBSYSTEM=queues", false);
+        check(
+            "add@/devices/x/ttyUSB0 ACTION=add SUBSYSTEM=tty DEVNAME=ttyUSB0 SEQNUM=1",
+            true,
+        );
+        check(
+            "bind@/devices/x/1-2 ACTION=bind SUBSYSTEM=usb SEQNUM=2",
+            true,
+        );
+        check(
+            "add@/devices/virtual/net/veth1 ACTION=add SUBSYSTEM=net INTERFACE=veth1",
+            false,
+        );
+        check(
+            "add@/devices/virtual/net/veth1/queues/rx-0 ACTION=add SUBSYSTEM=queues",
+            false,
+        );
         check("", false);
         assert!(!concerns_devices(&[0xff; UEVENT_MAX]));
     }

@@ -34,32 +34,53 @@ pub(crate) struct Usb {
 
 /// The identity of a USB device; `part` identifies a part of it.
 pub(crate) fn usb(usb: &Usb, part: Option<&str>) -> String {
-    let Usb { vendor, product, serial, port } = usb;
-    let which = serial.as_ref().map_or_else(|| format!("usb-{port}"), |serial| serial.replace(':', "_"));
+    let Usb {
+        vendor,
+        product,
+        serial,
+        port,
+    } = usb;
+    let which = serial
+        .as_ref()
+        .map_or_else(|| format!("usb-{port}"), |serial| serial.replace(':', "_"));
     let part = part.map(|part| format!(":{part}")).unwrap_or_default();
     format!("{vendor}:{product}:{which}{part}")
 }
 
 /// The identity of a PCI device by its address; `node` is the name of one of its nodes.
 pub(crate) fn pci(address: &str, node: Option<&str>) -> String {
-    let node = node.map(|node| node.trim_end_matches(|c: char| !c.is_ascii_alphabetic())).unwrap_or_default();
-    if node.is_empty() { address.to_owned() } else { format!("{address}-{node}") }
+    let node = node
+        .map(|node| node.trim_end_matches(|c: char| !c.is_ascii_alphabetic()))
+        .unwrap_or_default();
+    if node.is_empty() {
+        address.to_owned()
+    } else {
+        format!("{address}-{node}")
+    }
 }
 
 /// The identity of a CDI device.
 pub(crate) fn cdi(kind: &str, device: &str) -> String {
     let class = kind.rsplit('/').next().unwrap_or_default();
-    if is_number(device) { format!("{class}-{device}") } else { device.to_owned() }
+    if is_number(device) {
+        format!("{class}-{device}")
+    } else {
+        device.to_owned()
+    }
 }
 
 /// Returns whether a name is only a number, such as `0`, or `0:1` for a part.
 pub(crate) fn is_number(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
+    name.bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b':')
 }
 
 /// The identity by a path, relative to the device root.
 pub(crate) fn path(path: &Path, dev: &Path) -> String {
-    let rest = path.strip_prefix(dev).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+    let rest = path
+        .strip_prefix(dev)
+        .or_else(|_| path.strip_prefix("/"))
+        .unwrap_or(path);
     rest.display().to_string()
 }
 
@@ -69,8 +90,9 @@ pub(crate) fn path(path: &Path, dev: &Path) -> String {
 pub(crate) fn id(known_by: &str) -> String {
     let mut id = String::with_capacity(known_by.len());
     for c in known_by.chars() {
-        let kept =
-            c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') || (c == ':' && !id.ends_with(':'));
+        let kept = c.is_ascii_alphanumeric()
+            || matches!(c, '.' | '_' | '-')
+            || (c == ':' && !id.ends_with(':'));
         id.push(if kept { c } else { '_' });
     }
     let id = id.trim_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -90,7 +112,11 @@ pub(crate) fn distinct_id(id: &str, by: &str) -> String {
 /// A short hash that must stay the same in all versions.
 fn hash(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
-    digest.iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .iter()
+        .take(HASH / 2)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Returns whether a text is a valid device id.
@@ -125,10 +151,16 @@ mod tests {
         known.serial = None;
         check(usb(&known, None), "1a86:7523:usb-1-2.3");
         check(pci("0000:3b:00.0", None), "0000:3b:00.0");
-        check(pci("0000:3b:00.0", Some("renderD128")), "0000:3b:00.0-renderD");
+        check(
+            pci("0000:3b:00.0", Some("renderD128")),
+            "0000:3b:00.0-renderD",
+        );
         check(pci("0000:3b:00.0", Some("apex_0")), "0000:3b:00.0-apex");
         check(pci("0000:3b:00.0", Some("128")), "0000:3b:00.0");
-        check(path(Path::new("/dev/snd/controlC0"), Path::new("/dev")), "snd_controlC0");
+        check(
+            path(Path::new("/dev/snd/controlC0"), Path::new("/dev")),
+            "snd_controlC0",
+        );
         check(path(Path::new("/opt/x"), Path::new("/dev")), "opt_x");
         check(cdi("nvidia.com/gpu", "GPU-8a2f"), "GPU-8a2f");
         check(cdi("nvidia.com/gpu", "0:1"), "gpu-0:1");
@@ -140,7 +172,10 @@ mod tests {
     fn what_is_too_long_or_nothing_has_a_hash() {
         let one = id(&"a".repeat(57));
         let other = id(&"a".repeat(58));
-        assert!(is_id(&one) && is_id(&other) && one != other, "{one} {other}");
+        assert!(
+            is_id(&one) && is_id(&other) && one != other,
+            "{one} {other}"
+        );
         assert_eq!(one.len(), DEVICE_ID_MAX);
         assert_eq!(id(&"a".repeat(56)), "a".repeat(56));
         assert!(is_id(&id("")) && is_id(&id("///")) && id("") != id("///"));

@@ -25,7 +25,10 @@ pub(crate) struct Number {
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { dev: "/dev".into(), sys: "/sys".into() }
+        Self {
+            dev: "/dev".into(),
+            sys: "/sys".into(),
+        }
     }
 }
 
@@ -33,7 +36,19 @@ impl Default for Roots {
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block, major, minor } = self;
-        write!(f, "{} {major}:{minor}", if *block { "block device" } else { "character device" })
+        let Self {
+            block,
+            major,
+            minor,
+        } = self;
+        write!(
+            f,
+            "{} {major}:{minor}",
+            if *block {
+                "block device"
+            } else {
+                "character device"
+            }
+        )
     }
 }

@@ -97,21 +97,39 @@ pub fn scan(search: &Search) -> Found {
 
 impl Scanner {
     pub(crate) fn new(search: Search) -> Self {
-        Self { search, specs: cdi::Specs::default(), last: None, hasher: RandomState::new() }
+        Self {
+            search,
+            specs: cdi::Specs::default(),
+            last: None,
+            hasher: RandomState::new(),
+        }
     }
 
     /// Scans for the present devices. Groups that are the same as in the last result are shared with it.
     pub(crate) fn scan(&mut self) -> Found {
-        let Self { search, specs, last, hasher } = self;
+        let Self {
+            search,
+            specs,
+            last,
+            hasher,
+        } = self;
         let uses_files = search.groups.iter().any(|group| !group.cdi.is_empty());
         let is_reread = uses_files && specs.refresh(&search.cdi_spec_dirs);
-        let mut scan = Scan { search, taken: BTreeSet::new(), links: None, notes: BTreeSet::new() };
+        let mut scan = Scan {
+            search,
+            taken: BTreeSet::new(),
+            links: None,
+            notes: BTreeSet::new(),
+        };
         let mut all = Vec::with_capacity(search.groups.len());
         let mut digests = Vec::with_capacity(search.groups.len());
         for (at, group) in search.groups.iter().enumerate() {
             // What files alone determine is the same as long as these are.
             let is_known = !is_reread && specs.determine(group);
-            let known = last.as_ref().filter(|_| is_known).and_then(|last| last.digests.get(at));
+            let known = last
+                .as_ref()
+                .filter(|_| is_known)
+                .and_then(|last| last.digests.get(at));
             let (digest, gathered) = match known {
                 Some(digest) => (*digest, None),
                 None => {
@@ -138,7 +156,10 @@ impl Scanner {
             None => inventory,
         };
         let found = Found { inventory, notes };
-        *last = Some(LastScan { digests, found: found.clone() });
+        *last = Some(LastScan {
+            digests,
+            found: found.clone(),
+        });
         found
     }
 }
@@ -155,11 +176,17 @@ impl Scan<'_> {
         let most = DEVICES_MAX.min(SLOTS_MAX / usize::from(group.shares.max(1)));
         if candidates.len() > most {
             let all = candidates.len();
-            let what = format!("group {} has {all} devices: only {most} are offered", group.full_name());
+            let what = format!(
+                "group {} has {all} devices: only {most} are offered",
+                group.full_name()
+            );
             self.notes.insert(what);
             candidates.truncate(most);
         }
-        Gathered { candidates, notes: std::mem::take(&mut self.notes) }
+        Gathered {
+            candidates,
+            notes: std::mem::take(&mut self.notes),
+        }
     }
 }
 
@@ -184,7 +211,9 @@ pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
         environment,
         attributes,
     } = group;
-    let facts = attributes.iter().map(|(key, text)| (key.clone(), Fact::parse(text)));
+    let facts = attributes
+        .iter()
+        .map(|(key, text)| (key.clone(), Fact::parse(text)));
     DeviceGroup {
         vendor: vendor.clone(),
         kind: kind.clone(),
@@ -197,13 +226,26 @@ pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
         devices: Vec::new(),
         variable: env.clone(),
         env: environment.clone(),
-        shared: shared.iter().map(|path| node(path.clone(), permissions)).collect(),
+        shared: shared
+            .iter()
+            .map(|path| node(path.clone(), permissions))
+            .collect(),
         mounts: mounts.iter().map(mount).collect(),
     }
 }
 
 fn mount(mount: &GroupMount) -> Mount {
-    let GroupMount { host_path, container_path: _, read_only } = mount;
-    let source = MountSource::Host { path: host_path.clone(), missing: MissingSource::Fail };
-    Mount { readonly: *read_only, ..Mount::new(mount.destination(), source) }
+    let GroupMount {
+        host_path,
+        container_path: _,
+        read_only,
+    } = mount;
+    let source = MountSource::Host {
+        path: host_path.clone(),
+        missing: MissingSource::Fail,
+    };
+    Mount {
+        readonly: *read_only,
+        ..Mount::new(mount.destination(), source)
+    }
 }

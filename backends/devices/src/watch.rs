@@ -28,9 +28,16 @@ const MOST_PAUSE: Duration = Duration::from_secs(10);
 /// be called within a tokio runtime.
 #[must_use]
 pub fn watch(search: watch::Receiver<Search>, stop: CancellationToken) -> Inventories {
-    let none = search.borrow().groups.is_empty().then(Arc::<Inventory>::default);
+    let none = search
+        .borrow()
+        .groups
+        .is_empty()
+        .then(Arc::<Inventory>::default);
     let (told, inventories) = watch::channel(none);
-    tokio::spawn(async move { stop.run_until_cancelled(follow_searches(search, told, PAUSE)).await });
+    tokio::spawn(async move {
+        stop.run_until_cancelled(follow_searches(search, told, PAUSE))
+            .await
+    });
     inventories
 }
 
@@ -72,7 +79,9 @@ async fn follow(
         let begun = Instant::now();
         events.clear();
         let files = events.files();
-        let mut own = looker.take().unwrap_or_else(|| Scanner::new(search.clone()));
+        let mut own = looker
+            .take()
+            .unwrap_or_else(|| Scanner::new(search.clone()));
         // A path may be on a file system that hangs: then one scan waits for it, and no other one starts.
         let look = blocking("a scan of the node's devices", move || {
             // The watches are set first, so that every change after the scan's start is an event.
@@ -86,9 +95,15 @@ async fn follow(
                 looker = Some(own);
                 publish(found, inventories, &mut notes);
             }
-            Err(lost) => tracing::error!(error = report(&lost), "the devices of the node are not known"),
+            Err(lost) => tracing::error!(
+                error = report(&lost),
+                "the devices of the node are not known"
+            ),
         }
-        let rest = begun.elapsed().saturating_mul(SCAN_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
+        let rest = begun
+            .elapsed()
+            .saturating_mul(SCAN_SHARE)
+            .clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();
         tokio::select! {
             _ = tokio::time::timeout(pause.max(rest), events.changed()) => {}
@@ -99,7 +114,11 @@ async fn follow(
     }
 }
 
-fn publish(found: Found, inventories: &watch::Sender<Option<Arc<Inventory>>>, known: &mut BTreeSet<String>) {
+fn publish(
+    found: Found,
+    inventories: &watch::Sender<Option<Arc<Inventory>>>,
+    known: &mut BTreeSet<String>,
+) {
     let Found { inventory, notes } = found;
     for note in notes.difference(known) {
         tracing::warn!("devices: {note}");
@@ -110,7 +129,9 @@ fn publish(found: Found, inventories: &watch::Sender<Option<Arc<Inventory>>>, kn
             Some(last) => inventory.reusing_groups(last),
             None => inventory,
         };
-        let is_new = last.as_ref().is_none_or(|last| !inventory.is_shared_with(last));
+        let is_new = last
+            .as_ref()
+            .is_none_or(|last| !inventory.is_shared_with(last));
         if is_new {
             *last = Some(Arc::new(inventory));
         }
@@ -137,14 +158,23 @@ mod tests {
 
     fn search(pattern: &Path) -> Search {
         let groups = vec![group("v2", &[pattern.display().to_string()])];
-        Search { groups, ..Search::default() }
+        Search {
+            groups,
+            ..Search::default()
+        }
     }
 
     /// The number of devices in the next published inventory.
     async fn next(seen: &mut Inventories) -> usize {
         seen.changed().await.unwrap();
         let inventory = seen.borrow_and_update().clone();
-        inventory.map_or(0, |inventory| inventory.groups.iter().map(|group| group.devices.len()).sum())
+        inventory.map_or(0, |inventory| {
+            inventory
+                .groups
+                .iter()
+                .map(|group| group.devices.len())
+                .sum()
+        })
     }
 
     #[tokio::test]

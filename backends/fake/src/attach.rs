@@ -28,31 +28,52 @@ pub(crate) fn attach(world: &Arc<FakeState>, id: TaskId, spec: AttachSpec) -> Re
     let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
     if !task.state.is_running() {
         let word = task.state.as_str();
-        return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+        return Err(Error::failed_precondition(format!(
+            "task {id} is {word}, not running"
+        )));
     }
     let live = &task.streams;
     if !live.attachable && (spec.stdout || spec.stderr) {
-        return Err(Error::failed_precondition(format!("the output of task {id} goes elsewhere")));
+        return Err(Error::failed_precondition(format!(
+            "the output of task {id} goes elsewhere"
+        )));
     }
     let stdout = spec.stdout.then(|| {
         let (near, far) = duplex(PIPE_BYTES);
-        tokio::spawn(forward_output(live.output.subscribe(), far, task.end.subscribe()));
+        tokio::spawn(forward_output(
+            live.output.subscribe(),
+            far,
+            task.end.subscribe(),
+        ));
         Source::new(near)
     });
     let stderr = (spec.stderr && !live.tty).then(|| {
         let (near, far) = duplex(PIPE_BYTES);
         // Nothing is written to this stream, but it ends with the task.
-        tokio::spawn(forward_output(broadcast::channel(1).1, far, task.end.subscribe()));
+        tokio::spawn(forward_output(
+            broadcast::channel(1).1,
+            far,
+            task.end.subscribe(),
+        ));
         Source::new(near)
     });
     let stdin = (spec.stdin && task.stdin_open).then(|| {
         let (near, far) = duplex(PIPE_BYTES);
         if !live.ended {
-            tokio::spawn(forward_input(Arc::downgrade(world), id, far, task.end.subscribe()));
+            tokio::spawn(forward_input(
+                Arc::downgrade(world),
+                id,
+                far,
+                task.end.subscribe(),
+            ));
         }
         Box::new(near) as Sink
     });
-    Ok(Attachment { stdin, stdout, stderr })
+    Ok(Attachment {
+        stdin,
+        stdout,
+        stderr,
+    })
 }
 
 /// Connects to a port of a sandbox.
@@ -61,7 +82,9 @@ pub(crate) fn dial(world: &FakeState, id: SandboxId, port: u16) -> Result<Dialle
         return Err(no_sandbox(id));
     }
     if port != ECHO_PORT {
-        return Err(Error::unavailable(format!("no process listens on port {port} inside sandbox {id}")));
+        return Err(Error::unavailable(format!(
+            "no process listens on port {port} inside sandbox {id}"
+        )));
     }
     let (near, far) = duplex(PIPE_BYTES);
     tokio::spawn(async move {
@@ -71,7 +94,10 @@ pub(crate) fn dial(world: &FakeState, id: SandboxId, port: u16) -> Result<Dialle
         let _ = to.shutdown().await;
     });
     let (output, input) = split(near);
-    Ok(Dialled { input: Box::new(input), output: Source::new(output) })
+    Ok(Dialled {
+        input: Box::new(input),
+        output: Source::new(output),
+    })
 }
 
 /// Sends a client the output of the task until the task exits.
@@ -118,7 +144,9 @@ async fn forward_input(
         };
         let Some(world) = world.upgrade() else { return };
         let mut state = world.lock();
-        let Some(task) = state.tasks.get_mut(&id) else { return };
+        let Some(task) = state.tasks.get_mut(&id) else {
+            return;
+        };
         let copies = task.program.steps.contains(&Step::Cat);
         match block.get(..read) {
             Some(said) if read > 0 => {

@@ -2,13 +2,15 @@
 
 use futures::future::BoxFuture;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler, NamedVolume,
-    Recovered, SandboxBackend, Started, TaskBackend, VolumeBackend, Withdrawal,
+    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler,
+    NamedVolume, Recovered, SandboxBackend, Started, TaskBackend, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
-use switchyard_core::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{
+    CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+};
 use switchyard_core::state::Exit;
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::table::{no_sandbox, no_task};
@@ -34,9 +36,11 @@ impl Backend for Fake {
     }
 
     fn recover(&self) -> BoxFuture<'_, Result<Recovered>> {
-        Box::pin(
-            async move { self.session.act(Method::Recover, "", || Ok(self.world.lock().snapshot())).await },
-        )
+        Box::pin(async move {
+            self.session
+                .act(Method::Recover, "", || Ok(self.world.lock().snapshot()))
+                .await
+        })
     }
 
     fn drain(&self) -> BoxFuture<'_, ()> {
@@ -55,7 +59,12 @@ impl SandboxBackend for Fake {
         spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>> {
         Box::pin(async move {
-            let handlers: Vec<String> = self.settings().handlers.iter().map(|one| one.name.clone()).collect();
+            let handlers: Vec<String> = self
+                .settings()
+                .handlers
+                .iter()
+                .map(|one| one.name.clone())
+                .collect();
             let effect = || self.world.lock().create_sandbox(id, spec, &handlers);
             self.session.act(Method::CreateSandbox, id, effect).await
         })
@@ -63,7 +72,11 @@ impl SandboxBackend for Fake {
 
     fn stop_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.session.act(Method::StopSandbox, id, || self.world.lock().stop_sandbox(id)).await
+            self.session
+                .act(Method::StopSandbox, id, || {
+                    self.world.lock().stop_sandbox(id)
+                })
+                .await
         })
     }
 
@@ -73,7 +86,11 @@ impl SandboxBackend for Fake {
         _spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>> {
         Box::pin(async move {
-            self.session.act(Method::StartSandbox, id, || self.world.lock().start_sandbox(id)).await
+            self.session
+                .act(Method::StartSandbox, id, || {
+                    self.world.lock().start_sandbox(id)
+                })
+                .await
         })
     }
 
@@ -81,7 +98,10 @@ impl SandboxBackend for Fake {
     fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             // A backend that was killed does not answer.
-            let _ = self.session.act(Method::NetworkReleased, id, || Ok(())).await;
+            let _ = self
+                .session
+                .act(Method::NetworkReleased, id, || Ok(()))
+                .await;
         })
     }
 
@@ -102,7 +122,11 @@ impl SandboxBackend for Fake {
 
     fn remove_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.session.act(Method::RemoveSandbox, id, || self.world.lock().remove_sandbox(id)).await
+            self.session
+                .act(Method::RemoveSandbox, id, || {
+                    self.world.lock().remove_sandbox(id)
+                })
+                .await
         })
     }
 
@@ -124,14 +148,18 @@ impl SandboxBackend for Fake {
                 self.world.lock().ranges.insert(owner, ranges);
                 Ok(())
             };
-            self.session.act(Method::SetRanges, owner.as_str(), set).await
+            self.session
+                .act(Method::SetRanges, owner.as_str(), set)
+                .await
         })
     }
 
     fn dial(&self, id: SandboxId, port: u16) -> BoxFuture<'_, Result<Dialled>> {
-        Box::pin(
-            async move { self.session.act(Method::Dial, id, || attach::dial(&self.world, id, port)).await },
-        )
+        Box::pin(async move {
+            self.session
+                .act(Method::Dial, id, || attach::dial(&self.world, id, port))
+                .await
+        })
     }
 }
 
@@ -141,7 +169,11 @@ impl TaskBackend for Fake {
         Box::pin(async move {
             let effect = || {
                 let runs = self.world.lock().pending_starts.remove(&id);
-                if runs == Some(true) { self.world.start(id, None).map(Some) } else { Ok(None) }
+                if runs == Some(true) {
+                    self.world.start(id, None).map(Some)
+                } else {
+                    Ok(None)
+                }
             };
             self.session.act(Method::ResolveStart, id, effect).await
         })
@@ -159,9 +191,15 @@ impl TaskBackend for Fake {
         })
     }
 
-    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>> {
+    fn start_task<'a>(
+        &'a self,
+        id: TaskId,
+        withdrawal: &'a Withdrawal,
+    ) -> BoxFuture<'a, Result<Started>> {
         Box::pin(async move {
-            withdrawal.check(id).map_err(|error| error.with_reason(Reason::NotBegun))?;
+            withdrawal
+                .check(id)
+                .map_err(|error| error.with_reason(Reason::NotBegun))?;
             let entered = self.session.enter(Method::StartTask, id, None).await;
             // A failure that a test injects is recorded too.
             let fault = entered.fault().or_else(|| withdrawal.check(id).err());
@@ -173,7 +211,10 @@ impl TaskBackend for Fake {
 
     fn signal_task(&self, id: TaskId, signal: Signal) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let entered = self.session.enter(Method::SignalTask, id, Some(signal)).await;
+            let entered = self
+                .session
+                .enter(Method::SignalTask, id, Some(signal))
+                .await;
             let result = match entered.fault() {
                 Some(error) => Err(error),
                 None => {
@@ -188,43 +229,89 @@ impl TaskBackend for Fake {
 
     fn wait_end(&self, id: TaskId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let mut end = self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe();
+            let mut end = self
+                .world
+                .lock()
+                .tasks
+                .get(&id)
+                .ok_or_else(|| no_task(id))?
+                .end
+                .subscribe();
             let ended = async { end.wait_for(Option::is_some).await.is_ok().then_some(()) };
-            self.session.unless_killed(ended).await.ok_or_else(|| no_task(id))
+            self.session
+                .unless_killed(ended)
+                .await
+                .ok_or_else(|| no_task(id))
         })
     }
 
     fn wait_task(&self, id: TaskId) -> BoxFuture<'_, Result<Exit>> {
         Box::pin(async move {
-            let end = || Ok(self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe());
+            let end = || {
+                Ok(self
+                    .world
+                    .lock()
+                    .tasks
+                    .get(&id)
+                    .ok_or_else(|| no_task(id))?
+                    .end
+                    .subscribe())
+            };
             let mut end = self.session.act(Method::WaitTask, id, end).await?;
-            let exit = async { end.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone()) };
+            let exit = async {
+                end.wait_for(Option::is_some)
+                    .await
+                    .ok()
+                    .and_then(|exit| exit.clone())
+            };
             // The sender is dropped when the task is removed.
-            self.session.unless_killed(exit).await.ok_or_else(|| no_task(id))
+            self.session
+                .unless_killed(exit)
+                .await
+                .ok_or_else(|| no_task(id))
         })
     }
 
     fn remove_task(&self, id: TaskId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.session.act(Method::RemoveTask, id, || self.world.lock().remove_task(id)).await
+            self.session
+                .act(Method::RemoveTask, id, || self.world.lock().remove_task(id))
+                .await
         })
     }
 
-    fn update_task<'a>(&'a self, id: TaskId, update: &'a TaskUpdate) -> BoxFuture<'a, Result<TaskDetails>> {
+    fn update_task<'a>(
+        &'a self,
+        id: TaskId,
+        update: &'a TaskUpdate,
+    ) -> BoxFuture<'a, Result<TaskDetails>> {
         Box::pin(async move {
-            self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
+            self.session
+                .act(Method::UpdateTask, id, || {
+                    self.world.lock().update_task(id, update)
+                })
+                .await
         })
     }
 
     fn attach(&self, id: TaskId, spec: AttachSpec) -> BoxFuture<'_, Result<Attachment>> {
         Box::pin(async move {
-            self.session.act(Method::Attach, id, || attach::attach(&self.world, id, spec)).await
+            self.session
+                .act(Method::Attach, id, || attach::attach(&self.world, id, spec))
+                .await
         })
     }
 
     fn resize_task(&self, id: TaskId, _width: u16, _height: u16) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let effect = || self.world.lock().tasks.get(&id).map(|_| ()).ok_or_else(|| no_task(id));
+            let effect = || {
+                self.world
+                    .lock()
+                    .tasks
+                    .get(&id)
+                    .map(|_| ())
+                    .ok_or_else(|| no_task(id))
+            };
             self.session.act(Method::ResizeTask, id, effect).await
         })
     }
@@ -233,7 +320,13 @@ impl TaskBackend for Fake {
         Box::pin(async move {
             let effect = || {
                 let state = self.world.lock();
-                match state.tasks.get(&id).ok_or_else(|| no_task(id))?.details.log_path {
+                match state
+                    .tasks
+                    .get(&id)
+                    .ok_or_else(|| no_task(id))?
+                    .details
+                    .log_path
+                {
                     Some(_) => Ok(()),
                     None => Err(Error::failed_precondition(format!("task {id} has no log"))),
                 }
@@ -256,7 +349,9 @@ impl ExecBackend for Fake {
                 let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
                 if !task.state.is_running() {
                     let word = task.state.as_str();
-                    return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+                    return Err(Error::failed_precondition(format!(
+                        "task {id} is {word}, not running"
+                    )));
                 }
                 let end = task.end.subscribe();
                 let program = match (state.exec_codes.pop_front(), Command::parse(&spec.command)) {
@@ -270,7 +365,14 @@ impl ExecBackend for Fake {
                     }
                 };
                 let counts = (&state.processes, &state.unended, state.left_output);
-                Ok(exec::spawn(program, spec, place, end, counts, (&self.session, id)))
+                Ok(exec::spawn(
+                    program,
+                    spec,
+                    place,
+                    end,
+                    counts,
+                    (&self.session, id),
+                ))
             };
             self.session.act(Method::Exec, id, effect).await
         })
@@ -278,7 +380,11 @@ impl ExecBackend for Fake {
 }
 
 impl CheckpointBackend for Fake {
-    fn checkpoint_task<'a>(&'a self, id: TaskId, _spec: &'a CheckpointSpec) -> BoxFuture<'a, Result<()>> {
+    fn checkpoint_task<'a>(
+        &'a self,
+        id: TaskId,
+        _spec: &'a CheckpointSpec,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let effect = || {
                 let state = self.world.lock();
@@ -298,7 +404,9 @@ impl VolumeBackend for Fake {
     fn remove_volume<'a>(&'a self, owner: Owner, name: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.session
-                .act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name))
+                .act(Method::RemoveVolume, name, || {
+                    self.world.lock().remove_volume(owner, name)
+                })
                 .await
         })
     }

@@ -48,7 +48,12 @@ impl Unended {
 
     /// Ends the processes, and those of clients that go from now on.
     pub(crate) fn end(&self) {
-        self.0.lock().take().into_iter().flatten().for_each(|process| process.abort());
+        self.0
+            .lock()
+            .take()
+            .into_iter()
+            .flatten()
+            .for_each(|process| process.abort());
     }
 
     /// Ends a process, if that works.
@@ -113,8 +118,12 @@ pub(crate) fn spawn(
     let (signals, inbox) = mpsc::channel(SIGNALS);
     let (report, code) = watch::channel(None);
     count.fetch_add(1, Ordering::SeqCst);
-    let alive = ProcessCount { count: Arc::clone(count), _place: place };
-    let process = tokio::spawn(run_process(program, ours, inbox, end, report, alive)).abort_handle();
+    let alive = ProcessCount {
+        count: Arc::clone(count),
+        _place: place,
+    };
+    let process =
+        tokio::spawn(run_process(program, ours, inbox, end, report, alive)).abort_handle();
     ExecProcess {
         stdin: theirs.stdin.map(|stream| Box::new(stream) as Sink),
         stdout: theirs.stdout.map(Source::new),
@@ -198,7 +207,11 @@ impl Streams {
     }
 
     async fn write(&mut self, bytes: &[u8], stderr: bool) -> std::io::Result<()> {
-        let to = if stderr && self.stderr.is_some() { &mut self.stderr } else { &mut self.stdout };
+        let to = if stderr && self.stderr.is_some() {
+            &mut self.stderr
+        } else {
+            &mut self.stdout
+        };
         match to {
             Some(stream) => stream.write_all(bytes).await,
             None => Ok(()),
@@ -242,7 +255,9 @@ impl ExecControl for Control {
         Box::pin(async move {
             let mut code = self.code.clone();
             let code = code.wait_for(Option::is_some).await.map(|code| *code);
-            code.ok().flatten().ok_or_else(|| Error::unavailable("the process was deleted while it ran"))
+            code.ok()
+                .flatten()
+                .ok_or_else(|| Error::unavailable("the process was deleted while it ran"))
         })
     }
 
@@ -256,7 +271,11 @@ impl ExecControl for Control {
 
     fn resize(&self, width: u16, height: u16) -> BoxFuture<'_, Result<()>> {
         let object = format!("{} {width}x{height}", self.task);
-        Box::pin(async move { self.session.act(Method::ResizeExec, object, || Ok(())).await })
+        Box::pin(async move {
+            self.session
+                .act(Method::ResizeExec, object, || Ok(()))
+                .await
+        })
     }
 
     fn cut_output(&self, after: Duration) -> BoxFuture<'_, ()> {

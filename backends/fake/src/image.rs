@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use futures::future::{BoxFuture, WeakShared};
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, Image, ImageId, ImageReference, InUse, PullProgress, Right};
+use switchyard_core::image::{
+    Credentials, Image, ImageId, ImageReference, InUse, PullProgress, Right,
+};
 use switchyard_core::spec::Signal;
 use switchyard_core::{Error, ErrorKind, Result};
 
@@ -134,16 +136,23 @@ impl Images {
             local.tags.remove(wanted);
         }
         let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
-        let local = self.local.entry(manifest.clone()).or_insert_with(|| LocalImage {
-            image: image.clone(),
-            id: id.clone(),
-            manifest,
-            tags: BTreeSet::new(),
-            repositories: BTreeSet::new(),
-            holders: BTreeMap::new(),
-            unheld: false,
-        });
-        let right = if *credentials == Credentials::Anonymous { Right::Open } else { Right::Private };
+        let local = self
+            .local
+            .entry(manifest.clone())
+            .or_insert_with(|| LocalImage {
+                image: image.clone(),
+                id: id.clone(),
+                manifest,
+                tags: BTreeSet::new(),
+                repositories: BTreeSet::new(),
+                holders: BTreeMap::new(),
+                unheld: false,
+            });
+        let right = if *credentials == Credentials::Anonymous {
+            Right::Open
+        } else {
+            Right::Private
+        };
         let held = local.holders.entry(owner).or_insert(right);
         *held = right.max(*held);
         if wanted.digest().is_none() {
@@ -155,18 +164,22 @@ impl Images {
 
     fn load(&mut self, named: &ImageReference, owner: Owner) -> Result<ImageId> {
         let image = self.registry.get(named).cloned();
-        let image = image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
+        let image =
+            image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
         let manifest = manifest_of(&image);
         let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
-        let local = self.local.entry(manifest.clone()).or_insert_with(|| LocalImage {
-            image,
-            id: id.clone(),
-            manifest,
-            tags: BTreeSet::new(),
-            repositories: BTreeSet::new(),
-            holders: BTreeMap::new(),
-            unheld: false,
-        });
+        let local = self
+            .local
+            .entry(manifest.clone())
+            .or_insert_with(|| LocalImage {
+                image,
+                id: id.clone(),
+                manifest,
+                tags: BTreeSet::new(),
+                repositories: BTreeSet::new(),
+                holders: BTreeMap::new(),
+                unheld: false,
+            });
         local.holders.entry(owner).or_insert(Right::Private);
         Ok(id)
     }
@@ -177,7 +190,8 @@ impl Images {
             let named = self.local.values().find(|local| match reference.digest() {
                 None => local.tags.contains(&reference),
                 Some(digest) => {
-                    local.manifest == digest.to_string() && local.repositories.contains(&reference.name())
+                    local.manifest == digest.to_string()
+                        && local.repositories.contains(&reference.name())
                 }
             });
             if named.is_some() {
@@ -185,22 +199,39 @@ impl Images {
             }
         }
         let digits = text.strip_prefix("sha256:").unwrap_or(text);
-        if digits.is_empty() || !digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        if digits.is_empty()
+            || !digits
+                .bytes()
+                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        {
             return None;
         }
         let mut matching = self.local.values().filter(|local| {
-            local.id.as_str().strip_prefix("sha256:").is_some_and(|hex| hex.starts_with(digits))
+            local
+                .id
+                .as_str()
+                .strip_prefix("sha256:")
+                .is_some_and(|hex| hex.starts_with(digits))
         });
         let first = matching.next();
-        if matching.next().is_none() { first } else { None }
+        if matching.next().is_none() {
+            first
+        } else {
+            None
+        }
     }
 
     fn remove(&mut self, text: &str, owner: Owner, in_use: &InUse<'_>) {
         let Some(local) = self.find(text) else { return };
         let manifest = local.manifest.clone();
-        let is_named = |reference: &str| self.find(reference).is_some_and(|local| local.manifest == manifest);
+        let is_named = |reference: &str| {
+            self.find(reference)
+                .is_some_and(|local| local.manifest == manifest)
+        };
         let in_use = in_use(&local.id, &is_named);
-        let Some(local) = self.local.get_mut(&manifest) else { return };
+        let Some(local) = self.local.get_mut(&manifest) else {
+            return;
+        };
         if let Some(right) = local.holders.remove(&owner) {
             local.unheld = right == Right::Private;
         }
@@ -213,9 +244,10 @@ impl Images {
 impl LocalImage {
     /// The image's name by digest.
     pub(crate) fn by_digest(&self) -> String {
-        self.repositories
-            .first()
-            .map_or_else(|| self.id.to_string(), |repository| format!("{repository}@{}", self.manifest))
+        self.repositories.first().map_or_else(
+            || self.id.to_string(),
+            |repository| format!("{repository}@{}", self.manifest),
+        )
     }
 
     pub(crate) fn describe(&self) -> Image {

@@ -75,7 +75,12 @@ impl Default for Fake {
 impl fmt::Debug for Fake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.world.lock();
-        write!(f, "Fake({} sandboxes, {} tasks)", state.sandboxes.len(), state.tasks.len())
+        write!(
+            f,
+            "Fake({} sandboxes, {} tasks)",
+            state.sandboxes.len(),
+            state.tasks.len()
+        )
     }
 }
 
@@ -106,13 +111,23 @@ impl Fake {
                 user_namespaces: false,
             }],
         };
-        Self { world, session, settings: Arc::new(Mutex::new(settings)) }
+        Self {
+            world,
+            session,
+            settings: Arc::new(Mutex::new(settings)),
+        }
     }
 
     /// A new backend whose registry has [`BUSYBOX`].
     #[must_use]
     pub fn with_busybox() -> Self {
-        Self::new().with_image(BUSYBOX, FakeImage { command: vec!["sh".into()], ..FakeImage::default() })
+        Self::new().with_image(
+            BUSYBOX,
+            FakeImage {
+                command: vec!["sh".into()],
+                ..FakeImage::default()
+            },
+        )
     }
 
     /// As [`Fake::with_busybox`], with the image pulled.
@@ -124,7 +139,10 @@ impl Fake {
             handler: String::new(),
             owner: Owner::Host,
         };
-        fake.images().pull(&request).await.expect("the registry has it");
+        fake.images()
+            .pull(&request)
+            .await
+            .expect("the registry has it");
         fake
     }
 
@@ -134,7 +152,11 @@ impl Fake {
     /// If the reference is malformed.
     #[must_use]
     pub fn with_image(self, reference: &str, image: FakeImage) -> Self {
-        self.world.lock().images.publish(reference, image).expect("a test names a well-formed reference");
+        self.world
+            .lock()
+            .images
+            .publish(reference, image)
+            .expect("a test names a well-formed reference");
         self
     }
 
@@ -210,7 +232,11 @@ impl Fake {
     /// While this is set, no exec ends when its client goes, as in a container whose shim hangs.
     pub fn set_execs_unended(&self, unended: bool) {
         let world = self.world.lock();
-        if unended { world.unended.begin() } else { world.unended.end() }
+        if unended {
+            world.unended.begin()
+        } else {
+            world.unended.end()
+        }
     }
 
     /// Sets the fate of output that children of execs keep open, for execs that start from now on.
@@ -251,7 +277,11 @@ impl Fake {
     /// Those of [`Fake::exit`].
     pub fn oom_kill(&self, task: TaskId) -> Result<()> {
         let code = 128 + i32::from(Signal::KILL.number());
-        let exit = Exit { code, finished_at: SystemTime::now(), cause: ExitCause::OomKilled };
+        let exit = Exit {
+            code,
+            finished_at: SystemTime::now(),
+            cause: ExitCause::OomKilled,
+        };
         self.world.lock().end(task, exit)
     }
 }
@@ -268,7 +298,11 @@ impl Fake {
     /// Returns the number of calls of `method` that were started.
     #[must_use]
     pub fn count(&self, method: Method) -> usize {
-        self.session.calls().iter().filter(|call| call.method == method).count()
+        self.session
+            .calls()
+            .iter()
+            .filter(|call| call.method == method)
+            .count()
     }
 
     /// The signals sent to a task, in order.
@@ -311,13 +345,22 @@ impl Fake {
     /// Returns whether the main process of this task runs.
     #[must_use]
     pub fn runs(&self, task: TaskId) -> bool {
-        self.world.lock().tasks.get(&task).is_some_and(|task| task.state.is_running())
+        self.world
+            .lock()
+            .tasks
+            .get(&task)
+            .is_some_and(|task| task.state.is_running())
     }
 
     /// The annotations of a task, including those that were added later; empty if it does not exist.
     #[must_use]
     pub fn annotations(&self, task: TaskId) -> BTreeMap<String, String> {
-        self.world.lock().tasks.get(&task).map(|task| task.annotations.clone()).unwrap_or_default()
+        self.world
+            .lock()
+            .tasks
+            .get(&task)
+            .map(|task| task.annotations.clone())
+            .unwrap_or_default()
     }
 
     /// The device nodes that a task was created with; empty if it does not exist.
@@ -329,13 +372,22 @@ impl Fake {
     /// The spec that a task was created with; `None` if it does not exist.
     #[must_use]
     pub fn spec(&self, task: TaskId) -> Option<TaskSpec> {
-        self.world.lock().tasks.get(&task).map(|task| task.spec.clone())
+        self.world
+            .lock()
+            .tasks
+            .get(&task)
+            .map(|task| task.spec.clone())
     }
 
     /// The address ranges that an owner has set last.
     #[must_use]
     pub fn ranges(&self, owner: Owner) -> Vec<Subnet> {
-        self.world.lock().ranges.get(&owner).cloned().unwrap_or_default()
+        self.world
+            .lock()
+            .ranges
+            .get(&owner)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Returns the number of execs that run in all tasks.

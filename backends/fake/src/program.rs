@@ -89,19 +89,29 @@ impl Command {
             }
             _ => program.statement(line, false),
         };
-        if understood { Self::Program(program) } else { Self::Unknown }
+        if understood {
+            Self::Program(program)
+        } else {
+            Self::Unknown
+        }
     }
 }
 
 impl Program {
     /// A program that runs until it is killed.
     pub(crate) fn endless() -> Self {
-        Self { steps: vec![Step::Forever], ..Self::default() }
+        Self {
+            steps: vec![Step::Forever],
+            ..Self::default()
+        }
     }
 
     /// A program that exits at once.
     pub(crate) fn exiting(code: i32) -> Self {
-        Self { steps: vec![Step::Exit(code)], ..Self::default() }
+        Self {
+            steps: vec![Step::Exit(code)],
+            ..Self::default()
+        }
     }
 
     /// Returns its course without streams; `stdin_open` is whether a read blocks or returns the end of file.
@@ -116,7 +126,12 @@ impl Program {
                 Step::Sleep(time) => (after, code) = (after.saturating_add(*time), 0),
                 Step::Forever => return Run::Forever,
                 Step::Status(status) => code = *status,
-                Step::Exit(status) => return Run::Ends { after, code: *status },
+                Step::Exit(status) => {
+                    return Run::Ends {
+                        after,
+                        code: *status,
+                    };
+                }
             }
         }
         Run::Ends { after, code }
@@ -169,7 +184,10 @@ impl Program {
                             let name = name.to_owned();
                             if !self.statement(&words, stderr) {
                                 let text = format!("sh: {name}: not found\n").into_bytes();
-                                self.steps.extend([Step::Write { text, stderr: true }, Step::Status(127)]);
+                                self.steps.extend([
+                                    Step::Write { text, stderr: true },
+                                    Step::Status(127),
+                                ]);
                             }
                         }
                     }
@@ -189,19 +207,26 @@ impl Program {
         match base_name(name) {
             "true" | ":" => self.steps.push(Step::Status(0)),
             "false" => self.steps.push(Step::Status(1)),
-            "exit" => self.steps.push(Step::Exit(number(args.first()).unwrap_or(0) & 0xff)),
+            "exit" => self
+                .steps
+                .push(Step::Exit(number(args.first()).unwrap_or(0) & 0xff)),
             "exec" => return self.statement(args, stderr),
             "echo" => {
-                let (args, end) =
-                    if args.first().is_some_and(|arg| arg == "-n") { (&args[1..], "") } else { (args, "\n") };
+                let (args, end) = if args.first().is_some_and(|arg| arg == "-n") {
+                    (&args[1..], "")
+                } else {
+                    (args, "\n")
+                };
                 let text = format!("{}{end}", args.join(" ")).into_bytes();
                 self.steps.push(Step::Write { text, stderr });
             }
             "cat" => match args.first() {
                 None => self.steps.push(Step::Cat),
                 Some(file) => {
-                    let text = format!("cat: can't open '{file}': No such file or directory\n").into_bytes();
-                    self.steps.extend([Step::Write { text, stderr: true }, Step::Status(1)]);
+                    let text = format!("cat: can't open '{file}': No such file or directory\n")
+                        .into_bytes();
+                    self.steps
+                        .extend([Step::Write { text, stderr: true }, Step::Status(1)]);
                 }
             },
             "sleep" => {
@@ -213,7 +238,8 @@ impl Program {
             }
             "head" => match args {
                 [flag, count, file] if flag == "-c" && file == "/dev/zero" => {
-                    self.steps.push(count.parse().map_or(Step::Status(1), Step::Zeros));
+                    self.steps
+                        .push(count.parse().map_or(Step::Status(1), Step::Zeros));
                 }
                 _ => return false,
             },
@@ -226,7 +252,8 @@ impl Program {
                     None => Trap::Ignore,
                 };
                 let signals = signals.iter().filter_map(|name| Signal::parse(name));
-                self.traps.extend(signals.map(|signal| (signal.number(), trap)));
+                self.traps
+                    .extend(signals.map(|signal| (signal.number(), trap)));
             }
             _ => return false,
         }
@@ -290,7 +317,10 @@ mod tests {
 
     #[test]
     fn simple_commands_exit_as_in_a_shell() {
-        let at_once = |code| Run::Ends { after: Duration::ZERO, code };
+        let at_once = |code| Run::Ends {
+            after: Duration::ZERO,
+            code,
+        };
         assert_eq!(ends(&["true"]), at_once(0));
         assert_eq!(ends(&["/bin/false"]), at_once(1));
         assert_eq!(ends(&["exit", "9"]), at_once(9));
@@ -301,30 +331,57 @@ mod tests {
         assert_eq!(program(&["cat"]).course(true), Run::Forever);
         assert_eq!(
             ends(&["sh", "-c", "sleep 0.5; exit 2"]),
-            Run::Ends { after: Duration::from_millis(500), code: 2 }
+            Run::Ends {
+                after: Duration::from_millis(500),
+                code: 2
+            }
         );
-        assert_eq!(ends(&["sh", "-c", "while true; do sleep 1; done"]), Run::Forever);
+        assert_eq!(
+            ends(&["sh", "-c", "while true; do sleep 1; done"]),
+            Run::Forever
+        );
     }
 
     #[test]
     fn trap_handles_any_signal_but_sigkill() {
         let deaf = program(&["ignore-term"]);
-        assert_eq!((deaf.ends_by(Signal::TERM), deaf.ends_by(Signal::KILL)), (None, Some(137)));
+        assert_eq!(
+            (deaf.ends_by(Signal::TERM), deaf.ends_by(Signal::KILL)),
+            (None, Some(137))
+        );
         let listening = program(&["sh", "-c", "trap 'exit 7' TERM; sleep 1000 & wait"]);
         assert_eq!(listening.ends_by(Signal::TERM), Some(7));
-        assert_eq!(listening.course(false), Run::Ends { after: Duration::from_secs(1000), code: 0 });
+        assert_eq!(
+            listening.course(false),
+            Run::Ends {
+                after: Duration::from_secs(1000),
+                code: 0
+            }
+        );
         assert_eq!(program(&["sleep", "9"]).ends_by(Signal::TERM), Some(143));
     }
 
     #[test]
     fn quotes_and_redirection_are_parsed() {
         let echo = program(&["sh", "-c", "echo -n 'a b' \"c\" >&2"]);
-        assert_eq!(echo.steps, [Step::Write { text: b"a b c".to_vec(), stderr: true }]);
+        assert_eq!(
+            echo.steps,
+            [Step::Write {
+                text: b"a b c".to_vec(),
+                stderr: true
+            }]
+        );
     }
 
     #[test]
     fn unknown_programs_are_rejected_and_marked_paths_missing() {
-        assert_eq!(Command::parse(&["nginx".into(), "-g".into()]), Command::Unknown);
-        assert_eq!(Command::parse(&["/no/such/executable".into()]), Command::Missing);
+        assert_eq!(
+            Command::parse(&["nginx".into(), "-g".into()]),
+            Command::Unknown
+        );
+        assert_eq!(
+            Command::parse(&["/no/such/executable".into()]),
+            Command::Missing
+        );
     }
 }

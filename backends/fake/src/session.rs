@@ -213,7 +213,10 @@ impl Hold {
     /// Cancel-safe.
     pub async fn arrived(&self, calls: usize) {
         let mut waiting = self.gate.waiting.subscribe();
-        waiting.wait_for(|count| *count >= calls).await.expect("the gate holds the sender");
+        waiting
+            .wait_for(|count| *count >= calls)
+            .await
+            .expect("the gate holds the sender");
     }
 
     /// Releases all calls, including later ones. Dropping does the same.
@@ -232,7 +235,9 @@ impl Drop for Hold {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("calls", &self.log().calls.len()).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("calls", &self.log().calls.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -269,12 +274,20 @@ impl Session {
     }
 
     pub(crate) fn fail_next(&self, method: Method, error: Error) {
-        self.log().faults.entry(method).or_default().push_back(error);
+        self.log()
+            .faults
+            .entry(method)
+            .or_default()
+            .push_back(error);
     }
 
     pub(crate) fn hold(&self, method: Method, point: Point) -> Hold {
-        let gate =
-            Arc::new(Gate { method, point, waiting: watch::Sender::new(0), open: watch::Sender::new(false) });
+        let gate = Arc::new(Gate {
+            method,
+            point,
+            waiting: watch::Sender::new(0),
+            open: watch::Sender::new(false),
+        });
         self.log().gates.push(Arc::clone(&gate));
         Hold { gate }
     }
@@ -308,22 +321,36 @@ impl Session {
         object: impl fmt::Display,
         signal: Option<Signal>,
     ) -> CallGuard<'_> {
-        let call = Call { method, object: object.to_string(), signal };
+        let call = Call {
+            method,
+            object: object.to_string(),
+            signal,
+        };
         {
             let mut log = self.log();
             log.calls.push(call.clone());
             if method.changes()
                 && let Some(other) = log.changing.insert(call.object.clone(), method)
             {
-                self.breach(format!("{method:?} of {} began while {other:?} was under way", call.object));
+                self.breach(format!(
+                    "{method:?} of {} began while {other:?} was under way",
+                    call.object
+                ));
             }
         }
         if method == Method::Recover {
             self.recovered.store(true, Ordering::Release);
         } else if !method.needs_no_recovery() && !self.recovered.load(Ordering::Acquire) {
-            self.breach(format!("{method:?} of {} was called before recover", call.object));
+            self.breach(format!(
+                "{method:?} of {} was called before recover",
+                call.object
+            ));
         }
-        let entered = CallGuard { session: self, call, done: false };
+        let entered = CallGuard {
+            session: self,
+            call,
+            done: false,
+        };
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
         }
@@ -373,12 +400,18 @@ impl Session {
 impl CallGuard<'_> {
     /// The error that a test has injected into this call.
     pub(crate) fn fault(&self) -> Option<Error> {
-        self.session.log().faults.get_mut(&self.call.method)?.pop_front()
+        self.session
+            .log()
+            .faults
+            .get_mut(&self.call.method)?
+            .pop_front()
     }
 
     /// Completes the call, once the test releases it.
     pub(crate) async fn leave(mut self) {
-        self.session.wait_gate(self.call.method, Point::Answer).await;
+        self.session
+            .wait_gate(self.call.method, Point::Answer)
+            .await;
         self.done = true;
     }
 }
@@ -388,7 +421,10 @@ impl Drop for CallGuard<'_> {
         if self.call.method.changes() {
             self.session.log().changing.remove(&self.call.object);
             if !self.done && *self.session.alive.borrow() && !std::thread::panicking() {
-                self.session.breach(format!("{:?} of {} was dropped", self.call.method, self.call.object));
+                self.session.breach(format!(
+                    "{:?} of {} was dropped",
+                    self.call.method, self.call.object
+                ));
             }
         }
     }

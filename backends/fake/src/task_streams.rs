@@ -19,6 +19,12 @@ pub(crate) struct TaskStreams {
 
 impl TaskStreams {
     pub(crate) fn new(once: bool, tty: bool, kept: bool) -> Self {
-        Self { output: broadcast::Sender::new(BEHIND), stdin_once: once, tty, attachable: kept, ended: false }
+        Self {
+            output: broadcast::Sender::new(BEHIND),
+            stdin_once: once,
+            tty,
+            attachable: kept,
+            ended: false,
+        }
     }
 }

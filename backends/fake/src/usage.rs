@@ -69,7 +69,11 @@ pub(crate) fn task_metrics(reads: u64) -> TaskMetrics {
                 bytes: vec![("Read".into(), reads * 512), ("Write".into(), reads * 1024)],
                 operations: vec![("Read".into(), reads), ("Write".into(), reads * 2)],
             }],
-            hugepages: vec![HugepageUsage { page_size: "2MB".into(), usage_bytes: 0, peak_bytes: None }],
+            hugepages: vec![HugepageUsage {
+                page_size: "2MB".into(),
+                usage_bytes: 0,
+                peak_bytes: None,
+            }],
             processes: Some(1),
             threads_limit: Some(32_768),
             open_files: Some(3),

@@ -11,7 +11,11 @@ pub(crate) fn resolve(wanted: &UserSpec, of_image: &str) -> Result<ResolvedUser>
         Some(UserRef::Name(name)) => user_line(name)?,
         None => user_line(of_image)?,
     };
-    Ok(ResolvedUser { uid, gid: wanted.gid.unwrap_or(gid), groups: wanted.supplemental.clone() })
+    Ok(ResolvedUser {
+        uid,
+        gid: wanted.gid.unwrap_or(gid),
+        groups: wanted.supplemental.clone(),
+    })
 }
 
 /// Resolves a `USER` line for an image whose user database contains root and nobody.
@@ -19,9 +23,12 @@ fn user_line(line: &str) -> Result<(u32, u32)> {
     let number = |name: &str| match name {
         "" | "root" => Ok(0),
         "nobody" | "nogroup" => Ok(65534),
-        other => other
-            .parse()
-            .map_err(|_| Error::invalid("user", format!("{other:?} is not in the files of the image"))),
+        other => other.parse().map_err(|_| {
+            Error::invalid(
+                "user",
+                format!("{other:?} is not in the files of the image"),
+            )
+        }),
     };
     match line.split_once(':') {
         Some((user, group)) => Ok((number(user)?, number(group)?)),

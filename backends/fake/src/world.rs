@@ -13,8 +13,8 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
-    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid, SandboxSpec,
-    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, disk_parts, is_volume_name,
+    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid,
+    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{no_sandbox, no_task};
@@ -93,7 +93,9 @@ impl FakeSandbox {
         if self.stopped {
             SandboxState::Stopped
         } else if self.removal_begun {
-            SandboxState::Unknown { reason: "its removal was interrupted".to_owned() }
+            SandboxState::Unknown {
+                reason: "its removal was interrupted".to_owned(),
+            }
         } else {
             SandboxState::Ready
         }
@@ -114,7 +116,9 @@ impl FakeState {
         let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
         if task.state != TaskState::Created {
             let word = task.state.as_str();
-            return Err(Error::failed_precondition(format!("task {id} is {word}: it cannot be started")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} is {word}: it cannot be started"
+            )));
         }
         let program = match Command::parse(&task.command_line) {
             _ if fault.is_some() => Err(fault.expect("it was just seen")),
@@ -132,7 +136,10 @@ impl FakeState {
         let task = state.tasks.get_mut(&id).expect("it was just seen");
         match program {
             Ok(program) => {
-                task.state = TaskState::Running { pid, started_at: at };
+                task.state = TaskState::Running {
+                    pid,
+                    started_at: at,
+                };
                 let course = program.course(task.stdin_open);
                 task.program = program;
                 match course {
@@ -140,7 +147,8 @@ impl FakeState {
                     Run::Ends { after, code } if after.is_zero() => task.end(exited(code)),
                     Run::Ends { after, code } => {
                         let world = Arc::downgrade(self);
-                        task.timer = Some(tokio::spawn(end_later(world, id, after, code)).abort_handle());
+                        task.timer =
+                            Some(tokio::spawn(end_later(world, id, after, code)).abort_handle());
                     }
                 }
                 Ok(Started { pid, at })
@@ -162,7 +170,11 @@ async fn end_later(world: Weak<FakeState>, id: TaskId, after: std::time::Duratio
 }
 
 pub(crate) fn exited(code: i32) -> Exit {
-    Exit { code, finished_at: SystemTime::now(), cause: ExitCause::Exited }
+    Exit {
+        code,
+        finished_at: SystemTime::now(),
+        cause: ExitCause::Exited,
+    }
 }
 
 // === impl FakeTask ===
@@ -178,7 +190,10 @@ impl FakeTask {
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => None,
         };
-        self.state = TaskState::Exited { started_at, exit: exit.clone() };
+        self.state = TaskState::Exited {
+            started_at,
+            exit: exit.clone(),
+        };
         self.end.send_replace(Some(exit));
         if let Some(timer) = self.timer.take() {
             timer.abort();
@@ -196,7 +211,9 @@ impl State {
 
     fn next_address(&mut self) -> IpAddr {
         self.addresses += 1;
-        IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + (self.addresses & 0x00ff_ffff)))
+        IpAddr::V4(Ipv4Addr::from_bits(
+            Ipv4Addr::new(10, 0, 0, 0).to_bits() + (self.addresses & 0x00ff_ffff),
+        ))
     }
 
     pub(crate) fn create_sandbox(
@@ -206,7 +223,10 @@ impl State {
         handlers: &[String],
     ) -> Result<SandboxDetails> {
         if !spec.handler.is_empty() && !handlers.contains(&spec.handler) {
-            return Err(Error::invalid("runtime handler", format!("{:?} is not configured", spec.handler)));
+            return Err(Error::invalid(
+                "runtime handler",
+                format!("{:?} is not configured", spec.handler),
+            ));
         }
         let own_netns = || Some(PathBuf::from(format!("/run/fake/netns/{id}")));
         let (ips, netns) = match &spec.network {
@@ -219,8 +239,13 @@ impl State {
             SandboxPid::Shared => Some(self.next_pid()),
             SandboxPid::PerTask | SandboxPid::Host => None,
         };
-        let details =
-            SandboxDetails { ips, netns, pid, note: Vec::new(), host_ports: spec.host_ports.clone() };
+        let details = SandboxDetails {
+            ips,
+            netns,
+            pid,
+            note: Vec::new(),
+            host_ports: spec.host_ports.clone(),
+        };
         let sandbox = FakeSandbox {
             meta: Arc::new(spec.meta.clone()),
             handler: spec.handler.clone(),
@@ -237,7 +262,9 @@ impl State {
         let runs = |task: &&FakeTask| task.sandbox == id && task.state.is_running();
         if let Some(task) = self.tasks.values().find(runs) {
             let name = &task.meta.name;
-            return Err(Error::failed_precondition(format!("sandbox {id}: its task {name:?} still runs")));
+            return Err(Error::failed_precondition(format!(
+                "sandbox {id}: its task {name:?} still runs"
+            )));
         }
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.stopped = true;
@@ -263,7 +290,9 @@ impl State {
     pub(crate) fn remove_sandbox(&mut self, id: SandboxId) -> Result<()> {
         if let Some(task) = self.tasks.values().find(|task| task.sandbox == id) {
             let name = &task.meta.name;
-            return Err(Error::failed_precondition(format!("sandbox {id}: its task {name:?} still exists")));
+            return Err(Error::failed_precondition(format!(
+                "sandbox {id}: its task {name:?} still exists"
+            )));
         }
         self.sandboxes.remove(&id);
         Ok(())
@@ -275,22 +304,37 @@ impl State {
         sandbox: SandboxId,
         spec: &TaskSpec,
     ) -> Result<TaskDetails> {
-        let home = self.sandboxes.get(&sandbox).ok_or_else(|| no_sandbox(sandbox))?;
+        let home = self
+            .sandboxes
+            .get(&sandbox)
+            .ok_or_else(|| no_sandbox(sandbox))?;
         if home.stopped {
-            return Err(Error::failed_precondition(format!("sandbox {sandbox} is stopped")));
+            return Err(Error::failed_precondition(format!(
+                "sandbox {sandbox} is stopped"
+            )));
         }
         let local = self
             .images
             .find(&spec.image)
             .filter(|local| local.describe().is_open_to(spec.meta.owner))
             .ok_or_else(|| {
-                Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
+                Error::not_found(format!(
+                    "image {:?} is not on this node: pull it first",
+                    spec.image
+                ))
             })?;
         spec.resources.check_memory()?;
         if spec.init && spec.pid != PidMode::Private {
-            return Err(Error::invalid("init", "it needs a process namespace of the task's own"));
+            return Err(Error::invalid(
+                "init",
+                "it needs a process namespace of the task's own",
+            ));
         }
-        let volume_images = spec.mounts.iter().filter_map(|mount| self.volume_image(mount)).collect();
+        let volume_images = spec
+            .mounts
+            .iter()
+            .filter_map(|mount| self.volume_image(mount))
+            .collect();
         let project = self.project(spec, &local.image.volumes)?;
         let details = TaskDetails {
             project,
@@ -299,7 +343,10 @@ impl State {
             image_id: local.id.clone(),
             image_ref: local.by_digest(),
             user: resolve(&spec.user, &local.image.user)?,
-            stop_signal: spec.stop_signal.or(local.image.stop_signal).unwrap_or(Signal::TERM),
+            stop_signal: spec
+                .stop_signal
+                .or(local.image.stop_signal)
+                .unwrap_or(Signal::TERM),
             resources: spec.resources.clone(),
             throttles: Throttle::merged(&[], &spec.throttles),
             log_path: match &spec.stdio.output {
@@ -330,20 +377,33 @@ impl State {
             runtime_spec: String::new(),
             reads: 0,
         };
-        self.volumes.extend(task.volumes.iter().map(|name| (spec.meta.owner, name.clone())));
+        self.volumes.extend(
+            task.volumes
+                .iter()
+                .map(|name| (spec.meta.owner, name.clone())),
+        );
         self.tasks.insert(id, task);
         Ok(details)
     }
 
     /// The project of the directories of a new task.
     fn project(&self, spec: &TaskSpec, of_image: &[PathBuf]) -> Result<Option<ProjectId>> {
-        let named = spec.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Volume { .. }));
-        let places: Vec<_> = named.map(|mount| &mount.destination).chain(of_image).cloned().collect();
+        let named = spec
+            .mounts
+            .iter()
+            .filter(|mount| matches!(mount.source, MountSource::Volume { .. }));
+        let places: Vec<_> = named
+            .map(|mount| &mount.destination)
+            .chain(of_image)
+            .cloned()
+            .collect();
         let parts = disk_parts(&spec.disk_limits, &places)?;
         Ok(parts.first().and_then(|part| match part.project {
             Project::Given(id) => Some(id),
             // No two existing tasks have the same number, at least in the tests of the fake.
-            Project::New => ProjectId::new(ProjectId::FIRST.number() + u32::try_from(self.tasks.len()).ok()?),
+            Project::New => {
+                ProjectId::new(ProjectId::FIRST.number() + u32::try_from(self.tasks.len()).ok()?)
+            }
         }))
     }
 
@@ -352,7 +412,9 @@ impl State {
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         if !task.state.is_running() {
             let word = task.state.as_str();
-            return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} is {word}, not running"
+            )));
         }
         task.end(exit);
         Ok(())
@@ -369,9 +431,9 @@ impl State {
 
     pub(crate) fn remove_task(&mut self, id: TaskId) -> Result<()> {
         match self.tasks.get(&id) {
-            Some(task) if task.state.is_running() => {
-                Err(Error::failed_precondition(format!("task {id} runs: it cannot be removed")))
-            }
+            Some(task) if task.state.is_running() => Err(Error::failed_precondition(format!(
+                "task {id} runs: it cannot be removed"
+            ))),
             Some(_) | None => {
                 self.tasks.remove(&id);
                 Ok(())
@@ -382,7 +444,9 @@ impl State {
     /// The image that a mount shows, if the node has it.
     fn volume_image(&self, mount: &Mount) -> Option<ImageId> {
         match &mount.source {
-            MountSource::Image { reference, .. } => self.images.find(reference).map(|local| local.id.clone()),
+            MountSource::Image { reference, .. } => {
+                self.images.find(reference).map(|local| local.id.clone())
+            }
             MountSource::Host { .. }
             | MountSource::Beneath { .. }
             | MountSource::Volume { .. }
@@ -392,10 +456,15 @@ impl State {
 
     pub(crate) fn remove_volume(&mut self, owner: Owner, name: &str) -> Result<()> {
         if !is_volume_name(name) {
-            return Err(Error::invalid("volume", format!("{name:?} is no name of a volume")));
+            return Err(Error::invalid(
+                "volume",
+                format!("{name:?} is no name of a volume"),
+            ));
         }
         if let Some(id) = self.users(owner, name).first() {
-            return Err(Error::failed_precondition(format!("volume {name:?} is used by task {id}")));
+            return Err(Error::failed_precondition(format!(
+                "volume {name:?} is used by task {id}"
+            )));
         }
         self.volumes.remove(&(owner, name.to_owned()));
         Ok(())
@@ -403,15 +472,25 @@ impl State {
 
     /// The tasks that have this volume.
     fn users(&self, owner: Owner, name: &str) -> Vec<TaskId> {
-        let has =
-            |task: &FakeTask| task.meta.owner == owner && task.volumes.iter().any(|known| known == name);
-        self.tasks.iter().filter(|(_, task)| has(task)).map(|(id, _)| *id).collect()
+        let has = |task: &FakeTask| {
+            task.meta.owner == owner && task.volumes.iter().any(|known| known == name)
+        };
+        self.tasks
+            .iter()
+            .filter(|(_, task)| has(task))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     pub(crate) fn volumes(&self) -> Vec<NamedVolume> {
         let volume = |(owner, name): &(Owner, String)| {
             let tasks = self.users(*owner, name);
-            NamedVolume { owner: *owner, name: name.clone(), created_at: None, tasks }
+            NamedVolume {
+                owner: *owner,
+                name: name.clone(),
+                created_at: None,
+                tasks,
+            }
         };
         let mut volumes: Vec<_> = self.volumes.iter().map(volume).collect();
         volumes.sort_by_key(|volume| volume.owner.as_str());
@@ -419,7 +498,12 @@ impl State {
     }
 
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
-        let TaskUpdate { resources, annotations, throttles, compute } = update;
+        let TaskUpdate {
+            resources,
+            annotations,
+            throttles,
+            compute,
+        } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         resources.check_memory()?;
         task.details.resources = resources.clone();
@@ -458,7 +542,11 @@ impl State {
 
     /// The sandboxes whose removal has begun.
     pub(crate) fn pending_removals(&self) -> Vec<SandboxId> {
-        self.sandboxes.iter().filter(|(_, sandbox)| sandbox.removal_begun).map(|(id, _)| *id).collect()
+        self.sandboxes
+            .iter()
+            .filter(|(_, sandbox)| sandbox.removal_begun)
+            .map(|(id, _)| *id)
+            .collect()
     }
 }
 

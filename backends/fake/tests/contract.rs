@@ -16,7 +16,9 @@ struct FakeFixture {
 
 impl FakeFixture {
     fn new() -> Self {
-        Self { fake: Mutex::new(Fake::with_busybox()) }
+        Self {
+            fake: Mutex::new(Fake::with_busybox()),
+        }
     }
 }
 

@@ -7,16 +7,25 @@ use std::pin::pin;
 
 use futures::poll;
 use switchyard_contract::specs;
-use switchyard_core::backend::{Backend, BackendStatus, Condition, SandboxBackend, TaskBackend, Withdrawal};
+use switchyard_core::backend::{
+    Backend, BackendStatus, Condition, SandboxBackend, TaskBackend, Withdrawal,
+};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageStore, PullRequest};
-use switchyard_core::spec::{CpuShares, Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};
+use switchyard_core::spec::{
+    CpuShares, Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate,
+};
 use switchyard_core::state::TaskState;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 
 fn request(reference: &str, credentials: Credentials) -> PullRequest {
-    PullRequest { reference: reference.into(), credentials, handler: String::new(), owner: Owner::Host }
+    PullRequest {
+        reference: reference.into(),
+        credentials,
+        handler: String::new(),
+        owner: Owner::Host,
+    }
 }
 
 fn sandbox_spec() -> SandboxSpec {
@@ -27,26 +36,48 @@ fn sandbox_spec() -> SandboxSpec {
 async fn with_task(command: &[&str]) -> (Fake, SandboxId, TaskId) {
     let fake = Fake::with_busybox();
     fake.recover().await.unwrap();
-    fake.pull(&request(BUSYBOX, Credentials::Anonymous)).await.unwrap();
+    fake.pull(&request(BUSYBOX, Credentials::Anonymous))
+        .await
+        .unwrap();
     let sandbox = SandboxId::random();
     let task = TaskId::random();
     fake.create_sandbox(sandbox, &sandbox_spec()).await.unwrap();
-    fake.create_task(task, sandbox, &specs::task(Owner::Host, "task", BUSYBOX, command)).await.unwrap();
+    fake.create_task(
+        task,
+        sandbox,
+        &specs::task(Owner::Host, "task", BUSYBOX, command),
+    )
+    .await
+    .unwrap();
     (fake, sandbox, task)
 }
 
 #[tokio::test]
 async fn pull_requires_the_image_credentials() {
-    let secret = Credentials::Basic { username: "me".into(), password: "open".into() };
-    let image = FakeImage { credentials: secret.clone(), ..FakeImage::default() };
+    let secret = Credentials::Basic {
+        username: "me".into(),
+        password: "open".into(),
+    };
+    let image = FakeImage {
+        credentials: secret.clone(),
+        ..FakeImage::default()
+    };
     let fake = Fake::new().with_image("registry.test/private:1", image);
-    let wrong = Credentials::Basic { username: "me".into(), password: "shut".into() };
+    let wrong = Credentials::Basic {
+        username: "me".into(),
+        password: "shut".into(),
+    };
     for credentials in [Credentials::Anonymous, wrong] {
-        let refused = fake.pull(&request("registry.test/private:1", credentials)).await.unwrap_err();
+        let refused = fake
+            .pull(&request("registry.test/private:1", credentials))
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unauthenticated);
     }
     assert_eq!(fake.list().await.unwrap(), []);
-    fake.pull(&request("registry.test/private:1", secret)).await.unwrap();
+    fake.pull(&request("registry.test/private:1", secret))
+        .await
+        .unwrap();
     assert_eq!(fake.list().await.unwrap().len(), 1);
 }
 
@@ -73,17 +104,36 @@ async fn concurrent_pulls_share_a_download_while_one_remains() {
 
 #[tokio::test]
 async fn equal_content_is_one_image_and_tags_can_move() {
-    let image = |content: &str| FakeImage { content: content.into(), ..FakeImage::default() };
-    let fake = Fake::new().with_image("app:1", image("old")).with_image("app:latest", image("old"));
-    let pull =
-        async |fake: &Fake, name: &str| fake.pull(&request(name, Credentials::Anonymous)).await.unwrap();
+    let image = |content: &str| FakeImage {
+        content: content.into(),
+        ..FakeImage::default()
+    };
+    let fake = Fake::new()
+        .with_image("app:1", image("old"))
+        .with_image("app:latest", image("old"));
+    let pull = async |fake: &Fake, name: &str| {
+        fake.pull(&request(name, Credentials::Anonymous))
+            .await
+            .unwrap()
+    };
     assert_eq!(pull(&fake, "app:1").await, pull(&fake, "app").await);
-    let [only] = &fake.list().await.unwrap()[..] else { panic!("there is one image") };
-    assert_eq!(only.repo_tags, ["docker.io/library/app:1", "docker.io/library/app:latest"]);
+    let [only] = &fake.list().await.unwrap()[..] else {
+        panic!("there is one image")
+    };
+    assert_eq!(
+        only.repo_tags,
+        ["docker.io/library/app:1", "docker.io/library/app:latest"]
+    );
     let fake = fake.with_image("app:latest", image("new"));
     pull(&fake, "app").await;
-    assert_eq!(fake.get("app:1").await.unwrap().unwrap().repo_tags, ["docker.io/library/app:1"]);
-    assert_ne!(fake.get("app").await.unwrap(), fake.get("app:1").await.unwrap());
+    assert_eq!(
+        fake.get("app:1").await.unwrap().unwrap().repo_tags,
+        ["docker.io/library/app:1"]
+    );
+    assert_ne!(
+        fake.get("app").await.unwrap(),
+        fake.get("app:1").await.unwrap()
+    );
 }
 
 #[tokio::test]
@@ -91,11 +141,20 @@ async fn addresses_and_pids_are_sequential() {
     let fake = Fake::new();
     fake.recover().await.unwrap();
     for last in 1..4_u8 {
-        let details = fake.create_sandbox(SandboxId::random(), &sandbox_spec()).await.unwrap();
+        let details = fake
+            .create_sandbox(SandboxId::random(), &sandbox_spec())
+            .await
+            .unwrap();
         assert_eq!(details.ips, [std::net::IpAddr::from([10, 0, 0, last])]);
     }
-    let host = SandboxSpec { network: SandboxNetwork::Host, ..sandbox_spec() };
-    let details = fake.create_sandbox(SandboxId::random(), &host).await.unwrap();
+    let host = SandboxSpec {
+        network: SandboxNetwork::Host,
+        ..sandbox_spec()
+    };
+    let details = fake
+        .create_sandbox(SandboxId::random(), &host)
+        .await
+        .unwrap();
     assert_eq!((details.ips.len(), details.netns), (0, None));
 }
 
@@ -105,14 +164,26 @@ async fn injected_failure_has_no_effect_except_a_recorded_start() {
     for method in [Method::StopSandbox, Method::StartTask] {
         fake.fail_next(method, Error::unavailable("by order"));
     }
-    assert_eq!(fake.stop_sandbox(sandbox).await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(
-        fake.start_task(task, &Withdrawal::default()).await.unwrap_err().kind(),
+        fake.stop_sandbox(sandbox).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(
+        fake.start_task(task, &Withdrawal::default())
+            .await
+            .unwrap_err()
+            .kind(),
         ErrorKind::Unavailable
     );
     let found = fake.recover().await.unwrap();
     assert!(found.sandboxes[0].state.is_ready());
-    assert!(matches!(found.tasks[0].state, TaskState::Exited { started_at: None, .. }));
+    assert!(matches!(
+        found.tasks[0].state,
+        TaskState::Exited {
+            started_at: None,
+            ..
+        }
+    ));
     fake.stop_sandbox(sandbox).await.unwrap();
 }
 
@@ -127,7 +198,10 @@ async fn signals_and_calls_are_recorded() {
     assert!(!fake.runs(task));
     assert_eq!(fake.signals(task), [Signal::TERM, Signal::KILL]);
     let last = fake.calls().pop().unwrap();
-    assert_eq!((last.method, last.object), (Method::SignalTask, task.to_string()));
+    assert_eq!(
+        (last.method, last.object),
+        (Method::SignalTask, task.to_string())
+    );
     assert!(fake.exit(task, 0).is_err());
 }
 
@@ -146,7 +220,10 @@ async fn contract_violations_of_the_gateway_are_detected() {
     hold.release();
     let breaches = fake.breaches();
     assert_eq!(breaches.len(), 3, "{breaches:?}");
-    for (breach, word) in breaches.iter().zip(["before recover", "under way", "dropped"]) {
+    for (breach, word) in breaches
+        .iter()
+        .zip(["before recover", "under way", "dropped"])
+    {
         assert!(breach.contains(word), "{breach}");
     }
 }
@@ -156,8 +233,10 @@ async fn calls_of_a_killed_daemon_neither_return_nor_take_effect() {
     let (fake, _, task) = with_task(&["serve"]).await;
     fake.start_task(task, &Withdrawal::default()).await.unwrap();
     let hold = fake.hold(Method::UpdateTask);
-    let limits =
-        TaskUpdate::from(&Resources { cpu_shares: Some(CpuShares::clamped(9)), ..Resources::default() });
+    let limits = TaskUpdate::from(&Resources {
+        cpu_shares: Some(CpuShares::clamped(9)),
+        ..Resources::default()
+    });
     let mut update = pin!(fake.update_task(task, &limits));
     let mut wait = pin!(fake.wait_task(task));
     assert!(poll!(&mut update).is_pending() && poll!(&mut wait).is_pending());
@@ -167,15 +246,24 @@ async fn calls_of_a_killed_daemon_neither_return_nor_take_effect() {
     next.exit(task, 1).unwrap();
     assert_eq!(next.wait_task(task).await.unwrap().code, 1);
     assert!(poll!(&mut update).is_pending() && poll!(&mut wait).is_pending());
-    assert_eq!(next.recover().await.unwrap().tasks[0].details.resources, Resources::default());
+    assert_eq!(
+        next.recover().await.unwrap().tasks[0].details.resources,
+        Resources::default()
+    );
     assert!(next.breaches().is_empty());
 }
 
 #[tokio::test]
 async fn status_is_set_by_the_test() {
     let fake = Fake::new();
-    let away = Condition::False { reason: "NoConfig".into(), message: "write one".into() };
-    let status = BackendStatus { network: away, ..fake.status() };
+    let away = Condition::False {
+        reason: "NoConfig".into(),
+        message: "write one".into(),
+    };
+    let status = BackendStatus {
+        network: away,
+        ..fake.status()
+    };
     fake.set_status(status.clone());
     assert_eq!(fake.reopen().status(), status);
 }

@@ -97,9 +97,17 @@ impl Journal {
     #[must_use]
     pub fn new(state: &Path) -> Self {
         let path = state.join(FILE);
-        let disk = JournalFile { path: path.clone(), state: None };
+        let disk = JournalFile {
+            path: path.clone(),
+            state: None,
+        };
         let turn = Arc::new(Semaphore::new(1));
-        Self { path, lock: turn, disk: Arc::new(Mutex::new(disk)), pending: Arc::default() }
+        Self {
+            path,
+            lock: turn,
+            disk: Arc::new(Mutex::new(disk)),
+            pending: Arc::default(),
+        }
     }
 
     /// Runs one operation at a time, on a thread that may block.
@@ -109,8 +117,9 @@ impl Journal {
     ) -> Result<T> {
         let done = async {
             let turn = Arc::clone(&self.lock).acquire_owned().await;
-            let turn =
-                turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
+            let turn = turn.map_err(|closed| {
+                Error::internal("wait for the journal of leases").with_source(closed)
+            })?;
             let disk = Arc::clone(&self.disk);
             let pending = Arc::clone(&self.pending);
             let working = blocking("an operation on the journal of leases", move || {
@@ -128,7 +137,9 @@ impl Journal {
         };
         timeout(LIMIT, done).await.unwrap_or_else(|_| {
             let path = self.path.display();
-            Err(Error::deadline(format!("the disk of {path} does not answer within {LIMIT:?}")))
+            Err(Error::deadline(format!(
+                "the disk of {path} does not answer within {LIMIT:?}"
+            )))
         })
     }
 }
@@ -142,7 +153,13 @@ impl LeaseStore for Journal {
         Box::pin(async move {
             let lease = lease.clone();
             let place = PutPlace::new(&self.pending, lease.token);
-            let put = move |disk: &mut JournalFile| if place.take() { disk.put(lease) } else { Ok(()) };
+            let put = move |disk: &mut JournalFile| {
+                if place.take() {
+                    disk.put(lease)
+                } else {
+                    Ok(())
+                }
+            };
             self.run(put).await
         })
     }
@@ -162,7 +179,11 @@ impl Pending {
     /// Has the end of leases written by the next operation, and those not stored that wait for their turn.
     fn end(&mut self, tokens: &[LeaseToken]) {
         self.ended.extend(tokens);
-        for put in self.puts.iter_mut().filter(|put| tokens.contains(&put.token)) {
+        for put in self
+            .puts
+            .iter_mut()
+            .filter(|put| tokens.contains(&put.token))
+        {
             put.ended = true;
         }
     }
@@ -175,14 +196,27 @@ impl PutPlace {
         let mut waiting = pending.lock();
         waiting.count += 1;
         let number = waiting.count;
-        waiting.puts.push(WaitingPut { number, token, ended: false });
-        Self { pending: Arc::clone(pending), number }
+        waiting.puts.push(WaitingPut {
+            number,
+            token,
+            ended: false,
+        });
+        Self {
+            pending: Arc::clone(pending),
+            number,
+        }
     }
 
     /// Gives up the place, in its turn. `false` if the lease has ended since: it must not be stored then.
     fn take(&self) -> bool {
         let mut pending = self.pending.lock();
-        let Some(at) = pending.puts.iter().position(|put| put.number == self.number) else { return false };
+        let Some(at) = pending
+            .puts
+            .iter()
+            .position(|put| put.number == self.number)
+        else {
+            return false;
+        };
         !pending.puts.remove(at).ended
     }
 }
@@ -211,7 +245,11 @@ impl JournalFile {
         }
         let path = self.path.clone();
         let known = self.state()?;
-        if known.leases.get(&lease.token).is_some_and(|(kept, _)| *kept == lease) {
+        if known
+            .leases
+            .get(&lease.token)
+            .is_some_and(|(kept, _)| *kept == lease)
+        {
             return Ok(());
         }
         let record = record::of_lease(&lease);
@@ -220,7 +258,11 @@ impl JournalFile {
             known.rewrite(&path).map_err(failed(&path))?;
         }
         if known.length.saturating_add(size) > FILE_MAX {
-            let text = format!("{} is full: it has {} leases", path.display(), known.leases.len());
+            let text = format!(
+                "{} is full: it has {} leases",
+                path.display(),
+                known.leases.len()
+            );
             return Err(Error::exhausted(text));
         }
         known.append(&path, &record, true).map_err(failed(&path))?;
@@ -236,12 +278,17 @@ impl JournalFile {
         }
         let path = self.path.clone();
         let known = self.state()?;
-        let ended: Vec<LeaseToken> =
-            tokens.iter().copied().filter(|token| known.leases.remove(token).is_some()).collect();
+        let ended: Vec<LeaseToken> = tokens
+            .iter()
+            .copied()
+            .filter(|token| known.leases.remove(token).is_some())
+            .collect();
         if ended.is_empty() {
             return Ok(());
         }
-        known.append(&path, &record::of_end(&ended), false).map_err(failed(&path))?;
+        known
+            .append(&path, &record::of_end(&ended), false)
+            .map_err(failed(&path))?;
         reach(CrashPoint::LeaseEnded);
         known.compact(&path);
         Ok(())
@@ -267,7 +314,11 @@ impl JournalState {
             let text = format!("cannot read {}", path.display());
             // It is as large tomorrow.
             let is_final = fault.kind() == ErrorKind::FileTooLarge;
-            let error = if is_final { Error::failed_precondition(text) } else { Error::internal(text) };
+            let error = if is_final {
+                Error::failed_precondition(text)
+            } else {
+                Error::internal(text)
+            };
             error.with_source(fault)
         };
         let bytes = bytes_of(path).map_err(unreadable)?;
@@ -285,7 +336,11 @@ impl JournalState {
         if is_torn {
             tracing::info!(path = %path_shown, "the last record of leases is incomplete and ignored");
         }
-        let mut known = Self { file: None, length: bytes.as_deref().map_or(0, length), leases };
+        let mut known = Self {
+            file: None,
+            length: bytes.as_deref().map_or(0, length),
+            leases,
+        };
         let is_as_written = bytes.is_some() && known.length == known.needed();
         // Left behind by a predecessor that was killed while it rewrote the file.
         let cleared = if_present(fs::remove_file(draft_of(path)));
@@ -313,8 +368,12 @@ impl JournalState {
         if self.file.is_none() {
             self.rewrite(path)?;
         }
-        let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
-        let appended = file.write_all(record).and_then(|()| if durable { file.sync_data() } else { Ok(()) });
+        let Some(file) = &mut self.file else {
+            return Err(ErrorKind::NotFound.into());
+        };
+        let appended = file
+            .write_all(record)
+            .and_then(|()| if durable { file.sync_data() } else { Ok(()) });
         match appended {
             Ok(()) => self.length = self.length.saturating_add(length(record)),
             Err(_) => {
@@ -343,8 +402,14 @@ impl JournalState {
         self.file = None;
         let dir = parent(path);
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let bytes: Vec<u8> = self.leases.values().flat_map(|(lease, _)| record::of_lease(lease)).collect();
-        let file = files::replace(path, &bytes, 0o600, Durable::Yes, || reach(CrashPoint::LeasesDrafted))?;
+        let bytes: Vec<u8> = self
+            .leases
+            .values()
+            .flat_map(|(lease, _)| record::of_lease(lease))
+            .collect();
+        let file = files::replace(path, &bytes, 0o600, Durable::Yes, || {
+            reach(CrashPoint::LeasesDrafted)
+        })?;
         // The directory may have been created just now.
         sync_dir(parent(dir))?;
         reach(CrashPoint::LeasesRewritten);
@@ -356,7 +421,9 @@ impl JournalState {
 
 /// The content of the file; `None` if it does not exist.
 fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let Some(file) = if_present(File::open(path))? else { return Ok(None) };
+    let Some(file) = if_present(File::open(path))? else {
+        return Ok(None);
+    };
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if length(&bytes) > FILE_MAX {
@@ -369,8 +436,15 @@ fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
 fn failed(path: &Path) -> impl Fn(io::Error) -> Error + use<> {
     let text = format!("cannot write {}", path.display());
     move |fault| {
-        let full = matches!(fault.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
-        let error = if full { Error::exhausted(text.clone()) } else { Error::internal(text.clone()) };
+        let full = matches!(
+            fault.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        );
+        let error = if full {
+            Error::exhausted(text.clone())
+        } else {
+            Error::internal(text.clone())
+        };
         error.with_source(fault)
     }
 }

@@ -57,16 +57,26 @@ struct Lease {
 
 /// Encodes the record of a lease.
 pub(crate) fn of_lease(lease: &StoredLease) -> Vec<u8> {
-    let StoredLease { token, owner, slots } = lease;
+    let StoredLease {
+        token,
+        owner,
+        slots,
+    } = lease;
     let token = token.to_string();
     let owner = owner.as_str().to_owned();
     let slots = slots.iter().map(ToString::to_string).collect();
-    encode(&Document::Lease(Lease { token, owner, slots }))
+    encode(&Document::Lease(Lease {
+        token,
+        owner,
+        slots,
+    }))
 }
 
 /// Encodes the record of ended leases.
 pub(crate) fn of_end(tokens: &[LeaseToken]) -> Vec<u8> {
-    encode(&Document::Ended(tokens.iter().map(ToString::to_string).collect()))
+    encode(&Document::Ended(
+        tokens.iter().map(ToString::to_string).collect(),
+    ))
 }
 
 /// Reads a journal. Lines that are not intact records are skipped and reported.
@@ -85,9 +95,14 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents, UnknownRecord> {
             contents.damaged.push(line_number);
             continue;
         };
-        let unknown = |why: String| UnknownRecord { line: line_number, why };
+        let unknown = |why: String| UnknownRecord {
+            line: line_number,
+            why,
+        };
         if version != VERSION {
-            return Err(unknown(format!("its version is {version:?}, and this build reads {VERSION:?}")));
+            return Err(unknown(format!(
+                "its version is {version:?}, and this build reads {VERSION:?}"
+            )));
         }
         let document: Document =
             serde_json::from_str(document).map_err(|fault| unknown(fault.to_string()))?;
@@ -150,19 +165,31 @@ impl TryFrom<Lease> for StoredLease {
     type Error = String;
 
     fn try_from(lease: Lease) -> Result<Self, String> {
-        let Lease { token, owner, slots } = lease;
+        let Lease {
+            token,
+            owner,
+            slots,
+        } = lease;
         let owner = Owner::parse(&owner).ok_or_else(|| format!("{owner:?} is no owner"))?;
         if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
             return Err(format!("a lease of {} slots", slots.len()));
         }
-        let slots = slots.into_iter().map(SlotId::new).collect::<Result<_, InvalidSlotId>>();
+        let slots = slots
+            .into_iter()
+            .map(SlotId::new)
+            .collect::<Result<_, InvalidSlotId>>();
         let slots = slots.map_err(|fault| fault.to_string())?;
-        Ok(Self { token: parse_token(&token)?, owner, slots })
+        Ok(Self {
+            token: parse_token(&token)?,
+            owner,
+            slots,
+        })
     }
 }
 
 fn parse_token(text: &str) -> Result<LeaseToken, String> {
-    text.parse().map_err(|fault: switchyard_core::id::ParseIdError| fault.to_string())
+    text.parse()
+        .map_err(|fault: switchyard_core::id::ParseIdError| fault.to_string())
 }
 
 #[cfg(test)]

@@ -15,9 +15,12 @@ use crate::within::run_in_netns;
 /// # Errors
 /// Those of [`run_in_netns`]; [`Error::Namespace`] if the kernel does not list them.
 pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
-    let found =
-        run_in_netns(netns, || getifaddrs().map(|all| all.filter_map(reachable).collect::<Vec<_>>()))?;
-    let mut found = found.map_err(Error::namespace("read the addresses of a network namespace"))?;
+    let found = run_in_netns(netns, || {
+        getifaddrs().map(|all| all.filter_map(reachable).collect::<Vec<_>>())
+    })?;
+    let mut found = found.map_err(Error::namespace(
+        "read the addresses of a network namespace",
+    ))?;
     found.sort_by_key(IpAddr::is_ipv6);
     found.dedup();
     Ok(found)

@@ -110,13 +110,17 @@ pub enum Error {
         path: PathBuf,
     },
     /// A sysctl name that cannot be mapped to a file below `/proc/sys`.
-    #[error("sysctl name {name:?} is not valid; write it as net.core.somaxconn or net/core/somaxconn")]
+    #[error(
+        "sysctl name {name:?} is not valid; write it as net.core.somaxconn or net/core/somaxconn"
+    )]
     SysctlName {
         /// The name as given.
         name: String,
     },
     /// A sysctl that belongs to no namespace a sandbox has.
-    #[error("sysctl {name} is not namespaced, it would change the whole host; set it on the host instead")]
+    #[error(
+        "sysctl {name} is not namespaced, it would change the whole host; set it on the host instead"
+    )]
     SysctlHost {
         /// The name as given.
         name: String,
@@ -182,22 +186,44 @@ impl From<WorkLost> for Error {
 
 impl From<ReplaceError> for Error {
     fn from(error: ReplaceError) -> Self {
-        let ReplaceError { doing, path, source } = error;
-        Self::File { doing, path, source }
+        let ReplaceError {
+            doing,
+            path,
+            source,
+        } = error;
+        Self::File {
+            doing,
+            path,
+            source,
+        }
     }
 }
 
 impl Error {
     /// Makes a closure for `map_err` on file operations.
-    pub(crate) fn file(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn file(
+        doing: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File { doing, path, source }
+        move |source| Self::File {
+            doing,
+            path,
+            source,
+        }
     }
 
     /// Makes a closure for `map_err` on mounts.
-    pub(crate) fn mount(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(Errno) -> Self {
+    pub(crate) fn mount(
+        doing: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(Errno) -> Self {
         let path = path.into();
-        move |source| Self::Mount { doing, path, source }
+        move |source| Self::Mount {
+            doing,
+            path,
+            source,
+        }
     }
 
     /// Makes a closure for `map_err` on namespace calls.

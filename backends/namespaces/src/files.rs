@@ -86,7 +86,8 @@ pub fn host_lines(entries: &[HostEntry]) -> Result<String, Error> {
         for alias in &entry.names {
             word("host name", alias)?;
         }
-        writeln!(text, "{}\t{}", entry.ip, entry.names.join(" ")).expect("writing to a string cannot fail");
+        writeln!(text, "{}\t{}", entry.ip, entry.names.join(" "))
+            .expect("writing to a string cannot fail");
     }
     Ok(text)
 }
@@ -138,8 +139,15 @@ pub fn host_file(path: &Path) -> Result<Vec<u8>, Error> {
 #[must_use]
 pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
     let text = String::from_utf8_lossy(resolv_conf);
-    let servers = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
-    let local = |server: &str| server.trim().parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let servers = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let local = |server: &str| {
+        server
+            .trim()
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+    };
     let locals: Vec<bool> = servers.map(local).collect();
     !locals.is_empty() && locals.into_iter().all(|local| local)
 }
@@ -152,9 +160,13 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
         let keyword = words.next().unwrap_or_default();
-        let words = words.take_while(|word| !word.starts_with(['#', ';'])).map(str::to_owned);
+        let words = words
+            .take_while(|word| !word.starts_with(['#', ';']))
+            .map(str::to_owned);
         match keyword {
-            "nameserver" => host.servers.extend(words.take(1).filter(|server| check_server(server).is_ok())),
+            "nameserver" => host
+                .servers
+                .extend(words.take(1).filter(|server| check_server(server).is_ok())),
             // The last of several lines applies.
             "search" | "domain" => host.searches = words.collect(),
             "options" => host.options.extend(words),
@@ -175,7 +187,9 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
 /// # Errors
 /// [`Error::File`]; then `path` is unchanged, unless only its directory could not be synced.
 pub fn write(path: &Path, contents: &[u8], mode: u32, durable: Durable) -> Result<(), Error> {
-    files::replace(path, contents, mode, durable, || reach(CrashPoint::FileDrafted))?;
+    files::replace(path, contents, mode, durable, || {
+        reach(CrashPoint::FileDrafted)
+    })?;
     reach(CrashPoint::FileNamed);
     Ok(())
 }
@@ -185,8 +199,14 @@ pub(crate) fn check_hostname(name: &str) -> Result<(), Error> {
     if name.is_empty() {
         Err(invalid("host name", name, "is empty"))
     } else if name.len() > HOST_NAME_MAX {
-        Err(invalid("host name", name, "is longer than the 64 bytes that Linux allows"))
-    } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        Err(invalid(
+            "host name",
+            name,
+            "is longer than the 64 bytes that Linux allows",
+        ))
+    } else if !name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         || name.starts_with(['-', '.'])
     {
         Err(invalid(
@@ -217,7 +237,11 @@ fn word(what: &'static str, value: &str) -> Result<(), Error> {
     if value.is_empty() {
         Err(invalid(what, value, "is empty"))
     } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        Err(invalid(what, value, "has white space or control characters in it"))
+        Err(invalid(
+            what,
+            value,
+            "has white space or control characters in it",
+        ))
     } else if value.contains(['#', ';']) {
         Err(invalid(what, value, "has a comment sign in it"))
     } else {
@@ -226,7 +250,11 @@ fn word(what: &'static str, value: &str) -> Result<(), Error> {
 }
 
 fn invalid(what: &'static str, value: &str, why: &'static str) -> Error {
-    Error::Invalid { what, value: value.to_owned(), why }
+    Error::Invalid {
+        what,
+        value: value.to_owned(),
+        why,
+    }
 }
 
 #[cfg(test)]

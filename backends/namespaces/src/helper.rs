@@ -28,8 +28,13 @@ impl Holder {
     /// namespaces that `letters` name.
     pub(crate) fn make(letters: &str, uids: &str, gids: &str) -> Result<Self, Error> {
         let mut command = command(["namespaces", letters])?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().map_err(|source| Error::Program { source })?;
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|source| Error::Program { source })?;
         let mut holder = Self { child };
         holder.wait_for(b'u')?;
         for (file, map) in [("uid_map", uids), ("gid_map", gids)] {
@@ -37,7 +42,11 @@ impl Holder {
             // The kernel accepts a map only as a single write.
             std::fs::write(&path, map).map_err(Error::file("write", path))?;
         }
-        let sent = holder.child.stdin.as_mut().map(|input| input.write_all(b"m"));
+        let sent = holder
+            .child
+            .stdin
+            .as_mut()
+            .map(|input| input.write_all(b"m"));
         if !matches!(sent, Some(Ok(()))) {
             return Err(holder.fault());
         }
@@ -53,8 +62,16 @@ impl Holder {
     /// Waits until the process writes this letter.
     fn wait_for(&mut self, letter: u8) -> Result<(), Error> {
         let mut byte = [0];
-        let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut byte));
-        if matches!(read, Some(Ok(()))) && byte == [letter] { Ok(()) } else { Err(self.fault()) }
+        let read = self
+            .child
+            .stdout
+            .as_mut()
+            .map(|output| output.read_exact(&mut byte));
+        if matches!(read, Some(Ok(()))) && byte == [letter] {
+            Ok(())
+        } else {
+            Err(self.fault())
+        }
     }
 
     /// The error for what the process wrote before it exited.
@@ -89,7 +106,12 @@ impl Drop for Holder {
 /// [`Error::Helper`] with the kernel's error, for example for a file system without support for idmapped
 /// mounts; [`Error::Program`].
 pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> {
-    let words = [OsStr::new("idmap"), users.as_os_str(), source.as_os_str(), target.as_os_str()];
+    let words = [
+        OsStr::new("idmap"),
+        users.as_os_str(),
+        source.as_os_str(),
+        target.as_os_str(),
+    ];
     let output = command(words)?
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -99,10 +121,14 @@ pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> 
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Helper { said: format!("{}: {said}", source.display()) })
+    Err(Error::Helper {
+        said: format!("{}: {said}", source.display()),
+    })
 }
 
-pub(crate) fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Command, Error> {
+pub(crate) fn command(
+    words: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<Command, Error> {
     // The child resolves this path before its exec closes the descriptor.
     let mut command = Command::new(format!("/proc/self/fd/{}", program()?.as_raw_fd()));
     command.args(words).env_clear();
@@ -117,7 +143,10 @@ fn program() -> Result<&'static File, Error> {
         return Ok(file);
     }
     let made = memfd_create("switchyard-helper", MFdFlags::MFD_CLOEXEC);
-    let mut file = File::from(made.map_err(|errno| Error::Program { source: errno.into() })?);
-    file.write_all(PROGRAM).map_err(|source| Error::Program { source })?;
+    let mut file = File::from(made.map_err(|errno| Error::Program {
+        source: errno.into(),
+    })?);
+    file.write_all(PROGRAM)
+        .map_err(|source| Error::Program { source })?;
     Ok(FILE.get_or_init(|| file))
 }

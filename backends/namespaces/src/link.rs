@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket,
-    sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 
@@ -54,10 +54,23 @@ pub fn delete_device(name: &str) -> Result<(), Error> {
 }
 
 fn call(request: &[u8]) -> nix::Result<()> {
-    let socket =
-        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
-    sendto(socket.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkRoute,
+    )?;
+    setsockopt(
+        &socket,
+        sockopt::ReceiveTimeout,
+        &TimeVal::new(ANSWER_SECONDS, 0),
+    )?;
+    sendto(
+        socket.as_raw_fd(),
+        request,
+        &NetlinkAddr::new(0, 0),
+        MsgFlags::empty(),
+    )?;
     let mut answer = [0_u8; 512];
     let len = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     acknowledged(answer.get(..len).unwrap_or_default())
@@ -84,8 +97,14 @@ fn request(kind: u16, index: i32, set: u32) -> nix::Result<Vec<u8>> {
 
 /// Reads an NLMSG_ERROR message: its payload starts with 0 for success or a negative errno.
 fn acknowledged(answer: &[u8]) -> nix::Result<()> {
-    let kind = answer.get(4..6).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes);
-    let code = answer.get(16..20).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes);
+    let kind = answer
+        .get(4..6)
+        .and_then(|b| b.try_into().ok())
+        .map(u16::from_ne_bytes);
+    let code = answer
+        .get(16..20)
+        .and_then(|b| b.try_into().ok())
+        .map(i32::from_ne_bytes);
     match (kind.map(i32::from), code) {
         (Some(libc::NLMSG_ERROR), Some(0)) => Ok(()),
         (Some(libc::NLMSG_ERROR), Some(code)) => Err(Errno::from_raw(code.wrapping_neg())),
@@ -106,8 +125,14 @@ mod tests {
     #[test]
     fn device_is_deleted_once() {
         let name = "swt-link-test";
-        let ip =
-            |words: &[&str]| std::process::Command::new("ip").args(words).output().unwrap().status.success();
+        let ip = |words: &[&str]| {
+            std::process::Command::new("ip")
+                .args(words)
+                .output()
+                .unwrap()
+                .status
+                .success()
+        };
         let work = move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
             assert!(ip(&["link", "add", name, "type", "bridge"]) && has_device(name));

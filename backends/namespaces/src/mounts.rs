@@ -73,7 +73,10 @@ pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
         }
         first?;
     }
-    Err(Error::StillMounted { path: dir.to_owned(), tries: MAX_TRIES })
+    Err(Error::StillMounted {
+        path: dir.to_owned(),
+        tries: MAX_TRIES,
+    })
 }
 
 /// Unmounts every mount stacked on `path` itself. Idempotent; symlinks are not followed.
@@ -83,7 +86,10 @@ pub(crate) fn detach(path: &Path) -> Result<(), Error> {
             return Ok(());
         }
     }
-    Err(Error::StillMounted { path: path.to_owned(), tries: MAX_TRIES })
+    Err(Error::StillMounted {
+        path: path.to_owned(),
+        tries: MAX_TRIES,
+    })
 }
 
 /// Unmounts the topmost mount; `false` if there was none.
@@ -105,12 +111,20 @@ fn stop_propagation(point: &Path) -> Result<(), Error> {
         .open(point);
     let file = match opened {
         Ok(file) => file,
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(());
+        }
         Err(e) => return Err(Error::file("open", point)(e)),
     };
     // Through the descriptor, because mount(2) itself would follow a symlink put there meanwhile.
     let held = PathBuf::from(format!("/proc/thread-self/fd/{}", file.as_raw_fd()));
-    match mount(None::<&Path>, &held, None::<&Path>, MsFlags::MS_SLAVE, None::<&Path>) {
+    match mount(
+        None::<&Path>,
+        &held,
+        None::<&Path>,
+        MsFlags::MS_SLAVE,
+        None::<&Path>,
+    ) {
         // EINVAL: it is not mounted any more, or it is hidden below another mount, and a later pass finds it.
         Ok(()) | Err(Errno::EINVAL) => Ok(()),
         Err(errno) => Err(Error::mount("stop the propagation of", point)(errno)),
@@ -121,9 +135,16 @@ fn stop_propagation(point: &Path) -> Result<(), Error> {
 /// parent is missing.
 fn real_place(dir: &Path) -> Result<Option<PathBuf>, Error> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return dir.canonicalize().map(Some).map_err(Error::file("resolve", dir));
+        return dir
+            .canonicalize()
+            .map(Some)
+            .map_err(Error::file("resolve", dir));
     };
-    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
     match parent.canonicalize() {
         Ok(parent) => Ok(Some(parent.join(name))),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),

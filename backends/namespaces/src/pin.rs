@@ -92,7 +92,10 @@ impl PinSpec {
                 });
             }
         }
-        self.sysctls.iter().map(|(name, value)| Checked::new(name, value, |ns| self.owns(ns))).collect()
+        self.sysctls
+            .iter()
+            .map(|(name, value)| Checked::new(name, value, |ns| self.owns(ns)))
+            .collect()
     }
 }
 
@@ -115,12 +118,20 @@ impl Pins {
         let made = create_mount_files(dir, want, &mut placed)
             .inspect(|()| reach(CrashPoint::PinsPlaced))
             // The thread stays in the new namespaces, so it must not be one that does other work.
-            .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
+            .and_then(|()| {
+                on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?
+            });
         match made {
-            Ok(()) => Ok(Self { dir: dir.to_owned(), pinned: placed }),
+            Ok(()) => Ok(Self {
+                dir: dir.to_owned(),
+                pinned: placed,
+            }),
             Err(failed) => Err(match undo(dir, &placed, made_dir) {
                 Ok(()) => failed,
-                Err(undo) => Error::Undo { failed: Box::new(failed), undo: Box::new(undo) },
+                Err(undo) => Error::Undo {
+                    failed: Box::new(failed),
+                    undo: Box::new(undo),
+                },
             }),
         }
     }
@@ -141,9 +152,14 @@ impl Pins {
             }
         }
         if held.is_empty() {
-            return Err(Error::NotPinned { dir: dir.to_owned() });
+            return Err(Error::NotPinned {
+                dir: dir.to_owned(),
+            });
         }
-        Ok(Self { dir: dir.to_owned(), pinned: held })
+        Ok(Self {
+            dir: dir.to_owned(),
+            pinned: held,
+        })
     }
 
     /// The directory of the pins.
@@ -156,13 +172,18 @@ impl Pins {
     /// by this path.
     #[must_use]
     pub fn path(&self, ns: Ns) -> Option<PathBuf> {
-        self.pinned.contains(&ns).then(|| self.dir.join(ns.file_name()))
+        self.pinned
+            .contains(&ns)
+            .then(|| self.dir.join(ns.file_name()))
     }
 
     /// All pinned namespaces with their files.
     #[must_use]
     pub fn paths(&self) -> BTreeMap<Ns, PathBuf> {
-        self.pinned.iter().map(|ns| (*ns, self.dir.join(ns.file_name()))).collect()
+        self.pinned
+            .iter()
+            .map(|ns| (*ns, self.dir.join(ns.file_name())))
+            .collect()
     }
 
     /// Removes the pins in `dir`, and `dir` itself if nothing else is in it.
@@ -193,7 +214,12 @@ fn make_dir(dir: &Path) -> Result<bool, Error> {
 fn create_mount_files(dir: &Path, want: &PinSpec, placed: &mut Vec<Ns>) -> Result<(), Error> {
     for ns in want.namespaces() {
         let path = dir.join(ns.file_name());
-        match OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path) {
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&path)
+        {
             Ok(_) => placed.push(ns),
             Err(source) if source.kind() == ErrorKind::AlreadyExists => {
                 return Err(Error::AlreadyPinned { path });
@@ -212,7 +238,9 @@ fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(),
     let holder = match &want.users {
         Some(users) => Some(enter_new(users, &namespaces)?),
         None => {
-            let flags = namespaces.iter().fold(CloneFlags::empty(), |flags, ns| flags | ns.flag());
+            let flags = namespaces
+                .iter()
+                .fold(CloneFlags::empty(), |flags, ns| flags | ns.flag());
             if !flags.is_empty() {
                 unshare(flags).map_err(Error::namespace("make new namespaces"))?;
             }
@@ -237,8 +265,14 @@ fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(),
                 Path::new("/proc/thread-self/ns").join(ns.file_name())
             }
         };
-        mount(Some(&source), &target, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
-            .map_err(Error::mount("pin a namespace on", target))?;
+        mount(
+            Some(&source),
+            &target,
+            None::<&Path>,
+            MsFlags::MS_BIND,
+            None::<&Path>,
+        )
+        .map_err(Error::mount("pin a namespace on", target))?;
         reach(CrashPoint::PinMounted);
     }
     Ok(())
@@ -256,7 +290,9 @@ fn enter_new(users: &Users, namespaces: &[Ns]) -> Result<Holder, Error> {
         })
         .collect();
     let lines = |map: &[[u32; 3]]| {
-        map.iter().map(|[inside, host, length]| format!("{inside} {host} {length}\n")).collect::<String>()
+        map.iter()
+            .map(|[inside, host, length]| format!("{inside} {host} {length}\n"))
+            .collect::<String>()
     };
     let holder = Holder::make(&letters, &lines(&users.uids), &lines(&users.gids))?;
     for ns in inner() {
@@ -278,7 +314,9 @@ fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     if with_dir {
         first = first.and(match fs::remove_dir(dir) {
             Ok(()) => Ok(()),
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => Ok(()),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+                Ok(())
+            }
             Err(e) => Err(Error::file("remove the directory", dir)(e)),
         });
     }
@@ -287,7 +325,9 @@ fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
 
 fn unpin(path: &Path) -> Result<(), Error> {
     mounts::detach(path)?;
-    if_present(fs::remove_file(path)).map(drop).map_err(Error::file("remove", path))
+    if_present(fs::remove_file(path))
+        .map(drop)
+        .map_err(Error::file("remove", path))
 }
 
 #[cfg(test)]

@@ -24,9 +24,18 @@ const NO_QUOTA: i32 = 3;
 /// # Errors
 /// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's error; [`Error::Program`].
 pub fn unused(dir: &Path, first: u32) -> Result<u32, Error> {
-    let said = run(dir, &["unused".as_ref(), first.to_string().as_ref(), dir.as_os_str()])?;
-    said.parse()
-        .map_err(|_| Error::Project { path: dir.to_owned(), said: format!("not a project id: {said:?}") })
+    let said = run(
+        dir,
+        &[
+            "unused".as_ref(),
+            first.to_string().as_ref(),
+            dir.as_os_str(),
+        ],
+    )?;
+    said.parse().map_err(|_| Error::Project {
+        path: dir.to_owned(),
+        said: format!("not a project id: {said:?}"),
+    })
 }
 
 /// Sets the project of `dir` and of all files and directories below it on the same file system; files that
@@ -37,7 +46,15 @@ pub fn unused(dir: &Path, first: u32) -> Result<u32, Error> {
 /// [`Error::Project`] with the kernel's error: a part of the files may be in the project then.
 /// [`Error::Program`].
 pub fn join(dir: &Path, project: u32) -> Result<(), Error> {
-    run(dir, &["join".as_ref(), project.to_string().as_ref(), dir.as_os_str()]).map(drop)
+    run(
+        dir,
+        &[
+            "join".as_ref(),
+            project.to_string().as_ref(),
+            dir.as_os_str(),
+        ],
+    )
+    .map(drop)
 }
 
 /// Limits the space of a project on the file system of `dir`, rounded up to whole KiB; `None` lifts the
@@ -50,7 +67,16 @@ pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> 
     let kib = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1));
     let project = project.to_string();
     let kib = kib.to_string();
-    run(dir, &["limit".as_ref(), project.as_ref(), kib.as_ref(), dir.as_os_str()]).map(drop)
+    run(
+        dir,
+        &[
+            "limit".as_ref(),
+            project.as_ref(),
+            kib.as_ref(),
+            dir.as_os_str(),
+        ],
+    )
+    .map(drop)
 }
 
 /// The mount point of the file system of `path`: its uppermost ancestor on the same device.
@@ -58,11 +84,17 @@ pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> 
 /// # Errors
 /// [`Error::File`] if an ancestor cannot be read.
 pub fn mount_point(path: &Path) -> Result<PathBuf, Error> {
-    let device =
-        |path: &Path| path.metadata().map(|data| data.dev()).map_err(Error::file("stat", path.to_owned()));
+    let device = |path: &Path| {
+        path.metadata()
+            .map(|data| data.dev())
+            .map_err(Error::file("stat", path.to_owned()))
+    };
     let own = device(path)?;
     let mut point = path;
-    while let Some(parent) = point.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+    while let Some(parent) = point
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
         if device(parent)? != own {
             break;
         }
@@ -73,16 +105,27 @@ pub fn mount_point(path: &Path) -> Result<PathBuf, Error> {
 
 /// Runs the helper and returns its output.
 fn run(dir: &Path, words: &[&OsStr]) -> Result<String, Error> {
-    let output = command(words)?.stdin(Stdio::null()).output().map_err(|source| Error::Program { source })?;
+    let output = command(words)?
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| Error::Program { source })?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         Ok(text(&output.stdout))
     } else if output.status.code() == Some(NO_QUOTA) {
-        Err(Error::NoProjectQuota { mount: mount_point(dir)? })
+        Err(Error::NoProjectQuota {
+            mount: mount_point(dir)?,
+        })
     } else if output.status.signal() == Some(Signal::SIGALRM as i32) {
-        Err(Error::Project { path: dir.to_owned(), said: "not finished within two minutes".to_owned() })
+        Err(Error::Project {
+            path: dir.to_owned(),
+            said: "not finished within two minutes".to_owned(),
+        })
     } else {
-        Err(Error::Project { path: dir.to_owned(), said: text(&output.stderr) })
+        Err(Error::Project {
+            path: dir.to_owned(),
+            said: text(&output.stderr),
+        })
     }
 }
 
@@ -94,9 +137,11 @@ mod tests {
     fn file_system_without_quotas_is_named_by_mount() {
         // procfs has no project quotas.
         let dir = Path::new("/proc/self/task");
-        for refused in
-            [unused(dir, 1 << 24).map(drop), limit(dir, 1 << 24, Some(1)), limit(dir, 1 << 24, None)]
-        {
+        for refused in [
+            unused(dir, 1 << 24).map(drop),
+            limit(dir, 1 << 24, Some(1)),
+            limit(dir, 1 << 24, None),
+        ] {
             match refused {
                 Err(Error::NoProjectQuota { mount }) => assert_eq!(mount, Path::new("/proc")),
                 other => panic!("{other:?}"),
@@ -125,7 +170,11 @@ mod tests {
         join(&dir.path().join("wide"), 0).unwrap();
         let path = dir.keep();
         // The standard library cannot remove a tree this deep.
-        let removed = std::process::Command::new("rm").arg("-rf").arg(&path).status().unwrap();
+        let removed = std::process::Command::new("rm")
+            .arg("-rf")
+            .arg(&path)
+            .status()
+            .unwrap();
         assert!(removed.success());
     }
 
@@ -134,6 +183,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
         let error = unused(&gone, 1 << 24).unwrap_err();
-        assert!(error.to_string().contains("gone") && error.to_string().contains("No such file"), "{error}");
+        assert!(
+            error.to_string().contains("gone") && error.to_string().contains("No such file"),
+            "{error}"
+        );
     }
 }

@@ -29,7 +29,10 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
         });
     }
     // The tmpfs has a mode of its own; through this directory only root can reach it.
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir);
     made.map_err(Error::file("make the directory", dir))?;
     reach(CrashPoint::ShmPlaced);
     if is_mounted(dir)? {
@@ -37,8 +40,14 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
     }
     let options = format!("mode=1777,size={size_bytes}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount_fs(Some("shm"), dir, Some("tmpfs"), flags, Some(options.as_str()))
-        .map_err(Error::mount("mount shared memory on", dir))
+    mount_fs(
+        Some("shm"),
+        dir,
+        Some("tmpfs"),
+        flags,
+        Some(options.as_str()),
+    )
+    .map_err(Error::mount("mount shared memory on", dir))
 }
 
 /// Unmounts the tmpfs and removes `dir`. Idempotent; tasks that still have it mounted keep it.
@@ -47,13 +56,18 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
 /// [`Error::Mount`], [`Error::StillMounted`], or [`Error::File`] if `dir` contains other files.
 pub fn unmount(dir: &Path) -> Result<(), Error> {
     mounts::detach(dir)?;
-    if_present(fs::remove_dir(dir)).map(drop).map_err(Error::file("remove the directory", dir))
+    if_present(fs::remove_dir(dir))
+        .map(drop)
+        .map_err(Error::file("remove the directory", dir))
 }
 
 /// Returns whether `dir` is itself the mount point of a tmpfs.
 fn is_mounted(dir: &Path) -> Result<bool, Error> {
     let real = dir.canonicalize().map_err(Error::file("resolve", dir))?;
-    let is_tmpfs = statfs(&real).map_err(Error::mount("stat", &real))?.filesystem_type() == TMPFS_MAGIC;
+    let is_tmpfs = statfs(&real)
+        .map_err(Error::mount("stat", &real))?
+        .filesystem_type()
+        == TMPFS_MAGIC;
     Ok(is_tmpfs && mounts::mount_points_under(&real)?.contains(&real))
 }
 
@@ -72,17 +86,30 @@ mod tests {
             let dir = temp.join("shm");
             mount(&dir, 1 << 20).unwrap();
             let fs = statfs(&dir).unwrap();
-            assert_eq!(fs.blocks() * u64::try_from(fs.block_size()).unwrap(), 1 << 20);
-            assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o7777, 0o1777);
+            assert_eq!(
+                fs.blocks() * u64::try_from(fs.block_size()).unwrap(),
+                1 << 20
+            );
+            assert_eq!(
+                fs::metadata(&dir).unwrap().permissions().mode() & 0o7777,
+                0o1777
+            );
             let table = MountTable::of_this_thread().unwrap();
-            let options = table.iter().find(|mount| mount.point == dir).unwrap().options;
+            let options = table
+                .iter()
+                .find(|mount| mount.point == dir)
+                .unwrap()
+                .options;
             for option in ["nosuid", "nodev", "noexec"] {
                 assert!(options.has(option), "{options:?}");
             }
 
             fs::write(dir.join("kept"), "x").unwrap();
             mount(&dir, 2 << 20).unwrap();
-            assert!(dir.join("kept").exists(), "a second mount must not hide the first");
+            assert!(
+                dir.join("kept").exists(),
+                "a second mount must not hide the first"
+            );
             unmount(&dir).unwrap();
             assert!(!dir.exists());
             unmount(&dir).unwrap();
@@ -92,7 +119,10 @@ mod tests {
     #[test]
     fn unlimited_shm_is_rejected() {
         in_private_mounts(|temp| {
-            assert!(matches!(mount(&temp.join("shm"), 0), Err(Error::Invalid { .. })));
+            assert!(matches!(
+                mount(&temp.join("shm"), 0),
+                Err(Error::Invalid { .. })
+            ));
             assert!(!temp.join("shm").exists());
         });
     }

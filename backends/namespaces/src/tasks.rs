@@ -60,7 +60,10 @@ pub async fn addresses(netns: PathBuf) -> Result<Vec<IpAddr>, Error> {
 /// # Errors
 /// Those of [`crate::set_in_netns`].
 pub async fn set_sysctls(netns: PathBuf, sysctls: BTreeMap<String, String>) -> Result<(), Error> {
-    blocking("set kernel parameters", move || crate::set_in_netns(&netns, &sysctls)).await
+    blocking("set kernel parameters", move || {
+        crate::set_in_netns(&netns, &sysctls)
+    })
+    .await
 }
 
 /// [`mounts::unmount_tree`]. Idempotent.

@@ -40,8 +40,10 @@ pub fn with_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Er
         unshare(CloneFlags::CLONE_NEWNS).map_err(Error::namespace("make a mount namespace"))?;
         // The mounts of a new namespace are peers of the old ones, and would propagate changes there.
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-        mount(None::<&Path>, "/", None::<&Path>, flags, None::<&Path>)
-            .map_err(Error::mount("stop the propagation of the mounts below", "/"))?;
+        mount(None::<&Path>, "/", None::<&Path>, flags, None::<&Path>).map_err(Error::mount(
+            "stop the propagation of the mounts below",
+            "/",
+        ))?;
         Ok(work())
     })?
 }
@@ -58,7 +60,9 @@ pub fn run_in_netns<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> R
     let doing = "work in a network namespace";
     let file = File::open(netns).map_err(Error::file("open the namespace", netns))?;
     if !is_namespace_file(netns)? {
-        return Err(Error::NotNamespace { path: netns.to_owned() });
+        return Err(Error::NotNamespace {
+            path: netns.to_owned(),
+        });
     }
     on_own_thread(doing, move || {
         setns(&file, Ns::Net.flag()).map_err(Error::namespace("enter the network namespace"))?;
@@ -82,9 +86,12 @@ pub fn run_in_each_netns<T: Send>(
         let within = |netns: &PathBuf| {
             let file = File::open(netns).map_err(Error::file("open the namespace", netns))?;
             if !is_namespace_file(netns)? {
-                return Err(Error::NotNamespace { path: netns.clone() });
+                return Err(Error::NotNamespace {
+                    path: netns.clone(),
+                });
             }
-            setns(&file, Ns::Net.flag()).map_err(Error::namespace("enter the network namespace"))?;
+            setns(&file, Ns::Net.flag())
+                .map_err(Error::namespace("enter the network namespace"))?;
             Ok(work())
         };
         all.iter().map(within).collect()

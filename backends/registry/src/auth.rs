@@ -58,9 +58,13 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Anonymous => f.write_str("Anonymous"),
-            Self::Basic { username, password: _ } => {
-                f.debug_struct("Basic").field("username", username).finish_non_exhaustive()
-            }
+            Self::Basic {
+                username,
+                password: _,
+            } => f
+                .debug_struct("Basic")
+                .field("username", username)
+                .finish_non_exhaustive(),
             Self::IdentityToken(_) => f.write_str("IdentityToken(..)"),
             Self::RegistryToken(_) => f.write_str("RegistryToken(..)"),
         }
@@ -91,20 +95,29 @@ mod tests {
     fn debug_never_shows_secrets() {
         let all = [
             Credentials::Anonymous,
-            Credentials::Basic { username: "user".into(), password: "hidden".into() },
+            Credentials::Basic {
+                username: "user".into(),
+                password: "hidden".into(),
+            },
             Credentials::IdentityToken("hidden".into()),
             Credentials::RegistryToken("hidden".into()),
         ];
         let text = format!("{all:?}");
         assert!(!text.contains("hidden"), "{text}");
         assert!(text.contains("user"), "{text}");
-        assert!(!format!("{:?} {:?}", basic("user", "hidden"), bearer("hidden")).contains("hidden"));
+        assert!(
+            !format!("{:?} {:?}", basic("user", "hidden"), bearer("hidden")).contains("hidden")
+        );
     }
 
     #[test]
     fn fingerprints_distinguish_credentials() {
         let basic = |username: &str, password: &str| {
-            Credentials::Basic { username: username.into(), password: password.into() }.fingerprint()
+            Credentials::Basic {
+                username: username.into(),
+                password: password.into(),
+            }
+            .fingerprint()
         };
         assert_eq!(basic("a", "b"), basic("a", "b"));
         assert_ne!(basic("ab", "c"), basic("a", "bc"));

@@ -85,13 +85,15 @@ impl Config {
     /// The pause before the attempt that follows `failures` (1 or more) failures, of which `error` is the
     /// last.
     fn pause(&self, failures: u32, error: &Error) -> Duration {
-        let doubled = self.retry_pause.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
+        let doubled = self
+            .retry_pause
+            .saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
         let backoff = doubled.min(MAX_BACKOFF.max(self.retry_pause));
         let asked = if let Error::RateLimited { retry_after, .. } = error {
             *retry_after
         } else {
-            let cause =
-                std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<UnexpectedStatus>());
+            let cause = std::error::Error::source(error)
+                .and_then(|cause| cause.downcast_ref::<UnexpectedStatus>());
             cause.and_then(|status| status.retry_after)
         };
         backoff.max(asked.unwrap_or_default().min(self.max_retry_after))
@@ -109,10 +111,19 @@ impl Client {
             // An error means that another thread has installed a provider meanwhile, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let transport = Transport::new(config.connect_timeout, config.idle_timeout, config.http_redirects);
+        let transport = Transport::new(
+            config.connect_timeout,
+            config.idle_timeout,
+            config.http_redirects,
+        );
         let hosts_thread = Arc::new(Semaphore::new(1));
         Self {
-            shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default(), hosts_thread }),
+            shared: Arc::new(Shared {
+                config,
+                transport,
+                authorizer: Authorizer::default(),
+                hosts_thread,
+            }),
         }
     }
 
@@ -132,7 +143,12 @@ impl Client {
     /// [`Error::InvalidConfig`]; [`Error::Unavailable`] if the configuration cannot be read in time. Cancel-safe.
     pub async fn open(&self, reference: &ImageReference, credentials: Credentials) -> Result<Pull> {
         let hosts = self.hosts(reference).await?;
-        Ok(Pull::new(Arc::clone(&self.shared), reference.clone(), credentials, hosts))
+        Ok(Pull::new(
+            Arc::clone(&self.shared),
+            reference.clone(),
+            credentials,
+            hosts,
+        ))
     }
 
     async fn hosts(&self, reference: &ImageReference) -> Result<Vec<Host>> {
@@ -148,16 +164,28 @@ impl Client {
             };
             blocking("the search for a registry's configuration", load).await
         };
-        let unavailable =
-            |host: String, source| Error::Unavailable { what: reference.to_string(), host, source };
+        let unavailable = |host: String, source| Error::Unavailable {
+            what: reference.to_string(),
+            host,
+            source,
+        };
         match timeout(HOSTS_LIMIT, loading).await {
             Ok(Ok(loaded)) => loaded,
             Ok(Err(lost)) => Err(unavailable("this process".to_owned(), lost.into())),
             Err(_) => {
-                let dirs = self.shared.config.hosts_dirs.iter().map(|dir| dir.display().to_string());
+                let dirs = self
+                    .shared
+                    .config
+                    .hosts_dirs
+                    .iter()
+                    .map(|dir| dir.display().to_string());
                 let dirs = dirs.collect::<Vec<_>>().join(" and ");
-                let why = format!("it was not read within {HOSTS_LIMIT:?}: does a file system hang?");
-                Err(unavailable(format!("the registry configuration in {dirs}"), why.into()))
+                let why =
+                    format!("it was not read within {HOSTS_LIMIT:?}: does a file system hang?");
+                Err(unavailable(
+                    format!("the registry configuration in {dirs}"),
+                    why.into(),
+                ))
             }
         }
     }
@@ -171,14 +199,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn configuration_that_hangs_costs_one_thread_and_fails_the_pull_in_time() {
         let dir = PathBuf::from("/etc/of/registries");
-        let client = Client::new(Config { hosts_dirs: vec![dir], ..Config::default() });
+        let client = Client::new(Config {
+            hosts_dirs: vec![dir],
+            ..Config::default()
+        });
         let name: ImageReference = "registry.example/image".parse().unwrap();
         // As the thread of a pull that reads there.
-        let hung = Arc::clone(&client.shared.hosts_thread).acquire_owned().await.unwrap();
-        let late = client.open(&name, Credentials::Anonymous).await.unwrap_err();
-        let Error::Unavailable { host, source, .. } = &late else { panic!("{late:?}") };
+        let hung = Arc::clone(&client.shared.hosts_thread)
+            .acquire_owned()
+            .await
+            .unwrap();
+        let late = client
+            .open(&name, Credentials::Anonymous)
+            .await
+            .unwrap_err();
+        let Error::Unavailable { host, source, .. } = &late else {
+            panic!("{late:?}")
+        };
         assert_eq!(host, "the registry configuration in /etc/of/registries");
-        assert!(source.to_string().contains("does a file system hang?"), "{source}");
+        assert!(
+            source.to_string().contains("does a file system hang?"),
+            "{source}"
+        );
         drop(hung);
         client.open(&name, Credentials::Anonymous).await.unwrap();
     }
@@ -186,8 +228,13 @@ mod tests {
     #[test]
     fn backoff_doubles_to_a_cap_and_honours_retry_after() {
         let config = Config::default();
-        let not_found = Error::NotFound { what: "it".into(), host: "h".into() };
-        let pauses: Vec<_> = (1..=8).map(|n| config.pause(n, &not_found).as_millis()).collect();
+        let not_found = Error::NotFound {
+            what: "it".into(),
+            host: "h".into(),
+        };
+        let pauses: Vec<_> = (1..=8)
+            .map(|n| config.pause(n, &not_found).as_millis())
+            .collect();
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
         assert_eq!(config.pause(u32::MAX, &not_found), MAX_BACKOFF);
         let limited = |seconds| Error::RateLimited {

@@ -42,7 +42,9 @@ pub enum Error {
         host: String,
     },
     /// The registry requires credentials, or refused those that were sent.
-    #[error("{host} refused the credentials for {what}: {reason}; check user name, password or token")]
+    #[error(
+        "{host} refused the credentials for {what}: {reason}; check user name, password or token"
+    )]
     Unauthorized {
         /// The requested object.
         what: String,
@@ -190,7 +192,11 @@ pub(crate) fn shown(text: &str) -> String {
     let mut shown = String::new();
     let mut length = 0;
     for c in text.chars() {
-        let escaped = if invisible(c) { c.escape_unicode().to_string() } else { c.to_string() };
+        let escaped = if invisible(c) {
+            c.escape_unicode().to_string()
+        } else {
+            c.to_string()
+        };
         length += escaped.chars().count();
         if length > SHOWN_LIMIT {
             break;
@@ -229,7 +235,11 @@ impl Error {
     }
 
     pub(crate) fn protocol(what: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self::Protocol { what: what.into(), reason: reason.into(), source: None }
+        Self::Protocol {
+            what: what.into(),
+            reason: reason.into(),
+            source: None,
+        }
     }
 }
 

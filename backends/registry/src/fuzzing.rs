@@ -15,14 +15,19 @@ use crate::{ImageConfig, Limits, Manifest, total_bytes};
 pub fn manifest(data: &[u8]) {
     match Manifest::parse("it", None, data) {
         Ok((media_type, manifest)) => {
-            let again = Manifest::parse("it", Some(media_type.as_str()), data).expect("it is what it is");
+            let again =
+                Manifest::parse("it", Some(media_type.as_str()), data).expect("it is what it is");
             assert_eq!(again, (media_type, manifest.clone()));
             let entries = match &manifest {
                 Manifest::Index(index) => &index.manifests,
                 Manifest::Image(image) => &image.layers,
             };
             assert!(entries.len() <= data.len() / 100, "an entry has a digest");
-            assert!(entries.iter().all(|entry| entry.size <= total_bytes(entries)));
+            assert!(
+                entries
+                    .iter()
+                    .all(|entry| entry.size <= total_bytes(entries))
+            );
             if Limits::default().check_layers("it", entries).is_ok() {
                 assert!(entries.len() <= Limits::default().layers);
             }
@@ -41,9 +46,13 @@ pub fn manifest(data: &[u8]) {
 pub fn image_config(data: &[u8]) {
     match ImageConfig::parse("it", data) {
         Ok(config) => {
-            assert!(config.rootfs.diff_ids.len() <= data.len() / 70, "an entry has a digest");
             assert!(
-                config.config.volumes.len() <= data.len() / 3 && config.config.env.len() <= data.len() / 2
+                config.rootfs.diff_ids.len() <= data.len() / 70,
+                "an entry has a digest"
+            );
+            assert!(
+                config.config.volumes.len() <= data.len() / 3
+                    && config.config.env.len() <= data.len() / 2
             );
             assert!(config.platform.to_string().chars().count() <= 3 * 300 + 2);
         }
@@ -56,9 +65,16 @@ pub fn image_config(data: &[u8]) {
 /// # Panics
 /// If an invariant does not hold.
 pub fn auth_challenge(data: &[u8]) {
-    let Ok(header) = std::str::from_utf8(data) else { return };
+    let Ok(header) = std::str::from_utf8(data) else {
+        return;
+    };
     let challenges = AuthChallenge::parse(header);
-    assert!(challenges.len() <= 16 && challenges.iter().all(|challenge| challenge.parameters.len() <= 32));
+    assert!(
+        challenges.len() <= 16
+            && challenges
+                .iter()
+                .all(|challenge| challenge.parameters.len() <= 32)
+    );
     let written: Vec<String> = challenges.iter().map(write_challenge).collect();
     let written = written.join(", ");
     // The quotes of many empty values may make it longer than a header is read.
@@ -69,8 +85,11 @@ pub fn auth_challenge(data: &[u8]) {
 
 fn write_challenge(challenge: &AuthChallenge) -> String {
     let quoted = |value: &str| value.replace('\\', r"\\").replace('"', r#"\""#);
-    let parameters: Vec<String> =
-        challenge.parameters.iter().map(|(name, value)| format!("{name}=\"{}\"", quoted(value))).collect();
+    let parameters: Vec<String> = challenge
+        .parameters
+        .iter()
+        .map(|(name, value)| format!("{name}=\"{}\"", quoted(value)))
+        .collect();
     format!("{} {}", challenge.scheme, parameters.join(", "))
 }
 
@@ -80,15 +99,27 @@ fn write_challenge(challenge: &AuthChallenge) -> String {
 /// # Panics
 /// If an invariant does not hold.
 pub fn hosts_toml(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let reference: ImageReference = "registry.example:5000/app:v1".parse().expect("it is a reference");
-    let Ok(hosts) = file::parse(Path::new("/nonexistent/hosts.toml"), text, &reference) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let reference: ImageReference = "registry.example:5000/app:v1"
+        .parse()
+        .expect("it is a reference");
+    let Ok(hosts) = file::parse(Path::new("/nonexistent/hosts.toml"), text, &reference) else {
+        return;
+    };
     assert!(!hosts.is_empty(), "the server is always there");
     for host in hosts {
         let url = host.url("app/manifests/v1");
-        assert!(matches!(url.scheme(), "http" | "https") && url.host_str().is_some(), "{url}");
+        assert!(
+            matches!(url.scheme(), "http" | "https") && url.host_str().is_some(),
+            "{url}"
+        );
         assert!(url.path().ends_with("/app/manifests/v1"), "{url}");
-        assert!(url.username().is_empty() && url.password().is_none(), "{url}");
+        assert!(
+            url.username().is_empty() && url.password().is_none(),
+            "{url}"
+        );
     }
 }
 
@@ -130,7 +161,8 @@ mod tests {
                 r#"{{"os":"\u001b[2J","rootfs":{{"diff_ids":["{digest}"]}},"config":{{"Volumes":{{"":{{}}}},"Env":["",""]}}}}"#
             ),
             r#"Bearer realm="https://x/\"y\"",service=z, Basic realm="#.to_owned(),
-            "server = \"https://a/b\"\n[host.\"http://[::1]:5000\"]\noverride_path = true\n".to_owned(),
+            "server = \"https://a/b\"\n[host.\"http://[::1]:5000\"]\noverride_path = true\n"
+                .to_owned(),
         ] {
             all(text.as_bytes());
         }

@@ -119,14 +119,24 @@ pub(crate) fn load(roots: &[PathBuf], reference: &ImageReference) -> Result<Vec<
 fn find_directory(roots: &[PathBuf], registry: &str) -> Result<Option<PathBuf>> {
     let mut names = vec![registry.to_owned(), "_default".to_owned()];
     // The bracket is part of an IPv6 address without a port.
-    if let Some((host, port)) = registry.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+    if let Some((host, port)) = registry
+        .rsplit_once(':')
+        .filter(|(_, port)| !port.ends_with(']'))
+    {
         names.insert(0, format!("{host}_{port}_"));
     }
-    for path in roots.iter().flat_map(|root| names.iter().map(move |name| root.join(name))) {
+    for path in roots
+        .iter()
+        .flat_map(|root| names.iter().map(move |name| root.join(name)))
+    {
         match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => return Ok(Some(path)),
             Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) => {}
             Err(error) => return Err(unreadable(&path, error)),
         }
     }
@@ -160,10 +170,17 @@ fn load_certificates(directory: &Path, reference: &ImageReference) -> Result<Vec
                     ));
                 }
                 if host.tls.client.is_some() {
-                    return Err(invalid(file, None, "is a second client certificate; keep one"));
+                    return Err(invalid(
+                        file,
+                        None,
+                        "is a second client certificate; keep one",
+                    ));
                 }
                 let certificate = Pem::read(file.clone(), None)?;
-                host.tls.client = Some(ClientPair { certificate, key: Some(Pem::read(key, None)?) });
+                host.tls.client = Some(ClientPair {
+                    certificate,
+                    key: Some(Pem::read(key, None)?),
+                });
             }
             Some("key") if !files.contains(&file.with_extension("cert")) => {
                 return Err(invalid(
@@ -181,8 +198,13 @@ fn load_certificates(directory: &Path, reference: &ImageReference) -> Result<Vec
 /// Returns whether a URL's host is a loopback address or name.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     let name = url.host_str().unwrap_or_default();
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
+    let address = name
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn unreadable(file: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
@@ -195,14 +217,23 @@ fn unreadable(file: &Path, error: impl std::error::Error + Send + Sync + 'static
 }
 
 fn invalid(file: &Path, key: Option<String>, reason: impl Into<String>) -> Error {
-    Error::InvalidConfig { file: file.to_owned(), key, reason: reason.into(), source: None }
+    Error::InvalidConfig {
+        file: file.to_owned(),
+        key,
+        reason: reason.into(),
+        source: None,
+    }
 }
 
 // === impl Capabilities ===
 
 impl Capabilities {
     /// Everything, the default of a host.
-    pub const ALL: Self = Self { pull: true, resolve: true, push: true };
+    pub const ALL: Self = Self {
+        pull: true,
+        resolve: true,
+        push: true,
+    };
 }
 
 // === impl Host ===
@@ -265,7 +296,10 @@ impl Host {
     /// The URL of a path below the API's root: `url("library/busybox/manifests/latest")`.
     pub(crate) fn url(&self, path: &str) -> Url {
         let mut url = self.base.clone();
-        url.set_path(&format!("{}/{path}", self.base.path().trim_end_matches('/')));
+        url.set_path(&format!(
+            "{}/{path}",
+            self.base.path().trim_end_matches('/')
+        ));
         if let Some(namespace) = &self.namespace {
             url.query_pairs_mut().append_pair("ns", namespace);
         }
@@ -299,7 +333,9 @@ impl Pem {
 impl std::fmt::Debug for ClientPair {
     /// The key stays out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientPair").field("certificate", &self.certificate.file).finish_non_exhaustive()
+        f.debug_struct("ClientPair")
+            .field("certificate", &self.certificate.file)
+            .finish_non_exhaustive()
     }
 }
 

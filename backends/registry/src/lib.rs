@@ -51,6 +51,7 @@ pub use error::{BoxError, Error, Result};
 pub use hosts::{Capabilities, Host};
 pub use limits::{Limits, total_bytes};
 pub use manifest::{
-    Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig, RootFs,
+    Compression, Descriptor, ImageConfig, ImageManifest, Index, Manifest, MediaType, ProcessConfig,
+    RootFs,
 };
 pub use platform::{Platform, Platforms};

@@ -30,7 +30,12 @@ impl Default for Limits {
     /// The largest limits of comparable programs: containerd's for a manifest, that of containers/image
     /// (CRI-O, Podman) for a configuration, and as many layers as the kernel's overlayfs supports.
     fn default() -> Self {
-        Self { manifest_bytes: 4 * 1048 * 1048, config_bytes: 4 << 20, layers: 500, image_bytes: None }
+        Self {
+            manifest_bytes: 4 * 1048 * 1048,
+            config_bytes: 4 << 20,
+            layers: 500,
+            image_bytes: None,
+        }
     }
 }
 
@@ -53,7 +58,10 @@ impl Limits {
         let bytes = total_bytes(layers);
         match self.image_bytes {
             Some(most) if bytes > most => {
-                let bound = Bound { most, key: Some(image_key) };
+                let bound = Bound {
+                    most,
+                    key: Some(image_key),
+                };
                 Err(bound.exceeded(what, format!("{bytes} bytes of layers")))
             }
             Some(_) | None => Ok(()),
@@ -70,7 +78,10 @@ impl Limits {
             return Ok(());
         }
         let most = u64::try_from(self.layers).unwrap_or(u64::MAX);
-        let bound = Bound { most, key: Some(Self::KEYS[2]) };
+        let bound = Bound {
+            most,
+            key: Some(Self::KEYS[2]),
+        };
         Err(bound.exceeded(what, format!("{count} layers")))
     }
 
@@ -79,19 +90,31 @@ impl Limits {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn check_config(&self, what: &str, bytes: u64) -> Result<()> {
-        let bound = Bound { most: self.config_bytes, key: Some(Self::KEYS[1]) };
-        if bytes > bound.most { Err(bound.exceeded(what, format!("{bytes} bytes"))) } else { Ok(()) }
+        let bound = Bound {
+            most: self.config_bytes,
+            key: Some(Self::KEYS[1]),
+        };
+        if bytes > bound.most {
+            Err(bound.exceeded(what, format!("{bytes} bytes")))
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) const fn manifest(&self) -> Bound {
-        Bound { most: self.manifest_bytes, key: Some(Self::KEYS[0]) }
+        Bound {
+            most: self.manifest_bytes,
+            key: Some(Self::KEYS[0]),
+        }
     }
 }
 
 /// The total size of these blobs, in bytes; saturates.
 #[must_use]
 pub fn total_bytes(blobs: &[Descriptor]) -> u64 {
-    blobs.iter().fold(0, |sum, blob| sum.saturating_add(blob.size))
+    blobs
+        .iter()
+        .fold(0, |sum, blob| sum.saturating_add(blob.size))
 }
 
 // === impl Bound ===
@@ -99,7 +122,12 @@ pub fn total_bytes(blobs: &[Descriptor]) -> u64 {
 impl Bound {
     /// The error for something whose size exceeds the limit; `size` is a number with its unit.
     pub(crate) fn exceeded(self, what: &str, size: String) -> Error {
-        Error::TooLarge { what: what.to_owned(), size, limit: self.most, key: self.key }
+        Error::TooLarge {
+            what: what.to_owned(),
+            size,
+            limit: self.most,
+            key: self.key,
+        }
     }
 }
 
@@ -109,13 +137,21 @@ mod tests {
     use crate::Digest;
 
     fn layers(sizes: &[u64]) -> Vec<Descriptor> {
-        sizes.iter().map(|size| Descriptor::new("x", Digest::sha256(b"x"), *size)).collect()
+        sizes
+            .iter()
+            .map(|size| Descriptor::new("x", Digest::sha256(b"x"), *size))
+            .collect()
     }
 
     #[test]
     fn limit_error_names_size_limit_and_key() {
-        let limits = Limits { image_bytes: Some(10), layers: 2, ..Limits::default() };
-        let error = |layers: &[Descriptor]| limits.check_layers("img", layers).unwrap_err().to_string();
+        let limits = Limits {
+            image_bytes: Some(10),
+            layers: 2,
+            ..Limits::default()
+        };
+        let error =
+            |layers: &[Descriptor]| limits.check_layers("img", layers).unwrap_err().to_string();
         assert!(limits.check_layers("img", &layers(&[5, 5])).is_ok());
         assert_eq!(
             error(&layers(&[1, 1, 1])),
@@ -126,7 +162,10 @@ mod tests {
             "img has 11 bytes of layers, more than the limit of 10 (images.max_image_bytes)"
         );
         assert_eq!(
-            limits.check_config("config", 4_194_305).unwrap_err().to_string(),
+            limits
+                .check_config("config", 4_194_305)
+                .unwrap_err()
+                .to_string(),
             "config has 4194305 bytes, more than the limit of 4194304 (images.max_config_bytes)"
         );
         assert!(limits.check_config("config", 4 << 20).is_ok());
@@ -135,7 +174,10 @@ mod tests {
     #[test]
     fn size_sums_do_not_overflow() {
         assert_eq!(total_bytes(&layers(&[u64::MAX, u64::MAX, 2])), u64::MAX);
-        let limits = Limits { image_bytes: Some(1 << 40), ..Limits::default() };
+        let limits = Limits {
+            image_bytes: Some(1 << 40),
+            ..Limits::default()
+        };
         assert!(limits.check_layers("img", &layers(&[u64::MAX, 2])).is_err());
     }
 }

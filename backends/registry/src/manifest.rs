@@ -165,8 +165,12 @@ struct Document {
 
 impl MediaType {
     /// All supported media types, for the `Accept` header.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::OciIndex, Self::DockerList, Self::OciManifest, Self::DockerManifest];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::OciIndex,
+        Self::DockerList,
+        Self::OciManifest,
+        Self::DockerManifest,
+    ];
 
     /// The media type as text.
     #[must_use]
@@ -180,7 +184,9 @@ impl MediaType {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|media_type| media_type.as_str() == text)
+        Self::ALL
+            .into_iter()
+            .find(|media_type| media_type.as_str() == text)
     }
 
     fn is_index(self) -> bool {
@@ -197,7 +203,12 @@ impl Descriptor {
     /// A descriptor without platform and annotations.
     #[must_use]
     pub fn new(media_type: impl Into<String>, digest: Digest, size: u64) -> Self {
-        Self { media_type: media_type.into(), digest, size, platform: None }
+        Self {
+            media_type: media_type.into(),
+            digest,
+            size,
+            platform: None,
+        }
     }
 
     /// Returns whether this is an index or manifest list.
@@ -213,9 +224,8 @@ impl Descriptor {
     /// anything that is not a layer.
     pub fn layer_compression(&self) -> Result<Compression> {
         match self.media_type.as_str() {
-            "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
-                Ok(Compression::None)
-            }
+            "application/vnd.oci.image.layer.v1.tar"
+            | "application/vnd.docker.image.rootfs.diff.tar" => Ok(Compression::None),
             "application/vnd.oci.image.layer.v1.tar+gzip"
             | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
             "application/vnd.oci.image.layer.v1.tar+zstd"
@@ -243,23 +253,43 @@ impl Manifest {
     /// # Errors
     /// [`Error::Protocol`] if it is malformed or ambiguous, [`Error::UnsupportedMediaType`] for schema 1 and
     /// for anything that is not a runnable image.
-    pub fn parse(what: &str, content_type: Option<&str>, bytes: &[u8]) -> Result<(MediaType, Self)> {
-        let document: Document = serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
-            what: what.to_owned(),
-            reason: "is no valid manifest".to_owned(),
-            source: Some(Malformed::boxed(&error)),
-        })?;
+    pub fn parse(
+        what: &str,
+        content_type: Option<&str>,
+        bytes: &[u8],
+    ) -> Result<(MediaType, Self)> {
+        let document: Document =
+            serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
+                what: what.to_owned(),
+                reason: "is no valid manifest".to_owned(),
+                source: Some(Malformed::boxed(&error)),
+            })?;
         let media_type = media_type(what, content_type, &document)?;
-        let Document { schema_version, media_type: _, manifests, config, layers, fs_layers: _ } = document;
+        let Document {
+            schema_version,
+            media_type: _,
+            manifests,
+            config,
+            layers,
+            fs_layers: _,
+        } = document;
         if schema_version != Some(2) {
             return Err(Error::protocol(what, "has no schemaVersion 2"));
         }
         let manifest = match (media_type.is_index(), manifests, config, layers) {
             (true, Some(manifests), None, None) => Self::Index(Index { manifests }),
-            (false, None, Some(config), Some(layers)) => Self::Image(ImageManifest { config, layers }),
-            (true, None, _, _) => return Err(Error::protocol(what, "is an index without manifests")),
-            (false, _, None, _) => return Err(Error::protocol(what, "is a manifest without config")),
-            (false, _, _, None) => return Err(Error::protocol(what, "is a manifest without layers")),
+            (false, None, Some(config), Some(layers)) => {
+                Self::Image(ImageManifest { config, layers })
+            }
+            (true, None, _, _) => {
+                return Err(Error::protocol(what, "is an index without manifests"));
+            }
+            (false, _, None, _) => {
+                return Err(Error::protocol(what, "is a manifest without config"));
+            }
+            (false, _, _, None) => {
+                return Err(Error::protocol(what, "is a manifest without layers"));
+            }
             (true, Some(_), _, _) | (false, Some(_), _, _) => {
                 return Err(Error::protocol(
                     what,
@@ -279,8 +309,8 @@ impl Manifest {
 impl ImageManifest {
     fn check(&self, what: &str) -> Result<()> {
         match self.config.media_type.as_str() {
-            "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json" => {
-            }
+            "application/vnd.oci.image.config.v1+json"
+            | "application/vnd.docker.container.image.v1+json" => {}
             // The first clients of schema 2 pushed this.
             "application/octet-stream" => {}
             other => {
@@ -291,7 +321,9 @@ impl ImageManifest {
                 });
             }
         }
-        self.layers.iter().try_for_each(|layer| layer.layer_compression().map(|_| ()))
+        self.layers
+            .iter()
+            .try_for_each(|layer| layer.layer_compression().map(|_| ()))
     }
 }
 
@@ -313,18 +345,26 @@ impl Index {
             .iter()
             .filter(|entry| MediaType::parse(&entry.media_type).is_some())
             .filter_map(|entry| Some((rank(entry)?, entry)));
-        ranked.min_by_key(|(rank, _)| *rank).map(|(_, entry)| entry).ok_or_else(|| {
-            Error::NoMatchingPlatform {
+        ranked
+            .min_by_key(|(rank, _)| *rank)
+            .map(|(_, entry)| entry)
+            .ok_or_else(|| Error::NoMatchingPlatform {
                 what: what.to_owned(),
                 wanted: platforms.to_string(),
                 available: self.offers(),
-            }
-        })
+            })
     }
 
     fn offers(&self) -> String {
-        let mut named = self.manifests.iter().filter_map(|entry| entry.platform.as_ref());
-        let offers: Vec<String> = named.by_ref().take(OFFERS_SHOWN).map(ToString::to_string).collect();
+        let mut named = self
+            .manifests
+            .iter()
+            .filter_map(|entry| entry.platform.as_ref());
+        let offers: Vec<String> = named
+            .by_ref()
+            .take(OFFERS_SHOWN)
+            .map(ToString::to_string)
+            .collect();
         match (offers.is_empty(), named.count()) {
             (true, _) => "nothing".to_owned(),
             (false, 0) => shown(&offers.join(", ")),
@@ -351,8 +391,24 @@ impl ImageConfig {
 
 impl From<ConfigDocument> for ImageConfig {
     fn from(document: ConfigDocument) -> Self {
-        let ConfigDocument { os, architecture, variant, config, rootfs, created } = document;
-        Self { platform: Platform { os, architecture, variant }, config, rootfs, created }
+        let ConfigDocument {
+            os,
+            architecture,
+            variant,
+            config,
+            rootfs,
+            created,
+        } = document;
+        Self {
+            platform: Platform {
+                os,
+                architecture,
+                variant,
+            },
+            config,
+            rootfs,
+            created,
+        }
     }
 }
 
@@ -380,7 +436,11 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
             match header {
                 Some(header) if header != parsed => Err(Error::protocol(
                     what,
-                    format!("says it is {:?} but was sent as {:?}", parsed.as_str(), header.as_str()),
+                    format!(
+                        "says it is {:?} but was sent as {:?}",
+                        parsed.as_str(),
+                        header.as_str()
+                    ),
                 )),
                 Some(_) | None => Ok(parsed),
             }

@@ -40,7 +40,11 @@ impl Platform {
     /// The same platform in the one spelling that is compared: lower case, Go's names, no redundant variant.
     #[must_use]
     pub fn normalized(&self) -> Self {
-        let variant = self.variant.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let variant = self
+            .variant
+            .as_deref()
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         let architecture = self.architecture.to_ascii_lowercase();
         let (architecture, variant) = match (architecture.as_str(), variant.as_str()) {
             ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64", ""),
@@ -94,10 +98,14 @@ impl Platforms {
             }
             "aarch64" => {
                 let mut list = vec![Platform::linux("arm64", None)];
-                list.extend(["v8", "v7", "v6", "v5"].map(|variant| Platform::linux("arm", Some(variant))));
+                list.extend(
+                    ["v8", "v7", "v6", "v5"].map(|variant| Platform::linux("arm", Some(variant))),
+                );
                 list
             }
-            "arm" => ["v7", "v6", "v5"].map(|variant| Platform::linux("arm", Some(variant))).into(),
+            "arm" => ["v7", "v6", "v5"]
+                .map(|variant| Platform::linux("arm", Some(variant)))
+                .into(),
             "x86" => vec![Platform::linux("386", None)],
             "powerpc64" if cfg!(target_endian = "little") => vec![Platform::linux("ppc64le", None)],
             "powerpc64" => vec![Platform::linux("ppc64", None)],
@@ -168,7 +176,12 @@ mod tests {
     #[test]
     fn spellings_of_one_platform_are_equal() {
         let check = |architecture, variant, expected: &str| {
-            assert_eq!(Platform::linux(architecture, variant).normalized().to_string(), expected);
+            assert_eq!(
+                Platform::linux(architecture, variant)
+                    .normalized()
+                    .to_string(),
+                expected
+            );
         };
         check("x86_64", None, "linux/amd64");
         check("amd64", Some("v1"), "linux/amd64");
@@ -182,12 +195,19 @@ mod tests {
     #[test]
     fn this_machine_runs_its_own_architecture_only() {
         let here = Platforms::of_this_machine();
-        let (own, other) = if cfg!(target_arch = "x86_64") { ("amd64", "arm64") } else { ("arm64", "amd64") };
+        let (own, other) = if cfg!(target_arch = "x86_64") {
+            ("amd64", "arm64")
+        } else {
+            ("arm64", "amd64")
+        };
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             assert!(here.rank(&Platform::linux(own, None)).is_some());
             assert_eq!(here.rank(&Platform::linux(other, None)), None);
         }
-        let windows = Platform { os: "windows".into(), ..Platform::linux(own, None) };
+        let windows = Platform {
+            os: "windows".into(),
+            ..Platform::linux(own, None)
+        };
         assert_eq!(here.rank(&windows), None);
     }
 }

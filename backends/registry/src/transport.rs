@@ -78,14 +78,26 @@ pub(crate) struct Reply {
 
 impl<'a> Call<'a> {
     pub(crate) fn get(url: Url, what: &'a str) -> Self {
-        Self { url, what, accept: None, authorization: None, range_from: 0, form: None, has_digest: false }
+        Self {
+            url,
+            what,
+            accept: None,
+            authorization: None,
+            range_from: 0,
+            form: None,
+            has_digest: false,
+        }
     }
 }
 
 // === impl Transport ===
 
 impl Transport {
-    pub(crate) fn new(connect_timeout: Duration, idle_timeout: Duration, http_redirects: bool) -> Self {
+    pub(crate) fn new(
+        connect_timeout: Duration,
+        idle_timeout: Duration,
+        http_redirects: bool,
+    ) -> Self {
         Self {
             clients: Mutex::default(),
             plain: Mutex::default(),
@@ -103,12 +115,17 @@ impl Transport {
     /// authorization go to the origin of the first URL only; its own headers only if that is `host` itself.
     pub(crate) async fn send(&self, host: &Host, call: Call<'_>) -> Result<Reply> {
         let own_headers = origin(&call.url) == origin(&host.base);
-        let may_downgrade = call.has_digest && (self.http_redirects || host.plain_http != PlainHttp::Never);
+        let may_downgrade =
+            call.has_digest && (self.http_redirects || host.plain_http != PlainHttp::Never);
         let mut url = call.url.clone();
         // The URL of the first response, whose scheme may differ from that of the request.
         let mut asked: Option<Url> = None;
         let mut at_origin = true;
-        let mut method = if call.form.is_some() { Method::POST } else { Method::GET };
+        let mut method = if call.form.is_some() {
+            Method::POST
+        } else {
+            Method::GET
+        };
         for _ in 0..=MAX_REDIRECTS {
             let at_host = at_origin && own_headers;
             if !at_host {
@@ -133,18 +150,30 @@ impl Transport {
                 request = request.header(RANGE, format!("bytes={}-", call.range_from));
             }
             if let (&Method::POST, Some(form)) = (&method, &call.form) {
-                request =
-                    request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.clone());
+                request = request
+                    .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .body(form.clone());
             }
-            let plain_http = if at_host { host.plain_http } else { PlainHttp::Never };
+            let plain_http = if at_host {
+                host.plain_http
+            } else {
+                PlainHttp::Never
+            };
             let response = self.send_once(request, &url, plain_http, call.what).await?;
             url = response.url().clone();
             let asked = asked.get_or_insert_with(|| url.clone());
             let name = shown(url.authority());
             let status = response.status();
-            let location = response.headers().get(LOCATION).filter(|_| status.is_redirection());
+            let location = response
+                .headers()
+                .get(LOCATION)
+                .filter(|_| status.is_redirection());
             let Some(location) = location else {
-                return Ok(Reply { response, host: name, redirected_away: !at_origin });
+                return Ok(Reply {
+                    response,
+                    host: name,
+                    redirected_away: !at_origin,
+                });
             };
             let next = redirect_target(&url, location, call.what, &name, may_downgrade)?;
             // Only these two redirects keep the method (RFC 9110, 15.4).
@@ -165,7 +194,10 @@ impl Transport {
         }
         Err(Error::protocol(
             call.what,
-            format!("{} redirects more than {MAX_REDIRECTS} times", shown(call.url.authority())),
+            format!(
+                "{} redirects more than {MAX_REDIRECTS} times",
+                shown(call.url.authority())
+            ),
         ))
     }
 
@@ -184,19 +216,27 @@ impl Transport {
         };
         let (client, request) = request.build_split();
         let request = request.map_err(|error| unavailable(error.without_url().into()))?;
-        let attempt =
-            async |request: reqwest::Request| match timeout(self.idle_timeout, client.execute(request)).await
-            {
-                Ok(Ok(response)) => Ok(response),
-                Ok(Err(error)) => Err(Failure::Request(error.without_url())),
-                Err(_) => Err(Failure::Idle),
-            };
+        let attempt = async |request: reqwest::Request| match timeout(
+            self.idle_timeout,
+            client.execute(request),
+        )
+        .await
+        {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(Failure::Request(error.without_url())),
+            Err(_) => Err(Failure::Idle),
+        };
         let wrap = |failure: Failure| match failure {
             Failure::Request(error) => match guard::refusal(&error) {
                 Some(refusal) => refused(what, refusal),
                 None => unavailable(error.into()),
             },
-            Failure::Idle => unavailable(Idle { waited: self.idle_timeout }.into()),
+            Failure::Idle => unavailable(
+                Idle {
+                    waited: self.idle_timeout,
+                }
+                .into(),
+            ),
         };
         let mut fallback = (plain_http != PlainHttp::Never && url.scheme() == "https")
             .then(|| plain_copy(&request))
@@ -213,7 +253,9 @@ impl Transport {
             (Err(failure), _) => return Err(wrap(failure)),
         };
         self.remember_plain(key, false);
-        let Some(second) = fallback else { return Err(wrap(failure)) };
+        let Some(second) = fallback else {
+            return Err(wrap(failure));
+        };
         match attempt(second).await {
             Ok(response) => {
                 self.remember_plain(key, !known_plain);
@@ -253,8 +295,10 @@ impl Transport {
         }
         let for_build = key.clone();
         // Reading the system's trust store takes tens of milliseconds.
-        let built =
-            blocking("the construction of a client", move || Ok::<_, WorkLost>(build(&for_build))).await;
+        let built = blocking("the construction of a client", move || {
+            Ok::<_, WorkLost>(build(&for_build))
+        })
+        .await;
         let client = built.map_err(|lost| Error::Unavailable {
             what: "connection pool".to_owned(),
             host: host.authority(),
@@ -278,7 +322,9 @@ impl Failure {
     /// Returns whether the request may be repeated without TLS after this failure.
     fn may_be_plain(&self, plain_http: PlainHttp) -> bool {
         match (self, plain_http) {
-            (Self::Request(error), PlainHttp::IfTlsFails) => error.is_connect() || is_plain_answer(error),
+            (Self::Request(error), PlainHttp::IfTlsFails) => {
+                error.is_connect() || is_plain_answer(error)
+            }
             (Self::Request(error), PlainHttp::IfServerIsPlain) => is_plain_answer(error),
             (Self::Request(_), PlainHttp::Never) | (Self::Idle, _) => false,
         }
@@ -324,11 +370,16 @@ fn refused(what: &str, refusal: &guard::LinkLocal) -> Error {
 /// The TLS settings for a URL that `host` names. For another host the certificate is verified, with the same
 /// authorities, and the client certificate is not used.
 fn tls_elsewhere(host: &Host, url: &Url) -> Tls {
-    let same_machine = url.host_str() == host.base.host_str() || (is_loopback(url) && host.is_loopback());
+    let same_machine =
+        url.host_str() == host.base.host_str() || (is_loopback(url) && host.is_loopback());
     if same_machine {
         return host.tls.clone();
     }
-    Tls { authorities: host.tls.authorities.clone(), client: None, skip_verify: None }
+    Tls {
+        authorities: host.tls.authorities.clone(),
+        client: None,
+        skip_verify: None,
+    }
 }
 
 fn redirect_target(
@@ -342,7 +393,8 @@ fn redirect_target(
     if location.len() > MAX_URL {
         return Err(wrong("to a URL of more than 16 KiB"));
     }
-    let location = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong("to no valid URL"))?;
+    let location =
+        std::str::from_utf8(location.as_bytes()).map_err(|_| wrong("to no valid URL"))?;
     let mut next = from.join(location).map_err(|_| wrong("to no valid URL"))?;
     if !matches!(next.scheme(), "http" | "https") || next.host_str().is_none() {
         return Err(wrong("to something other than http"));
@@ -370,12 +422,24 @@ mod tests {
     fn redirects_to_other_schemes_and_downgrades_are_rejected() {
         let from = Url::parse("https://a.example/v2/x").unwrap();
         let target = |location: &'static str, may_downgrade| {
-            redirect_target(&from, &HeaderValue::from_static(location), "it", "a.example", may_downgrade)
-                .map(|url| url.to_string())
+            redirect_target(
+                &from,
+                &HeaderValue::from_static(location),
+                "it",
+                "a.example",
+                may_downgrade,
+            )
+            .map(|url| url.to_string())
         };
         assert_eq!(target("/y?z=1", false).unwrap(), "https://a.example/y?z=1");
-        assert_eq!(target("https://u:p@b.example/y", false).unwrap(), "https://b.example/y");
-        assert_eq!(target("http://b.example/y", true).unwrap(), "http://b.example/y");
+        assert_eq!(
+            target("https://u:p@b.example/y", false).unwrap(),
+            "https://b.example/y"
+        );
+        assert_eq!(
+            target("http://b.example/y", true).unwrap(),
+            "http://b.example/y"
+        );
         assert!(target("http://b.example/y", false).is_err());
         assert!(target("file:///etc/passwd", true).is_err());
         assert!(target("https://[", true).is_err());
@@ -385,18 +449,38 @@ mod tests {
 
     #[test]
     fn skip_verify_and_client_certificates_apply_only_to_their_host() {
-        let pem = Pem { file: "ca".into(), content: b"ca".to_vec() };
+        let pem = Pem {
+            file: "ca".into(),
+            content: b"ca".to_vec(),
+        };
         let tls = Tls {
             authorities: vec![pem.clone()],
-            client: Some(ClientPair { certificate: pem.clone(), key: None }),
+            client: Some(ClientPair {
+                certificate: pem.clone(),
+                key: None,
+            }),
             skip_verify: Some(true),
         };
         let reference = "reg.example/app:v1".parse().unwrap();
-        let host = Host { tls: tls.clone(), ..Host::registry(&reference).unwrap() };
+        let host = Host {
+            tls: tls.clone(),
+            ..Host::registry(&reference).unwrap()
+        };
         let elsewhere = |url: &str| tls_elsewhere(&host, &Url::parse(url).unwrap());
         assert_eq!(elsewhere("https://reg.example:8443/token"), tls);
-        for other in ["https://auth.example/token", "https://cdn.reg.example/blob", "https://127.0.0.1/"] {
-            assert_eq!(elsewhere(other), Tls { authorities: vec![pem.clone()], ..Tls::default() }, "{other}");
+        for other in [
+            "https://auth.example/token",
+            "https://cdn.reg.example/blob",
+            "https://127.0.0.1/",
+        ] {
+            assert_eq!(
+                elsewhere(other),
+                Tls {
+                    authorities: vec![pem.clone()],
+                    ..Tls::default()
+                },
+                "{other}"
+            );
         }
         let reference = "127.0.0.1:5000/app:v1".parse().unwrap();
         let host = Host::registry(&reference).unwrap();

@@ -8,8 +8,8 @@ use switchyard_core::{Error, Result};
 
 use crate::input::Input;
 use crate::{
-    capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, network, oci, resources,
-    seccomp, text, throttles,
+    capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, network, oci,
+    resources, seccomp, text, throttles,
 };
 
 /// Paths of `/proc` and `/sys` that reveal information about the host; frontends whose protocol does not name
@@ -30,8 +30,13 @@ pub const DEFAULT_MASKED_PATHS: [&str; 12] = [
 ];
 
 /// Paths of `/proc` that control the host; frontends whose protocol does not name read-only paths use these.
-pub const DEFAULT_READONLY_PATHS: [&str; 5] =
-    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub const DEFAULT_READONLY_PATHS: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// The result of building a spec.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -70,7 +75,10 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     let task = input.task;
     let security = &task.security;
     if security.privileged && !input.sandbox.privileged {
-        return Err(Error::invalid("security.privileged", "no privileged task is allowed in this sandbox"));
+        return Err(Error::invalid(
+            "security.privileged",
+            "no privileged task is allowed in this sandbox",
+        ));
     }
     let selinux = labels::selinux(security, input.sandbox.selinux.as_ref(), input.host)?;
     let (process_label, mount_label) = selinux.map(|labels| (labels.process, labels.mount)).unzip();
@@ -94,17 +102,34 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         uid_mappings,
         gid_mappings,
         devices: devices.nodes,
-        seccomp: seccomp::of_task(security, input.host, &process.capabilities, input.found, &mut warnings)?,
+        seccomp: seccomp::of_task(
+            security,
+            input.host,
+            &process.capabilities,
+            input.found,
+            &mut warnings,
+        )?,
         rootfs_propagation: made.rootfs_propagation,
-        masked_paths: hidden("security.masked_paths", &security.masked_paths, security.privileged)?,
-        readonly_paths: hidden("security.readonly_paths", &security.readonly_paths, security.privileged)?,
+        masked_paths: hidden(
+            "security.masked_paths",
+            &security.masked_paths,
+            security.privileged,
+        )?,
+        readonly_paths: hidden(
+            "security.readonly_paths",
+            &security.readonly_paths,
+            security.privileged,
+        )?,
         mount_label,
         intel_rdt: None,
     };
     let mut spec = oci::Spec {
         oci_version: oci::VERSION,
         process,
-        root: oci::Root { path: "rootfs".to_owned(), readonly: security.readonly_rootfs },
+        root: oci::Root {
+            path: "rootfs".to_owned(),
+            readonly: security.readonly_rootfs,
+        },
         mounts: made.mounts,
         annotations: task.annotations.clone(),
         hooks: oci::Hooks::new(),
@@ -114,36 +139,68 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     if !task.cdi_devices.is_empty() {
         apply_cdi(&mut spec, input)?;
     }
-    Ok(Built { spec: oci::to_value(&spec)?, limits, warnings })
+    Ok(Built {
+        spec: oci::to_value(&spec)?,
+        limits,
+        warnings,
+    })
 }
 
 /// Refuses sources of mounts that are to be relabelled.
 fn check_labels(relabel: &[PathBuf]) -> Result<()> {
-    let Some(path) = relabel.first() else { return Ok(()) };
+    let Some(path) = relabel.first() else {
+        return Ok(());
+    };
     let why = format!("{} must have its label on the host already", path.display());
-    Err(Error::unimplemented(format!("mounts.selinux_relabel: is not supported: {why}")))
+    Err(Error::unimplemented(format!(
+        "mounts.selinux_relabel: is not supported: {why}"
+    )))
 }
 
 /// Adds what the CDI specs of the task's devices ask for.
 fn apply_cdi(spec: &mut oci::Spec, input: &Input<'_>) -> Result<()> {
     let resolved = input.found.cdi_edits();
-    let edits = resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
-    let oci::Spec { process, mounts, linux, hooks, .. } = spec;
-    cdi::apply(edits, cdi::Target { process, mounts, linux, hooks }, input.found)
+    let edits =
+        resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
+    let oci::Spec {
+        process,
+        mounts,
+        linux,
+        hooks,
+        ..
+    } = spec;
+    cdi::apply(
+        edits,
+        cdi::Target {
+            process,
+            mounts,
+            linux,
+            hooks,
+        },
+        input.found,
+    )
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own error for that is hard to
 /// understand.
 fn check_user(input: &Input<'_>) -> Result<()> {
-    let Some(users) = &input.sandbox.users else { return Ok(()) };
+    let Some(users) = &input.sandbox.users else {
+        return Ok(());
+    };
     let absent = |what: &str, id: u32| {
-        Error::invalid("user", format!("the user namespace of the sandbox has no {what} {id}"))
+        Error::invalid(
+            "user",
+            format!("the user namespace of the sandbox has no {what} {id}"),
+        )
     };
     if users.map.uids.host(input.user.uid).is_none() {
         return Err(absent("user", input.user.uid));
     }
     let groups = std::iter::once(&input.user.gid).chain(&input.user.additional_gids);
-    match groups.copied().find(|gid| users.map.gids.host(*gid).is_none()) {
+    match groups
+        .copied()
+        .find(|gid| users.map.gids.host(*gid).is_none())
+    {
         Some(gid) => Err(absent("group", gid)),
         None => Ok(()),
     }
@@ -183,5 +240,8 @@ fn hidden(field: &str, paths: &[PathBuf], privileged: bool) -> Result<Vec<String
     if privileged {
         return Ok(Vec::new());
     }
-    paths.iter().map(|path| text::absolute(field, path)).collect()
+    paths
+        .iter()
+        .map(|path| text::absolute(field, path))
+        .collect()
 }

@@ -58,9 +58,16 @@ pub fn sets(
     if !unknown.is_empty() {
         let count = unknown.len();
         let names = first_names(unknown.iter().copied());
-        warnings.push(format!("unknown capabilities are left out ({count}): {names}"));
+        warnings.push(format!(
+            "unknown capabilities are left out ({count}): {names}"
+        ));
     }
-    let every = || NAMES.iter().copied().filter(|name| available.contains(name));
+    let every = || {
+        NAMES
+            .iter()
+            .copied()
+            .filter(|name| available.contains(name))
+    };
 
     if privileged {
         let names: Vec<String> = every().map(full).collect();
@@ -71,25 +78,39 @@ pub fn sets(
             ..Default::default()
         };
     }
-    let mut set: BTreeSet<&str> = if drop_all { BTreeSet::new() } else { DEFAULT.into_iter().collect() };
+    let mut set: BTreeSet<&str> = if drop_all {
+        BTreeSet::new()
+    } else {
+        DEFAULT.into_iter().collect()
+    };
     if add_all {
         set.extend(every());
     }
-    let mut raised: BTreeSet<&str> = if ambient_all { every().collect() } else { BTreeSet::new() };
+    let mut raised: BTreeSet<&str> = if ambient_all {
+        every().collect()
+    } else {
+        BTreeSet::new()
+    };
     raised.extend(&ambient);
     set.extend(&add);
     set.extend(&raised);
     set.retain(|name| !dropped.contains(name));
     for name in set.iter().filter(|name| !available.contains(*name)) {
-        warnings
-            .push(format!("capability CAP_{name} is left out: this node's bounding set does not have it"));
+        warnings.push(format!(
+            "capability CAP_{name} is left out: this node's bounding set does not have it"
+        ));
     }
     set.retain(|name| available.contains(name));
     raised.retain(|name| set.contains(name));
 
     // Sorted by number, so that the result does not depend on the order of the request.
     let list = |set: &BTreeSet<&str>| {
-        NAMES.iter().copied().filter(|name| set.contains(name)).map(full).collect::<Vec<_>>()
+        NAMES
+            .iter()
+            .copied()
+            .filter(|name| set.contains(name))
+            .map(full)
+            .collect::<Vec<_>>()
     };
     oci::Capabilities {
         bounding: list(&set),
@@ -103,7 +124,10 @@ pub fn sets(
 
 /// Returns whether `ALL` is among these names, and the capabilities that they name. Adds names that are no
 /// capability to `unknown`.
-fn asked<'a>(names: &'a [String], unknown: &mut BTreeSet<&'a str>) -> (bool, BTreeSet<&'static str>) {
+fn asked<'a>(
+    names: &'a [String],
+    unknown: &mut BTreeSet<&'a str>,
+) -> (bool, BTreeSet<&'static str>) {
     let mut all = false;
     let mut known = BTreeSet::new();
     for name in names {
@@ -128,7 +152,10 @@ fn parse(name: &str) -> Parsed {
     if wanted == "ALL" {
         return Parsed::All;
     }
-    NAMES.into_iter().find(|known| *known == wanted).map_or(Parsed::Unknown, Parsed::One)
+    NAMES
+        .into_iter()
+        .find(|known| *known == wanted)
+        .map_or(Parsed::Unknown, Parsed::One)
 }
 
 fn bare(name: &str) -> &str {
@@ -145,7 +172,11 @@ mod tests {
 
     fn changes(add: &[&str], drop: &[&str], ambient: &[&str]) -> CapabilityChanges {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        CapabilityChanges { add: own(add), drop: own(drop), add_ambient: own(ambient) }
+        CapabilityChanges {
+            add: own(add),
+            drop: own(drop),
+            add_ambient: own(ambient),
+        }
     }
 
     #[track_caller]
@@ -171,13 +202,19 @@ mod tests {
     #[test]
     fn default_capability_set_is_not_inheritable() {
         let (sets, warnings) = check(&changes(&[], &[], &[]), ALL, &DEFAULT);
-        assert_eq!((sets.inheritable.len(), sets.ambient.len(), warnings.len()), (0, 0, 0));
+        assert_eq!(
+            (sets.inheritable.len(), sets.ambient.len(), warnings.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]
     fn add_all_precedes_names_and_drops_win() {
         check(&changes(&["NET_ADMIN"], &["all"], &[]), ALL, &["NET_ADMIN"]);
-        let most: Vec<&str> = NAMES.into_iter().filter(|name| *name != "SYS_ADMIN").collect();
+        let most: Vec<&str> = NAMES
+            .into_iter()
+            .filter(|name| *name != "SYS_ADMIN")
+            .collect();
         check(&changes(&["ALL"], &["CAP_SYS_ADMIN"], &[]), ALL, &most);
         check(&changes(&["cap_chown"], &["ALL", "CHOWN"], &[]), ALL, &[]);
         check(&changes(&["ALL"], &["ALL"], &[]), ALL, &NAMES);
@@ -185,32 +222,58 @@ mod tests {
 
     #[test]
     fn unknown_or_unavailable_capabilities_are_dropped_with_a_warning() {
-        let (_, warnings) = check(&changes(&["FLY", "SYS_TIME"], &["ALL"], &[]), ALL & !(1 << 25), &[]);
+        let (_, warnings) = check(
+            &changes(&["FLY", "SYS_TIME"], &["ALL"], &[]),
+            ALL & !(1 << 25),
+            &[],
+        );
         assert_eq!(warnings.len(), 2);
-        assert_eq!(warnings[0], "unknown capabilities are left out (1): \"FLY\"");
+        assert_eq!(
+            warnings[0],
+            "unknown capabilities are left out (1): \"FLY\""
+        );
         assert!(warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
     }
 
     #[test]
     fn many_unknown_capabilities_are_one_short_warning() {
-        let many: Vec<String> = (0..1000).map(|number| format!("{number:03}{}", "X".repeat(1000))).collect();
+        let many: Vec<String> = (0..1000)
+            .map(|number| format!("{number:03}{}", "X".repeat(1000)))
+            .collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (_, warnings) = check(&changes(&many, &many, &["ALSO_NONE"]), ALL, &DEFAULT);
-        let [warning] = &warnings[..] else { panic!("{} warnings", warnings.len()) };
-        assert!(warning.starts_with("unknown capabilities are left out (1001): \"000X"), "{warning}");
-        assert!(warning.len() < 400 && warning.ends_with(" and 998 more"), "{warning}");
+        let [warning] = &warnings[..] else {
+            panic!("{} warnings", warnings.len())
+        };
+        assert!(
+            warning.starts_with("unknown capabilities are left out (1001): \"000X"),
+            "{warning}"
+        );
+        assert!(
+            warning.len() < 400 && warning.ends_with(" and 998 more"),
+            "{warning}"
+        );
     }
 
     #[test]
     fn ambient_capabilities_are_inheritable_too() {
-        let (sets, _) = check(&changes(&[], &["ALL"], &["NET_BIND_SERVICE"]), ALL, &["NET_BIND_SERVICE"]);
+        let (sets, _) = check(
+            &changes(&[], &["ALL"], &["NET_BIND_SERVICE"]),
+            ALL,
+            &["NET_BIND_SERVICE"],
+        );
         assert_eq!(sets.ambient, ["CAP_NET_BIND_SERVICE"]);
         assert_eq!(sets.inheritable, sets.ambient);
     }
 
     #[test]
     fn privileged_task_gets_exactly_the_nodes_capabilities() {
-        let sets = sets(&changes(&[], &["CHOWN"], &[]), true, &from_mask(0b11), &mut Vec::new());
+        let sets = sets(
+            &changes(&[], &["CHOWN"], &[]),
+            true,
+            &from_mask(0b11),
+            &mut Vec::new(),
+        );
         assert_eq!(sets.bounding, ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]);
     }
 }

@@ -75,9 +75,14 @@ struct Place {
 /// two files of one directory; the text names the files that could not be read. `Unimplemented` for a device
 /// with network devices.
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
-    let wanted: Vec<DeviceName<'_>> =
-        names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
-    let mut needed = Needed { files: Vec::new(), places: wanted.iter().map(|_| None).collect() };
+    let wanted: Vec<DeviceName<'_>> = names
+        .iter()
+        .map(|name| DeviceName::parse(name))
+        .collect::<Result<_>>()?;
+    let mut needed = Needed {
+        files: Vec::new(),
+        places: wanted.iter().map(|_| None).collect(),
+    };
     let mut bad = Vec::new();
     for dir in dirs.iter().rev() {
         let kinds = needed.missing_kinds(&wanted);
@@ -85,16 +90,29 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
             break;
         }
         let first = needed.files.len();
-        bad.extend(visit(dir, fs, Some(&kinds), |path, file| needed.take(&wanted, first, path, file)));
+        bad.extend(visit(dir, fs, Some(&kinds), |path, file| {
+            needed.take(&wanted, first, path, file)
+        }));
     }
     let Needed { files, places } = needed;
     let mut seen = HashSet::new();
     let mut edits = Edits::default();
     for (name, place) in names.iter().zip(places) {
-        let Some(Place { file, edits: own, other }) = place else { return Err(missing(name, dirs, &bad)) };
+        let Some(Place {
+            file,
+            edits: own,
+            other,
+        }) = place
+        else {
+            return Err(missing(name, dirs, &bad));
+        };
         let (path, common) = &files[file];
         if let Some(other) = other {
-            let why = format!("{name} is in both {} and {}", path.display(), other.display());
+            let why = format!(
+                "{name} is in both {} and {}",
+                path.display(),
+                other.display()
+            );
             return Err(Error::invalid("cdi_devices", why));
         }
         if seen.insert(file) {
@@ -122,14 +140,21 @@ fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
 
 /// The error for a device that is in no file. `bad` are the files that could not be read, with the reasons.
 fn missing(name: &str, dirs: &[PathBuf], bad: &[String]) -> Error {
-    let places = dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ");
+    let places = dirs
+        .iter()
+        .map(|dir| dir.display().to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
     let shown = bad[..bad.len().min(BAD_SHOWN)].join("; ");
     let bad = match bad.len().saturating_sub(BAD_SHOWN) {
         0 if shown.is_empty() => String::new(),
         0 => format!("; not understood: {shown}"),
         more => format!("; not understood: {shown}; and {more} more"),
     };
-    Error::invalid("cdi_devices", format!("{name} is in no file of {places}{bad}"))
+    Error::invalid(
+        "cdi_devices",
+        format!("{name} is in no file of {places}{bad}"),
+    )
 }
 
 // === impl Needed ===
@@ -137,24 +162,39 @@ fn missing(name: &str, dirs: &[PathBuf], bad: &[String]) -> Error {
 impl Needed {
     /// The kinds of the devices that were not found yet.
     fn missing_kinds<'w>(&self, wanted: &[DeviceName<'w>]) -> Vec<&'w str> {
-        let missing = wanted.iter().zip(&self.places).filter(|(_, place)| place.is_none());
+        let missing = wanted
+            .iter()
+            .zip(&self.places)
+            .filter(|(_, place)| place.is_none());
         missing.map(|(name, _)| name.kind).collect()
     }
 
     /// Takes what is needed of a file. The files of its directory begin at the index `first`: a device that an earlier
     /// one has takes precedence.
     fn take(&mut self, wanted: &[DeviceName<'_>], first: usize, path: PathBuf, file: SpecFile) {
-        let SpecFile { kind, devices, edits } = file;
+        let SpecFile {
+            kind,
+            devices,
+            edits,
+        } = file;
         let number = self.files.len();
         let mut is_needed = false;
         for (name, place) in wanted.iter().zip(&mut self.places) {
-            let Some(own) = devices.get(name.device).filter(|_| name.kind == kind) else { continue };
+            let Some(own) = devices.get(name.device).filter(|_| name.kind == kind) else {
+                continue;
+            };
             match place {
                 None => {
                     is_needed = true;
-                    *place = Some(Place { file: number, edits: own.clone(), other: None });
+                    *place = Some(Place {
+                        file: number,
+                        edits: own.clone(),
+                        other: None,
+                    });
                 }
-                Some(place) if place.file >= first => drop(place.other.get_or_insert_with(|| path.clone())),
+                Some(place) if place.file >= first => {
+                    drop(place.other.get_or_insert_with(|| path.clone()))
+                }
                 Some(_) => {}
             }
         }
@@ -184,7 +224,9 @@ fn visit(
     let mut bad = Vec::new();
     let mut unread = read_files(dir, fs, |path, yaml, read| {
         let parsed = match read {
-            Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => return,
+            Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => {
+                return;
+            }
             Ok(bytes) => SpecFile::parse(&bytes, yaml),
             Err(fault) => Err(fault.to_string()),
         };
@@ -209,7 +251,9 @@ fn read_files(
         Err(fault) => return vec![because(dir, &fault.to_string())],
     };
     paths.sort();
-    let files = paths.into_iter().filter_map(|path| is_yaml(&path).map(|yaml| (path, yaml)));
+    let files = paths
+        .into_iter()
+        .filter_map(|path| is_yaml(&path).map(|yaml| (path, yaml)));
     let mut left = MAX_DIR_BYTES;
     for (number, (path, yaml)) in files.enumerate() {
         if number == MAX_FILES {
@@ -217,13 +261,22 @@ fn read_files(
         }
         let limit = MAX_FILE_BYTES.min(left);
         let read = fs.read(&path, limit);
-        let is_long = read.as_ref().is_err_and(|fault| fault.kind() == io::ErrorKind::FileTooLarge);
+        let is_long = read
+            .as_ref()
+            .is_err_and(|fault| fault.kind() == io::ErrorKind::FileTooLarge);
         if is_long && limit < MAX_FILE_BYTES {
-            return vec![unread(&path, &format!("{MAX_DIR_BYTES} bytes in all its CDI files"))];
+            return vec![unread(
+                &path,
+                &format!("{MAX_DIR_BYTES} bytes in all its CDI files"),
+            )];
         }
         let length = |bytes: &Vec<u8>| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         // What was read of a file that is too long counts too.
-        left = left.saturating_sub(if is_long { limit } else { read.as_ref().map_or(0, length) });
+        left = left.saturating_sub(if is_long {
+            limit
+        } else {
+            read.as_ref().map_or(0, length)
+        });
         each(path, yaml, read);
     }
     Vec::new()
@@ -240,24 +293,34 @@ fn is_yaml(path: &Path) -> Option<bool> {
 
 /// That a file and those after it are not read, because its directory may have only so much.
 fn unread(path: &Path, most: &str) -> String {
-    because(path, &format!("it and the files after it are not read: the directory may have at most {most}"))
+    because(
+        path,
+        &format!("it and the files after it are not read: the directory may have at most {most}"),
+    )
 }
 
 /// The text about a file that is not used.
 fn because(path: &Path, why: &str) -> String {
-    format!("{}: {}", path.display(), &why[..why.floor_char_boundary(MAX_REASON)])
+    format!(
+        "{}: {}",
+        path.display(),
+        &why[..why.floor_char_boundary(MAX_REASON)]
+    )
 }
 
 // === impl DeviceName ===
 
 impl<'a> DeviceName<'a> {
     fn parse(name: &'a str) -> Result<Self> {
-        let parsed = name.split_once('=').filter(|(kind, device)| is_kind(kind) && is_device(device));
+        let parsed = name
+            .split_once('=')
+            .filter(|(kind, device)| is_kind(kind) && is_device(device));
         match parsed {
             Some((kind, device)) => Ok(Self { kind, device }),
-            None => {
-                Err(Error::invalid("cdi_devices", format!("{name:?} is not of the form vendor/class=device")))
-            }
+            None => Err(Error::invalid(
+                "cdi_devices",
+                format!("{name:?} is not of the form vendor/class=device"),
+            )),
         }
     }
 }
@@ -267,14 +330,18 @@ impl<'a> DeviceName<'a> {
 fn is_word(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+        && word
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 /// Returns whether this is a valid name of a device within its kind.
 fn is_device(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':'))
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':'))
 }
 
 #[cfg(test)]

@@ -42,16 +42,26 @@ pub fn cgroups_path(
             if path == "/" {
                 return Err(Error::invalid("cgroup", "it is the root cgroup"));
             }
-            return Ok(CgroupLocation { path, systemd: false });
+            return Ok(CgroupLocation {
+                path,
+                systemd: false,
+            });
         }
         CgroupPlacement::Parent(parent) => parent,
     };
     match driver {
         CgroupDriver::Fs => {
-            let parent = if parent.as_os_str().is_empty() { Path::new(prefix) } else { parent };
+            let parent = if parent.as_os_str().is_empty() {
+                Path::new(prefix)
+            } else {
+                parent
+            };
             // A runtime takes a relative path as one below its own cgroup, whose path is not known here.
             let parent = text::absolute("cgroup_parent", &Path::new("/").join(parent))?;
-            Ok(CgroupLocation { path: format!("{}/{id}", parent.trim_end_matches('/')), systemd: false })
+            Ok(CgroupLocation {
+                path: format!("{}/{id}", parent.trim_end_matches('/')),
+                systemd: false,
+            })
         }
         CgroupDriver::Systemd => {
             let slice = if parent.as_os_str().is_empty() {
@@ -68,7 +78,10 @@ pub fn cgroups_path(
                     ),
                 ));
             }
-            Ok(CgroupLocation { path: format!("{slice}:{prefix}:{id}"), systemd: true })
+            Ok(CgroupLocation {
+                path: format!("{slice}:{prefix}:{id}"),
+                systemd: true,
+            })
         }
     }
 }
@@ -91,19 +104,38 @@ mod tests {
     }
 
     fn leaf(path: &str) -> CgroupPlacement {
-        CgroupPlacement::Leaf { path: PathBuf::from(path), cpuset: None }
+        CgroupPlacement::Leaf {
+            path: PathBuf::from(path),
+            cpuset: None,
+        }
     }
 
     #[track_caller]
     fn check(placement: &CgroupPlacement, driver: CgroupDriver, path: &str, systemd: bool) {
         let made = cgroups_path(placement, "abc", driver, "switchyard").unwrap();
-        assert_eq!(made, CgroupLocation { path: path.to_owned(), systemd });
+        assert_eq!(
+            made,
+            CgroupLocation {
+                path: path.to_owned(),
+                systemd
+            }
+        );
     }
 
     #[test]
     fn cgroupfs_path_is_parent_and_id() {
-        check(&parent("/kubepods/burstable/pod1"), CgroupDriver::Fs, "/kubepods/burstable/pod1/abc", false);
-        check(&parent("kubepods/"), CgroupDriver::Fs, "/kubepods/abc", false);
+        check(
+            &parent("/kubepods/burstable/pod1"),
+            CgroupDriver::Fs,
+            "/kubepods/burstable/pod1/abc",
+            false,
+        );
+        check(
+            &parent("kubepods/"),
+            CgroupDriver::Fs,
+            "/kubepods/abc",
+            false,
+        );
         check(&parent("/a.slice"), CgroupDriver::Fs, "/a.slice/abc", false);
         check(&parent("/"), CgroupDriver::Fs, "/abc", false);
         check(&parent(""), CgroupDriver::Fs, "/switchyard/abc", false);
@@ -112,9 +144,24 @@ mod tests {
     #[test]
     fn systemd_slice_is_the_last_parent_component() {
         let path = "/kubepods.slice/kubepods-pod1.slice";
-        check(&parent(path), CgroupDriver::Systemd, "kubepods-pod1.slice:switchyard:abc", true);
-        check(&parent(""), CgroupDriver::Systemd, "switchyard.slice:switchyard:abc", true);
-        check(&parent("test.slice"), CgroupDriver::Systemd, "test.slice:switchyard:abc", true);
+        check(
+            &parent(path),
+            CgroupDriver::Systemd,
+            "kubepods-pod1.slice:switchyard:abc",
+            true,
+        );
+        check(
+            &parent(""),
+            CgroupDriver::Systemd,
+            "switchyard.slice:switchyard:abc",
+            true,
+        );
+        check(
+            &parent("test.slice"),
+            CgroupDriver::Systemd,
+            "test.slice:switchyard:abc",
+            true,
+        );
     }
 
     #[test]

@@ -36,7 +36,13 @@ const DEFAULT_RULES: [(i64, Option<i64>); 9] = [
 /// The rules of a task that has only the default devices.
 #[must_use]
 pub fn default_rules() -> Vec<DeviceRule> {
-    let all = DeviceRule { allow: false, kind: None, major: None, minor: None, access: "rwm".to_owned() };
+    let all = DeviceRule {
+        allow: false,
+        kind: None,
+        major: None,
+        minor: None,
+        access: "rwm".to_owned(),
+    };
     let default = DEFAULT_RULES.iter().map(|(major, minor)| DeviceRule {
         allow: true,
         kind: Some("c".to_owned()),
@@ -66,38 +72,61 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
                 nodes.insert(path.to_owned(), node(path.to_owned(), &info));
             }
         }
-        rules =
-            vec![DeviceRule { allow: true, kind: None, major: None, minor: None, access: "rwm".to_owned() }];
+        rules = vec![DeviceRule {
+            allow: true,
+            kind: None,
+            major: None,
+            minor: None,
+            access: "rwm".to_owned(),
+        }];
     }
     for asked in &task.devices {
         add(&mut nodes, &mut rules, asked, fs)?;
     }
-    Ok(Devices { nodes: nodes.into_values().collect(), rules })
+    Ok(Devices {
+        nodes: nodes.into_values().collect(),
+        rules,
+    })
 }
 
 /// The nodes by their paths: a later one replaces an earlier one in its place.
 type Nodes = IndexMap<String, LinuxDevice>;
 
-fn add(nodes: &mut Nodes, rules: &mut Vec<DeviceRule>, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()> {
-    let DeviceNode { host_path, container_path, permissions } = asked;
+fn add(
+    nodes: &mut Nodes,
+    rules: &mut Vec<DeviceRule>,
+    asked: &DeviceNode,
+    fs: &dyn HostFs,
+) -> Result<()> {
+    let DeviceNode {
+        host_path,
+        container_path,
+        permissions,
+    } = asked;
     let access = checked_permissions(permissions)?;
     let host = text::absolute("devices", host_path)?;
     let inside = text::absolute("devices", container_path)?;
-    let found = fs
-        .node(Path::new(&host))
-        .map_err(|error| Error::invalid("devices", format!("{host} cannot be used")).with_source(error))?;
+    let found = fs.node(Path::new(&host)).map_err(|error| {
+        Error::invalid("devices", format!("{host} cannot be used")).with_source(error)
+    })?;
     let found = match found {
         HostNode::Device(info) => vec![(inside, info)],
         HostNode::Directory(members) => {
             let mut list = Vec::with_capacity(members.len());
             for (path, info) in members {
                 let below = path.strip_prefix(&host).unwrap_or(&path);
-                list.push((text::absolute("devices", &Path::new(&inside).join(below))?, info));
+                list.push((
+                    text::absolute("devices", &Path::new(&inside).join(below))?,
+                    info,
+                ));
             }
             list
         }
         HostNode::Other => {
-            return Err(Error::invalid("devices", format!("{host} is neither a device nor a directory")));
+            return Err(Error::invalid(
+                "devices",
+                format!("{host} is neither a device nor a directory"),
+            ));
         }
     };
     for (path, info) in found {
@@ -129,10 +158,21 @@ fn node(path: String, info: &DeviceInfo) -> LinuxDevice {
 /// Any of `r`, `w` and `m`, each at most once; none at all is all of them.
 fn checked_permissions(permissions: &str) -> Result<String> {
     let known = permissions.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
-    if !known || ['r', 'w', 'm'].iter().any(|c| permissions.matches(*c).count() > 1) {
-        return Err(Error::invalid("devices", format!("{permissions:?} are no permissions: any of r, w, m")));
+    if !known
+        || ['r', 'w', 'm']
+            .iter()
+            .any(|c| permissions.matches(*c).count() > 1)
+    {
+        return Err(Error::invalid(
+            "devices",
+            format!("{permissions:?} are no permissions: any of r, w, m"),
+        ));
     }
-    Ok(if permissions.is_empty() { "rwm".to_owned() } else { permissions.to_owned() })
+    Ok(if permissions.is_empty() {
+        "rwm".to_owned()
+    } else {
+        permissions.to_owned()
+    })
 }
 
 #[cfg(test)]

@@ -71,10 +71,16 @@ impl Environment {
         let mut replaced = BTreeSet::new();
         for EnvVar { name, value } in vars {
             if name.is_empty() || name.contains(['=', '\0']) {
-                return Err(Error::invalid("env", format!("{name:?} cannot name a variable")));
+                return Err(Error::invalid(
+                    "env",
+                    format!("{name:?} cannot name a variable"),
+                ));
             }
             if value.contains(&0) {
-                return Err(Error::invalid("env", format!("the value of {name} contains a NUL byte")));
+                return Err(Error::invalid(
+                    "env",
+                    format!("the value of {name} contains a NUL byte"),
+                ));
             }
             let text = String::from_utf8_lossy(value);
             if text.as_bytes() != value.as_slice() {
@@ -99,15 +105,22 @@ impl Environment {
             return;
         }
         let set: HashSet<&str> = set.iter().map(|var| var.name.as_str()).collect();
-        let unset: HashSet<&str> =
-            names.iter().map(String::as_str).filter(|name| !set.contains(name)).collect();
-        self.entries.retain(|name, _| !unset.contains(name.as_str()));
+        let unset: HashSet<&str> = names
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !set.contains(name))
+            .collect();
+        self.entries
+            .retain(|name, _| !unset.contains(name.as_str()));
     }
 
     /// The lines of a spec.
     #[must_use]
     pub fn into_lines(self) -> Vec<String> {
-        self.entries.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+        self.entries
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
     }
 }
 
@@ -126,7 +139,9 @@ pub fn of_task(
     let mut left_out = Vec::new();
     for line in &image.env {
         match line.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !line.contains('\0') => environment.set(name, value),
+            Some((name, value)) if !name.is_empty() && !line.contains('\0') => {
+                environment.set(name, value)
+            }
             Some(_) | None => left_out.push(line),
         }
     }
@@ -166,7 +181,10 @@ pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>>
     let mut words = checked_command("command", words)?;
     if task.init {
         if task.pid != PidMode::Private {
-            return Err(Error::invalid("init", "it needs a process namespace of the task's own"));
+            return Err(Error::invalid(
+                "init",
+                "it needs a process namespace of the task's own",
+            ));
         }
         words.insert(0, INIT_PATH.to_owned());
     }
@@ -206,7 +224,10 @@ pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<Stri
     match cwd {
         Some(path) => checked_directory(path),
         None => {
-            let text = format!("/{}", text::without_nul("image cwd", &image.cwd)?.trim_start_matches('/'));
+            let text = format!(
+                "/{}",
+                text::without_nul("image cwd", &image.cwd)?.trim_start_matches('/')
+            );
             no_descriptor("image cwd", text)
         }
     }
@@ -220,7 +241,10 @@ pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<Stri
 pub fn checked_directory(path: &Path) -> Result<String> {
     let text = text::utf8("cwd", path)?;
     if !path.is_absolute() {
-        return Err(Error::invalid("cwd", format!("{text:?} is not an absolute path")));
+        return Err(Error::invalid(
+            "cwd",
+            format!("{text:?} is not an absolute path"),
+        ));
     }
     no_descriptor("cwd", text.to_owned())
 }
@@ -237,9 +261,11 @@ fn no_descriptor(field: &str, text: String) -> Result<String> {
             name => names.push(name),
         }
         // Also in the middle of the path: the rest is resolved from the descriptor.
-        if let ["proc", _, "fd", _] | ["proc", _, "task", _, "fd", _] | ["dev", "fd", _] = names[..] {
-            let why =
-                format!("{text:?} leads to an open descriptor of a process, which is no place to start in");
+        if let ["proc", _, "fd", _] | ["proc", _, "task", _, "fd", _] | ["dev", "fd", _] = names[..]
+        {
+            let why = format!(
+                "{text:?} leads to an open descriptor of a process, which is no place to start in"
+            );
             return Err(Error::invalid(field, why));
         }
     }
@@ -253,28 +279,48 @@ mod tests {
     use super::*;
 
     fn var(name: &str, value: &[u8]) -> EnvVar {
-        EnvVar { name: name.to_owned(), value: value.to_vec() }
+        EnvVar {
+            name: name.to_owned(),
+            value: value.to_vec(),
+        }
     }
 
     #[test]
     fn non_utf8_environment_value_is_replaced_and_named() {
         let mut environment = Environment::default();
         let mut warnings = Vec::new();
-        environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
+        environment
+            .assign(&[var("RAW", b"a\xffb")], &mut warnings)
+            .unwrap();
         assert_eq!(environment.get("RAW"), Some("a\u{fffd}b"));
         let end = "are not UTF-8: bytes that are not were replaced by U+FFFD";
-        assert_eq!(warnings, [format!("values of variables (1: \"RAW\") {end}")]);
-        let many: Vec<EnvVar> = (1000..2000).map(|number| var(&format!("N{number}"), b"\xff")).collect();
+        assert_eq!(
+            warnings,
+            [format!("values of variables (1: \"RAW\") {end}")]
+        );
+        let many: Vec<EnvVar> = (1000..2000)
+            .map(|number| var(&format!("N{number}"), b"\xff"))
+            .collect();
         warnings.clear();
         environment.assign(&many, &mut warnings).unwrap();
         let names = "\"N1000\", \"N1001\", \"N1002\" and 997 more";
-        assert_eq!(warnings, [format!("values of variables (1000: {names}) {end}")]);
+        assert_eq!(
+            warnings,
+            [format!("values of variables (1000: {names}) {end}")]
+        );
     }
 
     #[test]
     fn invalid_environment_is_rejected_without_showing_values() {
-        for bad in [var("", b"x"), var("A=B", b"x"), var("A\0", b"x"), var("A", b"secret\0")] {
-            let error = Environment::default().assign(&[bad], &mut Vec::new()).unwrap_err();
+        for bad in [
+            var("", b"x"),
+            var("A=B", b"x"),
+            var("A\0", b"x"),
+            var("A", b"secret\0"),
+        ] {
+            let error = Environment::default()
+                .assign(&[bad], &mut Vec::new())
+                .unwrap_err();
             assert!(error.to_string().starts_with("env: "), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
@@ -282,8 +328,11 @@ mod tests {
 
     #[test]
     fn unset_variable_is_absent_unless_the_request_sets_it() {
-        let mut environment = Environment::from_lines(["A=image", "B=image", "KEPT=image", "PATH=/bin"]);
-        environment.assign(&[var("A", b"own")], &mut Vec::new()).unwrap();
+        let mut environment =
+            Environment::from_lines(["A=image", "B=image", "KEPT=image", "PATH=/bin"]);
+        environment
+            .assign(&[var("A", b"own")], &mut Vec::new())
+            .unwrap();
         let names = ["A", "B", "PATH", "NONE"].map(str::to_owned);
         environment.unset(&names, &[var("A", b"own")]);
         assert_eq!(environment.into_lines(), ["A=own", "KEPT=image"]);
@@ -291,17 +340,29 @@ mod tests {
 
     #[test]
     fn relative_working_directory_of_image_is_rooted_and_of_request_rejected() {
-        let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
-        assert_eq!(working_directory(None, &image("srv/app")).unwrap(), "/srv/app");
+        let image = |cwd: &str| ImageConfig {
+            cwd: cwd.to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(
+            working_directory(None, &image("srv/app")).unwrap(),
+            "/srv/app"
+        );
         assert_eq!(working_directory(None, &image("")).unwrap(), "/");
-        assert_eq!(working_directory(Some(Path::new("/x")), &image("/y")).unwrap(), "/x");
+        assert_eq!(
+            working_directory(Some(Path::new("/x")), &image("/y")).unwrap(),
+            "/x"
+        );
         let error = working_directory(Some(Path::new("x")), &image("/y")).unwrap_err();
         assert!(error.to_string().starts_with("cwd: "), "{error}");
     }
 
     #[test]
     fn working_directory_in_a_descriptor_is_rejected() {
-        let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
+        let image = |cwd: &str| ImageConfig {
+            cwd: cwd.to_owned(),
+            ..Default::default()
+        };
         for bad in [
             "/proc/self/fd/7",
             "//proc/./self//fd/7/../../..",
@@ -310,12 +371,22 @@ mod tests {
             "/proc/1/task/1/fd/3",
             "/dev/fd/7",
         ] {
-            let error = working_directory(Some(Path::new(bad)), &image("")).unwrap_err().to_string();
+            let error = working_directory(Some(Path::new(bad)), &image(""))
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with("cwd: ") && error.contains(bad), "{error}");
-            let error = working_directory(None, &image(bad)).unwrap_err().to_string();
+            let error = working_directory(None, &image(bad))
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with("image cwd: "), "{error}");
         }
-        for good in ["/proc", "/proc/self/fdinfo", "/srv/proc/self/fd/7", "/dev", "/proc/self/fd/../.."] {
+        for good in [
+            "/proc",
+            "/proc/self/fdinfo",
+            "/srv/proc/self/fd/7",
+            "/dev",
+            "/proc/self/fd/../..",
+        ] {
             assert_eq!(working_directory(None, &image(good)).unwrap(), good);
         }
     }

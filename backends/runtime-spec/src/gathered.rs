@@ -44,12 +44,17 @@ impl Gathered {
 
     /// Has what was read of the files of CDI devices.
     pub(crate) fn with_cdi_files(self, files: Self) -> Self {
-        Self { cdi_files: Some(Box::new(files)), ..self }
+        Self {
+            cdi_files: Some(Box::new(files)),
+            ..self
+        }
     }
 
     /// Hands over what was read of the files of CDI devices.
     pub(crate) fn take_cdi_files(&mut self) -> Self {
-        self.cdi_files.take().map_or_else(Self::default, |files| *files)
+        self.cdi_files
+            .take()
+            .map_or_else(Self::default, |files| *files)
     }
 
     pub(crate) fn set_cdi_edits(&mut self, edits: Edits) {
@@ -103,7 +108,10 @@ impl HostFs for Gathered {
 
 impl<'a> Recorder<'a> {
     pub(crate) fn new(fs: &'a dyn HostFs) -> Self {
-        Self { fs, found: Mutex::default() }
+        Self {
+            fs,
+            found: Mutex::default(),
+        }
     }
 
     /// The gathered answers.
@@ -114,7 +122,10 @@ impl<'a> Recorder<'a> {
     pub(crate) fn record_propagations(&self, paths: Vec<PathBuf>) {
         let answers = self.fs.propagations(&paths);
         let answers = answers.iter().map(kept);
-        self.found.lock().propagations.extend(paths.into_iter().zip(answers));
+        self.found
+            .lock()
+            .propagations
+            .extend(paths.into_iter().zip(answers));
     }
 }
 
@@ -125,13 +136,19 @@ impl HostFs for Recorder<'_> {
 
     fn propagation(&self, path: &Path) -> io::Result<HostPropagation> {
         let answer = self.fs.propagation(path);
-        self.found.lock().propagations.insert(path.to_owned(), kept(&answer));
+        self.found
+            .lock()
+            .propagations
+            .insert(path.to_owned(), kept(&answer));
         answer
     }
 
     fn node(&self, path: &Path) -> io::Result<HostNode> {
         let answer = self.fs.node(path);
-        self.found.lock().nodes.insert(path.to_owned(), kept(&answer));
+        self.found
+            .lock()
+            .nodes
+            .insert(path.to_owned(), kept(&answer));
         answer
     }
 
@@ -143,13 +160,19 @@ impl HostFs for Recorder<'_> {
 
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         let answer = self.fs.read(path, limit);
-        self.found.lock().files.insert(path.to_owned(), kept(&answer));
+        self.found
+            .lock()
+            .files
+            .insert(path.to_owned(), kept(&answer));
         answer
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let answer = self.fs.list(dir);
-        self.found.lock().lists.insert(dir.to_owned(), kept(&answer));
+        self.found
+            .lock()
+            .lists
+            .insert(dir.to_owned(), kept(&answer));
         answer
     }
 }

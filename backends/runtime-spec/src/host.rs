@@ -14,7 +14,16 @@ use crate::input::{Arch, CgroupDriver, CgroupVersion, Host, SelinuxDefaults};
 use crate::{capabilities, limits};
 
 /// Names in `/dev` that belong to the host only, or are created for every task.
-const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".lxc", ".lxd-mounts", ".udev"];
+const SKIPPED_DEVICES: [&str; 8] = [
+    "pts",
+    "shm",
+    "fd",
+    "mqueue",
+    "console",
+    ".lxc",
+    ".lxd-mounts",
+    ".udev",
+];
 
 /// Number of levels of directories that are searched for devices; the kernel's own have three.
 const DEVICE_DEPTH: usize = 8;
@@ -30,7 +39,10 @@ impl HostFs for RealHost {
     fn source(&self, path: &Path, missing: MissingSource) -> io::Result<PathBuf> {
         match (fs::canonicalize(path), missing) {
             (Err(error), MissingSource::CreateDir) if error.kind() == io::ErrorKind::NotFound => {
-                fs::DirBuilder::new().recursive(true).mode(0o755).create(path)?;
+                fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o755)
+                    .create(path)?;
                 fs::canonicalize(path)
             }
             (found, MissingSource::CreateDir | MissingSource::Fail) => found,
@@ -47,7 +59,10 @@ impl HostFs for RealHost {
             return Vec::new();
         }
         match MountTable::of_this_process() {
-            Ok(mounts) => paths.iter().map(|path| propagation(&mounts, path)).collect(),
+            Ok(mounts) => paths
+                .iter()
+                .map(|path| propagation(&mounts, path))
+                .collect(),
             Err(error) => {
                 let same = || io::Error::new(error.kind(), error.to_string());
                 paths.iter().map(|_| Err(same())).collect()
@@ -70,7 +85,12 @@ impl HostFs for RealHost {
 
     fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
         let mut devices = Vec::new();
-        walk(Path::new("/dev"), &SKIPPED_DEVICES, DEVICE_DEPTH, &mut devices)?;
+        walk(
+            Path::new("/dev"),
+            &SKIPPED_DEVICES,
+            DEVICE_DEPTH,
+            &mut devices,
+        )?;
         Ok(devices)
     }
 
@@ -84,9 +104,15 @@ impl HostFs for RealHost {
 }
 
 fn propagation(mounts: &MountTable, path: &Path) -> io::Result<HostPropagation> {
-    mounts.containing(path).map(|mount| mount.propagation).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, format!("no mount is above {}", path.display()))
-    })
+    mounts
+        .containing(path)
+        .map(|mount| mount.propagation)
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no mount is above {}", path.display()),
+            )
+        })
 }
 
 fn device_info(metadata: &Metadata) -> Option<DeviceInfo> {
@@ -115,10 +141,16 @@ fn walk(
     let mut entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
-        if entry.file_name().to_str().is_some_and(|name| skipped.contains(&name)) {
+        if entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| skipped.contains(&name))
+        {
             continue;
         }
-        let Some(metadata) = if_present(entry.metadata())? else { continue };
+        let Some(metadata) = if_present(entry.metadata())? else {
+            continue;
+        };
         if let Some(info) = device_info(&metadata) {
             devices.push((entry.path(), info));
         } else if metadata.is_dir() && depth > 0 {
@@ -171,7 +203,9 @@ impl Host {
 
 /// Major and minor number of a kernel release, for example `6.1.0-18-amd64`.
 fn kernel_version(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|digits| digits.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
@@ -180,14 +214,21 @@ fn bounding_set(status: &str) -> io::Result<Vec<String>> {
         .lines()
         .find_map(|line| line.strip_prefix("CapBnd:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no CapBnd line"))?;
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "/proc/self/status has no CapBnd line",
+            )
+        })?;
     Ok(capabilities::from_mask(mask))
 }
 
 fn own_oom_score_adj() -> io::Result<OomScoreAdj> {
     let text = fs::read_to_string("/proc/self/oom_score_adj")?;
-    let score: i32 =
-        text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let score: i32 = text
+        .trim()
+        .parse()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     OomScoreAdj::new(score).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -198,10 +239,15 @@ fn io_weights(root: &Path, version: CgroupVersion) -> bool {
         CgroupVersion::V1 => (root.join("blkio"), ["blkio.weight", "blkio.bfq."]),
         CgroupVersion::V2 => (root.to_owned(), ["io.cost.qos", "io.bfq."]),
     };
-    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names
+    let names = fs::read_dir(dir)
         .into_iter()
-        .any(|name| name.to_str().is_some_and(|name| marks.iter().any(|mark| name.starts_with(mark))))
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name());
+    names.into_iter().any(|name| {
+        name.to_str()
+            .is_some_and(|name| marks.iter().any(|mark| name.starts_with(mark)))
+    })
 }
 
 /// The page sizes that the controller has files for, for example `2MB`.
@@ -211,26 +257,31 @@ fn hugepage_sizes(root: &Path, version: CgroupVersion) -> Vec<String> {
     let (dir, prefix) = match version {
         CgroupVersion::V1 => (root.join("hugetlb"), "hugetlb."),
         CgroupVersion::V2 => {
-            let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            let controllers =
+                fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
             if !controllers.split_whitespace().any(|name| name == "hugetlb") {
                 return Vec::new();
             }
             (PathBuf::from("/sys/kernel/mm/hugepages"), "hugepages-")
         }
     };
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Vec::new();
+    };
     let mut sizes: Vec<String> = entries
         .flatten()
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let rest = name.strip_prefix(prefix)?;
             match version {
-                CgroupVersion::V1 => {
-                    rest.strip_suffix(".limit_in_bytes").filter(|size| !size.contains('.')).map(str::to_owned)
-                }
-                CgroupVersion::V2 => {
-                    rest.strip_suffix("kB").and_then(|kib| kib.parse().ok()).map(page_size_name)
-                }
+                CgroupVersion::V1 => rest
+                    .strip_suffix(".limit_in_bytes")
+                    .filter(|size| !size.contains('.'))
+                    .map(str::to_owned),
+                CgroupVersion::V2 => rest
+                    .strip_suffix("kB")
+                    .and_then(|kib| kib.parse().ok())
+                    .map(page_size_name),
             }
         })
         .collect();
@@ -255,11 +306,16 @@ fn swap_accounting(root: &Path, version: CgroupVersion) -> bool {
         CgroupVersion::V2 => {
             // Only groups below the root have the file; this process is in such a group on almost every node.
             let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-            let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+            let path = own
+                .lines()
+                .find_map(|line| line.strip_prefix("0::/"))
+                .unwrap_or_default();
             let file = root.join(path).join("memory.swap.max");
             file.exists()
                 || fs::read_dir(root).is_ok_and(|entries| {
-                    entries.flatten().any(|entry| entry.path().join("memory.swap.max").exists())
+                    entries
+                        .flatten()
+                        .any(|entry| entry.path().join("memory.swap.max").exists())
                 })
         }
     }
@@ -295,7 +351,11 @@ mod tests {
         assert_eq!(kernel_version("6.1.0-18-amd64"), (6, 1));
         assert_eq!(kernel_version("5.15\n"), (5, 15));
         assert_eq!(
-            (page_size_name(64), page_size_name(2048), page_size_name(1 << 20)),
+            (
+                page_size_name(64),
+                page_size_name(2048),
+                page_size_name(1 << 20)
+            ),
             ("64KB".into(), "2MB".into(), "1GB".into())
         );
     }
@@ -303,7 +363,10 @@ mod tests {
     #[test]
     fn this_node_is_detected_with_its_capabilities() {
         let host = Host::detect(CgroupDriver::Fs, "p").unwrap();
-        assert!(host.kernel >= (4, 0) && host.hard_rlimits.contains_key("RLIMIT_NOFILE"), "{host:?}");
+        assert!(
+            host.kernel >= (4, 0) && host.hard_rlimits.contains_key("RLIMIT_NOFILE"),
+            "{host:?}"
+        );
         let status = fs::read_to_string("/proc/self/status").unwrap();
         assert_eq!(host.capabilities, bounding_set(&status).unwrap());
     }
@@ -315,21 +378,38 @@ mod tests {
         let missing = root.join("a/b");
         assert!(RealHost.source(&missing, MissingSource::Fail).is_err());
         assert!(!missing.exists());
-        assert_eq!(RealHost.source(&missing, MissingSource::CreateDir).unwrap(), missing);
+        assert_eq!(
+            RealHost.source(&missing, MissingSource::CreateDir).unwrap(),
+            missing
+        );
         std::os::unix::fs::symlink(&missing, root.join("link")).unwrap();
-        assert_eq!(RealHost.source(&root.join("link"), MissingSource::Fail).unwrap(), missing);
+        assert_eq!(
+            RealHost
+                .source(&root.join("link"), MissingSource::Fail)
+                .unwrap(),
+            missing
+        );
     }
 
     #[test]
     fn host_devices_exclude_console_and_terminals() {
         let all = RealHost.all_devices().unwrap();
-        let null = all.iter().find(|(path, _)| path == Path::new("/dev/null")).unwrap();
+        let null = all
+            .iter()
+            .find(|(path, _)| path == Path::new("/dev/null"))
+            .unwrap();
         assert_eq!((null.1.block, null.1.major, null.1.minor), (false, 1, 3));
         assert!(
             all.iter().all(|(path, _)| !path.starts_with("/dev/pts") && path != Path::new("/dev/console"))
         );
-        assert_eq!(RealHost.node(Path::new("/dev/null")).unwrap(), HostNode::Device(null.1.clone()));
-        assert_eq!(RealHost.node(Path::new("/proc/version")).unwrap(), HostNode::Other);
+        assert_eq!(
+            RealHost.node(Path::new("/dev/null")).unwrap(),
+            HostNode::Device(null.1.clone())
+        );
+        assert_eq!(
+            RealHost.node(Path::new("/proc/version")).unwrap(),
+            HostNode::Other
+        );
     }
 
     #[test]

@@ -41,10 +41,21 @@ pub struct InfraInput<'a> {
 /// `InvalidArgument`, naming the field.
 pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let mut warnings = Vec::new();
-    let InfraInput { command, user, sandbox, host, cgroups_path, annotations } = input;
+    let InfraInput {
+        command,
+        user,
+        sandbox,
+        host,
+        cgroups_path,
+        annotations,
+    } = input;
     let score = OomScoreAdj::new(OOM_SCORE_ADJ).expect("every kernel accepts it");
     let oom_score_adj = limits::oom_score_adj(score, host, &mut warnings);
-    let confined = Security { readonly_rootfs: true, no_new_privileges: true, ..Security::default() };
+    let confined = Security {
+        readonly_rootfs: true,
+        no_new_privileges: true,
+        ..Security::default()
+    };
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
@@ -64,13 +75,19 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             selinux_label,
             capabilities: capabilities.clone(),
         },
-        root: oci::Root { path: "rootfs".to_owned(), readonly: true },
+        root: oci::Root {
+            path: "rootfs".to_owned(),
+            readonly: true,
+        },
         mounts: mounts::kernel_mounts(false),
         annotations: annotations.clone(),
         linux: oci::Linux {
             resources: oci::LinuxResources {
                 devices: devices::default_rules(),
-                cpu: Some(oci::LinuxCpu { shares: Some(CpuShares::LEAST.get()), ..Default::default() }),
+                cpu: Some(oci::LinuxCpu {
+                    shares: Some(CpuShares::LEAST.get()),
+                    ..Default::default()
+                }),
                 ..Default::default()
             },
             cgroups_path: (*cgroups_path).to_owned(),
@@ -78,7 +95,9 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             uid_mappings,
             gid_mappings,
             devices: Vec::new(),
-            seccomp: host.seccomp.then(|| seccomp::default_filter(host, &capabilities)),
+            seccomp: host
+                .seccomp
+                .then(|| seccomp::default_filter(host, &capabilities)),
             rootfs_propagation: None,
             masked_paths: crate::DEFAULT_MASKED_PATHS.map(str::to_owned).to_vec(),
             readonly_paths: crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec(),
@@ -87,7 +106,11 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
         },
         hooks: oci::Hooks::new(),
     };
-    Ok(Built { spec: oci::to_value(&spec)?, warnings, ..Built::default() })
+    Ok(Built {
+        spec: oci::to_value(&spec)?,
+        warnings,
+        ..Built::default()
+    })
 }
 
 /// Lists the namespaces of the process: a process and a mount namespace of its own, the others joined.

@@ -220,6 +220,8 @@ impl Host {
     /// Returns whether this process may raise limits and lower scores.
     #[must_use]
     pub fn has_sys_resource(&self) -> bool {
-        self.capabilities.iter().any(|name| name == "CAP_SYS_RESOURCE")
+        self.capabilities
+            .iter()
+            .any(|name| name == "CAP_SYS_RESOURCE")
     }
 }

@@ -21,11 +21,16 @@ pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
         Some(AppArmorProfile::Unconfined) => Ok(None),
         None | Some(AppArmorProfile::RuntimeDefault) => Ok(host.apparmor.clone()),
         Some(AppArmorProfile::Localhost(name)) if name.is_empty() || name.contains('\0') => {
-            Err(Error::invalid("security.apparmor", format!("{name:?} cannot name a profile")))
+            Err(Error::invalid(
+                "security.apparmor",
+                format!("{name:?} cannot name a profile"),
+            ))
         }
-        Some(AppArmorProfile::Localhost(name)) if host.apparmor.is_none() => Err(Error::failed_precondition(
-            format!("AppArmor profile {name} cannot be used: AppArmor is off on this node"),
-        )),
+        Some(AppArmorProfile::Localhost(name)) if host.apparmor.is_none() => {
+            Err(Error::failed_precondition(format!(
+                "AppArmor profile {name} cannot be used: AppArmor is off on this node"
+            )))
+        }
         Some(AppArmorProfile::Localhost(name)) => Ok(Some(name.clone())),
     }
 }
@@ -44,14 +49,34 @@ pub struct Labels {
 ///
 /// # Errors
 /// `InvalidArgument`, naming `security.selinux`, for a part that is not valid in a label.
-pub fn selinux(security: &Security, sandbox: Option<&SelinuxLabel>, host: &Host) -> Result<Option<Labels>> {
-    let Some(defaults) = &host.selinux else { return Ok(None) };
-    let wish = security.selinux.as_ref().or(sandbox).cloned().unwrap_or_default();
+pub fn selinux(
+    security: &Security,
+    sandbox: Option<&SelinuxLabel>,
+    host: &Host,
+) -> Result<Option<Labels>> {
+    let Some(defaults) = &host.selinux else {
+        return Ok(None);
+    };
+    let wish = security
+        .selinux
+        .as_ref()
+        .or(sandbox)
+        .cloned()
+        .unwrap_or_default();
     // Frontends check this too, but sandboxes of earlier versions were recorded without that check.
     wish.check("security.selinux")?;
-    let SelinuxLabel { user, role, type_, level } = &wish;
+    let SelinuxLabel {
+        user,
+        role,
+        type_,
+        level,
+    } = &wish;
     let SelinuxDefaults { process, file } = defaults;
-    let own_type = if type_.is_empty() && security.privileged { PRIVILEGED_TYPE } else { type_ };
+    let own_type = if type_.is_empty() && security.privileged {
+        PRIVILEGED_TYPE
+    } else {
+        type_
+    };
     Ok(Some(Labels {
         process: filled(process, [user, role, own_type, level]),
         // Files get only the user and the level: role and type are those of processes.
@@ -75,48 +100,113 @@ mod tests {
     use crate::host::bare_host;
 
     fn security(label: Option<SelinuxLabel>) -> Security {
-        Security { selinux: label, ..Default::default() }
+        Security {
+            selinux: label,
+            ..Default::default()
+        }
     }
 
     #[test]
     fn selinux_level_keeps_default_types_and_task_overrides_sandbox() {
-        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
-        let level = |level: &str| SelinuxLabel { level: level.to_owned(), ..Default::default() };
-        let labels = selinux(&security(None), Some(&level("s0:c1,c2")), &host).unwrap().unwrap();
+        let host = Host {
+            selinux: Some(SelinuxDefaults::default()),
+            ..bare_host()
+        };
+        let level = |level: &str| SelinuxLabel {
+            level: level.to_owned(),
+            ..Default::default()
+        };
+        let labels = selinux(&security(None), Some(&level("s0:c1,c2")), &host)
+            .unwrap()
+            .unwrap();
         assert_eq!(labels.process, "system_u:system_r:container_t:s0:c1,c2");
         assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c1,c2");
-        let labels = selinux(&security(Some(level("s1"))), Some(&level("s0:c1,c2")), &host).unwrap().unwrap();
+        let labels = selinux(
+            &security(Some(level("s1"))),
+            Some(&level("s0:c1,c2")),
+            &host,
+        )
+        .unwrap()
+        .unwrap();
         assert_eq!(labels.process, "system_u:system_r:container_t:s1");
     }
 
     #[test]
     fn privileged_task_has_no_selinux_confinement() {
-        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
-        let security = Security { privileged: true, ..Default::default() };
-        assert_eq!(selinux(&security, None, &host).unwrap().unwrap().process, "system_u:system_r:spc_t:s0");
+        let host = Host {
+            selinux: Some(SelinuxDefaults::default()),
+            ..bare_host()
+        };
+        let security = Security {
+            privileged: true,
+            ..Default::default()
+        };
+        assert_eq!(
+            selinux(&security, None, &host).unwrap().unwrap().process,
+            "system_u:system_r:spc_t:s0"
+        );
     }
 
     #[test]
     fn no_labels_without_selinux_and_invalid_parts_are_rejected() {
         assert_eq!(selinux(&security(None), None, &bare_host()).unwrap(), None);
-        let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
-        let bad = SelinuxLabel { type_: "a:b".to_owned(), ..Default::default() };
+        let host = Host {
+            selinux: Some(SelinuxDefaults::default()),
+            ..bare_host()
+        };
+        let bad = SelinuxLabel {
+            type_: "a:b".to_owned(),
+            ..Default::default()
+        };
         assert!(selinux(&security(Some(bad)), None, &host).is_err());
-        let quoted = SelinuxLabel { level: "s0\",upperdir=/x,a=\"".to_owned(), ..Default::default() };
+        let quoted = SelinuxLabel {
+            level: "s0\",upperdir=/x,a=\"".to_owned(),
+            ..Default::default()
+        };
         assert!(selinux(&security(Some(quoted.clone())), None, &host).is_err());
-        assert!(selinux(&security(None), Some(&quoted), &host).is_err(), "also that of a sandbox on record");
+        assert!(
+            selinux(&security(None), Some(&quoted), &host).is_err(),
+            "also that of a sandbox on record"
+        );
     }
 
     #[test]
     fn default_apparmor_profile_applies_where_available() {
-        let with = Host { apparmor: Some("switchyard-default".to_owned()), ..bare_host() };
-        let profile = |profile: AppArmorProfile| Security { apparmor: Some(profile), ..Default::default() };
-        assert_eq!(apparmor(&Security::default(), &with).unwrap().as_deref(), Some("switchyard-default"));
+        let with = Host {
+            apparmor: Some("switchyard-default".to_owned()),
+            ..bare_host()
+        };
+        let profile = |profile: AppArmorProfile| Security {
+            apparmor: Some(profile),
+            ..Default::default()
+        };
+        assert_eq!(
+            apparmor(&Security::default(), &with).unwrap().as_deref(),
+            Some("switchyard-default")
+        );
         assert_eq!(apparmor(&Security::default(), &bare_host()).unwrap(), None);
-        assert_eq!(apparmor(&profile(AppArmorProfile::Unconfined), &with).unwrap(), None);
+        assert_eq!(
+            apparmor(&profile(AppArmorProfile::Unconfined), &with).unwrap(),
+            None
+        );
         let local = profile(AppArmorProfile::Localhost("mine".to_owned()));
         assert_eq!(apparmor(&local, &with).unwrap().as_deref(), Some("mine"));
-        assert!(apparmor(&local, &bare_host()).unwrap_err().to_string().contains("mine"));
-        assert_eq!(apparmor(&Security { privileged: true, ..local }, &with).unwrap(), None);
+        assert!(
+            apparmor(&local, &bare_host())
+                .unwrap_err()
+                .to_string()
+                .contains("mine")
+        );
+        assert_eq!(
+            apparmor(
+                &Security {
+                    privileged: true,
+                    ..local
+                },
+                &with
+            )
+            .unwrap(),
+            None
+        );
     }
 }

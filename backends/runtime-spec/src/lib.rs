@@ -51,12 +51,15 @@ pub mod text;
 pub mod throttles;
 pub mod user;
 
-pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths};
+pub use build::{
+    Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build, depends_on_host_paths,
+};
 pub use gathered::Gathered;
 pub use host::RealHost;
 pub use host_fs::HostFs;
 pub use input::{
-    Arch, CgroupDriver, CgroupVersion, Host, ImageConfig, Input, Namespace, SandboxFacts, SandboxUsers,
+    Arch, CgroupDriver, CgroupVersion, Host, ImageConfig, Input, Namespace, SandboxFacts,
+    SandboxUsers,
 };
 pub use questions::Questions;
 pub use resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};

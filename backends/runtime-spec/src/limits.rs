@@ -33,13 +33,24 @@ pub const NAMES: [(&str, &str); 16] = [
 ///
 /// # Errors
 /// `InvalidArgument`, naming `rlimits`, for an unknown name or a soft limit above the hard one.
-pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Result<Vec<oci::Rlimit>> {
+pub fn rlimits(
+    asked: &[Rlimit],
+    host: &Host,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<oci::Rlimit>> {
     let mut limits: Vec<oci::Rlimit> = Vec::new();
     for Rlimit { name, soft, hard } in asked {
         let upper = name.trim().to_ascii_uppercase();
-        let kind = if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") };
+        let kind = if upper.starts_with("RLIMIT_") {
+            upper
+        } else {
+            format!("RLIMIT_{upper}")
+        };
         if !NAMES.iter().any(|(known, _)| *known == kind) {
-            return Err(Error::invalid("rlimits", format!("{name:?} is no limit of Linux")));
+            return Err(Error::invalid(
+                "rlimits",
+                format!("{name:?} is no limit of Linux"),
+            ));
         }
         if soft > hard {
             return Err(Error::invalid(
@@ -47,9 +58,15 @@ pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Res
                 format!("soft limit {soft} of {kind} is over the hard limit {hard}"),
             ));
         }
-        let mut limit = oci::Rlimit { kind, hard: *hard, soft: *soft };
-        if let Some(most) =
-            host.hard_rlimits.get(&limit.kind).filter(|most| !host.has_sys_resource() && **most < *hard)
+        let mut limit = oci::Rlimit {
+            kind,
+            hard: *hard,
+            soft: *soft,
+        };
+        if let Some(most) = host
+            .hard_rlimits
+            .get(&limit.kind)
+            .filter(|most| !host.has_sys_resource() && **most < *hard)
         {
             warnings.push(format!(
                 "{} is cut from {hard} to {most}: this node may not go above without CAP_SYS_RESOURCE",
@@ -82,12 +99,17 @@ pub fn oom_score_adj(asked: OomScoreAdj, host: &Host, warnings: &mut Vec<String>
 pub fn parse_hard_limits(text: &str) -> std::collections::BTreeMap<String, u64> {
     let mut limits = std::collections::BTreeMap::new();
     for line in text.lines() {
-        let Some((name, rest)) =
-            NAMES.iter().find_map(|(name, label)| line.strip_prefix(label).map(|rest| (*name, rest)))
+        let Some((name, rest)) = NAMES
+            .iter()
+            .find_map(|(name, label)| line.strip_prefix(label).map(|rest| (*name, rest)))
         else {
             continue;
         };
-        if let Some(hard) = rest.split_whitespace().nth(1).and_then(|word| word.parse().ok()) {
+        if let Some(hard) = rest
+            .split_whitespace()
+            .nth(1)
+            .and_then(|word| word.parse().ok())
+        {
             limits.insert(name.to_owned(), hard);
         }
     }

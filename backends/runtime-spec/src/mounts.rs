@@ -78,13 +78,17 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     for mount in input.mounts {
         let mount = of_request(mount, input, &mut made)?;
         if !taken.insert(mount.destination.clone()) {
-            return Err(Error::invalid("mounts", format!("two of them are at {}", mount.destination)));
+            return Err(Error::invalid(
+                "mounts",
+                format!("two of them are at {}", mount.destination),
+            ));
         }
         asked.push(mount);
     }
     let dev_replaced = taken.contains("/dev");
     let replaced = |mount: &Mount| {
-        taken.contains(&mount.destination) || (dev_replaced && mount.destination.starts_with("/dev/"))
+        taken.contains(&mount.destination)
+            || (dev_replaced && mount.destination.starts_with("/dev/"))
     };
     let privileged = input.task.security.privileged;
     let mut defaults = kernel_mounts(privileged);
@@ -92,17 +96,26 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     defaults.extend(sandbox_files(input)?);
     if input.task.init {
         let source = text::utf8("init", input.init)?.to_owned();
-        defaults.push(bind(INIT_PATH.to_owned(), source, options(&["bind", "rprivate", "ro"])));
+        defaults.push(bind(
+            INIT_PATH.to_owned(),
+            source,
+            options(&["bind", "rprivate", "ro"]),
+        ));
     }
     for volume in input.volumes {
         let source = text::utf8("image volumes", &volume.source.path)?.to_owned();
         let destination = text::absolute("image volumes", &volume.destination)?;
-        defaults.push(bind(destination, source, options(&["rbind", "rprivate", "rw"])));
+        defaults.push(bind(
+            destination,
+            source,
+            options(&["rbind", "rprivate", "rw"]),
+        ));
     }
     defaults.retain(|mount| !replaced(mount));
     made.mounts = defaults;
     made.mounts.extend(asked);
-    made.mounts.sort_by_key(|mount| text::depth(&mount.destination));
+    made.mounts
+        .sort_by_key(|mount| text::depth(&mount.destination));
     Ok(made)
 }
 
@@ -118,15 +131,37 @@ pub fn kernel_mounts(privileged: bool) -> Vec<Mount> {
     };
     vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount(
+            "/dev",
+            "tmpfs",
+            "tmpfs",
+            &["nosuid", "strictatime", "mode=755", "size=65536k"],
+        ),
         mount(
             "/dev/pts",
             "devpts",
             "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+            &[
+                "nosuid",
+                "noexec",
+                "newinstance",
+                "ptmxmode=0666",
+                "mode=0620",
+                "gid=5",
+            ],
         ),
-        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
-        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
+        mount(
+            "/dev/mqueue",
+            "mqueue",
+            "mqueue",
+            &["nosuid", "noexec", "nodev"],
+        ),
+        mount(
+            "/sys",
+            "sysfs",
+            "sysfs",
+            &["nosuid", "noexec", "nodev", access],
+        ),
     ]
 }
 
@@ -143,7 +178,11 @@ fn cgroup_mount(privileged: bool) -> Mount {
 /// The files that tasks of a sandbox share, and its `/dev/shm`.
 fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
     let sandbox = input.sandbox;
-    let access = if input.task.security.readonly_rootfs { "ro" } else { "rw" };
+    let access = if input.task.security.readonly_rootfs {
+        "ro"
+    } else {
+        "rw"
+    };
     let files = [
         ("/etc/hostname", &sandbox.hostname_file),
         ("/etc/hosts", &sandbox.hosts_file),
@@ -153,7 +192,11 @@ fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
     for (destination, source) in files {
         if let Some(source) = source {
             let source = text::utf8("sandbox files", source)?.to_owned();
-            mounts.push(bind(destination.to_owned(), source, options(&["rbind", "rprivate", access])));
+            mounts.push(bind(
+                destination.to_owned(),
+                source,
+                options(&["rbind", "rprivate", access]),
+            ));
         }
     }
     // Shared memory belongs to the IPC namespace: without a directory of the sandbox it is the host's, or the
@@ -190,7 +233,12 @@ fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
 }
 
 fn bind(destination: String, source: String, options: Vec<String>) -> Mount {
-    Mount { destination, kind: "bind".to_owned(), source, options }
+    Mount {
+        destination,
+        kind: "bind".to_owned(),
+        source,
+        options,
+    }
 }
 
 fn options(list: &[&str]) -> Vec<String> {
@@ -211,20 +259,31 @@ pub fn host_source(
     let destination = clean_destination(destination)?;
     let asked = text::absolute("mounts", path)?;
     fs.source(Path::new(&asked), missing).map_err(|error| {
-        Error::invalid("mounts", format!("source {asked} of {destination} cannot be used")).with_source(error)
+        Error::invalid(
+            "mounts",
+            format!("source {asked} of {destination} cannot be used"),
+        )
+        .with_source(error)
     })
 }
 
 fn clean_destination(path: &Path) -> Result<String> {
     let destination = text::absolute("mounts", path)?;
     if destination == "/" {
-        return Err(Error::invalid("mounts", "the root itself cannot be a destination"));
+        return Err(Error::invalid(
+            "mounts",
+            "the root itself cannot be a destination",
+        ));
     }
     Ok(destination)
 }
 
 fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
-    let ResolvedMount { requested, source: found, volume: _ } = mount;
+    let ResolvedMount {
+        requested,
+        source: found,
+        volume: _,
+    } = mount;
     let spec::Mount {
         destination,
         source,
@@ -237,9 +296,17 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
     } = requested;
     let destination = clean_destination(destination)?;
     check_propagation(requested, &destination)?;
-    let readonly_option = readonly_option(&destination, *readonly, *recursive_readonly, *propagation, input)?;
+    let readonly_option = readonly_option(
+        &destination,
+        *readonly,
+        *recursive_readonly,
+        *propagation,
+        input,
+    )?;
     match source {
-        MountSource::Volume { name, sub_path } if *id_mapped && !sub_path.as_os_str().is_empty() => {
+        MountSource::Volume { name, sub_path }
+            if *id_mapped && !sub_path.as_os_str().is_empty() =>
+        {
             Err(Error::unimplemented(format!(
                 "mounts: ids cannot be mapped below the volume {name} at {destination}"
             )))
@@ -254,12 +321,20 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
             if *selinux_relabel {
                 made.relabel.push(host_path);
             }
-            Ok(bind(destination, text::utf8("mounts", &found.path)?.to_owned(), list))
+            Ok(bind(
+                destination,
+                text::utf8("mounts", &found.path)?.to_owned(),
+                list,
+            ))
         }
         MountSource::Image { .. } => {
             let access = if *readonly { readonly_option } else { "ro" };
             let list = bind_options(&destination, "rprivate", access, extra)?;
-            Ok(bind(destination, text::utf8("mounts", &found.path)?.to_owned(), list))
+            Ok(bind(
+                destination,
+                text::utf8("mounts", &found.path)?.to_owned(),
+                list,
+            ))
         }
         MountSource::Tmpfs { size_bytes, mode } => {
             tmpfs(destination, *size_bytes, *mode, readonly_option, extra)
@@ -277,13 +352,20 @@ fn check_propagation(mount: &spec::Mount, destination: &str) -> Result<()> {
     };
     match mount.propagation {
         Propagation::Private => Ok(()),
-        Propagation::HostToTask | Propagation::Bidirectional => {
-            Err(Error::invalid("mounts", format!("{what} can only be private")))
-        }
+        Propagation::HostToTask | Propagation::Bidirectional => Err(Error::invalid(
+            "mounts",
+            format!("{what} can only be private"),
+        )),
     }
 }
 
-fn tmpfs(destination: String, size_bytes: u64, mode: u32, access: &str, extra: &[String]) -> Result<Mount> {
+fn tmpfs(
+    destination: String,
+    size_bytes: u64,
+    mode: u32,
+    access: &str,
+    extra: &[String],
+) -> Result<Mount> {
     if mode > 0o7777 {
         let text = format!("{mode:o} is no mode for the tmpfs at {destination}");
         return Err(Error::invalid("mounts", text));
@@ -296,12 +378,26 @@ fn tmpfs(destination: String, size_bytes: u64, mode: u32, access: &str, extra: &
     for option in extra {
         list.push(checked_option(&destination, option, false)?);
     }
-    Ok(Mount { destination, kind: "tmpfs".to_owned(), source: "tmpfs".to_owned(), options: list })
+    Ok(Mount {
+        destination,
+        kind: "tmpfs".to_owned(),
+        source: "tmpfs".to_owned(),
+        options: list,
+    })
 }
 
 /// The options of a bind mount, the request's further ones last.
-fn bind_options(destination: &str, flag: &str, access: &str, extra: &[String]) -> Result<Vec<String>> {
-    let recursion = if extra.iter().any(|option| option == "bind") { "bind" } else { "rbind" };
+fn bind_options(
+    destination: &str,
+    flag: &str,
+    access: &str,
+    extra: &[String],
+) -> Result<Vec<String>> {
+    let recursion = if extra.iter().any(|option| option == "bind") {
+        "bind"
+    } else {
+        "rbind"
+    };
     let mut list = options(&[recursion, flag, access]);
     for option in extra.iter().filter(|option| *option != "bind") {
         list.push(checked_option(destination, option, true)?);
@@ -346,8 +442,11 @@ fn propagated(
 ) -> Result<&'static str> {
     let host = |fs: &dyn HostFs| {
         fs.propagation(source).map_err(|error| {
-            Error::internal(format!("the mount that {} is on cannot be looked up", source.display()))
-                .with_source(error)
+            Error::internal(format!(
+                "the mount that {} is on cannot be looked up",
+                source.display()
+            ))
+            .with_source(error)
         })
     };
     match propagation {
@@ -383,11 +482,18 @@ fn propagated(
 }
 
 fn checked_option(destination: &str, option: &str, bind: bool) -> Result<String> {
-    let refused = |why: &str| Error::invalid("mounts", format!("option {option:?} of {destination} {why}"));
+    let refused = |why: &str| {
+        Error::invalid(
+            "mounts",
+            format!("option {option:?} of {destination} {why}"),
+        )
+    };
     if FIELD_OPTIONS.contains(&option) {
         return Err(refused("is a field of the mount itself"));
     }
-    if option.is_empty() || option.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control()) {
+    if option.is_empty()
+        || option.contains(|c: char| c == ',' || c.is_whitespace() || c.is_control())
+    {
         return Err(refused("is not a single mount option"));
     }
     if bind && !BIND_OPTIONS.contains(&option) {

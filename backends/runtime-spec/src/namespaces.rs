@@ -77,7 +77,11 @@ pub(crate) fn id_mappings(sandbox: &SandboxFacts) -> (Vec<LinuxIdMapping>, Vec<L
             })
             .collect()
     };
-    sandbox.users.as_ref().map(|users| (wire(&users.map.uids), wire(&users.map.gids))).unwrap_or_default()
+    sandbox
+        .users
+        .as_ref()
+        .map(|users| (wire(&users.map.uids), wire(&users.map.gids)))
+        .unwrap_or_default()
 }
 
 /// A new namespace.
@@ -101,5 +105,8 @@ pub(crate) fn joined(
 }
 
 fn at(kind: &'static str, path: &Path) -> Result<LinuxNamespace> {
-    Ok(LinuxNamespace { kind, path: Some(text::absolute("sandbox namespace", path)?) })
+    Ok(LinuxNamespace {
+        kind,
+        path: Some(text::absolute("sandbox namespace", path)?),
+    })
 }

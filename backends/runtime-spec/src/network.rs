@@ -30,8 +30,11 @@ pub fn priorities(
     host: &Host,
     fs: &dyn HostFs,
 ) -> Result<Option<LinuxNetwork>> {
-    let Some(priority) = task.net_priority else { return Ok(None) };
-    let unsupported = |why: &str| Error::unimplemented(format!("net_priority: is not supported: {why}"));
+    let Some(priority) = task.net_priority else {
+        return Ok(None);
+    };
+    let unsupported =
+        |why: &str| Error::unimplemented(format!("net_priority: is not supported: {why}"));
     if sandbox.network != Namespace::Host {
         return Err(unsupported(
             "the kernel has priorities for the host's network alone, and this pod has its own: ask for rates by its annotations \
@@ -44,16 +47,23 @@ pub fn priorities(
         ));
     }
     let names = interfaces(fs).map_err(|fault| {
-        Error::internal("net_priority: the interfaces of the host cannot be listed").with_source(fault)
+        Error::internal("net_priority: the interfaces of the host cannot be listed")
+            .with_source(fault)
     })?;
-    let priorities = names.into_iter().map(|name| InterfacePriority { name, priority }).collect();
+    let priorities = names
+        .into_iter()
+        .map(|name| InterfacePriority { name, priority })
+        .collect();
     Ok(Some(LinuxNetwork { priorities }))
 }
 
 /// The names of the interfaces with hardware behind them.
 fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
-    let mut names: Vec<String> =
-        fs.list(Path::new(INTERFACES))?.iter().filter_map(|path| name(path)).collect();
+    let mut names: Vec<String> = fs
+        .list(Path::new(INTERFACES))?
+        .iter()
+        .filter_map(|path| name(path))
+        .collect();
     names.retain(|name| has_hardware(name, fs, LAYERS));
     names.sort();
     Ok(names)
@@ -62,12 +72,16 @@ fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
 /// Returns whether an interface has a hardware device, or is stacked on one that has. `false` for one that
 /// was just removed.
 fn has_hardware(interface: &str, fs: &dyn HostFs, layers: usize) -> bool {
-    let Ok(parts) = fs.list(&Path::new(INTERFACES).join(interface)) else { return false };
+    let Ok(parts) = fs.list(&Path::new(INTERFACES).join(interface)) else {
+        return false;
+    };
     let mut parts = parts.iter().filter_map(|path| name(path));
     parts.any(|part| {
         part == "device"
             || layers > 0
-                && part.strip_prefix("lower_").is_some_and(|lower| has_hardware(lower, fs, layers - 1))
+                && part
+                    .strip_prefix("lower_")
+                    .is_some_and(|lower| has_hardware(lower, fs, layers - 1))
     })
 }
 

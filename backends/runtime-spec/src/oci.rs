@@ -333,10 +333,16 @@ pub struct LinuxBlockIo {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttle_write_bps_device: Vec<LinuxThrottle>,
     /// Reads per second.
-    #[serde(rename = "throttleReadIOPSDevice", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "throttleReadIOPSDevice",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub throttle_read_iops_device: Vec<LinuxThrottle>,
     /// Writes per second.
-    #[serde(rename = "throttleWriteIOPSDevice", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        rename = "throttleWriteIOPSDevice",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub throttle_write_iops_device: Vec<LinuxThrottle>,
 }
 

@@ -32,18 +32,32 @@ impl Gathered {
     /// file systems of the host, and fails in nothing: the build fails with what was found.
     #[must_use]
     pub fn of_task(asked: &Questions<'_>, fs: &dyn HostFs) -> Self {
-        let Questions { task, mounts, sandbox, host, cdi_dirs } = *asked;
+        let Questions {
+            task,
+            mounts,
+            sandbox,
+            host,
+            cdi_dirs,
+        } = *asked;
         let recorder = Recorder::new(fs);
-        let followed = mounts.iter().filter(|mount| mount.requested.propagation != Propagation::Private);
+        let followed = mounts
+            .iter()
+            .filter(|mount| mount.requested.propagation != Propagation::Private);
         let sources: BTreeSet<PathBuf> = followed.map(|mount| mount.source.host_path()).collect();
         recorder.record_propagations(sources.into_iter().collect());
         // Answers are recorded with their errors, which the build reports if it needs them.
         if task.security.privileged {
             drop(recorder.all_devices());
         }
-        let devices = task.devices.iter().map(|DeviceNode { host_path, .. }| host_path);
+        let devices = task
+            .devices
+            .iter()
+            .map(|DeviceNode { host_path, .. }| host_path);
         let throttled = task.throttles.iter().map(|Throttle { device, .. }| device);
-        let weighted = task.io_weights.iter().filter_map(|IoWeight { device, .. }| device.as_ref());
+        let weighted = task
+            .io_weights
+            .iter()
+            .filter_map(|IoWeight { device, .. }| device.as_ref());
         for path in devices.chain(throttled).chain(weighted) {
             if let Ok(path) = text::absolute("devices", path) {
                 drop(recorder.node(Path::new(&path)));
@@ -75,6 +89,9 @@ impl Gathered {
         let edits = cdi::resolve(names, cdi_dirs, &self.take_cdi_files())?;
         let paths: BTreeSet<PathBuf> = cdi::host_nodes(&edits).map(PathBuf::from).collect();
         self.set_cdi_edits(edits);
-        Ok(paths.into_iter().filter(|path| !self.knows_node(path)).collect())
+        Ok(paths
+            .into_iter()
+            .filter(|path| !self.knows_node(path))
+            .collect())
     }
 }

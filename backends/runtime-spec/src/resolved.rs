@@ -71,7 +71,10 @@ impl ResolvedSource {
     /// A path that the runtime uses as it is.
     #[must_use]
     pub const fn unstaged(path: PathBuf) -> Self {
-        Self { path, staging: Staging::Nothing }
+        Self {
+            path,
+            staging: Staging::Nothing,
+        }
     }
 
     /// The path on the host of which the runtime sees the files. Those of an image have none but the place

@@ -19,7 +19,11 @@ use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxReso
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field below `resources`; `Unimplemented` for swappiness on cgroup v2.
-pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<LinuxResources> {
+pub fn linux_resources(
+    asked: &Resources,
+    host: &Host,
+    warnings: &mut Vec<String>,
+) -> Result<LinuxResources> {
     let memory = memory(asked, host, warnings)?;
     let mut unified = unified(asked, host)?;
     if let Some((file, value)) = no_swap_for_systemd(memory.as_ref(), host) {
@@ -29,10 +33,15 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
         devices: Vec::new(),
         memory,
         cpu: cpu(asked),
-        pids: asked.pids_limit.map(|limit| LinuxPids { limit: limit.signed() }),
+        pids: asked.pids_limit.map(|limit| LinuxPids {
+            limit: limit.signed(),
+        }),
         block_io: None,
         network: None,
-        hugepage_limits: hugepages(&asked.hugepages, host, warnings).into_iter().map(spec_limit).collect(),
+        hugepage_limits: hugepages(&asked.hugepages, host, warnings)
+            .into_iter()
+            .map(spec_limit)
+            .collect(),
         unified,
     })
 }
@@ -41,8 +50,9 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
 /// without setting the unit's property, so systemd resets it to no limit when units are reloaded; entries of
 /// `unified` runc does pass to systemd.
 fn no_swap_for_systemd(memory: Option<&LinuxMemory>, host: &Host) -> Option<(String, String)> {
-    let none =
-        memory.is_some_and(|memory| memory.swap.is_some_and(|swap| swap > 0) && memory.swap == memory.limit);
+    let none = memory.is_some_and(|memory| {
+        memory.swap.is_some_and(|swap| swap > 0) && memory.swap == memory.limit
+    });
     let unit = host.cgroup == CgroupVersion::V2 && host.cgroup_driver == CgroupDriver::Systemd;
     (none && unit).then(|| ("memory.swap.max".to_owned(), "0".to_owned()))
 }
@@ -63,7 +73,9 @@ pub fn granted(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Re
     Ok(Resources {
         memory_swap_limit_bytes: swap,
         hugepages: hugepages(&asked.hugepages, host, warnings),
-        oom_score_adj: asked.oom_score_adj.map(|score| oom_score_adj(score, host, warnings)),
+        oom_score_adj: asked
+            .oom_score_adj
+            .map(|score| oom_score_adj(score, host, warnings)),
         ..asked.clone()
     })
 }
@@ -85,7 +97,11 @@ fn cpu(asked: &Resources) -> Option<LinuxCpu> {
     (cpu != LinuxCpu::default()).then_some(cpu)
 }
 
-fn memory(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<Option<LinuxMemory>> {
+fn memory(
+    asked: &Resources,
+    host: &Host,
+    warnings: &mut Vec<String>,
+) -> Result<Option<LinuxMemory>> {
     asked.check_memory()?;
     let memory = LinuxMemory {
         limit: asked.memory_limit_bytes.map(MemoryLimit::signed),
@@ -103,7 +119,9 @@ fn swap(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Option<Me
         return asked.memory_swap_limit_bytes.or(asked.memory_limit_bytes);
     }
     if let Some(swap) = asked.memory_swap_limit_bytes {
-        warnings.push(format!("the swap limit of {swap} bytes is left out: this node does not account swap"));
+        warnings.push(format!(
+            "the swap limit of {swap} bytes is left out: this node does not account swap"
+        ));
     }
     None
 }
@@ -118,7 +136,11 @@ fn swappiness(asked: &Resources, host: &Host) -> Result<Option<Swappiness>> {
 }
 
 /// The limits on pages of sizes that this node can limit; of several for one size, the last.
-fn hugepages(asked: &[HugepageLimit], host: &Host, warnings: &mut Vec<String>) -> Vec<HugepageLimit> {
+fn hugepages(
+    asked: &[HugepageLimit],
+    host: &Host,
+    warnings: &mut Vec<String>,
+) -> Vec<HugepageLimit> {
     let mut limits: Vec<HugepageLimit> = Vec::new();
     let mut left_out = BTreeSet::new();
     for limit in asked {
@@ -141,20 +163,36 @@ fn hugepages(asked: &[HugepageLimit], host: &Host, warnings: &mut Vec<String>) -
 }
 
 fn spec_limit(limit: HugepageLimit) -> LinuxHugepageLimit {
-    let HugepageLimit { page_size, limit_bytes } = limit;
-    LinuxHugepageLimit { page_size: page_size.to_string(), limit: limit_bytes }
+    let HugepageLimit {
+        page_size,
+        limit_bytes,
+    } = limit;
+    LinuxHugepageLimit {
+        page_size: page_size.to_string(),
+        limit: limit_bytes,
+    }
 }
 
 fn unified(asked: &Resources, host: &Host) -> Result<std::collections::BTreeMap<String, String>> {
     for (file, value) in &asked.unified {
         if value.contains('\0') {
-            return Err(invalid("unified", format!("the value of {file} has a NUL byte")));
+            return Err(invalid(
+                "unified",
+                format!("the value of {file} has a NUL byte"),
+            ));
         }
         if host.cgroup == CgroupVersion::V1 {
-            return Err(invalid("unified", format!("{file} needs cgroup v2, and this node runs cgroup v1")));
+            return Err(invalid(
+                "unified",
+                format!("{file} needs cgroup v2, and this node runs cgroup v1"),
+            ));
         }
     }
-    Ok(asked.unified.iter().map(|(file, value)| (file.to_string(), value.clone())).collect())
+    Ok(asked
+        .unified
+        .iter()
+        .map(|(file, value)| (file.to_string(), value.clone()))
+        .collect())
 }
 
 #[cfg(test)]

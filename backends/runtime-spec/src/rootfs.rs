@@ -16,11 +16,17 @@ pub fn check_dev(root: &Path) -> Result<()> {
     let found = if_present(fs::symlink_metadata(root.join("dev")))
         .map_err(|fault| Error::internal("look at /dev of the image").with_source(fault))?;
     // The runtime makes one that is missing.
-    let Some(kind) = found.map(|found| found.file_type()) else { return Ok(()) };
+    let Some(kind) = found.map(|found| found.file_type()) else {
+        return Ok(());
+    };
     if kind.is_dir() {
         return Ok(());
     }
-    let what = if kind.is_symlink() { "a symbolic link" } else { "no directory" };
+    let what = if kind.is_symlink() {
+        "a symbolic link"
+    } else {
+        "no directory"
+    };
     Err(Error::failed_precondition(format!(
         "/dev of the image is {what}, through which a runtime could write outside of the container: make it a directory, or leave it out"
     )))

@@ -35,15 +35,18 @@ pub fn of_task(
         SeccompProfile::Unconfined => Ok(None),
         SeccompProfile::RuntimeDefault if !host.seccomp => {
             warnings.push(
-                "the default seccomp profile is left out: this kernel cannot filter system calls".to_owned(),
+                "the default seccomp profile is left out: this kernel cannot filter system calls"
+                    .to_owned(),
             );
             Ok(None)
         }
         SeccompProfile::RuntimeDefault => Ok(Some(default_filter(host, capabilities))),
-        SeccompProfile::Localhost(path) if !host.seccomp => Err(Error::failed_precondition(format!(
-            "seccomp profile {} cannot be used: this kernel cannot filter system calls",
-            path.display()
-        ))),
+        SeccompProfile::Localhost(path) if !host.seccomp => {
+            Err(Error::failed_precondition(format!(
+                "seccomp profile {} cannot be used: this kernel cannot filter system calls",
+                path.display()
+            )))
+        }
         SeccompProfile::Localhost(path) => from_file(path, host, capabilities, fs).map(Some),
     }
 }
@@ -54,8 +57,10 @@ pub fn default_filter(host: &Host, capabilities: &Capabilities) -> LinuxSeccomp 
     let mut filter = default::profile()
         .resolved(setting(host, capabilities))
         .expect("the table of the default profile holds known actions and comparisons alone");
-    filter.architectures =
-        profile::native_architectures(host.arch).iter().map(|name| (*name).to_owned()).collect();
+    filter.architectures = profile::native_architectures(host.arch)
+        .iter()
+        .map(|name| (*name).to_owned())
+        .collect();
     filter
 }
 
@@ -65,24 +70,43 @@ pub(crate) fn profile_file<'a>(security: &'a Security, host: &Host) -> Option<&'
         SeccompProfile::Localhost(path) if !security.privileged && host.seccomp => {
             Some(path.as_path()).filter(|path| path.is_absolute())
         }
-        SeccompProfile::Localhost(_) | SeccompProfile::Unconfined | SeccompProfile::RuntimeDefault => None,
+        SeccompProfile::Localhost(_)
+        | SeccompProfile::Unconfined
+        | SeccompProfile::RuntimeDefault => None,
     }
 }
 
-fn from_file(path: &Path, host: &Host, capabilities: &Capabilities, fs: &dyn HostFs) -> Result<LinuxSeccomp> {
-    let refused = |why: &str| Error::invalid("security.seccomp", format!("profile {} {why}", path.display()));
+fn from_file(
+    path: &Path,
+    host: &Host,
+    capabilities: &Capabilities,
+    fs: &dyn HostFs,
+) -> Result<LinuxSeccomp> {
+    let refused = |why: &str| {
+        Error::invalid(
+            "security.seccomp",
+            format!("profile {} {why}", path.display()),
+        )
+    };
     if !path.is_absolute() {
         return Err(refused("is not an absolute path"));
     }
-    let bytes =
-        fs.read(path, MAX_PROFILE_BYTES).map_err(|error| refused("cannot be read").with_source(error))?;
-    let profile: Profile =
-        serde_json::from_slice(&bytes).map_err(|error| refused("is no profile").with_source(error))?;
-    profile.resolved(setting(host, capabilities)).map_err(|why| refused(&format!("cannot be used: {why}")))
+    let bytes = fs
+        .read(path, MAX_PROFILE_BYTES)
+        .map_err(|error| refused("cannot be read").with_source(error))?;
+    let profile: Profile = serde_json::from_slice(&bytes)
+        .map_err(|error| refused("is no profile").with_source(error))?;
+    profile
+        .resolved(setting(host, capabilities))
+        .map_err(|why| refused(&format!("cannot be used: {why}")))
 }
 
 fn setting<'a>(host: &Host, capabilities: &'a Capabilities) -> Setting<'a> {
-    Setting { arch: host.arch, kernel: host.kernel, capabilities: &capabilities.bounding }
+    Setting {
+        arch: host.arch,
+        kernel: host.kernel,
+        capabilities: &capabilities.bounding,
+    }
 }
 
 #[cfg(test)]

@@ -20,9 +20,12 @@ pub fn without_nul<'a>(field: &str, text: &'a str) -> Result<&'a str> {
 /// # Errors
 /// `InvalidArgument`, naming `field`.
 pub fn utf8<'a>(field: &str, path: &'a Path) -> Result<&'a str> {
-    let text = path
-        .to_str()
-        .ok_or_else(|| Error::invalid(field, format!("{path:?} is not UTF-8, which a runtime spec needs")))?;
+    let text = path.to_str().ok_or_else(|| {
+        Error::invalid(
+            field,
+            format!("{path:?} is not UTF-8, which a runtime spec needs"),
+        )
+    })?;
     without_nul(field, text)
 }
 
@@ -39,7 +42,10 @@ const MAX_NAME: usize = 255;
 pub fn absolute(field: &str, path: &Path) -> Result<String> {
     let text = utf8(field, path)?;
     if !path.is_absolute() {
-        return Err(Error::invalid(field, format!("{text:?} is not an absolute path")));
+        return Err(Error::invalid(
+            field,
+            format!("{text:?} is not an absolute path"),
+        ));
     }
     let mut clean = PathBuf::from("/");
     if text.len() > MAX_PATH {
@@ -51,11 +57,16 @@ pub fn absolute(field: &str, path: &Path) -> Result<String> {
     for part in path.components() {
         match part {
             Component::Normal(name) if name.len() > MAX_NAME => {
-                return Err(Error::invalid(field, format!("a name in it is longer than {MAX_NAME} bytes")));
+                return Err(Error::invalid(
+                    field,
+                    format!("a name in it is longer than {MAX_NAME} bytes"),
+                ));
             }
             Component::Normal(name) => clean.push(name),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            Component::ParentDir => return Err(Error::invalid(field, format!("{text:?} goes up by `..`"))),
+            Component::ParentDir => {
+                return Err(Error::invalid(field, format!("{text:?} goes up by `..`")));
+            }
         }
     }
     utf8(field, &clean).map(str::to_owned)
@@ -76,7 +87,12 @@ mod tests {
     fn absolute_path_is_cleaned_and_never_escapes() {
         assert_eq!(absolute("f", Path::new("//a/./b//c/")).unwrap(), "/a/b/c");
         assert_eq!(absolute("f", Path::new("/")).unwrap(), "/");
-        assert!(absolute("f", Path::new("a")).unwrap_err().to_string().starts_with("f: "));
+        assert!(
+            absolute("f", Path::new("a"))
+                .unwrap_err()
+                .to_string()
+                .starts_with("f: ")
+        );
         assert!(absolute("f", Path::new("/a/../b")).is_err());
         assert!(absolute("f", Path::new("/a\0b")).is_err());
     }

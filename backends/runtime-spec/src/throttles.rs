@@ -29,13 +29,20 @@ pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<
     }
     for IoWeight { device, weight } in &task.io_weights {
         if !WEIGHTS.contains(weight) {
-            return Err(Error::invalid("blkio_weight", format!("{weight} is not between 10 and 1000")));
+            return Err(Error::invalid(
+                "blkio_weight",
+                format!("{weight} is not between 10 and 1000"),
+            ));
         }
         match device {
             None => limits.weight = Some(*weight),
             Some(device) => {
                 let (major, minor) = numbers("blkio_weight", device, fs)?;
-                limits.weight_device.push(LinuxWeight { major, minor, weight: *weight });
+                limits.weight_device.push(LinuxWeight {
+                    major,
+                    minor,
+                    weight: *weight,
+                });
             }
         }
     }
@@ -52,7 +59,10 @@ pub fn throttles(asked: &[Throttle], fs: &dyn HostFs) -> Result<LinuxBlockIo> {
     let mut limits = LinuxBlockIo::default();
     for Throttle { device, what, rate } in asked {
         if *rate == 0 {
-            return Err(Error::invalid("throttles", format!("the rate of {} is 0", device.display())));
+            return Err(Error::invalid(
+                "throttles",
+                format!("the rate of {} is 0", device.display()),
+            ));
         }
         let (major, minor) = numbers("throttles", device, fs)?;
         let list = match what {
@@ -61,7 +71,11 @@ pub fn throttles(asked: &[Throttle], fs: &dyn HostFs) -> Result<LinuxBlockIo> {
             Throttled::Reads => &mut limits.throttle_read_iops_device,
             Throttled::Writes => &mut limits.throttle_write_iops_device,
         };
-        list.push(LinuxThrottle { major, minor, rate: *rate });
+        list.push(LinuxThrottle {
+            major,
+            minor,
+            rate: *rate,
+        });
     }
     for list in [
         &mut limits.throttle_read_bps_device,
@@ -85,11 +99,16 @@ fn keep_last<T>(list: &mut Vec<T>, device: impl Fn(&T) -> (i64, i64)) {
 /// The numbers of a block device.
 fn numbers(field: &str, device: &Path, fs: &dyn HostFs) -> Result<(i64, i64)> {
     let path = text::absolute(field, device)?;
-    let found = fs
-        .node(Path::new(&path))
-        .map_err(|error| Error::invalid(field, format!("{path} cannot be used")).with_source(error))?;
+    let found = fs.node(Path::new(&path)).map_err(|error| {
+        Error::invalid(field, format!("{path} cannot be used")).with_source(error)
+    })?;
     match found {
-        HostNode::Device(DeviceInfo { block: true, major, minor, .. }) => Ok((major.into(), minor.into())),
+        HostNode::Device(DeviceInfo {
+            block: true,
+            major,
+            minor,
+            ..
+        }) => Ok((major.into(), minor.into())),
         HostNode::Device(_) | HostNode::Directory(_) | HostNode::Other => {
             Err(Error::invalid(field, format!("{path} is no block device")))
         }

@@ -41,7 +41,11 @@ impl ResolvedUser {
     /// The user in the form of the runtime spec.
     #[must_use]
     pub fn to_oci(&self) -> oci::User {
-        oci::User { uid: self.uid, gid: self.gid, additional_gids: self.additional_gids.clone() }
+        oci::User {
+            uid: self.uid,
+            gid: self.gid,
+            additional_gids: self.additional_gids.clone(),
+        }
     }
 }
 
@@ -102,7 +106,11 @@ impl AccountFiles {
         };
         let passwd = file(PASSWD)?;
         let group = file(GROUP)?;
-        Ok(Self { passwd, group, bytes })
+        Ok(Self {
+            passwd,
+            group,
+            bytes,
+        })
     }
 
     /// Their total size, in bytes.
@@ -120,12 +128,19 @@ impl AccountFiles {
             let mut bytes = Vec::new();
             // No more than the limit when it was opened, even if the file has grown.
             let mut file = file.map(|file| file.take(self.bytes));
-            match file.as_mut().map(|file| file.read_to_end(&mut bytes)).transpose() {
+            match file
+                .as_mut()
+                .map(|file| file.read_to_end(&mut bytes))
+                .transpose()
+            {
                 Ok(_) => Ok(bytes),
                 Err(fault) => Err(unreadable(name, fault)),
             }
         };
-        Ok(Accounts { passwd: read(PASSWD, self.passwd)?, group: read(GROUP, self.group)? })
+        Ok(Accounts {
+            passwd: read(PASSWD, self.passwd)?,
+            group: read(GROUP, self.group)?,
+        })
     }
 
     /// As [`resolve`], but streams the files, with at most one field in memory. Blocks on the file system.
@@ -159,7 +174,12 @@ const BUFFER: usize = 64 << 10;
 /// # Errors
 /// `InvalidArgument`, naming `user`.
 pub fn resolve(spec: &UserSpec, image_user: &str, files: &Accounts) -> Result<ResolvedUser> {
-    resolve_from(spec, image_user, files.passwd.as_slice(), files.group.as_slice())
+    resolve_from(
+        spec,
+        image_user,
+        files.passwd.as_slice(),
+        files.group.as_slice(),
+    )
 }
 
 fn resolve_from(
@@ -168,16 +188,26 @@ fn resolve_from(
     passwd: impl BufRead,
     group: impl BufRead,
 ) -> Result<ResolvedUser> {
-    let UserQuery { user, group: wanted_group } = parse_user(spec, image_user)?;
+    let UserQuery {
+        user,
+        group: wanted_group,
+    } = parse_user(spec, image_user)?;
     let account = find_account(passwd, &user).map_err(|fault| unreadable(PASSWD, fault))?;
     let uid = match (&user, &account) {
         (Id::Number(uid), _) => *uid,
         (Id::Name(_), Some(account)) => account.uid,
         (Id::Name(name), None) => {
-            return Err(Error::invalid("user", format!("{name:?} is not in /etc/passwd of the image")));
+            return Err(Error::invalid(
+                "user",
+                format!("{name:?} is not in /etc/passwd of the image"),
+            ));
         }
     };
-    let named = spec.named.iter().map(|text| id(text)).collect::<Result<Vec<_>>>()?;
+    let named = spec
+        .named
+        .iter()
+        .map(|text| id(text))
+        .collect::<Result<Vec<_>>>()?;
     let mut wish = GroupQuery::default();
     if let (None, Some(Id::Name(name))) = (spec.gid, &wanted_group) {
         wish.names.insert(name);
@@ -194,7 +224,10 @@ fn resolve_from(
     let number = |group: &Id| match group {
         Id::Number(gid) => Ok(*gid),
         Id::Name(name) => groups.numbers.get(name).copied().ok_or_else(|| {
-            Error::invalid("user", format!("group {name:?} is not in /etc/group of the image"))
+            Error::invalid(
+                "user",
+                format!("group {name:?} is not in /etc/group of the image"),
+            )
         }),
     };
     let gid = match (spec.gid, &wanted_group) {
@@ -217,10 +250,17 @@ fn resolve_from(
     if all.len() > MAX_GROUPS {
         return Err(Error::invalid(
             "user",
-            format!("{} groups are more than the {MAX_GROUPS} of Linux", all.len()),
+            format!(
+                "{} groups are more than the {MAX_GROUPS} of Linux",
+                all.len()
+            ),
         ));
     }
-    Ok(ResolvedUser { uid, gid, additional_gids: all })
+    Ok(ResolvedUser {
+        uid,
+        gid,
+        additional_gids: all,
+    })
 }
 
 fn unreadable(name: &str, fault: io::Error) -> Error {
@@ -243,15 +283,32 @@ struct UserQuery {
 fn parse_user(spec: &UserSpec, image_user: &str) -> Result<UserQuery> {
     let text = match &spec.user {
         Some(UserRef::Uid(u32::MAX)) => {
-            return Err(Error::invalid("user", format!("{} is no user id", u32::MAX)));
+            return Err(Error::invalid(
+                "user",
+                format!("{} is no user id", u32::MAX),
+            ));
         }
-        Some(UserRef::Uid(uid)) => return Ok(UserQuery { user: Id::Number(*uid), group: None }),
+        Some(UserRef::Uid(uid)) => {
+            return Ok(UserQuery {
+                user: Id::Number(*uid),
+                group: None,
+            });
+        }
         Some(UserRef::Name(text)) => text,
         None => image_user,
     };
-    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-    let user = if user.is_empty() { Id::Number(0) } else { id(user)? };
-    let group = group.filter(|group| !group.is_empty()).map(id).transpose()?;
+    let (user, group) = text
+        .split_once(':')
+        .map_or((text, None), |(user, group)| (user, Some(group)));
+    let user = if user.is_empty() {
+        Id::Number(0)
+    } else {
+        id(user)?
+    };
+    let group = group
+        .filter(|group| !group.is_empty())
+        .map(id)
+        .transpose()?;
     Ok(UserQuery { user, group })
 }
 
@@ -263,20 +320,32 @@ fn id(text: &str) -> Result<Id> {
     // The highest number means "no change" to the kernel.
     match text.parse::<u32>() {
         Ok(number) if number != u32::MAX => Ok(Id::Number(number)),
-        Ok(_) | Err(_) => Err(Error::invalid("user", format!("{text} is no user or group id"))),
+        Ok(_) | Err(_) => Err(Error::invalid(
+            "user",
+            format!("{text} is no user or group id"),
+        )),
     }
 }
 
 /// Opens a regular file below `rootfs`, with all symlinks resolved inside `rootfs`; also returns its size in
 /// bytes. `None` if there is none.
 fn open_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<(File, u64)>> {
-    let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
+    let root = open(
+        rootfs,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    let Some(place) = place_in_root(&root, path)? else {
+        return Ok(None);
+    };
     // The image may have a device or a FIFO there: its type is checked before it is opened for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     let found = std::fs::metadata(&link)?;
     if !found.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no regular file",
+        ));
     }
     Ok(Some((File::open(link)?, found.len())))
 }
@@ -287,14 +356,23 @@ fn open_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<(File, u64)>> {
 /// # Errors
 /// Those of the file system.
 pub fn directory_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
-    let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
+    let root = open(
+        rootfs,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?;
+    let Some(place) = place_in_root(&root, path)? else {
+        return Ok(None);
+    };
     let link = |fd: &OwnedFd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     if !std::fs::metadata(format!("/proc/self/fd/{}", place.as_raw_fd()))?.is_dir() {
         return Ok(None);
     }
     // The kernel resolved the path inside the root; both links give current names.
-    Ok(link(&place)?.strip_prefix(link(&root)?).ok().map(Path::to_path_buf))
+    Ok(link(&place)?
+        .strip_prefix(link(&root)?)
+        .ok()
+        .map(Path::to_path_buf))
 }
 
 fn place_in_root(root: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {

@@ -24,7 +24,10 @@ impl Cancel {
     /// The same flag, for a walk that also ends with [`Error::Cancelled`] after about this many entries.
     #[must_use]
     pub fn after(&self, entries: u32) -> Self {
-        Self { is_cancelled: Arc::clone(&self.is_cancelled), left: Some(Arc::new(AtomicU32::new(entries))) }
+        Self {
+            is_cancelled: Arc::clone(&self.is_cancelled),
+            left: Some(Arc::new(AtomicU32::new(entries))),
+        }
     }
 
     /// Counts an entry.
@@ -33,8 +36,15 @@ impl Cancel {
     /// [`Error::Cancelled`] if the flag is set, or no more entries may be visited.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let is_used_up = self.left.as_ref().is_some_and(|left| {
-            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            })
+            .is_err()
         });
-        if is_used_up || self.is_cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+        if is_used_up || self.is_cancelled.load(Ordering::Relaxed) {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 }

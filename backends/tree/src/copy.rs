@@ -5,9 +5,9 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat, fchmod,
-    fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat, unlinkat,
-    utimensat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chmodat, chownat,
+    fchmod, fchown, fstat, futimens, linkat, mkdirat, mknodat, openat, readlinkat, statat,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -60,7 +60,12 @@ pub fn copy_durably(
     budget: &mut Budget,
     cancel: &Cancel,
 ) -> Result<CopyReport, Error> {
-    copy_tree(from.as_fd(), to.as_fd(), (budget, cancel), Some(Unsynced::default()))
+    copy_tree(
+        from.as_fd(),
+        to.as_fd(),
+        (budget, cancel),
+        Some(Unsynced::default()),
+    )
 }
 
 fn copy_tree(
@@ -83,8 +88,15 @@ fn copy_tree(
     };
     copying.push(reopened(from)?, reopened(to)?, c".")?;
     copying.run()?;
-    let synced = copying.unsynced.as_ref().map(Unsynced::synced).unwrap_or_default();
-    Ok(CopyReport { refused_attributes: copying.xattrs.refused, synced })
+    let synced = copying
+        .unsynced
+        .as_ref()
+        .map(Unsynced::synced)
+        .unwrap_or_default();
+    Ok(CopyReport {
+        refused_attributes: copying.xattrs.refused,
+        synced,
+    })
 }
 
 /// The same directory, opened again, with a read position of its own.
@@ -159,15 +171,22 @@ impl Copying<'_> {
     }
 
     fn entry(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
-        let Some(level) = self.open.back() else { return Ok(()) };
+        let Some(level) = self.open.back() else {
+            return Ok(());
+        };
         let from = level.from.fd().map_err(Error::io("read", name, depth))?;
-        let seen = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::io("stat", name, depth))?;
+        let seen = statat(from, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(Error::io("stat", name, depth))?;
         self.budget.take_inode()?;
         if FileType::from_raw_mode(seen.st_mode) == FileType::Directory {
             return self.go_down(name, depth);
         }
         let linked = seen.st_nlink > 1;
-        if linked && self.link(name, &seen).map_err(Error::io("link", name, depth))? {
+        if linked
+            && self
+                .link(name, &seen)
+                .map_err(Error::io("link", name, depth))?
+        {
             return Ok(());
         }
         self.file(name, &seen).map_err(|fault| match fault {
@@ -175,14 +194,17 @@ impl Copying<'_> {
             Fault::Other(error) => error,
         })?;
         if linked {
-            self.register_hard_link(name, &seen).map_err(Error::io("link", name, depth))?;
+            self.register_hard_link(name, &seen)
+                .map_err(Error::io("link", name, depth))?;
         }
         Ok(())
     }
 
     /// Copies an entry that is not a directory, with its attributes.
     fn file(&mut self, name: &CStr, seen: &Stat) -> Result<(), Fault> {
-        let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
+        let Some(OpenPair { from, to, .. }) = self.open.back() else {
+            return Ok(());
+        };
         let from = from.fd()?;
         let kind = FileType::from_raw_mode(seen.st_mode);
         match kind {
@@ -194,13 +216,20 @@ impl Copying<'_> {
                 if FileType::from_raw_mode(seen.st_mode) != FileType::RegularFile {
                     return Err(Error::Changing.into());
                 }
-                let flags =
-                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let flags = OFlags::WRONLY
+                    | OFlags::CREATE
+                    | OFlags::EXCL
+                    | OFlags::NOFOLLOW
+                    | OFlags::CLOEXEC;
                 let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
                 let size = u64::try_from(seen.st_size).unwrap_or(0);
-                self.contents.copy(&source, &target, size, self.budget, self.cancel)?;
+                self.contents
+                    .copy(&source, &target, size, self.budget, self.cancel)?;
                 copy_attributes(&source, &target, &seen, &mut self.xattrs)?;
-                return Ok(self.unsynced.as_mut().map_or(Ok(()), |unsynced| unsynced.add(target))?);
+                return Ok(self
+                    .unsynced
+                    .as_mut()
+                    .map_or(Ok(()), |unsynced| unsynced.add(target))?);
             }
             FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
             FileType::Directory => return Ok(()),
@@ -218,12 +247,19 @@ impl Copying<'_> {
             chmodat(to, name, mode(seen), AtFlags::empty())?;
         }
         self.xattrs.copy_named(from, to, name)?;
-        Ok(utimensat(to, name, &times(seen), AtFlags::SYMLINK_NOFOLLOW)?)
+        Ok(utimensat(
+            to,
+            name,
+            &times(seen),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
     }
 
     /// Links a further name to a file that was copied already; `false` if it was not.
     fn link(&self, name: &CStr, seen: &Stat) -> Result<bool, Errno> {
-        let (Some(links), Some(level)) = (&self.links, self.open.back()) else { return Ok(false) };
+        let (Some(links), Some(level)) = (&self.links, self.open.back()) else {
+            return Ok(false);
+        };
         match linkat(links, key(seen), &level.to, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             // The file system of the copy may allow fewer hard links: the names beyond that are linked to one
@@ -235,7 +271,9 @@ impl Copying<'_> {
 
     /// Registers the file that was just copied, so that its further names are linked to it.
     fn register_hard_link(&mut self, name: &CStr, seen: &Stat) -> Result<(), Errno> {
-        let Some(level) = self.open.back() else { return Ok(()) };
+        let Some(level) = self.open.back() else {
+            return Ok(());
+        };
         let links = match &mut self.links {
             Some(links) => links,
             none => {
@@ -254,9 +292,20 @@ impl Copying<'_> {
     fn push(&mut self, from: OwnedFd, to: OwnedFd, name: &CStr) -> Result<(), Error> {
         let depth = self.levels.len();
         let failed = || Error::io("open", name, depth);
-        let ids = (Id::of(&from).map_err(failed())?, Id::of(&to).map_err(failed())?);
-        self.levels.push(ClosedPair { from: ids.0, to: ids.1, offset: 0 });
-        self.open.push_back(OpenPair { from: Dir::new(from).map_err(failed())?, to, offset: 0 });
+        let ids = (
+            Id::of(&from).map_err(failed())?,
+            Id::of(&to).map_err(failed())?,
+        );
+        self.levels.push(ClosedPair {
+            from: ids.0,
+            to: ids.1,
+            offset: 0,
+        });
+        self.open.push_back(OpenPair {
+            from: Dir::new(from).map_err(failed())?,
+            to,
+            offset: 0,
+        });
         if self.open.len() > OPEN_LEVELS
             && let Some(level) = self.open.pop_front()
         {
@@ -268,7 +317,9 @@ impl Copying<'_> {
 
     /// Creates the copy of a directory and continues in it.
     fn go_down(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
-        let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
+        let Some(OpenPair { from, to, .. }) = self.open.back() else {
+            return Ok(());
+        };
         self.budget.take_bytes(1)?;
         let opened = || {
             let source = dir::enter(from.fd()?, name)?;
@@ -284,7 +335,9 @@ impl Copying<'_> {
 
     /// Leaves the deepest directory, whose entries are all copied, and copies its attributes.
     fn go_up(&mut self) -> Result<(), Error> {
-        let (Some(_), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
+        let (Some(_), Some(level)) = (self.levels.pop(), self.open.pop_back()) else {
+            return Ok(());
+        };
         let depth = self.levels.len();
         if depth == 0
             && let Some(links) = self.links.take()
@@ -304,7 +357,9 @@ impl Copying<'_> {
                 unsynced.sync().map_err(failed("sync the files in"))?;
             }
         }
-        let (Some(above), None) = (self.levels.last(), self.open.back()) else { return Ok(()) };
+        let (Some(above), None) = (self.levels.last(), self.open.back()) else {
+            return Ok(());
+        };
         let source = dir::enter(from, c"..").map_err(failed("go up from"))?;
         let target = dir::enter(&level.to, c"..").map_err(failed("go up from the copy of"))?;
         let ids = (Id::of(&source), Id::of(&target));
@@ -312,8 +367,13 @@ impl Copying<'_> {
             return Err(Error::Changing);
         }
         let mut from = Dir::new(source).map_err(failed("go up from"))?;
-        from.seek(above.offset).map_err(failed("continue in the parent of"))?;
-        self.open.push_back(OpenPair { from, to: target, offset: above.offset });
+        from.seek(above.offset)
+            .map_err(failed("continue in the parent of"))?;
+        self.open.push_back(OpenPair {
+            from,
+            to: target,
+            offset: above.offset,
+        });
         Ok(())
     }
 }
@@ -344,7 +404,12 @@ fn times(seen: &Stat) -> Timestamps {
 
 /// Gives an open file or directory the attributes of another. The owner is changed first, since that clears
 /// other attributes.
-fn copy_attributes(from: impl AsFd, to: impl AsFd, seen: &Stat, xattrs: &mut Xattrs) -> Result<(), Errno> {
+fn copy_attributes(
+    from: impl AsFd,
+    to: impl AsFd,
+    seen: &Stat,
+    xattrs: &mut Xattrs,
+) -> Result<(), Errno> {
     let (uid, gid) = owner(seen);
     fchown(&to, Some(uid), Some(gid))?;
     fchmod(&to, mode(seen))?;

@@ -92,14 +92,22 @@ impl Contents {
     }
 
     /// Copies up to `length` bytes at an offset, and returns how many.
-    fn piece(&mut self, from: impl AsFd, to: impl AsFd, at: u64, length: u64) -> Result<u64, Errno> {
+    fn piece(
+        &mut self,
+        from: impl AsFd,
+        to: impl AsFd,
+        at: u64,
+        length: u64,
+    ) -> Result<u64, Errno> {
         if self.buffer.is_none() {
             let mut read = at;
             let mut written = at;
             let wanted = usize::try_from(length).unwrap_or(BUFFER);
             match copy_file_range(&from, Some(&mut read), &to, Some(&mut written), wanted) {
                 // Some file systems answer 0 although there is data: a read decides.
-                Ok(0) | Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Ok(0)
+                | Err(Errno::XDEV | Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM) =>
+                    {}
                 Ok(copied) => return Ok(copied.try_into().unwrap_or(u64::MAX)),
                 Err(errno) => return Err(errno),
             }
@@ -109,7 +117,11 @@ impl Contents {
         let read = pread(from, &mut buffer[..wanted], at)?;
         let mut written = 0;
         while written < read {
-            written += pwrite(&to, &buffer[written..read], at + u64::try_from(written).unwrap_or(u64::MAX))?;
+            written += pwrite(
+                &to,
+                &buffer[written..read],
+                at + u64::try_from(written).unwrap_or(u64::MAX),
+            )?;
         }
         Ok(read.try_into().unwrap_or(u64::MAX))
     }

@@ -9,7 +9,10 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
 /// The flags for opening a directory for reading; other files and symlinks are refused.
-const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 
 /// Maximum number of levels of a tree that have an open descriptor: the deepest ones.
 pub(crate) const OPEN_LEVELS: usize = 16;
@@ -24,7 +27,10 @@ pub(crate) struct Id {
 impl Id {
     pub(crate) fn of(dir: impl AsFd) -> Result<Self, Errno> {
         let found = fstat(dir)?;
-        Ok(Self { device: found.st_dev, inode: found.st_ino })
+        Ok(Self {
+            device: found.st_dev,
+            inode: found.st_ino,
+        })
     }
 }
 
@@ -49,7 +55,10 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
             Component::RootDir | Component::CurDir => continue,
             Component::Normal(name) => name,
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains `..`"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the path contains `..`",
+                ));
             }
         };
         found = match openat(&found, name, FLAGS, Mode::empty()) {
@@ -67,12 +76,22 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
 /// `EXDEV` if something is mounted there.
 pub(crate) fn enter(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     // Neither a mount point nor a link of /proc leads out of the tree.
-    match openat2(&dir, name, FLAGS, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS) {
+    match openat2(
+        &dir,
+        name,
+        FLAGS,
+        Mode::empty(),
+        ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS,
+    ) {
         // A kernel before 5.6, or a seccomp filter that does not know `openat2`.
         Err(Errno::NOSYS | Errno::PERM) => {
             let device = fstat(&dir)?.st_dev;
             let found = openat(dir, name, FLAGS, Mode::empty())?;
-            if fstat(&found)?.st_dev == device { Ok(found) } else { Err(Errno::XDEV) }
+            if fstat(&found)?.st_dev == device {
+                Ok(found)
+            } else {
+                Err(Errno::XDEV)
+            }
         }
         other => other,
     }

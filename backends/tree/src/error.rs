@@ -54,7 +54,10 @@ pub struct Place {
 
 impl Place {
     pub(crate) fn new(name: &CStr, depth: usize) -> Self {
-        Self { name: name.to_bytes().to_vec(), depth }
+        Self {
+            name: name.to_bytes().to_vec(),
+            depth,
+        }
     }
 }
 
@@ -73,7 +76,11 @@ impl fmt::Display for Place {
 impl Error {
     /// The error of an operation on an entry.
     pub(crate) fn io(doing: &'static str, name: &CStr, depth: usize) -> impl FnOnce(Errno) -> Self {
-        move |errno| Self::Io { doing, place: Place::new(name, depth), source: errno.into() }
+        move |errno| Self::Io {
+            doing,
+            place: Place::new(name, depth),
+            source: errno.into(),
+        }
     }
 
     /// Returns whether the disk is full, a quota is exhausted, or the copy is too large.
@@ -82,7 +89,10 @@ impl Error {
         match self {
             Self::TooLarge { .. } => true,
             Self::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                )
             }
             Self::Cancelled | Self::Mounted(_) | Self::Changing => false,
         }

@@ -28,13 +28,22 @@ pub fn remove(path: &Path, cancel: &Cancel) -> Result<(), Error> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::io("remove", c"/", 0)(Errno::INVAL));
     };
-    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-    let name = CString::new(name.as_bytes()).map_err(|_| Error::io("remove", c"", 0)(Errno::INVAL))?;
+    let above = if above.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        above
+    };
+    let name =
+        CString::new(name.as_bytes()).map_err(|_| Error::io("remove", c"", 0)(Errno::INVAL))?;
     let above = match open(above) {
         Ok(above) => above,
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(source) => {
-            return Err(Error::Io { doing: "open the directory of", place: Place::new(&name, 0), source });
+            return Err(Error::Io {
+                doing: "open the directory of",
+                place: Place::new(&name, 0),
+                source,
+            });
         }
     };
     remove_at(&above, &name, cancel)
@@ -130,7 +139,13 @@ struct Removal<'c> {
 
 impl<'c> Removal<'c> {
     const fn new(repeats: u32, cancel: &'c Cancel) -> Self {
-        Self { levels: Vec::new(), open: VecDeque::new(), is_lost: false, repeats, cancel }
+        Self {
+            levels: Vec::new(),
+            open: VecDeque::new(),
+            is_lost: false,
+            repeats,
+            cancel,
+        }
     }
 
     /// Removes everything in a directory; `false` if a directory was moved during the walk and the removal
@@ -149,7 +164,10 @@ impl<'c> Removal<'c> {
             if name == c"." || name == c".." {
                 continue;
             }
-            let dir = level.entries.fd().map_err(Error::io("read", &level.name, depth - 1))?;
+            let dir = level
+                .entries
+                .fd()
+                .map_err(Error::io("read", &level.name, depth - 1))?;
             let unlinked = if matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
                 unlink(dir, name, depth)?
             } else {
@@ -174,7 +192,11 @@ impl<'c> Removal<'c> {
         }
         self.levels.push(id);
         let entries = Dir::new(dir).map_err(failed())?;
-        self.open.push_back(OpenDir { entries, name: name.to_owned(), last: None });
+        self.open.push_back(OpenDir {
+            entries,
+            name: name.to_owned(),
+            last: None,
+        });
         if self.open.len() > OPEN_LEVELS {
             self.open.pop_front();
         }
@@ -184,7 +206,9 @@ impl<'c> Removal<'c> {
     /// Enters a directory of the deepest level.
     fn go_down(&mut self, name: &CStr) -> Result<(), Error> {
         let depth = self.levels.len();
-        let Some(level) = self.open.back() else { return Ok(()) };
+        let Some(level) = self.open.back() else {
+            return Ok(());
+        };
         let dir = level.entries.fd().map_err(Error::io("read", name, depth))?;
         match dir::enter(dir, name) {
             Ok(below) => self.push(below, name),
@@ -197,17 +221,27 @@ impl<'c> Removal<'c> {
 
     /// Leaves the deepest level, whose entries are all removed, and removes it.
     fn go_up(&mut self) -> Result<(), Error> {
-        let (Some(id), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
+        let (Some(id), Some(level)) = (self.levels.pop(), self.open.pop_back()) else {
+            return Ok(());
+        };
         let depth = self.levels.len();
-        let Some(above_id) = self.levels.last().copied() else { return Ok(()) };
+        let Some(above_id) = self.levels.last().copied() else {
+            return Ok(());
+        };
         if let Some(above) = self.open.back() {
-            let dir = above.entries.fd().map_err(Error::io("read", &level.name, depth))?;
+            let dir = above
+                .entries
+                .fd()
+                .map_err(Error::io("read", &level.name, depth))?;
             if matches!(unlink(dir, &level.name, depth)?, UnlinkOutcome::NotEmpty) {
                 self.go_down(&level.name)?;
             }
             return Ok(());
         }
-        let dir = level.entries.fd().map_err(Error::io("read", &level.name, depth))?;
+        let dir = level
+            .entries
+            .fd()
+            .map_err(Error::io("read", &level.name, depth))?;
         let above = dir::enter(dir, c"..").map_err(Error::io("go up from", &level.name, depth))?;
         if Id::of(&above).map_err(Error::io("go up from", &level.name, depth))? != above_id {
             // Another process has moved a directory of the tree, so its parent is not known. The caller
@@ -219,12 +253,20 @@ impl<'c> Removal<'c> {
         let entries = Dir::new(above).map_err(Error::io("go up from", &level.name, depth))?;
         // The name of this directory is not known any more: it is found by reading its parent, which was
         // closed before it.
-        self.open.push_back(OpenDir { entries, name: CString::default(), last: Some(id) });
+        self.open.push_back(OpenDir {
+            entries,
+            name: CString::default(),
+            last: Some(id),
+        });
         Ok(())
     }
 
     fn repeat(&mut self) -> Result<(), Error> {
         self.repeats += 1;
-        if self.repeats > MOST_REPEATS { Err(Error::Changing) } else { Ok(()) }
+        if self.repeats > MOST_REPEATS {
+            Err(Error::Changing)
+        } else {
+            Ok(())
+        }
     }
 }

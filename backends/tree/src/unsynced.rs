@@ -23,7 +23,11 @@ impl Unsynced {
     /// Takes a file whose content and attributes are complete.
     pub(crate) fn add(&mut self, file: OwnedFd) -> Result<(), Errno> {
         self.files.push(file);
-        if self.files.len() < BATCH { Ok(()) } else { self.sync() }
+        if self.files.len() < BATCH {
+            Ok(())
+        } else {
+            self.sync()
+        }
     }
 
     /// Syncs a directory whose entries are complete.

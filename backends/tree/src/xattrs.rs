@@ -24,7 +24,11 @@ pub(crate) struct Xattrs {
 
 impl Xattrs {
     pub(crate) fn new() -> Self {
-        Self { names: vec![0; MOST], value: vec![0; MOST], refused: 0 }
+        Self {
+            names: vec![0; MOST],
+            value: vec![0; MOST],
+            refused: 0,
+        }
     }
 
     /// Copies the attributes of an open file or directory.
@@ -39,7 +43,12 @@ impl Xattrs {
 
     /// Copies the attributes of an entry that is not opened (symlink, device), by its name in both
     /// directories.
-    pub(crate) fn copy_named(&mut self, from: impl AsFd, to: impl AsFd, name: &CStr) -> Result<(), Errno> {
+    pub(crate) fn copy_named(
+        &mut self,
+        from: impl AsFd,
+        to: impl AsFd,
+        name: &CStr,
+    ) -> Result<(), Errno> {
         // There is no such system call that takes a descriptor and a name.
         let path = |dir: &dyn AsRawFd| {
             let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
@@ -62,14 +71,21 @@ impl Xattrs {
         get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
         set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let Self { names, value, refused } = self;
+        let Self {
+            names,
+            value,
+            refused,
+        } = self;
         let length = match length {
             Ok(length) => length,
             // The file system of the source has no extended attributes.
             Err(Errno::OPNOTSUPP) => 0,
             Err(errno) => return Err(errno),
         };
-        for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        for name in names[..length]
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+        {
             if LEFT_OUT.iter().any(|prefix| name.starts_with(prefix)) {
                 continue;
             }

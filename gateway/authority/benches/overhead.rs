@@ -4,7 +4,11 @@
 //! A client whose `:authority` is a host name has overhead for its first request only. For a client that
 //! sends a path, blocks are parsed and its bytes are copied once more.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at what fails, and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark stops at what fails, and prints"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -56,14 +60,20 @@ fn quickest(mut read: impl FnMut() -> usize, expected: usize) -> Duration {
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    for (what, calls, data) in
-        [("10,000 calls of 100 bytes", 10_000, 100), ("one call of 64 MiB", 1, 64 << 20)]
-    {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    for (what, calls, data) in [
+        ("10,000 calls of 100 bytes", 10_000, 100),
+        ("one call of 64 MiB", 1, 64 << 20),
+    ] {
         for authority in ["localhost", "run%2Fswitchyard%2Fcri.sock"] {
             let sent = connection(authority, calls, data);
             let bare = quickest(|| runtime.block_on(drain(&*sent)), sent.len());
-            let filtered = quickest(|| runtime.block_on(drain(AuthorityFilter::new(&*sent))), sent.len());
+            let filtered = quickest(
+                || runtime.block_on(drain(AuthorityFilter::new(&*sent))),
+                sent.len(),
+            );
             let ratio = filtered.as_secs_f64() / bare.as_secs_f64();
             let added = filtered.saturating_sub(bare) / u32::try_from(calls).unwrap();
             println!("{what}, {authority}: {ratio:.3} times; {added:?} more for each call");

@@ -111,7 +111,13 @@ impl Client {
         }
         let name = text(block, end)?;
         let decoded = name.decoded()?;
-        Ok((Name { len: decoded.len(), is_authority: decoded == AUTHORITY }, name.end))
+        Ok((
+            Name {
+                len: decoded.len(),
+                is_authority: decoded == AUTHORITY,
+            },
+            name.end,
+        ))
     }
 
     /// The replacement for an `:authority`, if it must be changed. An empty one is left to `h2`: no other
@@ -174,7 +180,12 @@ pub(crate) const fn rewritten(byte: u8) -> u8 {
 /// after it. It has at most five bytes, as in `h2`.
 fn integer(block: &[u8], at: usize, prefix: u32) -> Result<(usize, usize), Malformed> {
     let mask = (1_usize << prefix) - 1;
-    let byte = |at: usize| block.get(at).map(|byte| usize::from(*byte)).ok_or(Malformed);
+    let byte = |at: usize| {
+        block
+            .get(at)
+            .map(|byte| usize::from(*byte))
+            .ok_or(Malformed)
+    };
     let mut value = byte(at)? & mask;
     if value < mask {
         return Ok((value, at + 1));
@@ -195,7 +206,11 @@ fn text(block: &[u8], at: usize) -> Result<Text<'_>, Malformed> {
     let coded = block.get(at).ok_or(Malformed)? & HUFFMAN != 0;
     let (len, begin) = integer(block, at, 7)?;
     let end = begin + len;
-    Ok(Text { bytes: block.get(begin..end).ok_or(Malformed)?, coded, end })
+    Ok(Text {
+        bytes: block.get(begin..end).ok_or(Malformed)?,
+        coded,
+        end,
+    })
 }
 
 /// Appends a string without Huffman coding.

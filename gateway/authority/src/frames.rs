@@ -96,7 +96,11 @@ impl Rewriter {
                 State::Pass(left) => {
                     let taken = input.len().min(left);
                     out.extend_from_slice(&input[..taken]);
-                    self.state = if taken == left { State::Head } else { State::Pass(left - taken) };
+                    self.state = if taken == left {
+                        State::Head
+                    } else {
+                        State::Pass(left - taken)
+                    };
                     taken
                 }
                 State::Buffer(left) => {
@@ -128,18 +132,28 @@ impl Rewriter {
             return 0;
         }
         out.extend_from_slice(&input[..taken]);
-        self.state = if taken == expected.len() { State::Head } else { State::Preface(matched + taken) };
+        self.state = if taken == expected.len() {
+            State::Head
+        } else {
+            State::Preface(matched + taken)
+        };
         taken
     }
 
     /// Decides what to do with the frame whose header is at the end of the buffer, once the header is
     /// complete.
     fn begin(&mut self, out: &mut Vec<u8>) {
-        let Some(head) = Head::parse(&self.buffered[self.last..]) else { return };
+        let Some(head) = Head::parse(&self.buffered[self.last..]) else {
+            return;
+        };
         let of_block = match Head::parse(&self.buffered).filter(|_| self.last > 0) {
             None if head.kind != HEADERS => {
                 out.append(&mut self.buffered);
-                self.state = if head.len == 0 { State::Head } else { State::Pass(head.len) };
+                self.state = if head.len == 0 {
+                    State::Head
+                } else {
+                    State::Pass(head.len)
+                };
                 return;
             }
             None => true,
@@ -161,7 +175,8 @@ impl Rewriter {
             return;
         }
         self.state = State::Head;
-        let ends = Head::parse(&self.buffered[self.last..]).is_some_and(|head| head.flags & END_HEADERS != 0);
+        let ends = Head::parse(&self.buffered[self.last..])
+            .is_some_and(|head| head.flags & END_HEADERS != 0);
         if !ends {
             self.last = self.buffered.len();
             return;
@@ -197,7 +212,10 @@ fn follow(client: &mut Client, held: &[u8]) -> Result<Option<Vec<u8>>, Malformed
         for_each_frame(&held[rest..], |_, payload| block.extend_from_slice(payload));
         client.follow(&block)?
     };
-    let priority = fragment.start.checked_sub(PRIORITY_LEN).filter(|_| first.flags & PRIORITY != 0);
+    let priority = fragment
+        .start
+        .checked_sub(PRIORITY_LEN)
+        .filter(|_| first.flags & PRIORITY != 0);
     let priority = priority.map_or(&[][..], |start| &held[HEAD..][start..fragment.start]);
     Ok(rewritten.map(|block| frames(first, priority, &block)))
 }
@@ -207,8 +225,11 @@ fn follow(client: &mut Client, held: &[u8]) -> Result<Option<Vec<u8>>, Malformed
 fn frames(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(block.len() + 2 * HEAD + priority.len());
     let (mut part, mut rest) = block.split_at(block.len().min(MAX_FRAME - priority.len()));
-    let mut head =
-        Head { len: priority.len() + part.len(), flags: first.flags & !(PADDED | END_HEADERS), ..first };
+    let mut head = Head {
+        len: priority.len() + part.len(),
+        flags: first.flags & !(PADDED | END_HEADERS),
+        ..first
+    };
     let mut before = priority;
     loop {
         if rest.is_empty() {
@@ -222,7 +243,12 @@ fn frames(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
         }
         before = &[];
         (part, rest) = rest.split_at(rest.len().min(MAX_FRAME));
-        head = Head { len: part.len(), kind: CONTINUATION, flags: 0, stream: first.stream };
+        head = Head {
+            len: part.len(),
+            kind: CONTINUATION,
+            flags: 0,
+            stream: first.stream,
+        };
     }
 }
 
@@ -246,7 +272,12 @@ impl Head {
         let [a, b, c, kind, flags, s, t, u, v] = *head;
         let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         // The first bit of a stream id is reserved.
-        Some(Self { len, kind, flags, stream: [s & 0x7f, t, u, v] })
+        Some(Self {
+            len,
+            kind,
+            flags,
+            stream: [s & 0x7f, t, u, v],
+        })
     }
 
     /// Appends it to `out`. Its length must be below 16 MiB.
@@ -259,10 +290,22 @@ impl Head {
     /// The position of the block's fragment in the payload of HEADERS.
     pub(crate) fn fragment(self, payload: &[u8]) -> Result<Range<usize>, Malformed> {
         let padded = self.flags & PADDED != 0;
-        let padding = if padded { usize::from(*payload.first().ok_or(Malformed)?) } else { 0 };
-        let priority = if self.flags & PRIORITY != 0 { PRIORITY_LEN } else { 0 };
+        let padding = if padded {
+            usize::from(*payload.first().ok_or(Malformed)?)
+        } else {
+            0
+        };
+        let priority = if self.flags & PRIORITY != 0 {
+            PRIORITY_LEN
+        } else {
+            0
+        };
         let start = usize::from(padded) + priority;
-        let end = payload.len().checked_sub(padding).filter(|end| *end >= start).ok_or(Malformed)?;
+        let end = payload
+            .len()
+            .checked_sub(padding)
+            .filter(|end| *end >= start)
+            .ok_or(Malformed)?;
         Ok(start..end)
     }
 }

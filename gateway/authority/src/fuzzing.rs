@@ -17,7 +17,12 @@ enum Read {
     /// A frame without a header block, with its frame header.
     Frame(Vec<u8>),
     /// A complete block: its stream, the flags other than those for framing, its priority, and its headers.
-    Block { stream: [u8; 4], flags: u8, priority: Vec<u8>, fields: Vec<Field> },
+    Block {
+        stream: [u8; 4],
+        flags: u8,
+        priority: Vec<u8>,
+        fields: Vec<Field>,
+    },
 }
 
 /// Checks any bytes as a connection; the first byte is the size of the portions in which they are sent.
@@ -47,7 +52,12 @@ pub fn check_any_bytes(bytes: &[u8], cut: usize) {
     let mut rest = bytes;
     while let Some((len, behind)) = rest.split_first() {
         let (block, behind) = behind.split_at(behind.len().min(usize::from(*len)));
-        let head = Head { len: block.len(), kind: HEADERS, flags: END_HEADERS, stream: [0, 0, 0, 1] };
+        let head = Head {
+            len: block.len(),
+            kind: HEADERS,
+            flags: END_HEADERS,
+            stream: [0, 0, 0, 1],
+        };
         head.encode(&mut stream);
         stream.extend_from_slice(block);
         rest = behind;
@@ -76,18 +86,38 @@ pub fn filtered(bytes: &[u8], cut: usize) -> Vec<u8> {
 /// As [`check_any_bytes`].
 pub fn check(bytes: &[u8], cut: usize) {
     let behind = filtered(bytes, bytes.len());
-    assert_eq!(filtered(bytes, cut), behind, "the result depends on the portions");
+    assert_eq!(
+        filtered(bytes, cut),
+        behind,
+        "the result depends on the portions"
+    );
     let before = read(bytes);
     let behind = read(&behind);
     assert!(behind.len() >= before.len(), "{before:?} became {behind:?}");
     for (before, behind) in before.iter().zip(&behind) {
         match (before, behind) {
             (
-                Read::Block { stream, flags, priority, fields },
-                Read::Block { stream: s, flags: f, priority: p, fields: others },
+                Read::Block {
+                    stream,
+                    flags,
+                    priority,
+                    fields,
+                },
+                Read::Block {
+                    stream: s,
+                    flags: f,
+                    priority: p,
+                    fields: others,
+                },
             ) => {
-                assert_eq!((stream, flags, priority, fields.len()), (s, f, p, others.len()));
-                fields.iter().zip(others).for_each(|(field, other)| check_field(field, other));
+                assert_eq!(
+                    (stream, flags, priority, fields.len()),
+                    (s, f, p, others.len())
+                );
+                fields
+                    .iter()
+                    .zip(others)
+                    .for_each(|(field, other)| check_field(field, other));
             }
             _ => assert_eq!(before, behind),
         }
@@ -101,15 +131,23 @@ fn check_field(before: &Field, behind: &Field) {
     }
     assert_eq!((&before.0, before.2), (&behind.0, behind.2));
     assert_eq!(before.0, b":authority", "only that may change");
-    assert!(!is_accepted(&before.1), "{before:?} became {behind:?} without need");
+    assert!(
+        !is_accepted(&before.1),
+        "{before:?} became {behind:?} without need"
+    );
     assert!(is_accepted(&behind.1), "{behind:?} is not accepted either");
-    assert_eq!(before.1.iter().copied().map(rewritten).collect::<Vec<_>>(), behind.1);
+    assert_eq!(
+        before.1.iter().copied().map(rewritten).collect::<Vec<_>>(),
+        behind.1
+    );
 }
 
 /// Reads a connection until its end, or until invalid HTTP/2.
 fn read(bytes: &[u8]) -> Vec<Read> {
     let mut seen = Vec::new();
-    let Some(frames) = bytes.strip_prefix(PREFACE) else { return seen };
+    let Some(frames) = bytes.strip_prefix(PREFACE) else {
+        return seen;
+    };
     let mut decoder = Decoder::with_dynamic_size(4096);
     // The independent decoder does not support blocks that end within a header: those are not passed to it.
     let mut client = Client::default();
@@ -126,7 +164,11 @@ fn read(bytes: &[u8]) -> Vec<Read> {
                     return;
                 };
                 let padded = usize::from(head.flags & PADDED != 0);
-                open = Some((head, payload[padded..fragment.start].to_vec(), payload[fragment].to_vec()));
+                open = Some((
+                    head,
+                    payload[padded..fragment.start].to_vec(),
+                    payload[fragment].to_vec(),
+                ));
             }
             (None, _) => {
                 let mut frame = Vec::new();
@@ -144,11 +186,17 @@ fn read(bytes: &[u8]) -> Vec<Read> {
             && let Some((first, priority, mut block)) = open.take()
         {
             let mut fields = Vec::new();
-            broken = client.follow(&block).is_err() || decoder.decode(&mut block, &mut fields).is_err();
+            broken =
+                client.follow(&block).is_err() || decoder.decode(&mut block, &mut fields).is_err();
             if !broken {
                 let flags = first.flags & !(PADDED | END_HEADERS);
                 assert_eq!(priority.is_empty(), flags & PRIORITY == 0);
-                seen.push(Read::Block { stream: first.stream, flags, priority, fields });
+                seen.push(Read::Block {
+                    stream: first.stream,
+                    flags,
+                    priority,
+                    fields,
+                });
             }
         }
     });

@@ -58,7 +58,10 @@ pub(crate) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malfo
     let mut length = 0;
     let mut first = 0_u32;
     let mut place = 0;
-    for bit in coded.iter().flat_map(|byte| (0..8).rev().map(move |shift| u32::from(byte >> shift & 1))) {
+    for bit in coded
+        .iter()
+        .flat_map(|byte| (0..8).rev().map(move |shift| u32::from(byte >> shift & 1)))
+    {
         code = code << 1 | bit;
         length += 1;
         first <<= 1;
@@ -72,7 +75,11 @@ pub(crate) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malfo
         }
     }
     let padding = (1 << length.min(8)) - 1;
-    if length < 8 && code == padding { Ok(()) } else { Err(Malformed) }
+    if length < 8 && code == padding {
+        Ok(())
+    } else {
+        Err(Malformed)
+    }
 }
 
 /// Converts a number below 256 to an index.
@@ -93,10 +100,16 @@ mod tests {
     fn rfc_7541_examples_decode() {
         // RFC 7541, appendix C.4.
         assert_eq!(
-            decoded(&[0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff]).unwrap(),
+            decoded(&[
+                0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff
+            ])
+            .unwrap(),
             b"www.example.com"
         );
-        assert_eq!(decoded(&[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]).unwrap(), b"no-cache");
+        assert_eq!(
+            decoded(&[0xa8, 0xeb, 0x10, 0x64, 0x9c, 0xbf]).unwrap(),
+            b"no-cache"
+        );
         assert_eq!(decoded(&[]).unwrap(), b"");
     }
 
@@ -115,7 +128,9 @@ mod tests {
             let mut encoder = httlib_hpack::Encoder::default();
             let flags = httlib_hpack::Encoder::HUFFMAN_VALUE;
             let mut block = Vec::new();
-            encoder.encode((b"x".to_vec(), vec![symbol; 3], flags), &mut block).unwrap();
+            encoder
+                .encode((b"x".to_vec(), vec![symbol; 3], flags), &mut block)
+                .unwrap();
             // A literal: 0x00, the name 'x', then the value with its length.
             assert_eq!(block[..3], [0, 1, b'x']);
             assert_eq!(decoded(&block[4..]).unwrap(), [symbol; 3], "{symbol}");

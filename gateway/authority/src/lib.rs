@@ -75,7 +75,11 @@ impl<S> AuthorityFilter<S> {
 impl<S, G> AuthorityFilter<S, G> {
     /// Wraps a newly accepted connection; `guard` is dropped with it.
     pub fn with_guard(stream: S, guard: G) -> Self {
-        Self { stream, watch: Some(Box::default()), _guard: guard }
+        Self {
+            stream,
+            watch: Some(Box::default()),
+            _guard: guard,
+        }
     }
 
     /// Returns whether header blocks are still checked.
@@ -86,9 +90,15 @@ impl<S, G> AuthorityFilter<S, G> {
 }
 
 impl<S: AsyncRead + Unpin, G: Unpin> AsyncRead for AuthorityFilter<S, G> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let Some(watch) = &mut this.watch else { return Pin::new(&mut this.stream).poll_read(cx, buf) };
+        let Some(watch) = &mut this.watch else {
+            return Pin::new(&mut this.stream).poll_read(cx, buf);
+        };
         while buf.remaining() > 0 {
             if watch.deliver(buf) {
                 return Poll::Ready(Ok(()));
@@ -110,7 +120,11 @@ impl<S: AsyncRead + Unpin, G: Unpin> AsyncRead for AuthorityFilter<S, G> {
 }
 
 impl<S: AsyncWrite + Unpin, G: Unpin> AsyncWrite for AuthorityFilter<S, G> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
 

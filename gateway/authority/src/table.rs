@@ -44,7 +44,11 @@ pub(crate) struct Name {
 
 impl Default for Table {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), size: 0, max: MAX_SIZE }
+        Self {
+            entries: VecDeque::new(),
+            size: 0,
+            max: MAX_SIZE,
+        }
     }
 }
 
@@ -53,8 +57,15 @@ impl Table {
     pub(crate) fn name(&self, index: usize) -> Result<Name, Malformed> {
         let place = index.checked_sub(1).ok_or(Malformed)?;
         match STATIC_NAMES.get(place) {
-            Some(len) => Ok(Name { len: *len, is_authority: place == 0 }),
-            None => self.entries.get(place - STATIC_NAMES.len()).map(|entry| entry.name).ok_or(Malformed),
+            Some(len) => Ok(Name {
+                len: *len,
+                is_authority: place == 0,
+            }),
+            None => self
+                .entries
+                .get(place - STATIC_NAMES.len())
+                .map(|entry| entry.name)
+                .ok_or(Malformed),
         }
     }
 

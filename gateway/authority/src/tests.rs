@@ -24,10 +24,24 @@ async fn read_all(mut filter: AuthorityFilter<impl AsyncRead + Unpin>, at_once: 
 
 #[tokio::test]
 async fn output_is_independent_of_read_sizes() {
-    let sent = [PREFACE, &headers(b"%2Frun%2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
-    let expected = [PREFACE, &headers(b"-2Frun-2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
+    let sent = [
+        PREFACE,
+        &headers(b"%2Frun%2Fa.sock"),
+        &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9],
+    ]
+    .concat();
+    let expected = [
+        PREFACE,
+        &headers(b"-2Frun-2Fa.sock"),
+        &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9],
+    ]
+    .concat();
     for at_once in 1..=sent.len() {
-        assert_eq!(read_all(AuthorityFilter::new(&*sent), at_once).await, expected, "{at_once}");
+        assert_eq!(
+            read_all(AuthorityFilter::new(&*sent), at_once).await,
+            expected,
+            "{at_once}"
+        );
     }
 }
 
@@ -37,9 +51,12 @@ async fn only_header_blocks_are_buffered() {
     let mut filter = AuthorityFilter::new(server);
     let mut read = [0; 64];
     // The first half of the preface, its second half, settings, and the beginning of DATA.
-    for part in
-        [&PREFACE[..10], &PREFACE[10..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 1, 0, 0, 0, 0, 0, 0, 1, 5]]
-    {
+    for part in [
+        &PREFACE[..10],
+        &PREFACE[10..],
+        &[0, 0, 0, 4, 0, 0, 0, 0, 0],
+        &[0, 1, 0, 0, 0, 0, 0, 0, 1, 5],
+    ] {
         client.write_all(part).await.unwrap();
         let n = filter.read(&mut read).await.unwrap();
         assert_eq!(read[..n], *part);
@@ -69,8 +86,20 @@ async fn filter_is_bypassed_after_a_valid_first_request() {
 
 #[tokio::test]
 async fn filter_stays_active_after_a_path_authority() {
-    let sent = [PREFACE, &headers(b"a/b"), &headers(b"localhost"), &headers(b"c/d")].concat();
-    let expected = [PREFACE, &headers(b"a-b"), &headers(b"localhost"), &headers(b"c-d")].concat();
+    let sent = [
+        PREFACE,
+        &headers(b"a/b"),
+        &headers(b"localhost"),
+        &headers(b"c/d"),
+    ]
+    .concat();
+    let expected = [
+        PREFACE,
+        &headers(b"a-b"),
+        &headers(b"localhost"),
+        &headers(b"c-d"),
+    ]
+    .concat();
     assert_eq!(read_all(AuthorityFilter::new(&*sent), 7).await, expected);
 }
 
@@ -93,7 +122,10 @@ fn endless_header_block_is_buffered_up_to_a_limit() {
     rewriter.push(&head(1, 0), &mut out);
     let mut sent = out.len() + 9;
     while !rewriter.is_pass_through() {
-        assert!(sent - out.len() <= 64 << 10 && sent < 1 << 20, "{sent} bytes, and nothing passes");
+        assert!(
+            sent - out.len() <= 64 << 10 && sent < 1 << 20,
+            "{sent} bytes, and nothing passes"
+        );
         let frame = [head(9, 16 << 10), vec![0; 16 << 10]].concat();
         rewriter.push(&frame, &mut out);
         sent += frame.len();

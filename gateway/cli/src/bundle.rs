@@ -31,7 +31,10 @@ pub(super) struct BundleArgs {
 /// Writes the archive, and says what is not in it.
 pub(super) fn support_bundle(args: &BundleArgs, sources: Sources) -> Result<(), CliError> {
     let path = args.output_file.clone().unwrap_or_else(default_file);
-    let request = BundleRequest { sources, socket: args.socket.clone() };
+    let request = BundleRequest {
+        sources,
+        socket: args.socket.clone(),
+    };
     let report = bundle::write(&path, request)?;
     Ok(print(text(&path, &report))?)
 }
@@ -61,10 +64,20 @@ fn file_word(host: &str) -> String {
     let word: String = host
         .trim()
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') {
+                c
+            } else {
+                '_'
+            }
+        })
         .take(HOST_MAX)
         .collect();
-    if word.is_empty() { "node".to_owned() } else { word }
+    if word.is_empty() {
+        "node".to_owned()
+    } else {
+        word
+    }
 }
 
 #[cfg(test)]

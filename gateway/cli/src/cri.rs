@@ -105,9 +105,15 @@ pub(super) enum CriError {
         source: tonic::transport::Error,
     },
     #[error("{call}: {} ({:?})", status.message(), status.code())]
-    Refused { call: &'static str, status: Box<tonic::Status> },
+    Refused {
+        call: &'static str,
+        status: Box<tonic::Status>,
+    },
     #[error("{call} was answered without {what}")]
-    Incomplete { call: &'static str, what: &'static str },
+    Incomplete {
+        call: &'static str,
+        what: &'static str,
+    },
     #[error("container {0} has no log: it was created without a log path")]
     NoLog(String),
     #[error(transparent)]
@@ -133,10 +139,18 @@ struct Client {
 
 /// Runs a command.
 pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
-    let CriArgs { socket, output, timeout, command } = args;
+    let CriArgs {
+        socket,
+        output,
+        timeout,
+        command,
+    } = args;
     let channel = channel::grpc(&socket)
         .await
-        .map_err(|source| CriError::Connect { socket: socket.clone(), source })?;
+        .map_err(|source| CriError::Connect {
+            socket: socket.clone(),
+            source,
+        })?;
     let mut client = Client {
         runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER),
         images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER),
@@ -162,7 +176,10 @@ pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
 
 /// Names the call in its error.
 fn refused(call: &'static str) -> impl FnOnce(tonic::Status) -> CriError {
-    move |status| CriError::Refused { call, status: Box::new(status) }
+    move |status| CriError::Refused {
+        call,
+        status: Box::new(status),
+    }
 }
 
 impl Client {
@@ -175,8 +192,10 @@ impl Client {
 
     /// Pulls an image; returns its reference by digest.
     async fn pull(&mut self, image: &str) -> Result<String, CriError> {
-        let request =
-            self.request(cri::PullImageRequest { image: Some(image_spec(image)), ..Default::default() });
+        let request = self.request(cri::PullImageRequest {
+            image: Some(image_spec(image)),
+            ..Default::default()
+        });
         let what = format!("{image} is pulled");
         let pulled = waiting(&what, None, self.images.pull_image(request)).await;
         let pulled = pulled.map_err(refused("PullImage"))?;
@@ -185,9 +204,15 @@ impl Client {
 
     /// The image, if the runtime has it.
     async fn find_image(&mut self, image: &str) -> Result<Option<cri::Image>, CriError> {
-        let request =
-            self.request(cri::ImageStatusRequest { image: Some(image_spec(image)), verbose: false });
-        let found = self.images.image_status(request).await.map_err(refused("ImageStatus"))?;
+        let request = self.request(cri::ImageStatusRequest {
+            image: Some(image_spec(image)),
+            verbose: false,
+        });
+        let found = self
+            .images
+            .image_status(request)
+            .await
+            .map_err(refused("ImageStatus"))?;
         Ok(found.into_inner().image)
     }
 }

@@ -57,7 +57,11 @@ pub(super) enum DaemonError {
     #[error("{0}")]
     Forbidden(String),
     #[error("the daemon answered {path} with {status}: {text}")]
-    Refused { path: String, status: StatusCode, text: String },
+    Refused {
+        path: String,
+        status: StatusCode,
+        text: String,
+    },
     #[error("cannot parse the daemon's answer to {path}: is the daemon of the same version?")]
     Answer {
         path: String,
@@ -69,23 +73,36 @@ pub(super) enum DaemonError {
 }
 
 /// The content of a page of the daemon.
-pub(super) async fn ask<T: DeserializeOwned>(target: &Target, path: &str) -> Result<T, DaemonError> {
+pub(super) async fn ask<T: DeserializeOwned>(
+    target: &Target,
+    path: &str,
+) -> Result<T, DaemonError> {
     ask_socket(&target.socket, path).await
 }
 
 /// The content of a page of the daemon at a socket.
-pub(super) async fn ask_socket<T: DeserializeOwned>(socket: &Socket, path: &str) -> Result<T, DaemonError> {
+pub(super) async fn ask_socket<T: DeserializeOwned>(
+    socket: &Socket,
+    path: &str,
+) -> Result<T, DaemonError> {
     let body = send(socket, Method::GET, path).await?;
     parse(path, &body)
 }
 
 /// Parses the content of a page.
 pub(super) fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, DaemonError> {
-    serde_json::from_slice(body).map_err(|source| DaemonError::Answer { path: path.to_owned(), source })
+    serde_json::from_slice(body).map_err(|source| DaemonError::Answer {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Sends a request to the daemon and returns the body; any status but success is an error.
-pub(super) async fn send(socket: &Socket, method: Method, path: &str) -> Result<Bytes, DaemonError> {
+pub(super) async fn send(
+    socket: &Socket,
+    method: Method,
+    path: &str,
+) -> Result<Bytes, DaemonError> {
     Ok(request(socket, method, path).await?.1)
 }
 
@@ -119,7 +136,11 @@ async fn exchange(
         if status == StatusCode::FORBIDDEN {
             return Err(DaemonError::Forbidden(text));
         }
-        return Err(DaemonError::Refused { path: path.to_owned(), status, text });
+        return Err(DaemonError::Refused {
+            path: path.to_owned(),
+            status,
+            text,
+        });
     }
     Ok((status, body))
 }

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use switchyard_core::id::LeaseToken;
 use switchyard_operator_api::text::{age, processors, short};
 use switchyard_operator_api::{
-    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
+    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView,
+    SlotView,
 };
 
 use super::daemon::{DaemonError, ask, send};
@@ -44,10 +45,17 @@ pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
         None => {
             let path = args.list.path("/v1/devices");
             let asked = async || ask::<DevicesView>(target, &path).await;
-            watch.show(asked, |devices| shown(devices, Timestamp::now())).await?;
+            watch
+                .show(asked, |devices| shown(devices, Timestamp::now()))
+                .await?;
         }
         Some(DevicesCommand::Release { token }) => {
-            send(&target.socket, Method::DELETE, &format!("/v1/devices/leases/{token}")).await?;
+            send(
+                &target.socket,
+                Method::DELETE,
+                &format!("/v1/devices/leases/{token}"),
+            )
+            .await?;
             match target.output {
                 Format::Json => print_json(&serde_json::json!({ "released": token.to_string() }))?,
                 Format::Text => print(format!("released {token}\n"))?,
@@ -63,18 +71,35 @@ fn shown(devices: &DevicesView, now: Timestamp) -> String {
         text.push_str("No device is given out: `switchyard status` says why.\n\n");
     }
     let slots: Vec<_> = devices.slots.iter().flat_map(slot_rows).collect();
-    text.push_str(&table(["SLOT", "GROUP", "STATE", "OWNER", "NAME", "LEASE"], &slots));
+    text.push_str(&table(
+        ["SLOT", "GROUP", "STATE", "OWNER", "NAME", "LEASE"],
+        &slots,
+    ));
     text.push('\n');
     let ports: Vec<_> = devices.ports.iter().map(port_row).collect();
-    text.push_str(&table(["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"], &ports));
+    text.push_str(&table(
+        ["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"],
+        &ports,
+    ));
     text.push('\n');
     text.push_str(&compute(&devices.compute));
-    text.push_str(&devices.host.as_ref().map(|host| plugins(host, now)).unwrap_or_default());
+    text.push_str(
+        &devices
+            .host
+            .as_ref()
+            .map(|host| plugins(host, now))
+            .unwrap_or_default(),
+    );
     let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
-    let reasons: BTreeSet<_> = unhealthy.map(|slot| [slot.device.clone(), slot.reason.clone()]).collect();
+    let reasons: BTreeSet<_> = unhealthy
+        .map(|slot| [slot.device.clone(), slot.reason.clone()])
+        .collect();
     if !reasons.is_empty() {
         text.push('\n');
-        text.push_str(&table(["UNHEALTHY DEVICE", "REASON"], &reasons.into_iter().collect::<Vec<_>>()));
+        text.push_str(&table(
+            ["UNHEALTHY DEVICE", "REASON"],
+            &reasons.into_iter().collect::<Vec<_>>(),
+        ));
     }
     text
 }
@@ -82,11 +107,21 @@ fn shown(devices: &DevicesView, now: Timestamp) -> String {
 /// The reservations of each owner beside the capacity of the node, and the tasks with exclusive processors.
 fn compute(compute: &ComputeView) -> String {
     let row = |owner: &str, amount: AmountView| {
-        [owner.to_owned(), processors(amount.cpu_milli), format!("{} MiB", amount.memory_bytes >> 20)]
+        [
+            owner.to_owned(),
+            processors(amount.cpu_milli),
+            format!("{} MiB", amount.memory_bytes >> 20),
+        ]
     };
-    let reserved = compute.reserved.iter().map(|reserved| row(&reserved.owner, reserved.amount));
+    let reserved = compute
+        .reserved
+        .iter()
+        .map(|reserved| row(&reserved.owner, reserved.amount));
     let all = compute.capacity.map(|capacity| row("(the node)", capacity));
-    let mut text = table(["RESERVED BY", "PROCESSORS", "MEMORY"], &reserved.chain(all).collect::<Vec<_>>());
+    let mut text = table(
+        ["RESERVED BY", "PROCESSORS", "MEMORY"],
+        &reserved.chain(all).collect::<Vec<_>>(),
+    );
     if !compute.exclusive.is_empty() {
         text.push('\n');
         let rows: Vec<_> = compute
@@ -101,7 +136,10 @@ fn compute(compute: &ComputeView) -> String {
                 ]
             })
             .collect();
-        text.push_str(&table(["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"], &rows));
+        text.push_str(&table(
+            ["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"],
+            &rows,
+        ));
     }
     text
 }
@@ -115,17 +153,30 @@ fn plugins(host: &HostView, now: Timestamp) -> String {
             plugin.state.clone(),
             age(&plugin.since, now),
             format!("{} of {}", plugin.healthy, plugin.devices),
-            plugin.last_error.as_ref().map_or_else(|| NOTHING.to_owned(), failed),
+            plugin
+                .last_error
+                .as_ref()
+                .map_or_else(|| NOTHING.to_owned(), failed),
         ]
     };
     let rows: Vec<_> = host.plugins.iter().map(row).collect();
-    let headings = ["PLUGIN OF", "SOCKET", "STATE", "FOR", "HEALTHY", "LAST ERROR"];
+    let headings = [
+        "PLUGIN OF",
+        "SOCKET",
+        "STATE",
+        "FOR",
+        "HEALTHY",
+        "LAST ERROR",
+    ];
     let mut text = format!("\n{}", table(headings, &rows));
     if let Some(fault) = &host.fault {
         text.push_str(&format!("No plugin can register: {fault}\n"));
     }
     if let Some(refused) = &host.last_refused {
-        text.push_str(&format!("The last plugin that could not register: {}\n", failed(refused)));
+        text.push_str(&format!(
+            "The last plugin that could not register: {}\n",
+            failed(refused)
+        ));
     }
     text
 }
@@ -153,13 +204,18 @@ fn slot_rows(slot: &SlotView) -> Vec<[String; 6]> {
             of(|holder| holder.token.clone()),
         ]
     };
-    if slot.holders.is_empty() { vec![row(None)] } else { slot.holders.iter().map(Some).map(row).collect() }
+    if slot.holders.is_empty() {
+        vec![row(None)]
+    } else {
+        slot.holders.iter().map(Some).map(row).collect()
+    }
 }
 
 fn port_row(port: &PortView) -> [String; 5] {
     [
         format!("{}/{}", port.port, port.protocol),
-        port.address.map_or_else(|| "all".to_owned(), |address| address.to_string()),
+        port.address
+            .map_or_else(|| "all".to_owned(), |address| address.to_string()),
         port.owner.clone(),
         short(&port.sandbox),
         name(&port.display_name, &port.name).to_owned(),
@@ -168,9 +224,17 @@ fn port_row(port: &PortView) -> [String; 5] {
 
 /// The display name of a sandbox, or else its name.
 const fn name<'a>(display_name: &'a str, name: &'a str) -> &'a str {
-    if display_name.is_empty() { name } else { display_name }
+    if display_name.is_empty() {
+        name
+    } else {
+        display_name
+    }
 }
 
 fn or_nothing(text: &str) -> String {
-    if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() }
+    if text.is_empty() {
+        NOTHING.to_owned()
+    } else {
+        text.to_owned()
+    }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use switchyard_config::Sources;
-use switchyard_doctor::{self as doctor, DoctorReport, DoctorRequest, Finding, LocalNode, Severity};
+use switchyard_doctor::{
+    self as doctor, DoctorReport, DoctorRequest, Finding, LocalNode, Severity,
+};
 use switchyard_operator_api::text::printable;
 
 use super::error::CliError;
@@ -28,18 +30,34 @@ pub(super) struct DoctorArgs {
 
 /// Prints the findings; exit status 1 if one is worse than a note.
 pub(super) fn doctor(args: &DoctorArgs, sources: Sources) -> Result<ExitCode, CliError> {
-    let request = DoctorRequest { sources, socket: args.socket.clone() };
+    let request = DoctorRequest {
+        sources,
+        socket: args.socket.clone(),
+    };
     let report = doctor::run(Arc::new(LocalNode::default()), request);
     match args.output {
         Format::Text => print(text(&report))?,
         Format::Json => print_json(&report)?,
     }
-    Ok(if report.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.healthy {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn text(report: &DoctorReport) -> String {
     let mut text = String::new();
-    for Finding { code, severity, title, found, consequence, cure, command } in &report.findings {
+    for Finding {
+        code,
+        severity,
+        title,
+        found,
+        consequence,
+        cure,
+        command,
+    } in &report.findings
+    {
         text.push_str(&format!("{} {code}: {title}\n", severity.as_str()));
         for (name, value) in [
             ("found", Some(found)),
@@ -51,13 +69,24 @@ fn text(report: &DoctorReport) -> String {
         }
         text.push('\n');
     }
-    let count =
-        |severity: Severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
-    let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| match count(severity) {
-        1 => format!("1 {}", severity.as_str()),
-        count => format!("{count} {}s", severity.as_str()),
+    let count = |severity: Severity| {
+        report
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|severity| {
+        match count(severity) {
+            1 => format!("1 {}", severity.as_str()),
+            count => format!("{count} {}s", severity.as_str()),
+        }
     });
-    let daemon = if report.daemon { "the daemon answers" } else { "the daemon does not answer" };
+    let daemon = if report.daemon {
+        "the daemon answers"
+    } else {
+        "the daemon does not answer"
+    };
     text.push_str(&format!("{}; {daemon}\n", counts.join(", ")));
     text
 }

@@ -32,7 +32,11 @@ pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
     let mut known: Option<(String, u64)> = None;
     let mut outage = Outage::default();
     loop {
-        let wait = if args.follow && known.is_some() { WAIT } else { 0 };
+        let wait = if args.follow && known.is_some() {
+            WAIT
+        } else {
+            0
+        };
         let path = path_of(known.as_ref(), args.owner.as_deref(), wait);
         let body = match send(&args.target.socket, Method::GET, &path).await {
             Ok(body) => body,
@@ -43,11 +47,19 @@ pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
             Err(error) => return Err(error),
         };
         outage = Outage::default();
-        let EventPage { run, next, missed, is_restarted, events } = parse(&path, &body)?;
+        let EventPage {
+            run,
+            next,
+            missed,
+            is_restarted,
+            events,
+        } = parse(&path, &body)?;
         if is_restarted {
             print_error("switchyard: the daemon was restarted: earlier events are gone\n")?;
         } else if missed > 0 {
-            print_error(format!("switchyard: {missed} events were lost: there were too many at once\n"))?;
+            print_error(format!(
+                "switchyard: {missed} events were lost: there were too many at once\n"
+            ))?;
         }
         match announce(&shown(&events, args.target.output, known.is_none())?) {
             Ok(()) => {}
@@ -66,7 +78,9 @@ fn path_of(known: Option<&(String, u64)>, owner: Option<&str>, wait: u64) -> Str
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("wait", &wait.to_string());
     if let Some((run, after)) = known {
-        query.append_pair("run", run).append_pair("after", &after.to_string());
+        query
+            .append_pair("run", run)
+            .append_pair("after", &after.to_string());
     }
     if let Some(owner) = owner {
         query.append_pair("owner", owner);
@@ -88,21 +102,40 @@ fn shown(events: &[EventView], output: Format, with_headings: bool) -> io::Resul
         Format::Text => {
             let rows: Vec<_> = events.iter().map(row).collect();
             let text = table(["TIME", "OWNER", "EVENT", "OBJECT", "DETAIL"], &rows);
-            let skipped = if with_headings { 0 } else { text.find('\n').map_or(0, |end| end + 1) };
+            let skipped = if with_headings {
+                0
+            } else {
+                text.find('\n').map_or(0, |end| end + 1)
+            };
             Ok(text[skipped..].to_owned())
         }
     }
 }
 
 fn row(event: &EventView) -> [String; 5] {
-    let EventView { number: _, at, owner, event, sandbox, task, name, detail } = event;
+    let EventView {
+        number: _,
+        at,
+        owner,
+        event,
+        sandbox,
+        task,
+        name,
+        detail,
+    } = event;
     let id = task.as_ref().or(sandbox.as_ref()).map(|id| short(id));
     let object = match id {
         Some(id) if name.is_empty() => id,
         Some(id) => format!("{name} [{id}]"),
         None => name.clone(),
     };
-    [at.clone(), owner.clone(), event.clone(), object, detail.clone()]
+    [
+        at.clone(),
+        owner.clone(),
+        event.clone(),
+        object,
+        detail.clone(),
+    ]
 }
 
 #[cfg(test)]
@@ -113,6 +146,9 @@ mod tests {
     fn path_has_what_is_known_in_escaped_form() {
         let known = ("7-2026 x&y".to_owned(), 5);
         let path = path_of(Some(&known), Some("nomad"), 20);
-        assert_eq!(path, "/v1/events?wait=20&run=7-2026+x%26y&after=5&owner=nomad");
+        assert_eq!(
+            path,
+            "/v1/events?wait=20&run=7-2026+x%26y&after=5&owner=nomad"
+        );
     }
 }

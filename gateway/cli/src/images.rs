@@ -12,7 +12,9 @@ use crate::output::table;
 pub(super) async fn images(args: &ListArgs) -> Result<(), DaemonError> {
     let path = args.path("/v1/images");
     let asked = async || ask::<Vec<ImageView>>(&args.watch.target, &path).await;
-    args.watch.show(asked, |images| shown(images, Timestamp::now())).await
+    args.watch
+        .show(asked, |images| shown(images, Timestamp::now()))
+        .await
 }
 
 fn shown(images: &[ImageView], now: Timestamp) -> String {
@@ -22,9 +24,18 @@ fn shown(images: &[ImageView], now: Timestamp) -> String {
 
 /// A row for each name with a tag; the first of them has what concerns the image as a whole.
 fn rows(image: &ImageView, now: Timestamp) -> Vec<[String; 6]> {
-    let names = if image.tags.is_empty() { &image.digests } else { &image.tags };
-    let first = names.first().map_or_else(|| "(no name)".to_owned(), |name| short_reference(name));
-    let age = image.stored_at.as_ref().map_or_else(|| "-".to_owned(), |at| age(at, now));
+    let names = if image.tags.is_empty() {
+        &image.digests
+    } else {
+        &image.tags
+    };
+    let first = names
+        .first()
+        .map_or_else(|| "(no name)".to_owned(), |name| short_reference(name));
+    let age = image
+        .stored_at
+        .as_ref()
+        .map_or_else(|| "-".to_owned(), |at| age(at, now));
     let row = [
         first,
         short_digest(&image.id).to_owned(),
@@ -51,7 +62,11 @@ fn held_by(image: &ImageView) -> String {
     let mut words: Vec<_> = holders.map(holder).collect();
     words.extend(image.imported.then(|| "(imported)".to_owned()));
     words.extend(image.pinned.then(|| "(pinned)".to_owned()));
-    if words.is_empty() { "-".to_owned() } else { words.join(" ") }
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join(" ")
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +79,10 @@ mod tests {
     fn image_has_a_row_for_each_name_with_who_keeps_it() {
         let image = ImageView {
             id: format!("sha256:{}", "ab".repeat(32)),
-            tags: vec!["docker.io/library/busybox:1".into(), "docker.io/library/busybox:latest".into()],
+            tags: vec![
+                "docker.io/library/busybox:1".into(),
+                "docker.io/library/busybox:latest".into(),
+            ],
             size_bytes: 1536,
             stored_at: Some("2026-11-23T12:00:00Z".into()),
             pinned: true,
@@ -75,7 +93,10 @@ mod tests {
             task_count: 2,
             ..ImageView::default()
         };
-        let text = shown(&[image, ImageView::default()], "2026-11-26T12:00:00Z".parse().unwrap());
+        let text = shown(
+            &[image, ImageView::default()],
+            "2026-11-26T12:00:00Z".parse().unwrap(),
+        );
         let expected = "\
 IMAGE           ID            SIZE     AGE  TASKS  HELD BY
 busybox:1       abababababab  1.5 KiB  3d   2      kubernetes nomad (private) (pinned)

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use switchyard_linux::report;
 use switchyard_operator_api::text::{age, printable, size};
 use switchyard_operator_api::{
-    CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView, WithheldValues,
+    CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView,
+    WithheldValues,
 };
 
 use super::daemon::{DaemonError, Target, parse, send};
@@ -106,91 +107,187 @@ fn shown(view: &InspectionView, now: Timestamp) -> String {
     lines.add_all("labels", values(&view.labels));
     lines.add_all("annotations", values(&view.annotations));
     if view.left_out > 0 {
-        lines.add("left out", format!("{} entries: there are too many for an answer", view.left_out));
+        lines.add(
+            "left out",
+            format!(
+                "{} entries: there are too many for an answer",
+                view.left_out
+            ),
+        );
     }
-    let missing = view.unavailable.as_ref().map(|why| format!("the runtime reports nothing now: {why}"));
+    let missing = view
+        .unavailable
+        .as_ref()
+        .map(|why| format!("the runtime reports nothing now: {why}"));
     lines.add("unavailable", missing.unwrap_or_default());
     lines.0
 }
 
 fn add_identity(lines: &mut Lines, view: &InspectionView) {
-    lines.add(&view.kind, format!("{} ({})", view.display_name, view.owner));
+    lines.add(
+        &view.kind,
+        format!("{} ({})", view.display_name, view.owner),
+    );
     lines.add("id", &view.id);
     lines.add("name", &view.name);
-    lines.add_all("names", view.names.iter().map(|(label, name)| format!("{label}={name}")));
+    lines.add_all(
+        "names",
+        view.names
+            .iter()
+            .map(|(label, name)| format!("{label}={name}")),
+    );
 }
 
 fn add_state(lines: &mut Lines, view: &InspectionView, now: Timestamp) {
-    let exit = view.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
-    let process = view.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
-    let why = view.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let exit = view
+        .exit_code
+        .map(|code| format!(", exit code {code}"))
+        .unwrap_or_default();
+    let process = view
+        .pid
+        .map(|pid| format!(", process {pid}"))
+        .unwrap_or_default();
+    let why = view
+        .reason
+        .as_ref()
+        .map(|reason| format!(": {reason}"))
+        .unwrap_or_default();
     lines.add("state", format!("{}{process}{exit}{why}", view.state));
     let at = |time: &String| format!("{time} ({} ago)", age(time, now));
     lines.add("created", at(&view.created_at));
-    lines.add("started", view.started_at.as_ref().map(at).unwrap_or_default());
-    lines.add("finished", view.finished_at.as_ref().map(at).unwrap_or_default());
+    lines.add(
+        "started",
+        view.started_at.as_ref().map(at).unwrap_or_default(),
+    );
+    lines.add(
+        "finished",
+        view.finished_at.as_ref().map(at).unwrap_or_default(),
+    );
 }
 
 fn add_process(lines: &mut Lines, view: &InspectionView) {
-    let handler = if view.handler.is_empty() { "default" } else { &view.handler };
-    let runtime = if view.runtime.is_empty() { String::new() } else { format!(", {}", view.runtime) };
+    let handler = if view.handler.is_empty() {
+        "default"
+    } else {
+        &view.handler
+    };
+    let runtime = if view.runtime.is_empty() {
+        String::new()
+    } else {
+        format!(", {}", view.runtime)
+    };
     lines.add("runtime", format!("{handler}{runtime}"));
     lines.add("sandbox", view.sandbox.as_deref().unwrap_or_default());
-    lines.add_all("tasks", view.tasks.iter().map(|(id, name)| format!("{id} {name}")));
+    lines.add_all(
+        "tasks",
+        view.tasks.iter().map(|(id, name)| format!("{id} {name}")),
+    );
     lines.add_all("image", view.image.iter().flat_map(image_lines));
     lines.add_all("command", view.command.iter().flat_map(command_lines));
-    lines.add("user", view.user.as_ref().map(user_line).unwrap_or_default());
+    lines.add(
+        "user",
+        view.user.as_ref().map(user_line).unwrap_or_default(),
+    );
     lines.add_all("environment", values(&view.environment));
 }
 
 fn add_confinement(lines: &mut Lines, view: &InspectionView) {
     lines.add_all("mounts", view.mounts.iter().map(mount_line));
-    lines.add_all("limits", view.resources.iter().map(|(name, limit)| format!("{name}={limit}")));
-    lines.add("reserved", view.reserved.as_ref().map(reservation_line).unwrap_or_default());
+    lines.add_all(
+        "limits",
+        view.resources
+            .iter()
+            .map(|(name, limit)| format!("{name}={limit}")),
+    );
+    lines.add(
+        "reserved",
+        view.reserved
+            .as_ref()
+            .map(reservation_line)
+            .unwrap_or_default(),
+    );
     if let Some(security) = &view.security {
         let named = [
             ("readonly_rootfs", security.readonly_rootfs),
             ("no_new_privileges", security.no_new_privileges),
             ("seccomp", security.seccomp),
         ];
-        let words = named.iter().map(|(name, is_set)| format!("{name}={is_set}"));
+        let words = named
+            .iter()
+            .map(|(name, is_set)| format!("{name}={is_set}"));
         lines.add("security", words.collect::<Vec<_>>().join(" "));
         lines.add("apparmor", &security.apparmor);
-        let capabilities = security.capabilities.iter().map(|name| name.trim_start_matches("CAP_"));
+        let capabilities = security
+            .capabilities
+            .iter()
+            .map(|name| name.trim_start_matches("CAP_"));
         lines.add("capabilities", capabilities.collect::<Vec<_>>().join(" "));
     }
 }
 
 fn add_surroundings(lines: &mut Lines, view: &InspectionView) {
     let network = &view.network;
-    lines.add("network", network.namespace.as_deref().unwrap_or("that of the host, or none any more"));
+    lines.add(
+        "network",
+        network
+            .namespace
+            .as_deref()
+            .unwrap_or("that of the host, or none any more"),
+    );
     let ips = network.ips.iter().map(ToString::to_string);
     lines.add("ips", ips.collect::<Vec<_>>().join(", "));
     lines.add("host ports", network.host_ports.join(", "));
     lines.add_all("devices", view.device_nodes.iter().cloned());
-    let leases = view.leases.iter().map(|lease| format!("{} {}", lease.token, lease.slots.join(", ")));
+    let leases = view
+        .leases
+        .iter()
+        .map(|lease| format!("{} {}", lease.token, lease.slots.join(", ")));
     lines.add_all("leases", leases);
     lines.add("cgroup", view.cgroup.as_deref().unwrap_or_default());
     lines.add("log", view.log.as_deref().unwrap_or_default());
 }
 
 fn reservation_line(reserved: &ReservationView) -> String {
-    let ReservationView { cpu_milli, memory_bytes, exclusive_cpus } = reserved;
-    let exclusive = if *exclusive_cpus { ", exclusive processors" } else { "" };
-    format!("{cpu_milli} thousandths of a processor, {} of memory{exclusive}", size(*memory_bytes))
+    let ReservationView {
+        cpu_milli,
+        memory_bytes,
+        exclusive_cpus,
+    } = reserved;
+    let exclusive = if *exclusive_cpus {
+        ", exclusive processors"
+    } else {
+        ""
+    };
+    format!(
+        "{cpu_milli} thousandths of a processor, {} of memory{exclusive}",
+        size(*memory_bytes)
+    )
 }
 
 fn image_lines(image: &ImageOfTaskView) -> Vec<String> {
-    let ImageOfTaskView { name, reference, id, snapshotter, snapshot } = image;
+    let ImageOfTaskView {
+        name,
+        reference,
+        id,
+        snapshotter,
+        snapshot,
+    } = image;
     let mut lines = vec![name.clone()];
     lines.extend((reference != name).then(|| reference.clone()));
     lines.push(id.clone());
-    lines.extend((!snapshotter.is_empty()).then(|| format!("snapshot {snapshot} of {snapshotter}")));
+    lines
+        .extend((!snapshotter.is_empty()).then(|| format!("snapshot {snapshot} of {snapshotter}")));
     lines
 }
 
 fn command_lines(command: &CommandView) -> Vec<String> {
-    let CommandView { program, arguments, values, directory, terminal } = command;
+    let CommandView {
+        program,
+        arguments,
+        values,
+        directory,
+        terminal,
+    } = command;
     let rest = match (values, arguments) {
         (Some(values), _) => values.iter().map(|value| format!(" {value:?}")).collect(),
         (None, 0) => String::new(),
@@ -198,19 +295,39 @@ fn command_lines(command: &CommandView) -> Vec<String> {
         (None, count) => format!(" ({count} arguments, withheld)"),
     };
     let terminal = if *terminal { ", with a terminal" } else { "" };
-    vec![format!("{program}{rest}"), format!("in {directory}{terminal}")]
+    vec![
+        format!("{program}{rest}"),
+        format!("in {directory}{terminal}"),
+    ]
 }
 
 fn user_line(user: &UserView) -> String {
     let groups: Vec<_> = user.groups.iter().map(ToString::to_string).collect();
-    let groups = if groups.is_empty() { String::new() } else { format!(", groups {}", groups.join(" ")) };
+    let groups = if groups.is_empty() {
+        String::new()
+    } else {
+        format!(", groups {}", groups.join(" "))
+    };
     format!("{}:{}{groups}", user.uid, user.gid)
 }
 
 fn mount_line(mount: &MountView) -> String {
-    let MountView { source, target, file_system, options } = mount;
-    let file_system = if file_system.is_empty() { "bind" } else { file_system };
-    let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(",")) };
+    let MountView {
+        source,
+        target,
+        file_system,
+        options,
+    } = mount;
+    let file_system = if file_system.is_empty() {
+        "bind"
+    } else {
+        file_system
+    };
+    let options = if options.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", options.join(","))
+    };
     format!("{target} <- {source} {file_system}{options}")
 }
 
@@ -238,8 +355,15 @@ mod tests {
             reason: Some("never started: no\u{1b}[2Jsuch program".into()),
             created_at: "2026-11-26T11:55:00Z".into(),
             exit_code: Some(128),
-            command: Some(CommandView { program: "sh".into(), arguments: 2, ..CommandView::default() }),
-            environment: WithheldValues::from([("PATH".into(), None), ("TOKEN".into(), Some("x".into()))]),
+            command: Some(CommandView {
+                program: "sh".into(),
+                arguments: 2,
+                ..CommandView::default()
+            }),
+            environment: WithheldValues::from([
+                ("PATH".into(), None),
+                ("TOKEN".into(), Some("x".into())),
+            ]),
             left_out: 3,
             ..InspectionView::default()
         };

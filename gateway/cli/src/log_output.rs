@@ -114,7 +114,11 @@ impl LogPrinter {
 
     fn push(&mut self, piece: &LogPiece<'_>) -> io::Result<()> {
         // JSON goes to standard output alone.
-        let stream = if self.format == Format::Json { Stream::Stdout } else { piece.stream };
+        let stream = if self.format == Format::Json {
+            Stream::Stdout
+        } else {
+            piece.stream
+        };
         // Also at a change of the stream, so that the lines keep their order.
         if stream != self.stream || self.text.len() >= BUFFER {
             self.flush()?;
@@ -143,7 +147,13 @@ impl LogPrinter {
     }
 
     fn push_json(&mut self, piece: &LogPiece<'_>) -> io::Result<()> {
-        let LogPiece { time, stream, text, is_ended, is_malformed } = *piece;
+        let LogPiece {
+            time,
+            stream,
+            text,
+            is_ended,
+            is_malformed,
+        } = *piece;
         let cut = &mut self.cut[stream.index()];
         let mut bytes = std::mem::take(cut);
         bytes.extend_from_slice(text);
@@ -155,8 +165,13 @@ impl LogPrinter {
             *cut = bytes.split_off(error.valid_up_to());
         }
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let view =
-            EntryView { time, stream: stream.as_str(), partial: !is_ended, malformed: is_malformed, text };
+        let view = EntryView {
+            time,
+            stream: stream.as_str(),
+            partial: !is_ended,
+            malformed: is_malformed,
+            text,
+        };
         serde_json::to_writer(&mut self.text, &view)?;
         self.text.push(b'\n');
         Ok(())
@@ -187,16 +202,28 @@ mod tests {
     use super::*;
 
     fn piece(stream: Stream, text: &[u8], is_ended: bool) -> LogPiece<'_> {
-        LogPiece { time: Some("2026-11-26T00:17:09Z"), stream, text, is_ended, is_malformed: false }
+        LogPiece {
+            time: Some("2026-11-26T00:17:09Z"),
+            stream,
+            text,
+            is_ended,
+            is_malformed: false,
+        }
     }
 
     #[test]
     fn time_is_at_the_beginning_of_each_line() {
         let mut printer = LogPrinter::new(Format::Text, true);
         printer.push(&piece(Stream::Stdout, b"par", false)).unwrap();
-        printer.push(&piece(Stream::Stdout, b"tial\x1b[31m\xff", true)).unwrap();
+        printer
+            .push(&piece(Stream::Stdout, b"tial\x1b[31m\xff", true))
+            .unwrap();
         printer.push(&piece(Stream::Stdout, b"", true)).unwrap();
-        let malformed = LogPiece { time: None, is_malformed: true, ..piece(Stream::Stdout, b"torn", true) };
+        let malformed = LogPiece {
+            time: None,
+            is_malformed: true,
+            ..piece(Stream::Stdout, b"torn", true)
+        };
         printer.push(&malformed).unwrap();
         let expected = b"2026-11-26T00:17:09Z partial\x1b[31m\xff\n2026-11-26T00:17:09Z \ntorn\n";
         assert_eq!(printer.text, expected);
@@ -206,10 +233,20 @@ mod tests {
     fn entry_is_a_line_of_json() {
         let mut printer = LogPrinter::new(Format::Json, false);
         let text = "ä".as_bytes();
-        printer.push(&piece(Stream::Stderr, &text[..1], false)).unwrap();
-        printer.push(&piece(Stream::Stdout, b"a\n\"b\"", true)).unwrap();
-        printer.push(&piece(Stream::Stderr, &text[1..], true)).unwrap();
-        let torn = LogPiece { time: None, is_malformed: true, ..piece(Stream::Stdout, b"\xff\0", true) };
+        printer
+            .push(&piece(Stream::Stderr, &text[..1], false))
+            .unwrap();
+        printer
+            .push(&piece(Stream::Stdout, b"a\n\"b\"", true))
+            .unwrap();
+        printer
+            .push(&piece(Stream::Stderr, &text[1..], true))
+            .unwrap();
+        let torn = LogPiece {
+            time: None,
+            is_malformed: true,
+            ..piece(Stream::Stdout, b"\xff\0", true)
+        };
         printer.push(&torn).unwrap();
         let expected = concat!(
             r#"{"time":"2026-11-26T00:17:09Z","stream":"stderr","partial":true,"text":""}"#,

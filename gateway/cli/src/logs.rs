@@ -81,7 +81,10 @@ fn since(text: &str) -> Result<SystemTime, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time.into());
     }
-    let ago = text.parse::<SignedDuration>().ok().and_then(|ago| Duration::try_from(ago).ok());
+    let ago = text
+        .parse::<SignedDuration>()
+        .ok()
+        .and_then(|ago| Duration::try_from(ago).ok());
     ago.and_then(|ago| SystemTime::now().checked_sub(ago))
         .ok_or_else(|| "write it as 2026-11-26T10:00:00Z, or as 90s, 10m or 2h ago".to_owned())
 }
@@ -90,7 +93,10 @@ fn since(text: &str) -> Result<SystemTime, String> {
 pub(super) async fn logs(args: &LogsArgs) -> Result<ExitCode, LogsError> {
     let view = find(&args.target, &args.task).await?;
     let task = format!("{} ({})", view.display_name, view.id);
-    let reason = |reason| LogsError::None { task: task.clone(), reason };
+    let reason = |reason| LogsError::None {
+        task: task.clone(),
+        reason,
+    };
     let location = task_logs::location(view.log.clone()).map_err(reason)?;
     let is_plain = matches!(location, LogLocation::Plain { .. });
     if is_plain && (args.since.is_some() || args.timestamps) {
@@ -100,7 +106,12 @@ pub(super) async fn logs(args: &LogsArgs) -> Result<ExitCode, LogsError> {
         StreamArg::Stdout => Stream::Stdout,
         StreamArg::Stderr => Stream::Stderr,
     });
-    let query = LogQuery { tail: args.tail, since: args.since, stream, follow: args.follow };
+    let query = LogQuery {
+        tail: args.tail,
+        since: args.since,
+        stream,
+        follow: args.follow,
+    };
     // Who ends this process ends the reader as well.
     let waiter = ReadWaiter::default();
     let mut reader = LogReader::open(&location, &query, &waiter.interest())
@@ -132,7 +143,11 @@ fn not_opened(source: ReadError, task: &str, is_plain: bool) -> LogsError {
     } else {
         "it was not started yet, or its log was removed"
     };
-    LogsError::Absent { task: task.to_owned(), hint, source }
+    LogsError::Absent {
+        task: task.to_owned(),
+        hint,
+        source,
+    }
 }
 
 /// Returns the location of a task's log.
@@ -162,7 +177,9 @@ async fn follow(
         while !*ended.borrow() {
             sleep(AGAIN).await;
             match find(target, &view.id).await {
-                Ok(TaskLogView { is_complete: false, .. }) => {}
+                Ok(TaskLogView {
+                    is_complete: false, ..
+                }) => {}
                 // A task that is not known any more was removed.
                 Ok(_) | Err(DaemonError::Message(_)) => drop(ended.send(true)),
                 // It may be restarting.
@@ -187,7 +204,11 @@ async fn follow(
             if is_over {
                 return Ok(());
             }
-            pause = if has_printed { shortest } else { (pause * 2).min(longest) };
+            pause = if has_printed {
+                shortest
+            } else {
+                (pause * 2).min(longest)
+            };
             tokio::select! {
                 () = sleep(pause) => {}
                 // The channel exists as long as this.
@@ -211,7 +232,10 @@ mod tests {
         assert_eq!(at, SystemTime::UNIX_EPOCH + Duration::from_secs(60));
         let begun = SystemTime::now();
         let ago = since("10m").unwrap() + Duration::from_secs(600);
-        assert!((begun..begun + Duration::from_secs(60)).contains(&ago), "{ago:?}");
+        assert!(
+            (begun..begun + Duration::from_secs(60)).contains(&ago),
+            "{ago:?}"
+        );
         for text in ["", "-10m", "yesterday", "2026-11-26"] {
             assert!(since(text).is_err(), "{text}");
         }

@@ -206,10 +206,15 @@ enum ConfigCommand {
 /// Runs the command that the process was started with.
 #[must_use]
 fn main() -> ExitCode {
-    let args = nomad::as_started(std::env::args_os().collect(), std::env::var_os(COOKIE.0).as_deref());
+    let args = nomad::as_started(
+        std::env::args_os().collect(),
+        std::env::var_os(COOKIE.0).as_deref(),
+    );
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && nomad::report_error(&error) => return ExitCode::from(USAGE),
+        Err(error) if error.use_stderr() && nomad::report_error(&error) => {
+            return ExitCode::from(USAGE);
+        }
         // clap itself prints what is wrong with the usage, and ends with status 2.
         Err(error) => error.exit(),
     };
@@ -220,7 +225,11 @@ fn main() -> ExitCode {
             let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
             // An error is ignored: if standard error cannot be written, nothing can be reported.
             let _ = print_error(format!("switchyard: {}\n", report(&error)));
-            if already { ExitCode::from(ALREADY_RUNNING) } else { ExitCode::FAILURE }
+            if already {
+                ExitCode::from(ALREADY_RUNNING)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -228,7 +237,12 @@ fn main() -> ExitCode {
 fn run(command: CliCommand) -> Result<ExitCode, CliError> {
     match command {
         CliCommand::Serve(args) => serve_command(&args)?,
-        CliCommand::Logkeeper { sources, socket, state_dir, no_sandbox } => {
+        CliCommand::Logkeeper {
+            sources,
+            socket,
+            state_dir,
+            no_sandbox,
+        } => {
             logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
         }
         CliCommand::Config(command) => config_command(command)?,
@@ -243,7 +257,9 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
         CliCommand::Page(args) => block_on(page::page(&args))??,
-        CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),
+        CliCommand::Doctor(args) => {
+            return doctor::doctor(&args, file_sources(args.config.clone())?);
+        }
         CliCommand::SupportBundle(args) => {
             bundle::support_bundle(&args, file_sources(args.config.clone())?)?;
         }
@@ -258,8 +274,16 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Version { output } => version(output)?,
         CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
         CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,
-        CliCommand::Detach { pid_file, log, command } => {
-            return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));
+        CliCommand::Detach {
+            pid_file,
+            log,
+            command,
+        } => {
+            return Err(CliError::Detach(detach::run(&Detach {
+                pid_file,
+                log,
+                command,
+            })));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -267,7 +291,9 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
 
 /// Runs one short command on this thread.
 fn block_on<F: Future>(command: F) -> Result<F::Output, CliError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     Ok(runtime.map_err(CliError::Runtime)?.block_on(command))
 }
 
@@ -286,8 +312,8 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         tracing::warn!("configuration: {warning}");
     }
     let host = nix::unistd::gethostname().unwrap_or_default();
-    let traces =
-        TraceSettings::from_env(&sources.env, &host.to_string_lossy()).map_err(ServeError::Traces)?;
+    let traces = TraceSettings::from_env(&sources.env, &host.to_string_lossy())
+        .map_err(ServeError::Traces)?;
     hide_memory();
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -297,8 +323,15 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .build()
         .map_err(CliError::Runtime)?;
     let mut locks = DirLocks::default();
-    let daemon =
-        serve::run(loaded, wiring::containerd, &exe, log_level, traces, Shutdown::default(), &mut locks);
+    let daemon = serve::run(
+        loaded,
+        wiring::containerd,
+        &exe,
+        log_level,
+        traces,
+        Shutdown::default(),
+        &mut locks,
+    );
     let ended = runtime.block_on(Box::pin(daemon));
     leave(runtime, locks);
     Ok(ended?)
@@ -342,28 +375,49 @@ fn logkeeper(
     let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
     config.sandbox = sandbox && !no_sandbox;
     config.build = VERSION.to_owned();
-    Ok(switchyard_logkeeper::run(config, || service_manager::ready_of_single_thread("Keeping logs"))?)
+    Ok(switchyard_logkeeper::run(config, || {
+        service_manager::ready_of_single_thread("Keeping logs")
+    })?)
 }
 
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Default => print(DOCUMENTED)?,
-        ConfigCommand::Dump { sources: _, origin, running: true, socket } => {
+        ConfigCommand::Dump {
+            sources: _,
+            origin,
+            running: true,
+            socket,
+        } => {
             block_on(settings::running(&socket, origin))??;
         }
-        ConfigCommand::Dump { sources: args, origin, running: false, socket: _ } => {
+        ConfigCommand::Dump {
+            sources: args,
+            origin,
+            running: false,
+            socket: _,
+        } => {
             print(config::load(&sources(&args)?)?.effective.dump(origin))?;
         }
         ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,
         ConfigCommand::Check { file, config } => {
-            let sources = Sources { file: file.or(config), ..Sources::default() };
+            let sources = Sources {
+                file: file.or(config),
+                ..Sources::default()
+            };
             let loaded = config::load(&sources)?;
-            let read: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+            let read: Vec<_> = loaded
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
             for warning in &loaded.warnings {
                 print_error(format!("switchyard: warning: {warning}\n"))?;
             }
             match read.as_slice() {
-                [] => print(format!("{DEFAULT_FILE} does not exist: the defaults are in effect\n"))?,
+                [] => print(format!(
+                    "{DEFAULT_FILE} does not exist: the defaults are in effect\n"
+                ))?,
                 read => print(format!("{}: ok\n", read.join(", ")))?,
             }
         }
@@ -373,14 +427,19 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
 
 /// The sources of the configuration without flags.
 fn file_sources(config: Option<PathBuf>) -> Result<Sources, CliError> {
-    sources(&SourceArgs { config, set: Vec::new() })
+    sources(&SourceArgs {
+        config,
+        set: Vec::new(),
+    })
 }
 
 fn sources(args: &SourceArgs) -> Result<Sources, CliError> {
     let flag = |text: &String| match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => {
-            Ok(config::Flag { flag: format!("--set {key}"), key: key.to_owned(), value: value.to_owned() })
-        }
+        Some((key, value)) if !key.is_empty() => Ok(config::Flag {
+            flag: format!("--set {key}"),
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }),
         Some(_) | None => Err(CliError::Set(text.clone())),
     };
     Ok(Sources {

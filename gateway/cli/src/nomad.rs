@@ -10,14 +10,19 @@ use clap::{Args, Subcommand};
 use switchyard_config::{PathsConfig, nomad_socket};
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
-use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv};
+use switchyard_nomad::launcher::{
+    self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv,
+};
 use switchyard_operator_api::VERSION;
 use switchyard_telemetry::{TelemetryError, hclog};
 
 use crate::output::{announce, print};
 
 /// The plugins, by the names of their files in a plugin_dir.
-const FILES: [(&str, Role); 2] = [("switchyard", Role::Driver), ("switchyard-device", Role::Device)];
+const FILES: [(&str, Role); 2] = [
+    ("switchyard", Role::Driver),
+    ("switchyard-device", Role::Device),
+];
 
 /// The plugins of Nomad agents.
 #[derive(Debug, Subcommand)]
@@ -74,17 +79,24 @@ pub(super) enum NomadError {
 /// program has the device plugin's name, `nomad-plugin driver` if a Nomad agent started it (`cookie`).
 pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsString> {
     let mut args = args.into_iter();
-    let Some(program) = args.next() else { return Vec::new() };
+    let Some(program) = args.next() else {
+        return Vec::new();
+    };
     let rest: Vec<OsString> = args.collect();
     let file = Path::new(&program).file_name();
     let is_device = file == Some(OsStr::new(FILES[1].0));
-    let names_no_command = rest.first().is_none_or(|first| first.as_encoded_bytes().starts_with(b"-"));
+    let names_no_command = rest
+        .first()
+        .is_none_or(|first| first.as_encoded_bytes().starts_with(b"-"));
     let command: &[&str] = match (is_device, cookie.is_some() && names_no_command) {
         (true, _) if names_no_command => &["nomad-plugin", "device"],
         (false, true) => &["nomad-plugin", "driver"],
         (true | false, _) => &[],
     };
-    std::iter::once(program).chain(command.iter().map(OsString::from)).chain(rest).collect()
+    std::iter::once(program)
+        .chain(command.iter().map(OsString::from))
+        .chain(rest)
+        .collect()
 }
 
 /// Returns whether a Nomad agent started this process.
@@ -109,13 +121,17 @@ fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
     let launch = Launch {
         role,
         name: args.name,
-        daemon: args.socket.unwrap_or_else(|| nomad_socket(&PathsConfig::default().run)),
+        daemon: args
+            .socket
+            .unwrap_or_else(|| nomad_socket(&PathsConfig::default().run)),
         version: VERSION,
         socket_env: SocketEnv::from_env(),
     };
     // One thread: the launcher only forwards calls.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(NomadError::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(NomadError::Runtime)?;
     let end = runtime.block_on(launcher::run(launch, announce));
     // Open calls are aborted by the end of this process, as an agent expects.
     runtime.shutdown_background();
@@ -125,13 +141,17 @@ fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
 }
 
 fn is_name(name: &str) -> bool {
-    let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    let letters = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     letters && (1..=64).contains(&name.len())
 }
 
 /// Creates the links, each by an atomic rename that replaces an existing link. Idempotent.
 fn install(dir: &Path) -> Result<(), NomadError> {
-    let exe = std::env::current_exe().and_then(fs::canonicalize).map_err(NomadError::Exe)?;
+    let exe = std::env::current_exe()
+        .and_then(fs::canonicalize)
+        .map_err(NomadError::Exe)?;
     let fail = |path: &Path| {
         let path = path.to_owned();
         move |source| NomadError::Link { path, source }
@@ -185,12 +205,19 @@ mod tests {
     fn check(args: &[&str], agent: bool, expected: &[&str]) {
         let args = args.iter().map(OsString::from).collect();
         let cookie = agent.then_some(OsStr::new("x"));
-        assert_eq!(as_started(args, cookie), expected.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(
+            as_started(args, cookie),
+            expected.iter().map(OsString::from).collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn plugin_kind_follows_from_the_program_name() {
-        check(&["/p/switchyard"], true, &["/p/switchyard", "nomad-plugin", "driver"]);
+        check(
+            &["/p/switchyard"],
+            true,
+            &["/p/switchyard", "nomad-plugin", "driver"],
+        );
         check(
             &["/p/docker", "--name", "docker"],
             true,
@@ -199,10 +226,24 @@ mod tests {
         check(
             &["/p/switchyard-device", "--socket", "/s"],
             true,
-            &["/p/switchyard-device", "nomad-plugin", "device", "--socket", "/s"],
+            &[
+                "/p/switchyard-device",
+                "nomad-plugin",
+                "device",
+                "--socket",
+                "/s",
+            ],
         );
-        check(&["/p/switchyard-device"], false, &["/p/switchyard-device", "nomad-plugin", "device"]);
-        check(&["x", "nomad-plugin", "device"], true, &["x", "nomad-plugin", "device"]);
+        check(
+            &["/p/switchyard-device"],
+            false,
+            &["/p/switchyard-device", "nomad-plugin", "device"],
+        );
+        check(
+            &["x", "nomad-plugin", "device"],
+            true,
+            &["x", "nomad-plugin", "device"],
+        );
     }
 
     #[test]
@@ -234,6 +275,9 @@ mod tests {
         fs::write(plugins.join("switchyard"), "precious").unwrap();
         let error = install(&plugins).unwrap_err();
         assert!(matches!(error, NomadError::InTheWay(_)), "{error}");
-        assert_eq!(fs::read_to_string(plugins.join("switchyard")).unwrap(), "precious");
+        assert_eq!(
+            fs::read_to_string(plugins.join("switchyard")).unwrap(),
+            "precious"
+        );
     }
 }

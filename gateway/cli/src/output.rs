@@ -95,7 +95,10 @@ pub(crate) fn draw(text: &str) -> io::Result<()> {
     let lines = fitted(text, size);
     // The cursor goes home, each line clears its place first, and the end what is below. Nothing blinks so, as it
     // would on a screen that is cleared as a whole.
-    let lines: Vec<_> = lines.lines().map(|line| format!("\x1b[K{line}\n")).collect();
+    let lines: Vec<_> = lines
+        .lines()
+        .map(|line| format!("\x1b[K{line}\n"))
+        .collect();
     announce(&format!("\x1b[H{}\x1b[J", lines.concat()))
 }
 
@@ -107,14 +110,21 @@ fn fitted(text: &str, size: ScreenSize) -> String {
     let lines: Vec<_> = text.lines().collect();
     // The cursor stands on a line of its own.
     let room = height - 1;
-    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    let shown = if lines.len() > room {
+        room - 1
+    } else {
+        lines.len()
+    };
     let mut fitted = String::new();
     for line in &lines[..shown] {
         fitted.extend(line.chars().take(width));
         fitted.push('\n');
     }
     if shown < lines.len() {
-        let more: String = format!("({} more lines)", lines.len() - shown).chars().take(width).collect();
+        let more: String = format!("({} more lines)", lines.len() - shown)
+            .chars()
+            .take(width)
+            .collect();
         fitted.push_str(&format!("{more}\n"));
     }
     fitted
@@ -131,7 +141,10 @@ pub(crate) fn can_show_progress() -> bool {
 pub(crate) fn show_progress(text: &str) {
     let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(2));
     let line: String = printable(text).chars().take(width - 1).collect();
-    let _ = write_all(&mut io::stderr().lock(), format!("\r{line}\x1b[K").as_bytes());
+    let _ = write_all(
+        &mut io::stderr().lock(),
+        format!("\r{line}\x1b[K").as_bytes(),
+    );
 }
 
 fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
@@ -151,7 +164,10 @@ fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
 /// clients may have, become blanks: they could change what a terminal shows.
 #[must_use]
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| row.each_ref().map(|cell| printable(cell)))
+        .collect();
     let mut widths = headings.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -189,8 +205,14 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_without_trailing_blanks() {
-        let rows = [["a".to_owned(), "long cell".to_owned()], ["bcd".to_owned(), String::new()]];
-        assert_eq!(table(["X", "NAME"], &rows), "X    NAME\na    long cell\nbcd\n");
+        let rows = [
+            ["a".to_owned(), "long cell".to_owned()],
+            ["bcd".to_owned(), String::new()],
+        ];
+        assert_eq!(
+            table(["X", "NAME"], &rows),
+            "X    NAME\na    long cell\nbcd\n"
+        );
     }
 
     #[test]

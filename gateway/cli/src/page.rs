@@ -31,7 +31,11 @@ pub(super) async fn page(args: &PageArgs) -> Result<(), DaemonError> {
 }
 
 fn hint(link: &PageLinkView) -> String {
-    let from = link.url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let from = link
+        .url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split('/').next())
+        .unwrap_or_default();
     let port = from.rsplit(':').next().unwrap_or_default();
     let seconds = link.valid_seconds;
     let reach = if link.is_loopback {
@@ -50,11 +54,22 @@ mod tests {
     #[test]
     fn hint_tells_how_to_reach_the_page() {
         let url = "http://127.0.0.1:9640/enter?ticket=00".to_owned();
-        let link = PageLinkView { url, valid_seconds: 60, is_loopback: true };
+        let link = PageLinkView {
+            url,
+            valid_seconds: 60,
+            is_loopback: true,
+        };
         assert!(hint(&link).contains("within 60 seconds"), "{}", hint(&link));
-        assert!(hint(&link).contains("`ssh -L 9640:127.0.0.1:9640 NODE`"), "{}", hint(&link));
+        assert!(
+            hint(&link).contains("`ssh -L 9640:127.0.0.1:9640 NODE`"),
+            "{}",
+            hint(&link)
+        );
         assert!(!format!("{link:?}").contains("ticket"));
-        let wide = PageLinkView { is_loopback: false, ..link };
+        let wide = PageLinkView {
+            is_loopback: false,
+            ..link
+        };
         assert!(hint(&wide).contains("without TLS"));
     }
 }

@@ -53,16 +53,29 @@ async fn show(what: &str, operation: Option<(&Socket, &str)>, began: Instant) {
 
 /// The steps of the latest operation of a kind, to be added to a text; empty if they are not known.
 async fn steps(socket: &Socket, kind: &str) -> String {
-    let asked = tokio::time::timeout(QUERY_LIMIT, ask_socket::<Vec<OperationView>>(socket, "/v1/operations"));
+    let asked = tokio::time::timeout(
+        QUERY_LIMIT,
+        ask_socket::<Vec<OperationView>>(socket, "/v1/operations"),
+    );
     // An error is ignored: this is for information only, and the work itself reports what is wrong.
-    let Ok(Ok(operations)) = asked.await else { return String::new() };
+    let Ok(Ok(operations)) = asked.await else {
+        return String::new();
+    };
     steps_of(&operations, kind)
 }
 
 fn steps_of(operations: &[OperationView], kind: &str) -> String {
-    let latest = operations.iter().rev().find(|found| found.operation == kind);
-    let steps = latest.map(|found| found.steps.as_slice()).unwrap_or_default();
-    steps.iter().map(|step| format!(", {} ({:.0} s)", step.step, step.seconds)).collect()
+    let latest = operations
+        .iter()
+        .rev()
+        .find(|found| found.operation == kind);
+    let steps = latest
+        .map(|found| found.steps.as_slice())
+        .unwrap_or_default();
+    steps
+        .iter()
+        .map(|step| format!(", {} ({:.0} s)", step.step, step.seconds))
+        .collect()
 }
 
 #[cfg(test)]
@@ -82,13 +95,22 @@ mod tests {
             caller: String::new(),
             began_at: String::new(),
             seconds: 3.0,
-            steps: steps.iter().map(|step| StepView { step: (*step).to_owned(), seconds: 2.4 }).collect(),
+            steps: steps
+                .iter()
+                .map(|step| StepView {
+                    step: (*step).to_owned(),
+                    seconds: 2.4,
+                })
+                .collect(),
         }
     }
 
     #[test]
     fn steps_are_those_of_the_latest_operation_of_the_kind() {
-        let all = [operation("restart_process", &["old"]), operation("restart_process", &["a", "b"])];
+        let all = [
+            operation("restart_process", &["old"]),
+            operation("restart_process", &["a", "b"]),
+        ];
         assert_eq!(steps_of(&all, "restart_process"), ", a (2 s), b (2 s)");
         assert_eq!(steps_of(&all, "reload_config"), "");
     }

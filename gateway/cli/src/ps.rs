@@ -44,15 +44,31 @@ pub(super) async fn ps(args: &PsArgs) -> Result<(), DaemonError> {
         }
         Ok(objects)
     };
-    watch.show(asked, |objects| shown(objects, Timestamp::now())).await
+    watch
+        .show(asked, |objects| shown(objects, Timestamp::now()))
+        .await
 }
 
 fn shown(objects: &Objects, now: Timestamp) -> String {
-    let sandboxes: Vec<_> = objects.sandboxes.iter().map(|sandbox| sandbox_row(sandbox, now)).collect();
-    let tasks: Vec<_> = objects.tasks.iter().map(|task| task_row(task, now)).collect();
-    let mut text = table(["SANDBOX", "OWNER", "NAME", "STATE", "AGE", "IP"], &sandboxes);
+    let sandboxes: Vec<_> = objects
+        .sandboxes
+        .iter()
+        .map(|sandbox| sandbox_row(sandbox, now))
+        .collect();
+    let tasks: Vec<_> = objects
+        .tasks
+        .iter()
+        .map(|task| task_row(task, now))
+        .collect();
+    let mut text = table(
+        ["SANDBOX", "OWNER", "NAME", "STATE", "AGE", "IP"],
+        &sandboxes,
+    );
     text.push('\n');
-    text.push_str(&table(["TASK", "OWNER", "NAME", "STATE", "AGE", "IMAGE"], &tasks));
+    text.push_str(&table(
+        ["TASK", "OWNER", "NAME", "STATE", "AGE", "IMAGE"],
+        &tasks,
+    ));
     text
 }
 
@@ -109,7 +125,10 @@ mod tests {
                 owner: "kubernetes".into(),
                 name: "nginx_0".into(),
                 display_name: "shop/web-5d8f7/nginx".into(),
-                names: BTreeMap::from([("image".to_owned(), "docker.io/library/nginx:1".to_owned())]),
+                names: BTreeMap::from([(
+                    "image".to_owned(),
+                    "docker.io/library/nginx:1".to_owned(),
+                )]),
                 state: "exited".into(),
                 image: format!("docker.io/library/nginx@sha256:{}", "0".repeat(64)),
                 pid: None,

@@ -30,11 +30,14 @@ pub(super) struct RecoverArgs {
 /// # Errors
 /// The daemon at the socket has another file than the one that is given.
 pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Result<Sources> {
-    let socket = args
-        .socket
-        .clone()
-        .or_else(|| config::load(given).ok().map(|loaded| loaded.effective.config.paths.admin_socket()));
-    let Some(socket) = socket else { return Ok(given.clone()) };
+    let socket = args.socket.clone().or_else(|| {
+        config::load(given)
+            .ok()
+            .map(|loaded| loaded.effective.config.paths.admin_socket())
+    });
+    let Some(socket) = socket else {
+        return Ok(given.clone());
+    };
     switchyard_doctor::sources_of_running(given, &socket)
 }
 
@@ -45,5 +48,6 @@ pub(super) fn recover(args: &RecoverArgs, config: &Config) -> Result<()> {
         "this gateway is called {} from now on; a running daemon continues within seconds: see `switchyard status`\n",
         args.instance
     );
-    print(text).map_err(|fault| Error::internal("the name is stored; print this").with_source(fault))
+    print(text)
+        .map_err(|fault| Error::internal("the name is stored; print this").with_source(fault))
 }

@@ -42,7 +42,9 @@ pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
     match args.target.output {
         Format::Json => print_json(&done)?,
         Format::Text => {
-            let before = done.before.map_or_else(|| "none".to_owned(), |pid| format!("process {pid}"));
+            let before = done
+                .before
+                .map_or_else(|| "none".to_owned(), |pid| format!("process {pid}"));
             print(format!(
                 "{}: {before} before, process {} now; containers continued\n",
                 done.part, done.after

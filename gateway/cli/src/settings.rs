@@ -36,10 +36,15 @@ pub(super) struct LevelArgs {
 
 /// A time such as `90s`, `10m` or `1h 30m`, in whole seconds.
 fn duration(text: &str) -> Result<Duration, String> {
-    let time: SignedDuration =
-        text.parse().map_err(|error| format!("{error}; write it as 90s, 10m or 2h"))?;
+    let time: SignedDuration = text
+        .parse()
+        .map_err(|error| format!("{error}; write it as 90s, 10m or 2h"))?;
     let time = Duration::try_from(time).map_err(|_| "it is negative".to_owned())?;
-    if time < Duration::from_secs(1) { Err("it is less than a second".to_owned()) } else { Ok(time) }
+    if time < Duration::from_secs(1) {
+        Err("it is less than a second".to_owned())
+    } else {
+        Ok(time)
+    }
 }
 
 /// Makes the daemon read its configuration again, and shows what that changed.
@@ -49,7 +54,11 @@ pub(super) async fn reload(target: &Target) -> Result<(), DaemonError> {
     let operation = Some((socket, "reload_config"));
     let body = match waiting("the daemon reloads its configuration", operation, asked).await {
         // The text says by itself what was not done, and why.
-        Err(DaemonError::Refused { status: StatusCode::UNPROCESSABLE_ENTITY, text, .. }) => {
+        Err(DaemonError::Refused {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            text,
+            ..
+        }) => {
             return Err(DaemonError::Reload(text));
         }
         answer => answer?,
@@ -104,16 +113,32 @@ pub(super) fn changes(changes: &[Change], is_pending: bool) -> String {
                 (None, None) => "changed".to_owned(),
                 (before, after) => format!("{} -> {}", value(before), value(after)),
             };
-            let effect = if is_pending { change.effect.to_string() } else { String::new() };
+            let effect = if is_pending {
+                change.effect.to_string()
+            } else {
+                String::new()
+            };
             [change.key.clone(), shown, change.location.clone(), effect]
         })
         .collect();
-    table(["KEY", "VALUE", "SET IN", if is_pending { "NOTE" } else { "" }], &rows)
+    table(
+        [
+            "KEY",
+            "VALUE",
+            "SET IN",
+            if is_pending { "NOTE" } else { "" },
+        ],
+        &rows,
+    )
 }
 
 /// Shows the configuration that is in force.
 pub(super) async fn running(socket: &Socket, origin: bool) -> Result<(), DaemonError> {
-    let path = if origin { "/v1/config?origin" } else { "/v1/config" };
+    let path = if origin {
+        "/v1/config?origin"
+    } else {
+        "/v1/config"
+    };
     let body = daemon::send(socket, Method::GET, path).await?;
     print(body)?;
     Ok(())
@@ -121,7 +146,12 @@ pub(super) async fn running(socket: &Socket, origin: bool) -> Result<(), DaemonE
 
 /// Shows or sets the level of the daemon's log.
 pub(super) async fn log(command: &LogCommand) -> Result<(), DaemonError> {
-    let LogCommand::Level(LevelArgs { target, level, time, reset }) = command;
+    let LogCommand::Level(LevelArgs {
+        target,
+        level,
+        time,
+        reset,
+    }) = command;
     let (method, path) = match (level, reset) {
         (Some(level), _) => {
             let query = url::form_urlencoded::Serializer::new(String::new())
@@ -181,9 +211,13 @@ mod tests {
             warnings: Vec::new(),
         };
         let text = reloaded(&done);
-        for part in
-            ["in force now:", "15 -> 30", "not in force yet:", "a restart of the daemon", "--log-level"]
-        {
+        for part in [
+            "in force now:",
+            "15 -> 30",
+            "not in force yet:",
+            "a restart of the daemon",
+            "--log-level",
+        ] {
             assert!(text.contains(part), "{text}");
         }
         assert!(reloaded(&ReloadReport::default()).contains("nothing has changed"));

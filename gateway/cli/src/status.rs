@@ -26,16 +26,28 @@ pub(super) struct StatusArgs {
 }
 
 /// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
-pub(super) async fn status(StatusArgs { watch, verbose }: &StatusArgs) -> Result<ExitCode, DaemonError> {
+pub(super) async fn status(
+    StatusArgs { watch, verbose }: &StatusArgs,
+) -> Result<ExitCode, DaemonError> {
     let is_ready = Cell::new(true);
     let asked = async || {
         let report: StatusReport = ask(&watch.target, "/statusz").await?;
-        let operations = if *verbose { Some(ask(&watch.target, "/v1/operations").await?) } else { None };
+        let operations = if *verbose {
+            Some(ask(&watch.target, "/v1/operations").await?)
+        } else {
+            None
+        };
         is_ready.set(report.ready);
         Ok(WholeStatus { report, operations })
     };
-    watch.show(asked, |status| shown(status, Timestamp::now())).await?;
-    Ok(if watch.is_watch() || is_ready.get() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    watch
+        .show(asked, |status| shown(status, Timestamp::now()))
+        .await?;
+    Ok(if watch.is_watch() || is_ready.get() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> String {
@@ -56,11 +68,20 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
         .into_iter()
         .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)))
         .map(|(kind, count)| {
-            [kind.to_owned(), count.owner.clone(), count.state.clone(), count.count.to_string()]
+            [
+                kind.to_owned(),
+                count.owner.clone(),
+                count.state.clone(),
+                count.count.to_string(),
+            ]
         })
         .collect();
-    let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
-    let process = report.pid.map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
+    let images = report
+        .images
+        .map_or_else(|| "unknown".to_owned(), |images| images.to_string());
+    let process = report
+        .pid
+        .map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
     let started = &report.started_at;
     let mut text = format!(
         "switchyard {} is {ready}, {process} since {started} ({})\n\n",
@@ -90,9 +111,22 @@ fn advisories(report: &StatusReport) -> String {
     let rows: Vec<_> = report
         .advisories
         .iter()
-        .map(|advisory| [advisory.program.clone(), advisory.version.clone(), advisory.ids.join(" ")])
+        .map(|advisory| {
+            [
+                advisory.program.clone(),
+                advisory.version.clone(),
+                advisory.ids.join(" "),
+            ]
+        })
         .collect();
-    let table = table(["PROGRAM", "VERSION", "KNOWN VULNERABILITIES, BY THE VERSION ALONE"], &rows);
+    let table = table(
+        [
+            "PROGRAM",
+            "VERSION",
+            "KNOWN VULNERABILITIES, BY THE VERSION ALONE",
+        ],
+        &rows,
+    );
     format!(
         "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
     )
@@ -116,7 +150,9 @@ fn in_flight(operations: &[OperationView]) -> String {
         .iter()
         .map(|operation| {
             let steps = operation.steps.iter();
-            let steps: Vec<_> = steps.map(|step| format!("{} ({:.1} s)", step.step, step.seconds)).collect();
+            let steps: Vec<_> = steps
+                .map(|step| format!("{} ({:.1} s)", step.step, step.seconds))
+                .collect();
             [
                 format!("{:.1} s", operation.seconds),
                 operation.owner.clone(),
@@ -127,13 +163,22 @@ fn in_flight(operations: &[OperationView]) -> String {
             ]
         })
         .collect();
-    format!("\n{}", table(["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"], &rows))
+    format!(
+        "\n{}",
+        table(
+            ["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"],
+            &rows
+        )
+    )
 }
 
 /// The processes that still run a former program; empty if none does.
 fn replaced_programs(report: &StatusReport) -> String {
     let mut text = String::new();
-    for ProgramView { part, pid, path, .. } in report.programs.iter().filter(|program| program.replaced) {
+    for ProgramView {
+        part, pid, path, ..
+    } in report.programs.iter().filter(|program| program.replaced)
+    {
         let command = match part.as_str() {
             "daemon" => "systemctl restart switchyard".to_owned(),
             part => format!("switchyard restart {part}"),
@@ -147,7 +192,14 @@ fn replaced_programs(report: &StatusReport) -> String {
 
 /// The parts of the configuration files that are not in force; empty if all are.
 fn configuration(report: &StatusReport) -> String {
-    let Some(ConfigView { pending, refused, loaded_at }) = &report.config else { return String::new() };
+    let Some(ConfigView {
+        pending,
+        refused,
+        loaded_at,
+    }) = &report.config
+    else {
+        return String::new();
+    };
     let mut text = String::new();
     if let Some(RefusedReloadView { at, why }) = refused {
         text.push_str(&format!(

@@ -71,7 +71,14 @@ pub(super) async fn swarm(command: &SwarmCommand) -> Result<ExitCode, DaemonErro
     }
 }
 
-async fn join(JoinArgs { token_file, availability, managers, target }: &JoinArgs) -> Result<(), DaemonError> {
+async fn join(
+    JoinArgs {
+        token_file,
+        availability,
+        managers,
+        target,
+    }: &JoinArgs,
+) -> Result<(), DaemonError> {
     let token = read_token(token_file)?;
     let availability = match availability {
         AvailabilityArg::Active => "active",
@@ -83,9 +90,17 @@ async fn join(JoinArgs { token_file, availability, managers, target }: &JoinArgs
         let begun = daemon::post(&target.socket, "/v1/swarm/join", &body).await;
         ended(target, begun, "joining").await
     };
-    let joined = waiting("the swarm is joined", Some((&target.socket, "join_swarm")), joining).await?;
+    let joined = waiting(
+        "the swarm is joined",
+        Some((&target.socket, "join_swarm")),
+        joining,
+    )
+    .await?;
     if joined.state != "member" {
-        return Err(DaemonError::Message(explanation(&joined, "this node has not joined the swarm")));
+        return Err(DaemonError::Message(explanation(
+            &joined,
+            "this node has not joined the swarm",
+        )));
     }
     match target.output {
         Format::Json => print_json(&joined)?,
@@ -103,18 +118,34 @@ async fn leave(target: &Target) -> Result<(), DaemonError> {
         let begun = daemon::request(&target.socket, Method::DELETE, "/v1/swarm").await;
         ended(target, begun, "leaving").await
     };
-    let left = waiting("the swarm is left", Some((&target.socket, "leave_swarm")), leaving).await?;
+    let left = waiting(
+        "the swarm is left",
+        Some((&target.socket, "leave_swarm")),
+        leaving,
+    )
+    .await?;
     if left.state != "not_joined" {
-        return Err(DaemonError::Message(explanation(&left, "this node has not left the swarm")));
+        return Err(DaemonError::Message(explanation(
+            &left,
+            "this node has not left the swarm",
+        )));
     }
     match target.output {
         Format::Json => print_json(&left)?,
         Format::Text => {
-            let node = left.departure.map(|departure| departure.node).filter(|node| !node.is_empty());
+            let node = left
+                .departure
+                .map(|departure| departure.node)
+                .filter(|node| !node.is_empty());
             let advice = node.map(|node| {
-                format!("; run `docker node rm {node}` on a manager, once it shows the node as down")
+                format!(
+                    "; run `docker node rm {node}` on a manager, once it shows the node as down"
+                )
             });
-            print(format!("this node has left the swarm{}\n", advice.unwrap_or_default()))?;
+            print(format!(
+                "this node has left the swarm{}\n",
+                advice.unwrap_or_default()
+            ))?;
         }
     }
     Ok(())
@@ -138,8 +169,9 @@ async fn ended(
     if status == StatusCode::ACCEPTED {
         while view.state == during {
             if Instant::now() >= deadline {
-                let text =
-                    format!("the daemon is still {during}; `switchyard swarm status` shows how far it is");
+                let text = format!(
+                    "the daemon is still {during}; `switchyard swarm status` shows how far it is"
+                );
                 return Err(DaemonError::Message(text));
             }
             sleep(PAUSE).await;
@@ -150,12 +182,20 @@ async fn ended(
 }
 
 fn explanation(view: &SwarmView, otherwise: &str) -> String {
-    if view.problems.is_empty() { otherwise.to_owned() } else { view.problems.join("; ") }
+    if view.problems.is_empty() {
+        otherwise.to_owned()
+    } else {
+        view.problems.join("; ")
+    }
 }
 
 async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
     let view: SwarmView = match daemon::ask(target, "/v1/swarm").await {
-        Err(DaemonError::Refused { status: StatusCode::CONFLICT, text, .. }) => {
+        Err(DaemonError::Refused {
+            status: StatusCode::CONFLICT,
+            text,
+            ..
+        }) => {
             return Err(DaemonError::Message(text));
         }
         answer => answer?,
@@ -164,43 +204,80 @@ async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
         Format::Json => print_json(&view)?,
         Format::Text => print(shown(&view))?,
     }
-    Ok(if view.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if view.problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn shown(view: &SwarmView) -> String {
     let words = view.state.replace('_', " ");
     let mut lines = vec![("state", format!("{words} since {}", view.since))];
-    lines.extend(view.cluster.iter().map(|cluster| ("swarm", cluster.clone())));
+    lines.extend(
+        view.cluster
+            .iter()
+            .map(|cluster| ("swarm", cluster.clone())),
+    );
     lines.extend(view.node.iter().map(|node| ("node", node.clone())));
     if let Some(since) = &view.session_since {
-        let session = view
-            .manager
-            .as_ref()
-            .map_or_else(|| format!("none since {since}"), |manager| format!("with {manager} since {since}"));
+        let session = view.manager.as_ref().map_or_else(
+            || format!("none since {since}"),
+            |manager| format!("with {manager} since {since}"),
+        );
         lines.push(("session", session));
     }
-    lines.extend(view.certificate_ends.iter().map(|end| ("certificate", format!("valid until {end}"))));
-    if let Some(DepartureView { cluster, node, cause }) = &view.departure {
-        let ids = if cluster.is_empty() { String::new() } else { format!(", as node {node} of {cluster}") };
+    lines.extend(
+        view.certificate_ends
+            .iter()
+            .map(|end| ("certificate", format!("valid until {end}"))),
+    );
+    if let Some(DepartureView {
+        cluster,
+        node,
+        cause,
+    }) = &view.departure
+    {
+        let ids = if cluster.is_empty() {
+            String::new()
+        } else {
+            format!(", as node {node} of {cluster}")
+        };
         let what = match cause.as_str() {
             "removed" => "was removed from a swarm",
             _ => "has left a swarm",
         };
         lines.push(("before", format!("{what}{ids}")));
     }
-    lines.extend(view.problems.iter().map(|problem| ("problem", problem.clone())));
-    lines.into_iter().map(|(name, value)| format!("{name:<13}{}\n", printable(&value))).collect()
+    lines.extend(
+        view.problems
+            .iter()
+            .map(|problem| ("problem", problem.clone())),
+    );
+    lines
+        .into_iter()
+        .map(|(name, value)| format!("{name:<13}{}\n", printable(&value)))
+        .collect()
 }
 
 /// Reads the token, and warns if others can read it too.
 fn read_token(path: &Path) -> Result<String, DaemonError> {
     let is_stdin = path == Path::new("-");
-    let place = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
-    let failed =
-        |fault: io::Error| DaemonError::Message(format!("cannot read the join token from {place}: {fault}"));
+    let place = if is_stdin {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    };
+    let failed = |fault: io::Error| {
+        DaemonError::Message(format!("cannot read the join token from {place}: {fault}"))
+    };
     let mut token = String::new();
     if is_stdin {
-        io::stdin().lock().take(TOKEN_MAX + 1).read_to_string(&mut token).map_err(failed)?;
+        io::stdin()
+            .lock()
+            .take(TOKEN_MAX + 1)
+            .read_to_string(&mut token)
+            .map_err(failed)?;
     } else {
         let file = File::open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -209,14 +286,18 @@ fn read_token(path: &Path) -> Result<String, DaemonError> {
                 "switchyard: warning: every user can read the join token in {place}: chmod 0600 it\n"
             ))?;
         }
-        file.take(TOKEN_MAX + 1).read_to_string(&mut token).map_err(failed)?;
+        file.take(TOKEN_MAX + 1)
+            .read_to_string(&mut token)
+            .map_err(failed)?;
     }
     if token.len() as u64 > TOKEN_MAX {
         let text = format!("{place} has more than {TOKEN_MAX} bytes, and no join token has");
         return Err(DaemonError::Message(text));
     }
     if token.trim().is_empty() {
-        return Err(DaemonError::Message(format!("{place} is empty: the join token is expected there")));
+        return Err(DaemonError::Message(format!(
+            "{place} is empty: the join token is expected there"
+        )));
     }
     Ok(token.trim().to_owned())
 }
@@ -248,9 +329,16 @@ mod tests {
         assert_eq!(shown(&view), expected);
         view.manager = Some("m:2377".to_owned());
         assert!(shown(&view).contains("with m:2377 since"));
-        let departure = DepartureView { cluster: "c".into(), node: "n".into(), cause: "removed".into() };
-        let left =
-            SwarmView { state: "not_joined".into(), departure: Some(departure), ..SwarmView::default() };
+        let departure = DepartureView {
+            cluster: "c".into(),
+            node: "n".into(),
+            cause: "removed".into(),
+        };
+        let left = SwarmView {
+            state: "not_joined".into(),
+            departure: Some(departure),
+            ..SwarmView::default()
+        };
         assert!(
             shown(&left).contains("before       was removed from a swarm, as node n of c"),
             "{}",

@@ -21,7 +21,10 @@ fn end_of_the_daemon_drops_no_work_and_keeps_the_locks() {
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let mut locks = DirLocks::default();
     locks.acquire([dirs[0].path(), dirs[1].path()]).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
     let dropped = Arc::new(AtomicBool::new(false));
     let (began, begun) = tokio::sync::oneshot::channel();
     let work = Work(Arc::clone(&dropped));
@@ -34,6 +37,9 @@ fn end_of_the_daemon_drops_no_work_and_keeps_the_locks() {
     leave(runtime, locks);
     assert!(!dropped.load(Ordering::SeqCst), "it is cut off as it works");
     for dir in &dirs {
-        assert!(matches!(DirLock::acquire(dir.path()), Err(LockError::Held { .. })));
+        assert!(matches!(
+            DirLock::acquire(dir.path()),
+            Err(LockError::Held { .. })
+        ));
     }
 }

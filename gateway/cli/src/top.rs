@@ -130,8 +130,11 @@ pub(super) async fn top(args: &TopArgs) -> Result<(), DaemonError> {
 
 /// Computes the usage of tasks between two readings. Pure.
 fn compare(before: Option<&ContainersView>, now: &ContainersView, sort: SortKey) -> TopView {
-    let known: HashMap<&str, &TaskUsageView> =
-        before.iter().flat_map(|before| &before.tasks).map(|task| (task.id.as_str(), task)).collect();
+    let known: HashMap<&str, &TaskUsageView> = before
+        .iter()
+        .flat_map(|before| &before.tasks)
+        .map(|task| (task.id.as_str(), task))
+        .collect();
     let seconds = before.map(|before| seconds_between(before.at_unix_ns, now.at_unix_ns));
     let of = |task: &TaskUsageView| used(known.get(task.id.as_str()).copied(), seconds, task);
     let mut tasks: Vec<TopTask> = now.tasks.iter().map(of).collect();
@@ -144,7 +147,9 @@ fn used(before: Option<&TaskUsageView>, seconds: Option<f64>, now: &TaskUsageVie
     let rate = |counter: fn(&TaskUsageView) -> Option<u64>| {
         // A counter below its former value belongs to another cgroup, and gives no rate.
         let grown = counter(now)?.checked_sub(counter(before?)?)?;
-        seconds.filter(|seconds| *seconds > 0.0).map(|seconds| as_number(grown) / seconds)
+        seconds
+            .filter(|seconds| *seconds > 0.0)
+            .map(|seconds| as_number(grown) / seconds)
     };
     let cpu_percent = before.and_then(|before| {
         let spent = as_number(now.cpu_ns?.checked_sub(before.cpu_ns?)?) / 1e9;
@@ -181,7 +186,10 @@ fn shown(view: &TopView) -> String {
         1 => "1 task".to_owned(),
         count => format!("{count} tasks"),
     };
-    let over = view.seconds.map(|seconds| format!(", over {seconds:.1} s")).unwrap_or_default();
+    let over = view
+        .seconds
+        .map(|seconds| format!(", over {seconds:.1} s"))
+        .unwrap_or_default();
     let headings = [
         "TASK",
         "OWNER",
@@ -200,16 +208,19 @@ fn shown(view: &TopView) -> String {
 
 fn row(task: &TopTask) -> [String; 11] {
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| NOTHING.to_owned(), size);
-    let rate = |rate: Option<f64>| rate.map_or_else(|| NOTHING.to_owned(), |rate| size(whole(rate)));
+    let rate =
+        |rate: Option<f64>| rate.map_or_else(|| NOTHING.to_owned(), |rate| size(whole(rate)));
     [
         short(&task.id),
         task.owner.clone(),
-        task.cpu_percent.map_or_else(|| NOTHING.to_owned(), |percent| format!("{percent:.1}%")),
+        task.cpu_percent
+            .map_or_else(|| NOTHING.to_owned(), |percent| format!("{percent:.1}%")),
         bytes(task.memory_bytes),
         bytes(task.memory_limit_bytes),
         rate(task.read_bytes_per_second),
         rate(task.written_bytes_per_second),
-        task.pids.map_or_else(|| NOTHING.to_owned(), |pids| pids.to_string()),
+        task.pids
+            .map_or_else(|| NOTHING.to_owned(), |pids| pids.to_string()),
         rate(task.received_bytes_per_second),
         rate(task.sent_bytes_per_second),
         task.display_name.clone(),
@@ -270,29 +281,75 @@ mod tests {
     }
 
     fn reading(at_s: u64, tasks: Vec<TaskUsageView>) -> ContainersView {
-        ContainersView { at_unix_ns: at_s * 1_000_000_000, tasks }
+        ContainersView {
+            at_unix_ns: at_s * 1_000_000_000,
+            tasks,
+        }
     }
 
     #[test]
     fn shares_and_rates_are_differences_of_two_readings() {
-        let before = reading(10, vec![task("a", 10, 1000, 0), task("b", 10, 0, 0), task("gone", 10, 0, 0)]);
-        let now =
-            reading(15, vec![task("a", 14, 2000, 0), task("b", 15, 5000, 10_240), task("new", 15, 9, 0)]);
+        let before = reading(
+            10,
+            vec![
+                task("a", 10, 1000, 0),
+                task("b", 10, 0, 0),
+                task("gone", 10, 0, 0),
+            ],
+        );
+        let now = reading(
+            15,
+            vec![
+                task("a", 14, 2000, 0),
+                task("b", 15, 5000, 10_240),
+                task("new", 15, 9, 0),
+            ],
+        );
         let view = compare(Some(&before), &now, SortKey::Cpu);
         assert_eq!(view.seconds, Some(5.0));
-        let shares: Vec<_> = view.tasks.iter().map(|task| (task.id.as_str(), task.cpu_percent)).collect();
-        assert_eq!(shares, [("b", Some(100.0)), ("a", Some(25.0)), ("new", None)]);
+        let shares: Vec<_> = view
+            .tasks
+            .iter()
+            .map(|task| (task.id.as_str(), task.cpu_percent))
+            .collect();
+        assert_eq!(
+            shares,
+            [("b", Some(100.0)), ("a", Some(25.0)), ("new", None)]
+        );
         let text = shown(&view);
-        let words: Vec<Vec<&str>> =
-            text.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
-        let row = |at: usize| words[at].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>();
-        assert!(text.starts_with("3 tasks, over 5.0 s\nTASK  OWNER  CPU     MEMORY "), "{text}");
-        let expected =
-            ["b", "nomad", "100.0%", "3.0 MiB", "-", "2.0 KiB", "0 B", "2", "1.0 KiB", "4.0 KiB", "shop/b"];
+        let words: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split("  ").map(str::trim).collect())
+            .collect();
+        let row = |at: usize| {
+            words[at]
+                .iter()
+                .filter(|word| !word.is_empty())
+                .copied()
+                .collect::<Vec<_>>()
+        };
+        assert!(
+            text.starts_with("3 tasks, over 5.0 s\nTASK  OWNER  CPU     MEMORY "),
+            "{text}"
+        );
+        let expected = [
+            "b", "nomad", "100.0%", "3.0 MiB", "-", "2.0 KiB", "0 B", "2", "1.0 KiB", "4.0 KiB",
+            "shop/b",
+        ];
         assert_eq!(row(2), expected);
-        assert_eq!(row(4), ["new", "nomad", "-", "3.0 MiB", "-", "-", "-", "2", "-", "-", "shop/new"]);
+        assert_eq!(
+            row(4),
+            [
+                "new", "nomad", "-", "3.0 MiB", "-", "-", "-", "2", "-", "-", "shop/new"
+            ]
+        );
         let first = compare(None, &now, SortKey::Pids);
-        assert!(first.tasks.iter().all(|task| task.cpu_percent.is_none() && task.pids == Some(2)));
+        assert!(
+            first
+                .tasks
+                .iter()
+                .all(|task| task.cpu_percent.is_none() && task.pids == Some(2))
+        );
     }
 
     #[test]
@@ -301,7 +358,11 @@ mod tests {
         let now = reading(10, vec![task("a", 11, 10, 5), task("b", 10, 100, 0)]);
         let view = compare(Some(&before), &now, SortKey::Io);
         assert!(view.tasks.iter().all(|task| task.cpu_percent.is_none()));
-        assert!(view.tasks.iter().all(|task| task.read_bytes_per_second.is_none()));
+        assert!(
+            view.tasks
+                .iter()
+                .all(|task| task.read_bytes_per_second.is_none())
+        );
     }
 
     #[test]

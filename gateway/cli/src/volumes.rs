@@ -33,7 +33,9 @@ pub(super) struct RemoveArgs {
 
 fn volume_name(text: &str) -> Result<String, String> {
     let why = "a name begins with a letter or a digit, and has these, \"_\", \".\" and \"-\"";
-    is_volume_name(text).then(|| text.to_owned()).ok_or_else(|| why.to_owned())
+    is_volume_name(text)
+        .then(|| text.to_owned())
+        .ok_or_else(|| why.to_owned())
 }
 
 /// Lists or removes volumes.
@@ -42,21 +44,31 @@ pub(super) async fn volumes(command: &VolumeCommand) -> Result<(), DaemonError> 
         VolumeCommand::Ls(args) => {
             let path = args.path("/v1/volumes");
             let asked = async || ask::<Vec<VolumeView>>(&args.watch.target, &path).await;
-            args.watch.show(asked, |volumes| shown(volumes, Timestamp::now())).await
+            args.watch
+                .show(asked, |volumes| shown(volumes, Timestamp::now()))
+                .await
         }
         VolumeCommand::Rm(args) => remove(args).await,
     }
 }
 
 /// Removes volumes in their order, until one cannot be removed.
-async fn remove(RemoveArgs { owner, names, target }: &RemoveArgs) -> Result<(), DaemonError> {
+async fn remove(
+    RemoveArgs {
+        owner,
+        names,
+        target,
+    }: &RemoveArgs,
+) -> Result<(), DaemonError> {
     for name in names {
         let path = format!("/v1/volumes/{owner}/{name}");
         match send(&target.socket, Method::DELETE, &path).await {
             Ok(_) => {}
             // The daemon's words name the volume.
             Err(DaemonError::Refused {
-                status: StatusCode::NOT_FOUND | StatusCode::CONFLICT, text, ..
+                status: StatusCode::NOT_FOUND | StatusCode::CONFLICT,
+                text,
+                ..
             }) if !text.is_empty() => {
                 return Err(DaemonError::Message(text));
             }
@@ -74,13 +86,27 @@ async fn remove(RemoveArgs { owner, names, target }: &RemoveArgs) -> Result<(), 
 
 fn shown(volumes: &[VolumeView], now: Timestamp) -> String {
     let row = |volume: &VolumeView| {
-        let VolumeView { owner, name, created_at, tasks } = volume;
+        let VolumeView {
+            owner,
+            name,
+            created_at,
+            tasks,
+        } = volume;
         let users: Vec<String> = tasks.iter().map(|task| short(task)).collect();
-        let age = created_at.as_ref().map_or_else(|| "-".to_owned(), |at| age(at, now));
-        let users = if users.is_empty() { "-".to_owned() } else { users.join(" ") };
+        let age = created_at
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |at| age(at, now));
+        let users = if users.is_empty() {
+            "-".to_owned()
+        } else {
+            users.join(" ")
+        };
         [owner.clone(), name.clone(), age, users]
     };
-    table(["OWNER", "NAME", "AGE", "TASKS"], &volumes.iter().map(row).collect::<Vec<_>>())
+    table(
+        ["OWNER", "NAME", "AGE", "TASKS"],
+        &volumes.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 #[cfg(test)]
@@ -101,7 +127,10 @@ OWNER  NAME    AGE  TASKS
 swarm  data    3d   ababababababa cdcdcdcdcdcdc
 swarm  unused  3d   -
 ";
-        assert_eq!(shown(&volumes, "2026-11-26T12:00:00Z".parse().unwrap()), expected);
+        assert_eq!(
+            shown(&volumes, "2026-11-26T12:00:00Z".parse().unwrap()),
+            expected
+        );
     }
 
     #[test]

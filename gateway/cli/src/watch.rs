@@ -12,7 +12,9 @@ use serde::Serialize;
 use switchyard_linux::report;
 
 use super::daemon::{DaemonError, Target};
-use crate::output::{Format, announce, announce_json, draw, has_screen, print, print_error, print_json};
+use crate::output::{
+    Format, announce, announce_json, draw, has_screen, print, print_error, print_json,
+};
 
 /// The owners, as filters name them.
 pub(super) const OWNERS: [&str; 4] = ["kubernetes", "nomad", "swarm", "host"];
@@ -66,9 +68,9 @@ fn interval(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (INTERVAL_MIN..=INTERVAL_MAX).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))
         }
-        Ok(_) | Err(_) => {
-            Err(format!("it must be a number of seconds from {INTERVAL_MIN} to {INTERVAL_MAX}"))
-        }
+        Ok(_) | Err(_) => Err(format!(
+            "it must be a number of seconds from {INTERVAL_MIN} to {INTERVAL_MAX}"
+        )),
     }
 }
 
@@ -146,7 +148,10 @@ impl Outage {
     /// Standard error cannot be written.
     pub(super) async fn wait(&mut self, error: &DaemonError) -> io::Result<()> {
         if !std::mem::replace(&mut self.is_reported, true) {
-            print_error(format!("switchyard: {}; waiting for the daemon\n", report(error)))?;
+            print_error(format!(
+                "switchyard: {}; waiting for the daemon\n",
+                report(error)
+            ))?;
         }
         tokio::time::sleep(AGAIN).await;
         Ok(())
@@ -159,7 +164,10 @@ pub(super) fn passes(error: &DaemonError) -> bool {
         error,
         DaemonError::Request(_)
             | DaemonError::Deadline(_)
-            | DaemonError::Refused { status: StatusCode::SERVICE_UNAVAILABLE, .. }
+            | DaemonError::Refused {
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                ..
+            }
     )
 }
 
@@ -178,7 +186,11 @@ mod tests {
 
     #[test]
     fn only_an_outage_passes() {
-        let refused = |status| DaemonError::Refused { path: "/".into(), status, text: String::new() };
+        let refused = |status| DaemonError::Refused {
+            path: "/".into(),
+            status,
+            text: String::new(),
+        };
         assert!(passes(&DaemonError::Deadline("/".into())));
         assert!(passes(&refused(StatusCode::SERVICE_UNAVAILABLE)));
         assert!(!passes(&refused(StatusCode::NOT_FOUND)));

@@ -77,10 +77,16 @@ impl Effective {
 
     /// The source of a value: of a table that of its first value, within an array that of the array.
     pub(super) fn origin_of(&self, path: &[String]) -> Location {
-        let below = self.origins.range(path.to_vec()..).next().filter(|(found, _)| found.starts_with(path));
+        let below = self
+            .origins
+            .range(path.to_vec()..)
+            .next()
+            .filter(|(found, _)| found.starts_with(path));
         let origin = below.map(|(_, origin)| origin).or_else(|| {
             let above = (1..path.len()).rev();
-            above.into_iter().find_map(|length| self.origins.get(&path[..length]))
+            above
+                .into_iter()
+                .find_map(|length| self.origins.get(&path[..length]))
         });
         origin.cloned().unwrap_or(Location::Default)
     }
@@ -88,8 +94,12 @@ impl Effective {
     /// Takes over one value with its source.
     fn take(&mut self, path: &[String], value: Option<&Value>, new: &Self) {
         self.origins.retain(|known, _| !known.starts_with(path));
-        let origins = new.origins.iter().filter(|(known, _)| known.starts_with(path));
-        self.origins.extend(origins.map(|(known, origin)| (known.clone(), origin.clone())));
+        let origins = new
+            .origins
+            .iter()
+            .filter(|(known, _)| known.starts_with(path));
+        self.origins
+            .extend(origins.map(|(known, origin)| (known.clone(), origin.clone())));
         set(&mut self.values, path, value);
     }
 

@@ -78,14 +78,20 @@ impl Default for DevicesConfig {
 impl DevicesConfig {
     /// The part of the section that the backend needs.
     pub fn described(&self) -> DescribedDevices {
-        DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
+        DescribedDevices {
+            cdi_spec_dirs: self.cdi_spec_dirs.clone(),
+        }
     }
 
     /// The names of the configured groups, which resources of vendors' plugins cannot have.
     #[must_use]
     pub fn reserved_names(&self) -> ReservedNames {
         ReservedNames {
-            resources: self.groups.iter().map(|group| group.resource.clone()).collect(),
+            resources: self
+                .groups
+                .iter()
+                .map(|group| group.resource.clone())
+                .collect(),
             names: self
                 .groups
                 .iter()

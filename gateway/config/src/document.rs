@@ -65,7 +65,10 @@ impl Document {
             span = key_span.or(span);
             item = next.item()?;
         }
-        Some(line_at(self.root.raw(), span.or_else(|| first_span(item))?.start))
+        Some(line_at(
+            self.root.raw(),
+            span.or_else(|| first_span(item))?.start,
+        ))
     }
 }
 
@@ -94,17 +97,27 @@ fn child<'a>(item: &'a Item, step: &str) -> Option<(Option<Range<usize>>, Next<'
     if let Some(tables) = item.as_array_of_tables() {
         return Some((tables.get(index)?.span(), Next::Leaf));
     }
-    Some((item.as_array()?.get(index).and_then(Value::span), Next::Leaf))
+    Some((
+        item.as_array()?.get(index).and_then(Value::span),
+        Next::Leaf,
+    ))
 }
 
 fn first_span(item: &Item) -> Option<Range<usize>> {
     item.span().or_else(|| {
-        item.as_table_like()?.iter().filter_map(|(_, below)| first_span(below)).min_by_key(|s| s.start)
+        item.as_table_like()?
+            .iter()
+            .filter_map(|(_, below)| first_span(below))
+            .min_by_key(|s| s.start)
     })
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+    text.bytes()
+        .take(offset)
+        .filter(|byte| *byte == b'\n')
+        .count()
+        + 1
 }
 
 #[cfg(test)]

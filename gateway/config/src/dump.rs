@@ -17,7 +17,8 @@ impl Effective {
     }
 
     fn table(&self, out: &mut String, path: &mut Vec<String>, table: &Table, origin: bool) {
-        let (tables, values): (Vec<_>, Vec<_>) = table.iter().partition(|(_, value)| value.is_table());
+        let (tables, values): (Vec<_>, Vec<_>) =
+            table.iter().partition(|(_, value)| value.is_table());
         if !path.is_empty() && (!values.is_empty() || tables.is_empty()) {
             let name: Vec<String> = path.iter().map(|step| key(step)).collect();
             append(out, format_args!("\n[{}]\n", name.join(".")));
@@ -42,12 +43,19 @@ impl Effective {
 }
 
 fn append(out: &mut String, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("writing to a string cannot fail");
+    out.write_fmt(text)
+        .expect("writing to a string cannot fail");
 }
 
 /// A key in TOML syntax.
 fn key(name: &str) -> String {
     let bare = !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-    if bare { name.to_owned() } else { Value::String(name.to_owned()).to_string() }
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+    if bare {
+        name.to_owned()
+    } else {
+        Value::String(name.to_owned()).to_string()
+    }
 }

@@ -83,7 +83,9 @@ pub(super) fn is_runtime(path: &[String]) -> bool {
 
 fn by_section(dotted: &str) -> Effect {
     let within = |section: &str| {
-        dotted.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        dotted
+            .strip_prefix(section)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     EFFECTS
         .iter()
@@ -108,12 +110,17 @@ mod tests {
         let mut section = String::new();
         let mut keys = Vec::new();
         for line in DOCUMENTED.lines() {
-            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            if let Some(name) = line
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+            {
                 section = format!("{name}.");
                 continue;
             }
             let line = line.strip_prefix("# ").unwrap_or(line);
-            let Some((key, value)) = line.split_once(" = ") else { continue };
+            let Some((key, value)) = line.split_once(" = ") else {
+                continue;
+            };
             if key.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
                 let words = value.rsplit_once("  # ").map_or("", |(_, words)| words);
                 keys.push((format!("{section}{key}"), words.to_owned()));
@@ -136,7 +143,10 @@ mod tests {
         let keys = documented();
         for (section, _) in EFFECTS {
             let within = |key: &str| key == *section || key.starts_with(&format!("{section}."));
-            assert!(keys.iter().any(|(key, _)| within(key)), "{section} is in no key");
+            assert!(
+                keys.iter().any(|(key, _)| within(key)),
+                "{section} is in no key"
+            );
         }
     }
 

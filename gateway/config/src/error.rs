@@ -74,5 +74,9 @@ pub enum ConfigError {
 }
 
 fn place(section: &str) -> String {
-    if section.is_empty() { " at the top level".into() } else { format!(" in [{section}]") }
+    if section.is_empty() {
+        " at the top level".into()
+    } else {
+        format!(" in [{section}]")
+    }
 }

@@ -28,8 +28,8 @@ pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
 pub use sections::{
-    Config, CriConfig, DOCUMENTED, ExecConfig, LogkeeperConfig, ManagedConfig, NomadConfig, PathsConfig,
-    StreamingConfig, VERSION, admin_socket, nomad_socket,
+    Config, CriConfig, DOCUMENTED, ExecConfig, LogkeeperConfig, ManagedConfig, NomadConfig,
+    PathsConfig, StreamingConfig, VERSION, admin_socket, nomad_socket,
 };
 pub use swarm::SwarmConfig;
 pub use switchyard_containerd::config::{

@@ -91,7 +91,10 @@ enum LayerSource {
 /// # Errors
 /// The first error, with its position.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: LayerSource::Defaults }];
+    let mut layers = vec![Layer {
+        values: parse_values(DOCUMENTED),
+        source: LayerSource::Defaults,
+    }];
     let mut files = Vec::new();
     for (number, path) in files_of(sources)?.into_iter().enumerate() {
         let may_be_missing = number == 0 && sources.file.is_none();
@@ -100,7 +103,11 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
             files.push(path);
         }
     }
-    let mut env: Vec<_> = sources.env.iter().filter_map(|(name, value)| env_layer(name, value)).collect();
+    let mut env: Vec<_> = sources
+        .env
+        .iter()
+        .filter_map(|(name, value)| env_layer(name, value))
+        .collect();
     // The environment has no defined order; sorting makes errors reproducible.
     env.sort_by(|a, b| a.0.cmp(&b.0));
     layers.extend(env.into_iter().map(|(_, layer)| layer));
@@ -108,7 +115,10 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let mut warnings: Vec<String> = layers.iter_mut().flat_map(Layer::take_removed).collect();
     let layers = Layers(layers);
 
-    let figment = layers.0.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
+    let figment = layers
+        .0
+        .iter()
+        .fold(Figment::new(), |figment, layer| figment.merge(layer));
     let config: Config = figment.extract().map_err(|error| layers.explain(error))?;
     let values: toml::Table = figment.extract().map_err(|error| layers.explain(error))?;
     validate::check(&config).map_err(|(key, why)| ConfigError::Invalid {
@@ -117,7 +127,10 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         why,
     })?;
     for (key, why) in validate::warnings(&config) {
-        warnings.push(format!("{}: {key}: {why}", layers.origin_of(&path_of(&key))));
+        warnings.push(format!(
+            "{}: {key}: {why}",
+            layers.origin_of(&path_of(&key))
+        ));
     }
     let origins = leaves(&values, |_| false)
         .into_keys()
@@ -127,23 +140,51 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         })
         .collect();
     let overridden = layers.overridden();
-    let env = sources.env.iter().filter(|(name, _)| env_key(name).is_some()).cloned().collect();
-    let sources = Sources { env, ..sources.clone() };
-    Ok(Loaded { sources, effective: Effective { config, values, origins }, files, overridden, warnings })
+    let env = sources
+        .env
+        .iter()
+        .filter(|(name, _)| env_key(name).is_some())
+        .cloned()
+        .collect();
+    let sources = Sources {
+        env,
+        ..sources.clone()
+    };
+    Ok(Loaded {
+        sources,
+        effective: Effective {
+            config,
+            values,
+            origins,
+        },
+        files,
+        overridden,
+        warnings,
+    })
 }
 
 /// The file and its drop-ins, in the order in which they are read.
 fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
-    let main = sources.file.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let main = sources
+        .file
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     let dir = main.parent().unwrap_or(Path::new("")).join("config.d");
     let is_drop_in = |path: &PathBuf| {
-        let hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
+        let hidden = path
+            .file_name()
+            .is_none_or(|name| name.to_string_lossy().starts_with('.'));
         path.extension().is_some_and(|ext| ext == "toml") && !hidden
     };
     let mut drop_ins = match list(&dir, ENTRIES_MAX) {
         Ok(paths) => paths,
         Err(error) if error.is_not_found() => Vec::new(),
-        Err(error) => return Err(ConfigError::Read { path: dir, source: error.into() }),
+        Err(error) => {
+            return Err(ConfigError::Read {
+                path: dir,
+                source: error.into(),
+            });
+        }
     };
     drop_ins.retain(is_drop_in);
     Ok(std::iter::once(main).chain(drop_ins).collect())
@@ -153,21 +194,40 @@ fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, Config
     let text = match read_text(path, FILE_MAX) {
         Ok(text) => text,
         Err(error) if may_be_missing && error.is_not_found() => return Ok(None),
-        Err(error) => return Err(ConfigError::Read { path: path.to_owned(), source: error.into() }),
+        Err(error) => {
+            return Err(ConfigError::Read {
+                path: path.to_owned(),
+                source: error.into(),
+            });
+        }
     };
-    let at = |line| Location::File { path: path.to_owned(), line };
-    let document = Document::parse(&text)
-        .map_err(|(line, message)| ConfigError::Syntax { location: at(line), message })?;
+    let at = |line| Location::File {
+        path: path.to_owned(),
+        line,
+    };
+    let document = Document::parse(&text).map_err(|(line, message)| ConfigError::Syntax {
+        location: at(line),
+        message,
+    })?;
     let values = parse_values(&text);
     match values.get("version") {
         None => return Err(ConfigError::NoVersion(path.to_owned())),
         Some(version) if version.to_i128() != Some(i128::from(VERSION)) => {
             let line = document.line_of(&["version".to_owned()]).unwrap_or(1);
-            return Err(ConfigError::Version { location: at(line), found: show(version) });
+            return Err(ConfigError::Version {
+                location: at(line),
+                found: show(version),
+            });
         }
         Some(_) => {}
     }
-    Ok(Some(Layer { values, source: LayerSource::File { path: path.to_owned(), document } }))
+    Ok(Some(Layer {
+        values,
+        source: LayerSource::File {
+            path: path.to_owned(),
+            document,
+        },
+    }))
 }
 
 fn parse_values(text: &str) -> Dict {
@@ -176,7 +236,8 @@ fn parse_values(text: &str) -> Dict {
 
 /// The key that an environment variable sets, in its spelling.
 fn env_key(name: &str) -> Option<&str> {
-    name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"))
+    name.strip_prefix(ENV_PREFIX)
+        .filter(|key| key.contains("__"))
 }
 
 fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
@@ -184,14 +245,23 @@ fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
     let path: Vec<String> = key.split("__").map(str::to_lowercase).collect();
     let layer = Layer {
         values: nest(&path, value),
-        source: LayerSource::Env { name: name.to_owned(), path: path.clone() },
+        source: LayerSource::Env {
+            name: name.to_owned(),
+            path: path.clone(),
+        },
     };
     Some((name.to_owned(), layer))
 }
 
 fn flag_layer(flag: &Flag) -> Layer {
     let path = path_of(&flag.key);
-    Layer { values: nest(&path, &flag.value), source: LayerSource::Flag { flag: flag.flag.clone(), path } }
+    Layer {
+        values: nest(&path, &flag.value),
+        source: LayerSource::Flag {
+            flag: flag.flag.clone(),
+            path,
+        },
+    }
 }
 
 /// A table with one value at this path. The text is parsed as TOML, or else taken as a string.
@@ -203,7 +273,9 @@ fn nest(path: &[String], text: &str) -> Dict {
         Ok(_) | Err(_) => Value::from(text),
     };
     let (first, rest) = path.split_first().expect("a path has at least one step");
-    let inner = rest.iter().rev().fold(value, |value, step| Value::from(Dict::from([(step.clone(), value)])));
+    let inner = rest.iter().rev().fold(value, |value, step| {
+        Value::from(Dict::from([(step.clone(), value)]))
+    });
     Dict::from([(first.clone(), inner)])
 }
 
@@ -222,21 +294,31 @@ impl Provider for &Layer {
 impl Layers {
     /// The source of the value at this path: the highest layer that sets it.
     fn origin_of(&self, path: &[String]) -> Location {
-        self.0.iter().rev().find_map(|layer| layer.locate(path)).unwrap_or(Location::Default)
+        self.0
+            .iter()
+            .rev()
+            .find_map(|layer| layer.locate(path))
+            .unwrap_or(Location::Default)
     }
 
     /// The values of files that a variable or a flag overrides with another value, in the order of their keys.
     fn overridden(&self) -> Vec<Overridden> {
         let mut found = BTreeMap::new();
         for layer in &self.0 {
-            let (LayerSource::Env { path, .. } | LayerSource::Flag { path, .. }) = &layer.source else {
+            let (LayerSource::Env { path, .. } | LayerSource::Flag { path, .. }) = &layer.source
+            else {
                 continue;
             };
-            let Some((location, value)) = self.in_files(path) else { continue };
+            let Some((location, value)) = self.in_files(path) else {
+                continue;
+            };
             if layer.value(path) == Some(value) {
                 found.remove(path);
             } else {
-                found.insert(path, (location, layer.locate(path).unwrap_or(Location::Default)));
+                found.insert(
+                    path,
+                    (location, layer.locate(path).unwrap_or(Location::Default)),
+                );
             }
         }
         found
@@ -251,8 +333,14 @@ impl Layers {
 
     /// The value that the files alone give a key, and where they set it.
     fn in_files(&self, path: &[String]) -> Option<(Location, &Value)> {
-        let files = self.0.iter().rev().filter(|layer| matches!(layer.source, LayerSource::File { .. }));
-        files.filter_map(|layer| Some((layer.locate(path)?, layer.value(path)?))).next()
+        let files = self
+            .0
+            .iter()
+            .rev()
+            .filter(|layer| matches!(layer.source, LayerSource::File { .. }));
+        files
+            .filter_map(|layer| Some((layer.locate(path)?, layer.value(path)?)))
+            .next()
     }
 
     fn explain(&self, error: figment::Error) -> ConfigError {
@@ -267,7 +355,9 @@ impl Layers {
         match kind {
             Kind::UnknownField(field, known) => {
                 // figment's path leads either to the unknown key itself or to its section.
-                let section = path.strip_suffix(std::slice::from_ref(&field)).unwrap_or(&path);
+                let section = path
+                    .strip_suffix(std::slice::from_ref(&field))
+                    .unwrap_or(&path);
                 let full = [section, std::slice::from_ref(&field)].concat();
                 let hint = match nearest(&field, known.iter().copied()) {
                     Some(meant) => format!("did you mean \"{meant}\"?"),
@@ -294,9 +384,11 @@ impl Layers {
             | Kind::ISizeOutOfRange(_)
             | Kind::USizeOutOfRange(_)
             | Kind::Unsupported(_)
-            | Kind::UnsupportedKey(..)) => {
-                ConfigError::Invalid { location: self.origin_of(&path), key, why: kind.to_string() }
-            }
+            | Kind::UnsupportedKey(..)) => ConfigError::Invalid {
+                location: self.origin_of(&path),
+                key,
+                why: kind.to_string(),
+            },
         }
     }
 }
@@ -314,15 +406,22 @@ impl Layer {
 
     fn value(&self, path: &[String]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
-        rest.iter().try_fold(self.values.get(first)?, |value, step| value.as_dict()?.get(step))
+        rest.iter()
+            .try_fold(self.values.get(first)?, |value, step| {
+                value.as_dict()?.get(step)
+            })
     }
 
     fn locate(&self, path: &[String]) -> Option<Location> {
         match &self.source {
             LayerSource::Defaults => None,
-            LayerSource::File { path: file, document } => {
-                document.line_of(path).map(|line| Location::File { path: file.clone(), line })
-            }
+            LayerSource::File {
+                path: file,
+                document,
+            } => document.line_of(path).map(|line| Location::File {
+                path: file.clone(),
+                line,
+            }),
             LayerSource::Env { name, path: set } => {
                 set.starts_with(path).then(|| Location::Env(name.clone()))
             }
@@ -374,5 +473,8 @@ fn show_actual(actual: &Actual) -> String {
 }
 
 fn show(value: &Value) -> String {
-    value.to_i128().map(|number| number.to_string()).unwrap_or_else(|| show_actual(&value.to_actual()))
+    value
+        .to_i128()
+        .map(|number| number.to_string())
+        .unwrap_or_else(|| show_actual(&value.to_actual()))
 }

@@ -1,7 +1,10 @@
 //! Suggests the known key that is most similar to a mistyped one.
 
 /// The candidate most similar to `word`, if at most a third of its letters differ.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let word = word.to_lowercase();
     candidates
         .into_iter()

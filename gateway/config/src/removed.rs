@@ -74,7 +74,13 @@ impl RemovedKey {
 
     /// The warning about a value for it.
     pub(super) fn warning(&self) -> String {
-        let Self { key, since, value, constant, file } = self;
+        let Self {
+            key,
+            since,
+            value,
+            constant,
+            file,
+        } = self;
         format!(
             "{key}: has no effect since version {since}, where it is a constant, {value} ({constant} in {file}): \
              delete the key"
@@ -84,7 +90,10 @@ impl RemovedKey {
 
 /// Takes the values of removed keys out of a layer, and returns their keys.
 pub(super) fn take_removed(values: &mut Dict) -> Vec<&'static RemovedKey> {
-    REMOVED.iter().filter(|removed| take(values, &removed.path()).is_some()).collect()
+    REMOVED
+        .iter()
+        .filter(|removed| take(values, &removed.path()).is_some())
+        .collect()
 }
 
 /// Removes the value at a path.
@@ -118,7 +127,10 @@ mod tests {
         let etc = Etc::new(
             "version = 1\n[recovery]\nwait_seconds = 3\nsettle_seconds = 60\n[nomad]\nmax_streams = \"none\"\n",
         );
-        etc.drop_in("10.toml", "version = 1\nadmin = { idle_timeout_seconds = 5, max_connections = 7 }\n");
+        etc.drop_in(
+            "10.toml",
+            "version = 1\nadmin = { idle_timeout_seconds = 5, max_connections = 7 }\n",
+        );
         let loaded = load(&etc.sources()).unwrap();
         assert_eq!(
             warnings(&etc, &loaded),
@@ -132,7 +144,11 @@ mod tests {
             ]
         );
         let config = &loaded.effective.config;
-        assert_eq!((config.recovery.wait_seconds, config.admin.max_connections), (3, 7), "the rest counts");
+        assert_eq!(
+            (config.recovery.wait_seconds, config.admin.max_connections),
+            (3, 7),
+            "the rest counts"
+        );
         assert!(!loaded.effective.dump(true).contains("settle_seconds"));
     }
 
@@ -163,7 +179,10 @@ mod tests {
 
     #[test]
     fn file_with_every_removed_key_is_valid_and_has_no_effect() {
-        let old: String = REMOVED.iter().map(|removed| format!("{} = 1\n", removed.key)).collect();
+        let old: String = REMOVED
+            .iter()
+            .map(|removed| format!("{} = 1\n", removed.key))
+            .collect();
         let etc = Etc::new(&format!("version = 1\n{old}"));
         let loaded = load(&etc.sources()).unwrap();
         assert_eq!(loaded.warnings.len(), REMOVED.len());
@@ -177,17 +196,37 @@ mod tests {
     #[test]
     fn section_of_the_wrong_type_is_still_an_error() {
         let etc = Etc::new("version = 1\nrecovery = 7\n");
-        assert!(load(&etc.sources()).unwrap_err().to_string().contains("recovery: expected a table"));
+        assert!(
+            load(&etc.sources())
+                .unwrap_err()
+                .to_string()
+                .contains("recovery: expected a table")
+        );
     }
 
     #[test]
     fn constant_of_each_removed_key_exists_and_is_documented() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for RemovedKey { key, since: _, value: _, constant, file } in REMOVED {
+        for RemovedKey {
+            key,
+            since: _,
+            value: _,
+            constant,
+            file,
+        } in REMOVED
+        {
             let source = fs::read_to_string(root.join(file)).unwrap();
-            assert!(source.contains(&format!("const {constant}: ")), "{key}: {file} has no {constant}");
-            let documented = DOCUMENTED.lines().any(|line| line.contains(constant) && line.contains(file));
-            assert!(documented, "{key}: no line of config.toml names {constant} in {file}");
+            assert!(
+                source.contains(&format!("const {constant}: ")),
+                "{key}: {file} has no {constant}"
+            );
+            let documented = DOCUMENTED
+                .lines()
+                .any(|line| line.contains(constant) && line.contains(file));
+            assert!(
+                documented,
+                "{key}: no line of config.toml names {constant} in {file}"
+            );
         }
     }
 }

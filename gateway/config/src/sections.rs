@@ -11,8 +11,8 @@ use url::Url;
 use super::devices::{DevicesConfig, LedgerConfig};
 use super::swarm::SwarmConfig;
 use crate::{
-    AdminConfig, AdvisoriesConfig, AuditConfig, CgroupConfig, Containerd, ContainerdMode, ImagesConfig,
-    LogConfig, NetworkConfig, RecoveryConfig, RegistryConfig, UnsetSeccomp,
+    AdminConfig, AdvisoriesConfig, AuditConfig, CgroupConfig, Containerd, ContainerdMode,
+    ImagesConfig, LogConfig, NetworkConfig, RecoveryConfig, RegistryConfig, UnsetSeccomp,
 };
 
 /// The documented defaults, as `switchyard config default` prints them.
@@ -201,7 +201,10 @@ impl Default for Config {
 
 impl Default for PathsConfig {
     fn default() -> Self {
-        Self { state: "/var/lib/switchyard".into(), run: "/run/switchyard".into() }
+        Self {
+            state: "/var/lib/switchyard".into(),
+            run: "/run/switchyard".into(),
+        }
     }
 }
 
@@ -225,7 +228,10 @@ impl Default for CriConfig {
 impl Default for ExecConfig {
     fn default() -> Self {
         let limits = switchyard_core::gateway::Limits::default();
-        Self { max_output_bytes: limits.exec_output_bytes, max_per_container: limits.exec_per_task }
+        Self {
+            max_output_bytes: limits.exec_output_bytes,
+            max_per_container: limits.exec_per_task,
+        }
     }
 }
 
@@ -243,19 +249,33 @@ impl Default for StreamingConfig {
 
 impl Default for NomadConfig {
     fn default() -> Self {
-        Self { enabled: true, socket: None, socket_group: None, max_connections: 1024 }
+        Self {
+            enabled: true,
+            socket: None,
+            socket_group: None,
+            max_connections: 1024,
+        }
     }
 }
 
 impl Default for ManagedConfig {
     fn default() -> Self {
-        Self { oom_score: -999, start_timeout_seconds: 30, hang_timeout_seconds: 60 }
+        Self {
+            oom_score: -999,
+            start_timeout_seconds: 30,
+            hang_timeout_seconds: 60,
+        }
     }
 }
 
 impl Default for LogkeeperConfig {
     fn default() -> Self {
-        Self { mode: ContainerdMode::Managed, socket: None, state_dir: None, sandbox: true }
+        Self {
+            mode: ContainerdMode::Managed,
+            socket: None,
+            state_dir: None,
+            sandbox: true,
+        }
     }
 }
 
@@ -265,13 +285,19 @@ impl Config {
     /// The CRI socket.
     #[must_use]
     pub fn cri_socket(&self) -> PathBuf {
-        self.cri.socket.clone().unwrap_or_else(|| self.paths.run.join("cri.sock"))
+        self.cri
+            .socket
+            .clone()
+            .unwrap_or_else(|| self.paths.run.join("cri.sock"))
     }
 
     /// The socket for the launchers of Nomad agents.
     #[must_use]
     pub fn nomad_socket(&self) -> PathBuf {
-        self.nomad.socket.clone().unwrap_or_else(|| nomad_socket(&self.paths.run))
+        self.nomad
+            .socket
+            .clone()
+            .unwrap_or_else(|| nomad_socket(&self.paths.run))
     }
 
     /// The containerd socket.
@@ -286,13 +312,19 @@ impl Config {
     /// The logkeeper's socket.
     #[must_use]
     pub fn logkeeper_socket(&self) -> PathBuf {
-        self.logkeeper.socket.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/logkeeper.sock"))
+        self.logkeeper
+            .socket
+            .clone()
+            .unwrap_or_else(|| self.paths.run.join("logkeeper/logkeeper.sock"))
     }
 
     /// The logkeeper's spool directory.
     #[must_use]
     pub fn logkeeper_state(&self) -> PathBuf {
-        self.logkeeper.state_dir.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/state"))
+        self.logkeeper
+            .state_dir
+            .clone()
+            .unwrap_or_else(|| self.paths.run.join("logkeeper/state"))
     }
 }
 
@@ -307,7 +339,11 @@ impl StreamingConfig {
     #[must_use]
     pub fn tls(&self) -> Option<TlsConfig> {
         let files = self.tls_certificate.clone().zip(self.tls_key.clone());
-        files.map(|(certificates, key)| TlsConfig { certificates, key, client_ca: None })
+        files.map(|(certificates, key)| TlsConfig {
+            certificates,
+            key,
+            client_ca: None,
+        })
     }
 }
 

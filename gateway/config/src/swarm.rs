@@ -57,10 +57,16 @@ impl SwarmConfig {
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         match (&self.join_token_file, self.managers.is_empty()) {
             (Some(_), true) => {
-                return Err(("join_token_file", "needs swarm.managers: the managers to join".to_owned()));
+                return Err((
+                    "join_token_file",
+                    "needs swarm.managers: the managers to join".to_owned(),
+                ));
             }
             (None, false) => {
-                return Err(("managers", "are only used with swarm.join_token_file".to_owned()));
+                return Err((
+                    "managers",
+                    "are only used with swarm.join_token_file".to_owned(),
+                ));
             }
             (Some(_), false) | (None, true) => {}
         }
@@ -68,17 +74,26 @@ impl SwarmConfig {
         if self.managers.len() > most {
             return Err((
                 "managers",
-                format!("has {} managers, but {most} are allowed", self.managers.len()),
+                format!(
+                    "has {} managers, but {most} are allowed",
+                    self.managers.len()
+                ),
             ));
         }
         for manager in &self.managers {
             if let Err(why) = switchyard_swarm::check_address(manager) {
-                return Err(("managers", format!("{manager:?} is no HOST or HOST:PORT: {why}")));
+                return Err((
+                    "managers",
+                    format!("{manager:?} is no HOST or HOST:PORT: {why}"),
+                ));
             }
         }
         let [first, last] = self.port_range;
         if first == 0 || first > last {
-            return Err(("port_range", format!("[{first}, {last}] is no range: write it as [61000, 64999]")));
+            return Err((
+                "port_range",
+                format!("[{first}, {last}] is no range: write it as [61000, 64999]"),
+            ));
         }
         self.check_labels()?;
         self.check_devices()
@@ -88,11 +103,17 @@ impl SwarmConfig {
         if self.labels.len() > LABELS_MAX {
             return Err((
                 "labels",
-                format!("has {} labels, but {LABELS_MAX} are allowed", self.labels.len()),
+                format!(
+                    "has {} labels, but {LABELS_MAX} are allowed",
+                    self.labels.len()
+                ),
             ));
         }
         for (key, value) in &self.labels {
-            let is_word = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=');
+            let is_word = !key.is_empty()
+                && key
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && byte != b'=');
             if !is_word || key.len() > LABEL_MAX || value.len() > LABEL_MAX {
                 let why = format!(
                     "{key:?} is not a word without `=`, or it or its value has more than {LABEL_MAX} bytes"
@@ -107,10 +128,16 @@ impl SwarmConfig {
         let key = "allow_devices";
         if self.allow_devices.len() > DEVICES_MAX {
             let count = self.allow_devices.len();
-            return Err((key, format!("has {count} devices, but {DEVICES_MAX} are allowed")));
+            return Err((
+                key,
+                format!("has {count} devices, but {DEVICES_MAX} are allowed"),
+            ));
         }
         match self.allow_devices.iter().find(|name| !is_cdi_name(name)) {
-            Some(name) => Err((key, format!("{name:?} is no CDI name, such as \"nvidia.com/gpu=0\""))),
+            Some(name) => Err((
+                key,
+                format!("{name:?} is no CDI name, such as \"nvidia.com/gpu=0\""),
+            )),
             None => Ok(()),
         }
     }
@@ -119,8 +146,12 @@ impl SwarmConfig {
 /// Returns whether a text can be a CDI name, `vendor/class=device`. The label separates names by commas.
 fn is_cdi_name(text: &str) -> bool {
     let is_word = |word: &str| !word.is_empty() && !word.contains(['/', '=', ',']);
-    let Some((kind, device)) = text.split_once('=') else { return false };
-    let Some((vendor, class)) = kind.split_once('/') else { return false };
+    let Some((kind, device)) = text.split_once('=') else {
+        return false;
+    };
+    let Some((vendor, class)) = kind.split_once('/') else {
+        return false;
+    };
     text.len() <= DEVICE_MAX
         && text.bytes().all(|byte| byte.is_ascii_graphic())
         && [vendor, class, device].into_iter().all(is_word)
@@ -140,9 +171,15 @@ mod tests {
     fn token_file_and_managers_go_together() {
         assert_eq!(refusal(|_| {}), None);
         let file = || Some(PathBuf::from("/etc/token"));
-        assert_eq!(refusal(|config| config.join_token_file = file()).unwrap().0, "join_token_file");
+        assert_eq!(
+            refusal(|config| config.join_token_file = file()).unwrap().0,
+            "join_token_file"
+        );
         let managers = || vec!["m1".to_owned(), "[::1]:2377".to_owned()];
-        assert_eq!(refusal(|config| config.managers = managers()).unwrap().0, "managers");
+        assert_eq!(
+            refusal(|config| config.managers = managers()).unwrap().0,
+            "managers"
+        );
         let both = |config: &mut SwarmConfig| {
             config.join_token_file = file();
             config.managers = managers();
@@ -166,7 +203,11 @@ mod tests {
             assert_eq!(refusal(|config| config.port_range = range), None);
         }
         for range in [[0, 10], [2, 1]] {
-            assert_eq!(refusal(|config| config.port_range = range).unwrap().0, "port_range", "{range:?}");
+            assert_eq!(
+                refusal(|config| config.port_range = range).unwrap().0,
+                "port_range",
+                "{range:?}"
+            );
         }
     }
 
@@ -176,27 +217,47 @@ mod tests {
             refusal(|config| drop(config.labels.insert(key.to_owned(), value.to_owned())))
         };
         assert_eq!(label("com.example/rack", "7 b"), None);
-        for (key, value) in
-            [("", "x"), ("a b", "x"), ("a=b", "x"), ("k", &"x".repeat(257)), (&"k".repeat(257), "x")]
-        {
+        for (key, value) in [
+            ("", "x"),
+            ("a b", "x"),
+            ("a=b", "x"),
+            ("k", &"x".repeat(257)),
+            (&"k".repeat(257), "x"),
+        ] {
             assert_eq!(label(key, value).unwrap().0, "labels", "{key}");
         }
         let many = |config: &mut SwarmConfig| {
-            config.labels = (0..65).map(|number| (number.to_string(), String::new())).collect();
+            config.labels = (0..65)
+                .map(|number| (number.to_string(), String::new()))
+                .collect();
         };
         assert!(refusal(many).unwrap().1.contains("65"));
     }
 
     #[test]
     fn devices_are_cdi_names() {
-        let device = |name: &str| refusal(|config| config.allow_devices = BTreeSet::from([name.to_owned()]));
-        for name in ["nvidia.com/gpu=0", "nvidia.com/gpu=all", "acme.com/tpu=0000:3b:00.0"] {
+        let device =
+            |name: &str| refusal(|config| config.allow_devices = BTreeSet::from([name.to_owned()]));
+        for name in [
+            "nvidia.com/gpu=0",
+            "nvidia.com/gpu=all",
+            "acme.com/tpu=0000:3b:00.0",
+        ] {
             assert_eq!(device(name), None, "{name}");
         }
         let long = format!("a/b={}", "x".repeat(253));
-        for name in
-            ["", "/dev/null", "gpu=0", "a/b=", "a/=c", "a/b=c,d", "a/b=c d", "a/b/c=d", "a/b=*/", &long]
-        {
+        for name in [
+            "",
+            "/dev/null",
+            "gpu=0",
+            "a/b=",
+            "a/=c",
+            "a/b=c,d",
+            "a/b=c d",
+            "a/b/c=d",
+            "a/b=*/",
+            &long,
+        ] {
             assert_eq!(device(name).unwrap().0, "allow_devices", "{name}");
         }
         let many = |config: &mut SwarmConfig| {

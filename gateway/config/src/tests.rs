@@ -38,7 +38,10 @@ impl Etc {
     }
 
     pub(super) fn sources(&self) -> Sources {
-        Sources { file: Some(self.file()), ..Sources::default() }
+        Sources {
+            file: Some(self.file()),
+            ..Sources::default()
+        }
     }
 }
 
@@ -47,7 +50,11 @@ pub(super) fn env(name: &str, value: &str) -> (String, String) {
 }
 
 pub(super) fn flag(key: &str, value: &str) -> Flag {
-    Flag { flag: format!("--set {key}"), key: key.into(), value: value.into() }
+    Flag {
+        flag: format!("--set {key}"),
+        key: key.into(),
+        value: value.into(),
+    }
 }
 
 /// The message for a configuration, with the directory of the file left out.
@@ -55,13 +62,19 @@ pub(super) fn flag(key: &str, value: &str) -> Flag {
 fn message(text: &str) -> String {
     let etc = Etc::new(text);
     let error = load(&etc.sources()).unwrap_err();
-    error.to_string().replace(&format!("{}/", etc.dir.path().display()), "")
+    error
+        .to_string()
+        .replace(&format!("{}/", etc.dir.path().display()), "")
 }
 
 /// The warnings about a configuration, with the directory of its files left out.
 pub(super) fn warnings(etc: &Etc, loaded: &Loaded) -> Vec<String> {
     let dir = format!("{}/", etc.dir.path().display());
-    loaded.warnings.iter().map(|warning| warning.replace(&dir, "")).collect()
+    loaded
+        .warnings
+        .iter()
+        .map(|warning| warning.replace(&dir, ""))
+        .collect()
 }
 
 #[test]
@@ -76,7 +89,8 @@ fn commented_out_documented_keys_are_valid() {
         .lines()
         .map(|line| match line.strip_prefix("# ") {
             Some(rest)
-                if rest.split(" = ").count() == 2 && !rest.split(" = ").next().unwrap().contains(' ') =>
+                if rest.split(" = ").count() == 2
+                    && !rest.split(" = ").next().unwrap().contains(' ') =>
             {
                 rest
             }
@@ -86,8 +100,14 @@ fn commented_out_documented_keys_are_valid() {
     assert_ne!(uncommented, DOCUMENTED);
     let config: Config = toml::from_str(&uncommented).unwrap();
     assert_eq!(config.cri.socket_group.as_deref(), Some("switchyard"));
-    assert_eq!(config.cri.streaming.url.as_deref(), Some("http://127.0.0.1:10010"));
-    assert_eq!(config.logkeeper.state_dir.as_deref(), Some(Path::new("/run/switchyard/logkeeper/state")));
+    assert_eq!(
+        config.cri.streaming.url.as_deref(),
+        Some("http://127.0.0.1:10010")
+    );
+    assert_eq!(
+        config.logkeeper.state_dir.as_deref(),
+        Some(Path::new("/run/switchyard/logkeeper/state"))
+    );
 }
 
 #[test]
@@ -95,17 +115,32 @@ fn keys_in_image_limit_errors_are_documented() {
     let documented: toml::Table = toml::from_str(DOCUMENTED).unwrap();
     for key in switchyard_containerd::config::IMAGE_LIMITS {
         let (section, name) = key.split_once('.').unwrap();
-        assert!(documented[section].as_table().unwrap().contains_key(name), "{key}");
+        assert!(
+            documented[section].as_table().unwrap().contains_key(name),
+            "{key}"
+        );
     }
 }
 
 #[test]
 fn advisories_are_ignored_by_program_and_version() {
-    let etc =
-        Etc::new("version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n");
-    assert_eq!(load(&etc.sources()).unwrap().effective.config.advisories.ignore.len(), 2);
+    let etc = Etc::new(
+        "version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n",
+    );
+    assert_eq!(
+        load(&etc.sources())
+            .unwrap()
+            .effective
+            .config
+            .advisories
+            .ignore
+            .len(),
+        2
+    );
     for wrong in ["runc", "runc ", "CVE-2024-21626", "runk 1.0", "runc 1.1 5"] {
-        let error = message(&format!("version = 1\n[advisories]\nignore = [{wrong:?}]\n"));
+        let error = message(&format!(
+            "version = 1\n[advisories]\nignore = [{wrong:?}]\n"
+        ));
         assert!(
             error.starts_with("config.toml:3: ") && error.contains("not a program and version"),
             "{error}"
@@ -120,18 +155,36 @@ fn drop_in_that_is_no_regular_file_is_refused_instead_of_awaited() {
     fs::remove_file(&fifo).unwrap();
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let error = report(&load(&etc.sources()).unwrap_err());
-    assert!(error.contains("10.toml") && error.contains("no regular file"), "{error}");
+    assert!(
+        error.contains("10.toml") && error.contains("no regular file"),
+        "{error}"
+    );
 }
 
 #[test]
 fn places_that_no_two_parts_can_share_and_paths_that_go_up_are_refused() {
     for (text, key) in [
-        ("[nomad]\nenabled = true\nsocket = \"/run/switchyard/cri.sock\"", "nomad.socket"),
-        ("[cri]\nsocket = \"/run/switchyard/admin.sock\"", "cri.socket"),
-        ("[cri.streaming]\nlisten = \"127.0.0.1:9640\"", "cri.streaming.listen"),
-        ("[admin]\nmetrics_listen = \"127.0.0.1:9640\"", "admin.metrics_listen"),
+        (
+            "[nomad]\nenabled = true\nsocket = \"/run/switchyard/cri.sock\"",
+            "nomad.socket",
+        ),
+        (
+            "[cri]\nsocket = \"/run/switchyard/admin.sock\"",
+            "cri.socket",
+        ),
+        (
+            "[cri.streaming]\nlisten = \"127.0.0.1:9640\"",
+            "cri.streaming.listen",
+        ),
+        (
+            "[admin]\nmetrics_listen = \"127.0.0.1:9640\"",
+            "admin.metrics_listen",
+        ),
         ("[paths]\nstate = \"/run/switchyard\"", "paths.state"),
-        ("[cgroup]\ndefault_parent = \"../x\"", "cgroup.default_parent"),
+        (
+            "[cgroup]\ndefault_parent = \"../x\"",
+            "cgroup.default_parent",
+        ),
         ("[audit]\nfile = \"relative.log\"", "audit.file"),
     ] {
         let error = load(&Etc::new(&format!("version = 1\n{text}\n")).sources()).unwrap_err();
@@ -141,9 +194,13 @@ fn places_that_no_two_parts_can_share_and_paths_that_go_up_are_refused() {
 
 #[test]
 fn later_configuration_layers_override() {
-    let etc =
-        Etc::new("version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n");
-    etc.drop_in("20.toml", "version = 1\n[paths]\nrun = \"/run/c\"\nstate = \"/var/c\"\n");
+    let etc = Etc::new(
+        "version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n",
+    );
+    etc.drop_in(
+        "20.toml",
+        "version = 1\n[paths]\nrun = \"/run/c\"\nstate = \"/var/c\"\n",
+    );
     etc.drop_in("10.toml", "version = 1\n[paths]\nrun = \"/run/b\"\n");
     etc.drop_in("ignored.conf", "what is this");
     let mut sources = etc.sources();
@@ -156,19 +213,43 @@ fn later_configuration_layers_override() {
     ];
     sources.flags = vec![flag("log.level", "trace")];
     let config = load(&sources).unwrap().effective.config;
-    assert_eq!(config.paths, PathsConfig { state: "/var/d".into(), run: "/run/c".into() });
-    assert_eq!(config.log, LogConfig { level: "trace".into(), format: LogFormat::Json });
+    assert_eq!(
+        config.paths,
+        PathsConfig {
+            state: "/var/d".into(),
+            run: "/run/c".into()
+        }
+    );
+    assert_eq!(
+        config.log,
+        LogConfig {
+            level: "trace".into(),
+            format: LogFormat::Json
+        }
+    );
     assert_eq!(config.containerd.runtimes["runc"].binary, "/x/runc");
-    assert_eq!(config.containerd.runtimes["crun"], Containerd::default().runtimes["crun"]);
+    assert_eq!(
+        config.containerd.runtimes["crun"],
+        Containerd::default().runtimes["crun"]
+    );
     assert_eq!(config.network, NetworkConfig::default());
 }
 
 #[test]
 fn named_file_must_exist_and_default_one_may_be_missing() {
-    let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
-    assert_eq!(load(&sources).unwrap_err().to_string(), "cannot read configuration /nowhere/at/all.toml");
+    let sources = Sources {
+        file: Some("/nowhere/at/all.toml".into()),
+        ..Sources::default()
+    };
+    assert_eq!(
+        load(&sources).unwrap_err().to_string(),
+        "cannot read configuration /nowhere/at/all.toml"
+    );
     if !Path::new(DEFAULT_FILE).exists() {
-        assert_eq!(load(&Sources::default()).unwrap().effective.config, Config::default());
+        assert_eq!(
+            load(&Sources::default()).unwrap().effective.config,
+            Config::default()
+        );
     }
 }
 
@@ -194,18 +275,31 @@ fn unknown_key_is_named_with_line_and_suggestion() {
 #[test]
 fn unknown_key_of_drop_in_variable_or_flag_is_named() {
     let etc = Etc::new("version = 1\n");
-    let path = etc.drop_in("50.toml", "version = 1\nadmin = { lisen = \"127.0.0.1:1\" }\n");
+    let path = etc.drop_in(
+        "50.toml",
+        "version = 1\nadmin = { lisen = \"127.0.0.1:1\" }\n",
+    );
     let error = load(&etc.sources()).unwrap_err().to_string();
-    let wanted = format!("{}:2: unknown key \"lisen\" in [admin]: did you mean \"listen\"?", path.display());
+    let wanted = format!(
+        "{}:2: unknown key \"lisen\" in [admin]: did you mean \"listen\"?",
+        path.display()
+    );
     assert_eq!(error, wanted);
 
     let etc = Etc::new("version = 1\n");
-    let sources = Sources { env: vec![env("SWITCHYARD_CRI__ENABELD", "true")], ..etc.sources() };
+    let sources = Sources {
+        env: vec![env("SWITCHYARD_CRI__ENABELD", "true")],
+        ..etc.sources()
+    };
     assert_eq!(
         load(&sources).unwrap_err().to_string(),
         "environment variable SWITCHYARD_CRI__ENABELD: unknown key \"enabeld\" in [cri]: did you mean \"enabled\"?"
     );
-    let sources = Sources { env: Vec::new(), flags: vec![flag("cri.port", "1")], ..sources };
+    let sources = Sources {
+        env: Vec::new(),
+        flags: vec![flag("cri.port", "1")],
+        ..sources
+    };
     assert_eq!(
         load(&sources).unwrap_err().to_string(),
         "flag --set cri.port: unknown key \"port\" in [cri]: known keys are \
@@ -218,9 +312,15 @@ fn unknown_key_of_drop_in_variable_or_flag_is_named() {
 fn streaming_needs_a_reachable_url_and_matching_certificate() {
     let error = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
     let url = error("url = \"localhost:80\"");
-    assert!(url.contains("cri.streaming.url") && url.contains("not an http:// or https:// URL"), "{url}");
+    assert!(
+        url.contains("cri.streaming.url") && url.contains("not an http:// or https:// URL"),
+        "{url}"
+    );
     let everywhere = error("listen = \"0.0.0.0:10010\"");
-    assert!(everywhere.contains("set cri.streaming.url as well"), "{everywhere}");
+    assert!(
+        everywhere.contains("set cri.streaming.url as well"),
+        "{everywhere}"
+    );
     let half = error("tls_key = \"/k\"");
     assert!(half.contains("must be set together"), "{half}");
     let idle = error("idle_timeout_seconds = 0");
@@ -284,8 +384,13 @@ fn invalid_values_are_rejected_with_their_line() {
     );
     let long = "x".repeat(120);
     let kubelets = "/var/lib/kubelet/device-plugins";
-    let error = message(&format!("version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"));
-    assert!(error.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"), "{error}");
+    let error = message(&format!(
+        "version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"
+    ));
+    assert!(
+        error.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"),
+        "{error}"
+    );
     let resource =
         "version = 1\n[[devices.host.resources]]\nname = \"acme.com/gpu\"\nquota = { nomad = 1 }\n";
     let error = message(&format!(
@@ -297,22 +402,30 @@ fn invalid_values_are_rejected_with_their_line() {
     );
     let error = message(&resource.replace("nomad", "docker"));
     assert!(
-        error.contains("devices.host.resources: acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
+        error.contains(
+            "devices.host.resources: acme.com/gpu: quota: \"docker\" is no owner: kubernetes"
+        ),
         "{error}"
     );
     assert!(message(&resource.replace("quota", "quotas")).contains("did you mean \"quota\"?"));
-    let error = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
+    let error = message(&format!(
+        "version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"
+    ));
     assert!(
         error.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),
         "{error}"
     );
-    assert!(message(&format!("version = 1\n[paths]\nrun = \"/{long}\"\n")).contains("the kernel allows 107"));
+    assert!(
+        message(&format!("version = 1\n[paths]\nrun = \"/{long}\"\n"))
+            .contains("the kernel allows 107")
+    );
     assert!(
         message("version = 1\n[log]\nlevel = \"switchyard=loud\"\n")
             .starts_with("config.toml:3: log.level: ")
     );
     assert!(
-        message("version = 1\n[containerd]\nnamespace = \"a..b\"\n").contains("is no containerd namespace")
+        message("version = 1\n[containerd]\nnamespace = \"a..b\"\n")
+            .contains("is no containerd namespace")
     );
 }
 
@@ -343,7 +456,10 @@ fn environment_values_are_toml_or_bare_words() {
         flags: Vec::new(),
     };
     let config = load(&sources).unwrap().effective.config;
-    assert_eq!(config.network.bin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert_eq!(
+        config.network.bin_dirs,
+        [PathBuf::from("/a"), PathBuf::from("/b")]
+    );
     assert!(!config.cri.enabled);
     assert_eq!(config.admin.listen.port(), 0);
     assert_eq!(config.cri.socket_group.as_deref(), Some("0"));
@@ -351,19 +467,31 @@ fn environment_values_are_toml_or_bare_words() {
 
 #[test]
 fn dump_round_trips_and_names_origins() {
-    let etc =
-        Etc::new("version = 1\n[containerd.runtimes.\"kata.fc\"]\ntype = \"io.containerd.kata-fc.v2\"\n");
+    let etc = Etc::new(
+        "version = 1\n[containerd.runtimes.\"kata.fc\"]\ntype = \"io.containerd.kata-fc.v2\"\n",
+    );
     let mut sources = etc.sources();
     sources.env = vec![env("SWITCHYARD_LOG__LEVEL", "debug")];
     let loaded = load(&sources).unwrap();
     let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
     assert_eq!(back, loaded.effective.config);
     let dump = loaded.effective.dump(true);
-    let line = |start: &str| dump.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
-    assert_eq!(line("level"), "level = \"debug\"  # environment variable SWITCHYARD_LOG__LEVEL");
+    let line = |start: &str| {
+        dump.lines()
+            .find(|line| line.starts_with(start))
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(
+        line("level"),
+        "level = \"debug\"  # environment variable SWITCHYARD_LOG__LEVEL"
+    );
     assert_eq!(line("state"), "state = \"/var/lib/switchyard\"  # default");
     assert_eq!(
         line("type = \"io.containerd.kata"),
-        format!("type = \"io.containerd.kata-fc.v2\"  # {}:3", etc.file().display())
+        format!(
+            "type = \"io.containerd.kata-fc.v2\"  # {}:3",
+            etc.file().display()
+        )
     );
 }

@@ -11,7 +11,10 @@ pub(super) fn path_of(key: &str) -> Vec<String> {
 
 /// The values of a table that are no tables, by their paths; a table for which `is_whole` holds counts as one
 /// value.
-pub(super) fn leaves(table: &Table, is_whole: fn(&[String]) -> bool) -> BTreeMap<Vec<String>, &Value> {
+pub(super) fn leaves(
+    table: &Table,
+    is_whole: fn(&[String]) -> bool,
+) -> BTreeMap<Vec<String>, &Value> {
     let mut found = BTreeMap::new();
     collect(table, is_whole, &mut Vec::new(), &mut found);
     found
@@ -37,7 +40,9 @@ fn collect<'t>(
 
 /// Sets or removes the value at a path.
 pub(super) fn set(table: &mut Table, path: &[String], value: Option<&Value>) {
-    let Some((name, rest)) = path.split_first() else { return };
+    let Some((name, rest)) = path.split_first() else {
+        return;
+    };
     if rest.is_empty() {
         match value {
             Some(value) => table.insert(name.clone(), value.clone()),
@@ -45,7 +50,10 @@ pub(super) fn set(table: &mut Table, path: &[String], value: Option<&Value>) {
         };
         return;
     }
-    if let Value::Table(below) = table.entry(name.clone()).or_insert_with(|| Value::Table(Table::new())) {
+    if let Value::Table(below) = table
+        .entry(name.clone())
+        .or_insert_with(|| Value::Table(Table::new()))
+    {
         set(below, rest, value);
     }
 }

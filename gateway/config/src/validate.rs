@@ -44,7 +44,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return fault("log.level", report(&error));
     }
     let containerd = &config.containerd;
-    if !containerd.runtimes.contains_key(&containerd.default_runtime) {
+    if !containerd
+        .runtimes
+        .contains_key(&containerd.default_runtime)
+    {
         let known: Vec<_> = containerd.runtimes.keys().map(String::as_str).collect();
         let why = format!(
             "{:?} is not one of the configured runtimes: {}",
@@ -82,7 +85,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_images(&config.images)?;
     check_streaming(&config.cri.streaming)?;
     if config.logkeeper.mode == ContainerdMode::External && config.logkeeper.state_dir.is_some() {
-        return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
+        return fault(
+            "logkeeper.state_dir",
+            "is only used with logkeeper.mode = \"managed\"".into(),
+        );
     }
     Ok(())
 }
@@ -92,13 +98,25 @@ fn check_socket_paths(config: &Config) -> Result<(), Fault> {
     // A socket without a path of its own is in the run directory.
     let key = |key, is_set: bool| if is_set { key } else { "paths.run" };
     for (key, socket) in [
-        (key("cri.socket", config.cri.socket.is_some()), config.cri_socket()),
-        (key("nomad.socket", config.nomad.socket.is_some()), config.nomad_socket()),
         (
-            key("containerd.address", config.containerd.mode == ContainerdMode::External),
+            key("cri.socket", config.cri.socket.is_some()),
+            config.cri_socket(),
+        ),
+        (
+            key("nomad.socket", config.nomad.socket.is_some()),
+            config.nomad_socket(),
+        ),
+        (
+            key(
+                "containerd.address",
+                config.containerd.mode == ContainerdMode::External,
+            ),
             config.containerd_socket(),
         ),
-        (key("logkeeper.socket", config.logkeeper.socket.is_some()), config.logkeeper_socket()),
+        (
+            key("logkeeper.socket", config.logkeeper.socket.is_some()),
+            config.logkeeper_socket(),
+        ),
         ("paths.run", config.paths.admin_socket()),
     ] {
         let length = socket.as_os_str().len();
@@ -119,7 +137,11 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     if let Err(error) = Group::check(&devices.groups) {
         return fault("devices.groups", error.to_string());
     }
-    if devices.groups.iter().any(|group| group.attributes.contains_key(HEALTHY_SLOTS)) {
+    if devices
+        .groups
+        .iter()
+        .any(|group| group.attributes.contains_key(HEALTHY_SLOTS))
+    {
         let why = format!(
             "attributes: {HEALTHY_SLOTS} is set by the gateway, as the count of healthy slots: use another name"
         );
@@ -133,7 +155,12 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
         return fault(&format!("devices.host.{key}"), why);
     }
     let taken = devices.reserved_names();
-    if let Some(resource) = devices.host.resources.iter().find(|resource| taken.has(&resource.name)) {
+    if let Some(resource) = devices
+        .host
+        .resources
+        .iter()
+        .find(|resource| taken.has(&resource.name))
+    {
         let why = format!(
             "name: {} is a group of devices.groups, so that no plugin can register it: set the quota of that group, or rename the group",
             resource.name
@@ -151,7 +178,9 @@ pub(super) fn warnings(config: &Config) -> Vec<Fault> {
     if !config.nomad.enabled || !config.devices.kubelet.enabled {
         return Vec::new();
     }
-    shared_without_quota(&config.devices.groups).into_iter().collect()
+    shared_without_quota(&config.devices.groups)
+        .into_iter()
+        .collect()
 }
 
 /// The warning about groups that kubelets and Nomad compete for; one for all of them, since a node can have
@@ -179,21 +208,48 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     let containerd = &config.containerd;
     for (key, is_zero) in [
         ("admin.max_connections", config.admin.max_connections == 0),
-        ("managed.start_timeout_seconds", config.managed.start_timeout_seconds == 0),
-        ("containerd.max_concurrent_downloads", containerd.max_concurrent_downloads == 0),
-        ("containerd.answer_timeout_seconds", containerd.answer_timeout_seconds == 0),
-        ("containerd.shim_timeout_seconds", containerd.shim_timeout_seconds == 0),
-        ("network.plugin_timeout_seconds", config.network.plugin_timeout_seconds == 0),
-        ("registry.idle_timeout_seconds", config.registry.idle_timeout_seconds == 0),
-        ("images.max_account_file_bytes", config.images.max_account_file_bytes == 0),
+        (
+            "managed.start_timeout_seconds",
+            config.managed.start_timeout_seconds == 0,
+        ),
+        (
+            "containerd.max_concurrent_downloads",
+            containerd.max_concurrent_downloads == 0,
+        ),
+        (
+            "containerd.answer_timeout_seconds",
+            containerd.answer_timeout_seconds == 0,
+        ),
+        (
+            "containerd.shim_timeout_seconds",
+            containerd.shim_timeout_seconds == 0,
+        ),
+        (
+            "network.plugin_timeout_seconds",
+            config.network.plugin_timeout_seconds == 0,
+        ),
+        (
+            "registry.idle_timeout_seconds",
+            config.registry.idle_timeout_seconds == 0,
+        ),
+        (
+            "images.max_account_file_bytes",
+            config.images.max_account_file_bytes == 0,
+        ),
         ("devices.lease_minutes", config.devices.lease_minutes == 0),
-        ("devices.restart_grace_seconds", config.devices.restart_grace_seconds == 0),
+        (
+            "devices.restart_grace_seconds",
+            config.devices.restart_grace_seconds == 0,
+        ),
         ("exec.max_output_bytes", config.exec.max_output_bytes == 0),
         ("exec.max_per_container", config.exec.max_per_container == 0),
         ("cri.max_connections", config.cri.max_connections == 0),
         ("cri.max_streams", config.cri.max_streams == 0),
         ("nomad.max_connections", config.nomad.max_connections == 0),
-        ("cri.streaming.idle_timeout_seconds", config.cri.streaming.idle_timeout_seconds == 0),
+        (
+            "cri.streaming.idle_timeout_seconds",
+            config.cri.streaming.idle_timeout_seconds == 0,
+        ),
     ] {
         if is_zero {
             return Err((key.to_owned(), "must be at least 1".into()));
@@ -213,8 +269,9 @@ fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
             return fault(key, "must be at least 1".into());
         }
         if bytes > DOCUMENT_MAX {
-            let why =
-                format!("{bytes} is more than containerd accepts in one message: at most {DOCUMENT_MAX}");
+            let why = format!(
+                "{bytes} is more than containerd accepts in one message: at most {DOCUMENT_MAX}"
+            );
             return fault(key, why);
         }
     }
@@ -228,19 +285,29 @@ fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
 fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
-        let given = if streaming.tls_key.is_some() { "tls_key" } else { "tls_certificate" };
-        let why = "cri.streaming.tls_certificate and cri.streaming.tls_key must be set together".into();
+        let given = if streaming.tls_key.is_some() {
+            "tls_key"
+        } else {
+            "tls_certificate"
+        };
+        let why =
+            "cri.streaming.tls_certificate and cri.streaming.tls_key must be set together".into();
         return fault(&format!("cri.streaming.{given}"), why);
     }
     if streaming.listen.ip().is_unspecified() && streaming.url.is_none() {
-        let why =
-            format!("clients cannot be sent to {}: set cri.streaming.url as well", streaming.listen.ip());
+        let why = format!(
+            "clients cannot be sent to {}: set cri.streaming.url as well",
+            streaming.listen.ip()
+        );
         return fault("cri.streaming.listen", why);
     }
     if let Some(url) = &streaming.url
         && streaming_url(url).is_none()
     {
-        return fault("cri.streaming.url", format!("{url:?} is not an http:// or https:// URL with a host"));
+        return fault(
+            "cri.streaming.url",
+            format!("{url:?} is not an http:// or https:// URL with a host"),
+        );
     }
     Ok(())
 }
@@ -250,28 +317,62 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
         ("paths.state", &config.paths.state),
         ("paths.run", &config.paths.run),
         ("network.conf_dir", &config.network.conf_dir),
-        ("network.bridge.addresses_dir", &config.network.bridge.addresses_dir),
+        (
+            "network.bridge.addresses_dir",
+            &config.network.bridge.addresses_dir,
+        ),
         ("containerd.address", &config.containerd.address),
         ("devices.host.directory", &config.devices.host.directory),
         ("audit.file", &config.audit.file),
     ];
-    paths.extend(config.network.bin_dirs.iter().map(|dir| ("network.bin_dirs", dir.as_path())));
-    paths.extend(config.devices.cdi_spec_dirs.iter().map(|dir| ("devices.cdi_spec_dirs", dir.as_path())));
-    paths.extend(config.registry.config_dirs.iter().map(|dir| ("registry.config_dirs", dir.as_path())));
+    paths.extend(
+        config
+            .network
+            .bin_dirs
+            .iter()
+            .map(|dir| ("network.bin_dirs", dir.as_path())),
+    );
+    paths.extend(
+        config
+            .devices
+            .cdi_spec_dirs
+            .iter()
+            .map(|dir| ("devices.cdi_spec_dirs", dir.as_path())),
+    );
+    paths.extend(
+        config
+            .registry
+            .config_dirs
+            .iter()
+            .map(|dir| ("registry.config_dirs", dir.as_path())),
+    );
     let optional = [
         ("cri.socket", &config.cri.socket),
-        ("admin.metrics_tls_certificate", &config.admin.metrics_tls_certificate),
+        (
+            "admin.metrics_tls_certificate",
+            &config.admin.metrics_tls_certificate,
+        ),
         ("admin.metrics_tls_key", &config.admin.metrics_tls_key),
         ("admin.metrics_client_ca", &config.admin.metrics_client_ca),
-        ("admin.metrics_bearer_token_file", &config.admin.metrics_bearer_token_file),
-        ("cri.streaming.tls_certificate", &config.cri.streaming.tls_certificate),
+        (
+            "admin.metrics_bearer_token_file",
+            &config.admin.metrics_bearer_token_file,
+        ),
+        (
+            "cri.streaming.tls_certificate",
+            &config.cri.streaming.tls_certificate,
+        ),
         ("cri.streaming.tls_key", &config.cri.streaming.tls_key),
         ("nomad.socket", &config.nomad.socket),
         ("swarm.join_token_file", &config.swarm.join_token_file),
         ("logkeeper.socket", &config.logkeeper.socket),
         ("logkeeper.state_dir", &config.logkeeper.state_dir),
     ];
-    paths.extend(optional.into_iter().filter_map(|(key, path)| Some((key, path.as_deref()?))));
+    paths.extend(
+        optional
+            .into_iter()
+            .filter_map(|(key, path)| Some((key, path.as_deref()?))),
+    );
     paths
 }
 
@@ -280,7 +381,13 @@ fn absolute(key: &str, path: &Path) -> Result<(), Fault> {
     if path.is_absolute() && clean && path != Path::new("/") {
         return Ok(());
     }
-    Err((key.to_owned(), format!("{:?} is not an absolute path without `..`", path.display().to_string())))
+    Err((
+        key.to_owned(),
+        format!(
+            "{:?} is not an absolute path without `..`",
+            path.display().to_string()
+        ),
+    ))
 }
 
 /// containerd's rule for identifiers: `[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*`, at most 76 bytes.

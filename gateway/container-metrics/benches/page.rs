@@ -1,7 +1,11 @@
 //! The cost of the text of 1,000 containers: `cargo bench -p switchyard-container-metrics`. It has neither the
 //! reading of the kernel's files nor the sending.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at what fails, and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark stops at what fails, and prints"
+)]
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -39,7 +43,12 @@ fn figures() -> Figures {
         if let Some(memory) = &mut reading.stats.usage.memory {
             memory.working_set_bytes = 123_457 * number;
         }
-        figures.add_task(subject, &samples::task(Owner::Kubernetes, id), &reading, UNIX_EPOCH);
+        figures.add_task(
+            subject,
+            &samples::task(Owner::Kubernetes, id),
+            &reading,
+            UNIX_EPOCH,
+        );
     }
     figures
 }
@@ -57,8 +66,12 @@ fn main() {
     let (figures, collected) = fastest(figures);
     println!("samples of {CONTAINERS} containers, with their ids: {collected:?}");
     let figures = Arc::new(figures);
-    let (bytes, written) =
-        fastest(|| figures.chunks(None).map(|chunk| black_box(chunk).len()).sum::<usize>());
+    let (bytes, written) = fastest(|| {
+        figures
+            .chunks(None)
+            .map(|chunk| black_box(chunk).len())
+            .sum::<usize>()
+    });
     println!("text, {bytes} bytes: {written:?}");
     for level in [1, 3, 6] {
         let (bytes, packed) = fastest(|| {

@@ -67,7 +67,11 @@ mod tests {
             (Amount::Nanoseconds(1), 0, "0.000000001"),
             (Amount::Microseconds(2_000_001), 2, "2.000001"),
             // Floating-point numbers would round it up to a whole second.
-            (Amount::Nanoseconds(9_007_199_254_999_999_999), 9_007_199_254, "9007199254.999999999"),
+            (
+                Amount::Nanoseconds(9_007_199_254_999_999_999),
+                9_007_199_254,
+                "9007199254.999999999",
+            ),
         ] {
             assert_eq!((amount.whole(), amount.to_string().as_str()), (whole, text));
         }

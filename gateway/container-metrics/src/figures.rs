@@ -57,7 +57,11 @@ impl Subject {
     /// An object of an owner with the labels of its samples, in their order; empty values are written too, because
     /// queries recognise the samples of a sandbox by the empty name of the container.
     #[must_use]
-    pub fn new<'a, 'b>(owner: Owner, id: &str, labels: impl IntoIterator<Item = (&'a str, &'b str)>) -> Self {
+    pub fn new<'a, 'b>(
+        owner: Owner,
+        id: &str,
+        labels: impl IntoIterator<Item = (&'a str, &'b str)>,
+    ) -> Self {
         let mut text = String::new();
         write_label(&mut text, "owner", owner.as_str());
         write_label(&mut text, "id", id);
@@ -65,7 +69,10 @@ impl Subject {
             write_label(&mut text, name, value);
         }
         text.shrink_to_fit();
-        Self { owner, labels: text }
+        Self {
+            owner,
+            labels: text,
+        }
     }
 }
 
@@ -73,22 +80,37 @@ impl Subject {
 
 impl Figures {
     /// Adds the samples of a running task, read at `now`.
-    pub fn add_task(&mut self, subject: Subject, task: &Task, metrics: &TaskMetrics, now: SystemTime) {
+    pub fn add_task(
+        &mut self,
+        subject: Subject,
+        task: &Task,
+        metrics: &TaskMetrics,
+        now: SystemTime,
+    ) {
         let place = self.begin(subject);
-        sheet::of_task(task, metrics, now, |metric, labels, amount| self.push(place, metric, labels, amount));
+        sheet::of_task(task, metrics, now, |metric, labels, amount| {
+            self.push(place, metric, labels, amount)
+        });
     }
 
     /// Adds the samples of a sandbox.
     pub fn add_sandbox(&mut self, subject: Subject, interfaces: &[InterfaceStats]) {
         let place = self.begin(subject);
-        sheet::of_sandbox(interfaces, |metric, labels, amount| self.push(place, metric, labels, amount));
+        sheet::of_sandbox(interfaces, |metric, labels, amount| {
+            self.push(place, metric, labels, amount)
+        });
     }
 
     /// The text of all samples of an owner, or of all owners: all samples of a metric follow its description, as
     /// Prometheus demands.
     #[must_use]
     pub fn chunks(self: &Arc<Self>, owner: Option<Owner>) -> Chunks {
-        Chunks { figures: Arc::clone(self), owner, next: (0, 0), is_described: false }
+        Chunks {
+            figures: Arc::clone(self),
+            owner,
+            next: (0, 0),
+            is_described: false,
+        }
     }
 
     fn begin(&mut self, subject: Subject) -> u32 {
@@ -102,7 +124,11 @@ impl Figures {
         for (name, value) in metric.labels().iter().zip(values) {
             write_label(&mut labels, name, value);
         }
-        self.families[metric.index()].push(Sample { subject, labels: labels.into(), amount });
+        self.families[metric.index()].push(Sample {
+            subject,
+            labels: labels.into(),
+            amount,
+        });
     }
 
     fn subject(&self, sample: &Sample) -> &Subject {

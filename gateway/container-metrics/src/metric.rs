@@ -157,7 +157,10 @@ mod tests {
         assert_eq!((names.len(), Metric::ALL.len()), (56, 56));
         for (place, metric) in Metric::ALL.iter().enumerate() {
             assert_eq!(metric.index(), place);
-            assert!(metric.name().starts_with("container_") && metric.help().ends_with('.'), "{metric:?}");
+            assert!(
+                metric.name().starts_with("container_") && metric.help().ends_with('.'),
+                "{metric:?}"
+            );
             let distinct: BTreeSet<_> = metric.labels().iter().collect();
             assert_eq!(distinct.len(), metric.labels().len(), "{metric:?}");
         }

@@ -11,8 +11,8 @@ use switchyard_core::spec::{
 };
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{
-    CpuUsage, Detail, DeviceIo, DiskUsage, FileSystem, HugepageUsage, InterfaceStats, IoUsage, MemoryUsage,
-    Pressure, PressureLine, SwapUsage, TaskMetrics, TaskStats, Usage,
+    CpuUsage, Detail, DeviceIo, DiskUsage, FileSystem, HugepageUsage, InterfaceStats, IoUsage,
+    MemoryUsage, Pressure, PressureLine, SwapUsage, TaskMetrics, TaskStats, Usage,
 };
 
 /// A running task with limits.
@@ -26,8 +26,13 @@ pub fn task(owner: Owner, id: TaskId) -> Task {
         memory_reservation_bytes: MemoryLimit::new(4096).ok(),
         ..Resources::default()
     };
-    let meta =
-        Meta { owner, name: id.to_string(), labels: [].into(), created_at: UNIX_EPOCH, record: Vec::new() };
+    let meta = Meta {
+        owner,
+        name: id.to_string(),
+        labels: [].into(),
+        created_at: UNIX_EPOCH,
+        record: Vec::new(),
+    };
     Task {
         id,
         sandbox: SandboxId::from_bytes([1; 32]),
@@ -46,7 +51,10 @@ pub fn task(owner: Owner, id: TaskId) -> Task {
             leases: Vec::new(),
             compute: ComputeClaim::default(),
         },
-        state: TaskState::Running { pid: 7, started_at: UNIX_EPOCH + Duration::from_secs(1_600_000_000) },
+        state: TaskState::Running {
+            pid: 7,
+            started_at: UNIX_EPOCH + Duration::from_secs(1_600_000_000),
+        },
     }
 }
 
@@ -81,19 +89,37 @@ pub fn interface() -> InterfaceStats {
 /// A reading in which every value is set, and differs from every other.
 #[must_use]
 pub fn reading() -> TaskMetrics {
-    let layer = DiskUsage { at: UNIX_EPOCH, mountpoint: "/".into(), used_bytes: 36, inodes_used: Some(37) };
-    let file_system =
-        FileSystem { device: "/dev/sda1".into(), size_bytes: 38, inodes: Some(39), inodes_free: Some(90) };
+    let layer = DiskUsage {
+        at: UNIX_EPOCH,
+        mountpoint: "/".into(),
+        used_bytes: 36,
+        inodes_used: Some(37),
+    };
+    let file_system = FileSystem {
+        device: "/dev/sda1".into(),
+        size_bytes: 38,
+        inodes: Some(39),
+        inodes_free: Some(90),
+    };
     TaskMetrics {
-        stats: TaskStats { usage: usage(), writable_layer: Some(layer) },
+        stats: TaskStats {
+            usage: usage(),
+            writable_layer: Some(layer),
+        },
         detail: detail(),
         file_system: Some(file_system),
     }
 }
 
 fn pressure(us: u64) -> Option<Pressure> {
-    let line = |total_us| PressureLine { total_us, ..PressureLine::default() };
-    Some(Pressure { some: line(us), full: line(us + 1_000_000) })
+    let line = |total_us| PressureLine {
+        total_us,
+        ..PressureLine::default()
+    };
+    Some(Pressure {
+        some: line(us),
+        full: line(us + 1_000_000),
+    })
 }
 
 fn usage() -> Usage {
@@ -129,15 +155,26 @@ fn usage() -> Usage {
     Usage {
         cpu: Some(cpu),
         memory: Some(memory),
-        swap: Some(SwapUsage { at, usage_bytes: 25, available_bytes: Some(26) }),
-        io: Some(IoUsage { at, pressure: pressure(27_000_000) }),
+        swap: Some(SwapUsage {
+            at,
+            usage_bytes: 25,
+            available_bytes: Some(26),
+        }),
+        io: Some(IoUsage {
+            at,
+            pressure: pressure(27_000_000),
+        }),
         pids: Some(29),
     }
 }
 
 fn detail() -> Detail {
     let counts = |from| {
-        ["Read", "Write", "Discard"].into_iter().zip(from..).map(|(word, n)| (word.to_owned(), n)).collect()
+        ["Read", "Write", "Discard"]
+            .into_iter()
+            .zip(from..)
+            .map(|(word, n)| (word.to_owned(), n))
+            .collect()
     };
     let device = |name: &str, major, from| DeviceIo {
         device: name.into(),
@@ -150,8 +187,16 @@ fn detail() -> Detail {
         oom_kills: Some(30),
         devices: vec![device("/dev/sda", 8, 40), device("8:16", 9, 60)],
         hugepages: vec![
-            HugepageUsage { page_size: "2MB".into(), usage_bytes: 80, peak_bytes: Some(81) },
-            HugepageUsage { page_size: "1GB".into(), usage_bytes: 82, peak_bytes: Some(83) },
+            HugepageUsage {
+                page_size: "2MB".into(),
+                usage_bytes: 80,
+                peak_bytes: Some(81),
+            },
+            HugepageUsage {
+                page_size: "1GB".into(),
+                usage_bytes: 82,
+                peak_bytes: Some(83),
+            },
         ],
         processes: Some(31),
         threads_limit: Some(32),

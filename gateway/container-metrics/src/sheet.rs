@@ -7,7 +7,9 @@ use std::time::SystemTime;
 
 use switchyard_core::object::Task;
 use switchyard_core::spec::{CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Resources};
-use switchyard_core::stats::{Detail, DeviceIo, FileSystem, InterfaceStats, Pressure, TaskMetrics, Usage};
+use switchyard_core::stats::{
+    Detail, DeviceIo, FileSystem, InterfaceStats, Pressure, TaskMetrics, Usage,
+};
 
 use crate::Metric;
 use crate::amount::Amount;
@@ -20,15 +22,33 @@ pub fn of_task(
     sink: impl FnMut(Metric, &[&str], Amount),
 ) {
     let mut sheet = Sheet { sink };
-    let TaskMetrics { stats, detail, file_system } = metrics;
+    let TaskMetrics {
+        stats,
+        detail,
+        file_system,
+    } = metrics;
     sheet.count(Metric::LastSeen, &[], seconds(now));
-    sheet.count(Metric::StartTime, &[], task.state.started_at().and_then(seconds));
+    sheet.count(
+        Metric::StartTime,
+        &[],
+        task.state.started_at().and_then(seconds),
+    );
     sheet.usage(&stats.usage);
     sheet.detail(detail);
     sheet.limits(&task.details.resources);
-    if let Some(FileSystem { device, size_bytes, inodes, inodes_free }) = file_system {
+    if let Some(FileSystem {
+        device,
+        size_bytes,
+        inodes,
+        inodes_free,
+    }) = file_system
+    {
         let device = [device.as_str()];
-        sheet.count(Metric::FsUsage, &device, stats.writable_layer.as_ref().map(|layer| layer.used_bytes));
+        sheet.count(
+            Metric::FsUsage,
+            &device,
+            stats.writable_layer.as_ref().map(|layer| layer.used_bytes),
+        );
         sheet.count(Metric::FsLimit, &device, Some(*size_bytes));
         sheet.count(Metric::FsInodes, &device, *inodes);
         sheet.count(Metric::FsInodesFree, &device, *inodes_free);
@@ -85,7 +105,13 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
     }
 
     fn usage(&mut self, usage: &Usage) {
-        let Usage { cpu, memory, swap, io, pids } = usage;
+        let Usage {
+            cpu,
+            memory,
+            swap,
+            io,
+            pids,
+        } = usage;
         if let Some(cpu) = cpu {
             self.nanoseconds(Metric::CpuUsage, &["total"], Some(cpu.total_ns));
             self.nanoseconds(Metric::CpuUser, &[], cpu.user_ns);
@@ -93,11 +119,18 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
             self.count(Metric::CfsPeriods, &[], cpu.periods);
             self.count(Metric::CfsThrottledPeriods, &[], cpu.throttled_periods);
             self.nanoseconds(Metric::CfsThrottled, &[], cpu.throttled_ns);
-            self.pressure([Metric::CpuWaiting, Metric::CpuStalled], cpu.pressure.as_ref());
+            self.pressure(
+                [Metric::CpuWaiting, Metric::CpuStalled],
+                cpu.pressure.as_ref(),
+            );
         }
         if let Some(memory) = memory {
             self.count(Metric::MemoryUsage, &[], Some(memory.usage_bytes));
-            self.count(Metric::MemoryWorkingSet, &[], Some(memory.working_set_bytes));
+            self.count(
+                Metric::MemoryWorkingSet,
+                &[],
+                Some(memory.working_set_bytes),
+            );
             self.count(Metric::MemoryRss, &[], memory.rss_bytes);
             self.count(Metric::MemoryCache, &[], memory.cache_bytes);
             self.count(Metric::MemoryMapped, &[], memory.mapped_bytes);
@@ -109,19 +142,40 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
             let own = memory.own_page_faults.or(memory.page_faults);
             let own_major = memory.own_major_page_faults.or(memory.major_page_faults);
             self.count(Metric::MemoryFailures, &["pgfault", "container"], own);
-            self.count(Metric::MemoryFailures, &["pgmajfault", "container"], own_major);
-            self.count(Metric::MemoryFailures, &["pgfault", "hierarchy"], memory.page_faults);
-            self.count(Metric::MemoryFailures, &["pgmajfault", "hierarchy"], memory.major_page_faults);
-            self.pressure([Metric::MemoryWaiting, Metric::MemoryStalled], memory.pressure.as_ref());
+            self.count(
+                Metric::MemoryFailures,
+                &["pgmajfault", "container"],
+                own_major,
+            );
+            self.count(
+                Metric::MemoryFailures,
+                &["pgfault", "hierarchy"],
+                memory.page_faults,
+            );
+            self.count(
+                Metric::MemoryFailures,
+                &["pgmajfault", "hierarchy"],
+                memory.major_page_faults,
+            );
+            self.pressure(
+                [Metric::MemoryWaiting, Metric::MemoryStalled],
+                memory.pressure.as_ref(),
+            );
         }
-        self.count(Metric::MemorySwap, &[], swap.as_ref().map(|swap| swap.usage_bytes));
+        self.count(
+            Metric::MemorySwap,
+            &[],
+            swap.as_ref().map(|swap| swap.usage_bytes),
+        );
         let pressure = io.as_ref().and_then(|io| io.pressure.as_ref());
         self.pressure([Metric::IoWaiting, Metric::IoStalled], pressure);
         self.count(Metric::Threads, &[], *pids);
     }
 
     fn pressure(&mut self, [waiting, stalled]: [Metric; 2], pressure: Option<&Pressure>) {
-        let Some(Pressure { some, full }) = pressure else { return };
+        let Some(Pressure { some, full }) = pressure else {
+            return;
+        };
         self.add(waiting, &[], Some(Amount::Microseconds(some.total_us)));
         self.add(stalled, &[], Some(Amount::Microseconds(full.total_us)));
     }
@@ -154,14 +208,27 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
     }
 
     fn device(&mut self, io: &DeviceIo) {
-        let DeviceIo { device, major, minor, bytes, operations } = io;
+        let DeviceIo {
+            device,
+            major,
+            minor,
+            bytes,
+            operations,
+        } = io;
         let major = major.to_string();
         let minor = minor.to_string();
         for (operation, bytes) in bytes {
-            self.count(Metric::Blkio, &[device, &major, &minor, operation], Some(*bytes));
+            self.count(
+                Metric::Blkio,
+                &[device, &major, &minor, operation],
+                Some(*bytes),
+            );
         }
         let of = |counts: &[(String, u64)], wanted: &str| {
-            counts.iter().find(|(operation, _)| operation == wanted).map(|(_, count)| *count)
+            counts
+                .iter()
+                .find(|(operation, _)| operation == wanted)
+                .map(|(_, count)| *count)
         };
         self.count(Metric::FsReadBytes, &[device], of(bytes, "Read"));
         self.count(Metric::FsWriteBytes, &[device], of(bytes, "Write"));
@@ -173,21 +240,50 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
     fn limits(&mut self, resources: &Resources) {
         let memory = resources.memory_limit_bytes.and_then(MemoryLimit::get);
         // With a memory limit and no limit on the sum of memory and swap, there is no swap.
-        let sum = resources.memory_swap_limit_bytes.or(resources.memory_limit_bytes);
-        let file = |name: &str| resources.unified.get(name).and_then(|text| text.trim().parse().ok());
-        let reserved = resources.memory_reservation_bytes.and_then(MemoryLimit::get);
-        self.count(Metric::SpecCpuPeriod, &[], resources.cpu_period_us.map(CpuPeriod::get));
-        self.count(Metric::SpecCpuQuota, &[], resources.cpu_quota_us.and_then(CpuQuota::get));
-        self.count(Metric::SpecCpuShares, &[], resources.cpu_shares.map(CpuShares::get));
+        let sum = resources
+            .memory_swap_limit_bytes
+            .or(resources.memory_limit_bytes);
+        let file = |name: &str| {
+            resources
+                .unified
+                .get(name)
+                .and_then(|text| text.trim().parse().ok())
+        };
+        let reserved = resources
+            .memory_reservation_bytes
+            .and_then(MemoryLimit::get);
+        self.count(
+            Metric::SpecCpuPeriod,
+            &[],
+            resources.cpu_period_us.map(CpuPeriod::get),
+        );
+        self.count(
+            Metric::SpecCpuQuota,
+            &[],
+            resources.cpu_quota_us.and_then(CpuQuota::get),
+        );
+        self.count(
+            Metric::SpecCpuShares,
+            &[],
+            resources.cpu_shares.map(CpuShares::get),
+        );
         self.count(Metric::SpecMemoryLimit, &[], memory);
-        self.count(Metric::SpecMemorySwapLimit, &[], sum.and_then(MemoryLimit::get));
-        let reserved = reserved.or_else(|| file("memory.low")).or_else(|| file("memory.min"));
+        self.count(
+            Metric::SpecMemorySwapLimit,
+            &[],
+            sum.and_then(MemoryLimit::get),
+        );
+        let reserved = reserved
+            .or_else(|| file("memory.low"))
+            .or_else(|| file("memory.min"));
         self.count(Metric::SpecMemoryReservation, &[], reserved);
     }
 }
 
 fn seconds(time: SystemTime) -> Option<u64> {
-    time.duration_since(SystemTime::UNIX_EPOCH).ok().map(|since| since.as_secs())
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()
+        .map(|since| since.as_secs())
 }
 
 #[cfg(test)]

@@ -49,7 +49,10 @@ mod tests {
         write_label(&mut out, "pod", "a\"b\\c\nd");
         write_label(&mut out, "image", "");
         write_label(&mut out, "namespace", "\\\\é\r");
-        assert_eq!(out, "pod=\"a\\\"b\\\\c\\nd\",image=\"\",namespace=\"\\\\\\\\é\r\"");
+        assert_eq!(
+            out,
+            "pod=\"a\\\"b\\\\c\\nd\",image=\"\",namespace=\"\\\\\\\\é\r\""
+        );
     }
 
     #[test]

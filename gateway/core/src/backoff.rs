@@ -17,7 +17,11 @@ impl Backoff {
     /// Pauses from `shortest` to `longest`.
     #[must_use]
     pub const fn new(shortest: Duration, longest: Duration) -> Self {
-        Self { shortest, longest, next: shortest }
+        Self {
+            shortest,
+            longest,
+            next: shortest,
+        }
     }
 
     /// The pause before the next try. Each call doubles the next pause.

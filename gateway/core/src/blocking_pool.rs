@@ -51,13 +51,20 @@ impl OwnerPools {
     /// Pools of at most `threads` threads each; each job may take `limit`.
     #[must_use]
     pub fn new(threads: usize, limit: Duration) -> Self {
-        Self(Owner::ALL.into_iter().map(|owner| (owner, BlockingPool::new(threads, limit))).collect())
+        Self(
+            Owner::ALL
+                .into_iter()
+                .map(|owner| (owner, BlockingPool::new(threads, limit)))
+                .collect(),
+        )
     }
 
     /// The pool of an owner.
     #[must_use]
     pub fn of(&self, owner: Owner) -> &BlockingPool {
-        self.0.get(&owner).expect("there is one for each of all owners")
+        self.0
+            .get(&owner)
+            .expect("there is one for each of all owners")
     }
 }
 
@@ -67,7 +74,12 @@ impl BlockingPool {
     /// A pool of at most `threads` threads; each job may take `limit`.
     #[must_use]
     pub fn new(threads: usize, limit: Duration) -> Self {
-        Self { threads: Arc::new(Semaphore::new(threads)), size: threads, jobs: Mutex::default(), limit }
+        Self {
+            threads: Arc::new(Semaphore::new(threads)),
+            size: threads,
+            jobs: Mutex::default(),
+            limit,
+        }
     }
 
     /// Runs `job` on a thread of the pool, on behalf of `object`, for example `sandbox 3f…`.
@@ -148,7 +160,11 @@ impl BlockingPool {
                 named(&jobs)
             )));
         }
-        Ok(jobs.iter().filter(|job| !hangs(job)).map(|job| job.began + self.limit).min())
+        Ok(jobs
+            .iter()
+            .filter(|job| !hangs(job))
+            .map(|job| job.began + self.limit)
+            .min())
     }
 }
 
@@ -159,7 +175,11 @@ fn named(jobs: &[Job]) -> String {
     objects.dedup();
     let more = objects.len().saturating_sub(NAMED);
     let first = objects[..objects.len() - more].join(", ");
-    if more == 0 { first } else { format!("{first} and {more} more") }
+    if more == 0 {
+        first
+    } else {
+        format!("{first} and {more} more")
+    }
 }
 
 #[cfg(test)]
@@ -175,9 +195,14 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
 
     /// A job that hangs until the sender is dropped.
-    fn hung() -> (mpsc::Sender<()>, impl FnOnce() -> Result<()> + Send + 'static) {
+    fn hung() -> (
+        mpsc::Sender<()>,
+        impl FnOnce() -> Result<()> + Send + 'static,
+    ) {
         let (answers, answer) = mpsc::channel::<()>();
-        (answers, move || answer.recv().map_err(|_| Error::internal("it answers")))
+        (answers, move || {
+            answer.recv().map_err(|_| Error::internal("it answers"))
+        })
     }
 
     /// Waits until all threads of a pool have returned.
@@ -196,7 +221,8 @@ mod tests {
     #[tokio::test]
     async fn hung_file_system_blocks_one_thread_per_object_within_the_pool_limit() {
         let pool = BlockingPool::new(2, SHORT);
-        let [dead, other, third] = ["dead", "other", "third"].map(|name| move || format!("sandbox {name}"));
+        let [dead, other, third] =
+            ["dead", "other", "third"].map(|name| move || format!("sandbox {name}"));
         let (answers, look) = hung();
         assert_refused(pool.run(dead(), look).await, "does a file system hang?");
         assert_refused(pool.run(dead(), || Ok(())).await, "still hangs");
@@ -220,17 +246,31 @@ mod tests {
     async fn hung_file_system_of_one_owner_stops_no_other_owner() {
         let pools = OwnerPools::new(1, SHORT);
         let (answers, look) = hung();
-        pools.of(Owner::Nomad).run("task 1".into(), look).await.unwrap_err();
-        assert_refused(pools.of(Owner::Nomad).run("task 2".into(), || Ok(())).await, "task 1 do not answer");
+        pools
+            .of(Owner::Nomad)
+            .run("task 1".into(), look)
+            .await
+            .unwrap_err();
+        assert_refused(
+            pools.of(Owner::Nomad).run("task 2".into(), || Ok(())).await,
+            "task 1 do not answer",
+        );
         for owner in [Owner::Kubernetes, Owner::Swarm, Owner::Host] {
             let done = async {
                 // A busy machine may take longer for one than the pool allows.
-                while pools.of(owner).run("task 3".into(), || Ok(())).await.is_err() {
+                while pools
+                    .of(owner)
+                    .run("task 3".into(), || Ok(()))
+                    .await
+                    .is_err()
+                {
                     // A pool that refuses at once would keep the timeout from being noticed.
                     tokio::task::yield_now().await;
                 }
             };
-            timeout(Duration::from_secs(60), done).await.expect("its threads are free");
+            timeout(Duration::from_secs(60), done)
+                .await
+                .expect("its threads are free");
         }
         drop(answers);
     }
@@ -272,7 +312,10 @@ mod tests {
     async fn waiting_job_is_refused_once_all_threads_hang() {
         let pool = BlockingPool::new(1, SHORT);
         let (answers, look) = hung();
-        let (hangs, waits) = tokio::join!(pool.run("dead".into(), look), pool.run("other".into(), || Ok(())));
+        let (hangs, waits) = tokio::join!(
+            pool.run("dead".into(), look),
+            pool.run("other".into(), || Ok(()))
+        );
         assert_refused(hangs, "does a file system hang?");
         assert_refused(waits, "those of dead do not answer");
         drop(answers);

@@ -148,8 +148,8 @@ pub struct Reservation {
 
 /// The units of an attribute.
 const UNITS: [&str; 20] = [
-    "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "kB", "KB", "MB", "GB", "TB", "PB", "EB", "MHz", "GHz", "mW",
-    "W", "kW", "MW", "GW",
+    "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "kB", "KB", "MB", "GB", "TB", "PB", "EB", "MHz",
+    "GHz", "mW", "W", "kW", "MW", "GW",
 ];
 
 // === impl Inventory ===
@@ -158,14 +158,18 @@ impl Inventory {
     /// An inventory of these groups.
     #[must_use]
     pub fn of(groups: impl IntoIterator<Item = DeviceGroup>) -> Self {
-        Self { groups: groups.into_iter().map(Arc::new).collect() }
+        Self {
+            groups: groups.into_iter().map(Arc::new).collect(),
+        }
     }
 
     /// The same inventory, but sharing with `before` the groups that are equal at the same index.
     #[must_use]
     pub fn reusing_groups(self, before: &Self) -> Self {
         let groups = self.groups.into_iter().enumerate();
-        let groups = groups.map(|(at, group)| shared(group, before.groups.get(at))).collect();
+        let groups = groups
+            .map(|(at, group)| shared(group, before.groups.get(at)))
+            .collect();
         Self { groups }
     }
 
@@ -174,7 +178,11 @@ impl Inventory {
     #[must_use]
     pub fn is_shared_with(&self, other: &Self) -> bool {
         self.groups.len() == other.groups.len()
-            && self.groups.iter().zip(&other.groups).all(|(one, other)| Arc::ptr_eq(one, other))
+            && self
+                .groups
+                .iter()
+                .zip(&other.groups)
+                .all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// Returns the reservation of a task with these devices or slots. It changes nothing: the same arguments
@@ -191,12 +199,16 @@ impl Inventory {
         let mut given = Reservation::default();
         let mut seen = BTreeSet::new();
         for group in &self.groups {
-            let own: Vec<&Device> =
-                group.devices.iter().filter(|device| device.has_id_or_alias(&wanted)).collect();
+            let own: Vec<&Device> = group
+                .devices
+                .iter()
+                .filter(|device| device.has_id_or_alias(&wanted))
+                .collect();
             given.extend(group, &own)?;
             for device in &own {
                 seen.extend(
-                    std::iter::once(device.id.as_str()).chain(device.aliases.iter().map(String::as_str)),
+                    std::iter::once(device.id.as_str())
+                        .chain(device.aliases.iter().map(String::as_str)),
                 );
             }
         }
@@ -253,7 +265,10 @@ impl Device {
     /// A healthy device with one node.
     #[must_use]
     pub fn new(id: &str, node: DeviceNode) -> Self {
-        Self { nodes: vec![node], ..Self::without_nodes(id.to_owned()) }
+        Self {
+            nodes: vec![node],
+            ..Self::without_nodes(id.to_owned())
+        }
     }
 
     /// A healthy device without nodes, for which a provider supplies what a task gets.
@@ -280,7 +295,11 @@ impl Device {
     }
 
     fn has_id_or_alias(&self, ids: &BTreeSet<&str>) -> bool {
-        ids.contains(self.id.as_str()) || self.aliases.iter().any(|alias| ids.contains(alias.as_str()))
+        ids.contains(self.id.as_str())
+            || self
+                .aliases
+                .iter()
+                .any(|alias| ids.contains(alias.as_str()))
     }
 }
 
@@ -306,19 +325,35 @@ impl Reservation {
 
     /// Adds this to a task. Entries of the task itself take precedence. Idempotent.
     pub fn add_to(self, task: &mut TaskSpec) {
-        let Self { env, nodes, mounts, cdi } = self;
+        let Self {
+            env,
+            nodes,
+            mounts,
+            cdi,
+        } = self;
         for (name, value) in env {
             if !task.env.iter().any(|own| own.name == name) {
-                task.env.push(EnvVar { name, value: value.into_bytes() });
+                task.env.push(EnvVar {
+                    name,
+                    value: value.into_bytes(),
+                });
             }
         }
         for node in nodes {
-            if !task.devices.iter().any(|own| own.container_path == node.container_path) {
+            if !task
+                .devices
+                .iter()
+                .any(|own| own.container_path == node.container_path)
+            {
                 task.devices.push(node);
             }
         }
         for mount in mounts {
-            if !task.mounts.iter().any(|own| own.destination == mount.destination) {
+            if !task
+                .mounts
+                .iter()
+                .any(|own| own.destination == mount.destination)
+            {
                 task.mounts.push(mount);
             }
         }
@@ -332,15 +367,31 @@ impl Reservation {
     /// Adds what a task with these devices of a group gets.
     fn add(&mut self, group: &DeviceGroup, devices: &[&Device]) {
         let paths = |device: &&Device| {
-            let nodes = device.nodes.iter().take(1).map(|node| node.container_path.display().to_string());
-            nodes.chain(device.cdi.iter().filter(|_| device.nodes.is_empty()).cloned()).collect::<Vec<_>>()
+            let nodes = device
+                .nodes
+                .iter()
+                .take(1)
+                .map(|node| node.container_path.display().to_string());
+            nodes
+                .chain(
+                    device
+                        .cdi
+                        .iter()
+                        .filter(|_| device.nodes.is_empty())
+                        .cloned(),
+                )
+                .collect::<Vec<_>>()
         };
         self.env.extend(group.env.clone());
         if !group.variable.is_empty() {
             let paths: Vec<String> = devices.iter().flat_map(paths).collect();
             self.env.insert(group.variable.clone(), paths.join(","));
         }
-        for node in devices.iter().flat_map(|device| &device.nodes).chain(&group.shared) {
+        for node in devices
+            .iter()
+            .flat_map(|device| &device.nodes)
+            .chain(&group.shared)
+        {
             if !self.nodes.contains(node) {
                 self.nodes.push(node.clone());
             }
@@ -351,7 +402,11 @@ impl Reservation {
             }
         }
         for mount in &group.mounts {
-            if !self.mounts.iter().any(|known| known.destination == mount.destination) {
+            if !self
+                .mounts
+                .iter()
+                .any(|known| known.destination == mount.destination)
+            {
                 self.mounts.push(mount.clone());
             }
         }
@@ -371,16 +426,25 @@ impl Fact {
             if let Ok(number) = number.trim().parse() {
                 return Self::Whole(number, unit.to_owned());
             }
-            if let Some(number) = number.trim().parse().ok().filter(|number: &f64| number.is_finite()) {
+            if let Some(number) = number
+                .trim()
+                .parse()
+                .ok()
+                .filter(|number: &f64| number.is_finite())
+            {
                 return Self::Number(number, unit.to_owned());
             }
         }
-        text.parse().map_or_else(|_| Self::Text(text.to_owned()), Self::Flag)
+        text.parse()
+            .map_or_else(|_| Self::Text(text.to_owned()), Self::Flag)
     }
 }
 
 /// `group`, or `before` if both are equal.
-pub(crate) fn shared(group: Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc<DeviceGroup> {
+pub(crate) fn shared(
+    group: Arc<DeviceGroup>,
+    before: Option<&Arc<DeviceGroup>>,
+) -> Arc<DeviceGroup> {
     match before {
         Some(before) if Arc::ptr_eq(before, &group) || **before == *group => Arc::clone(before),
         Some(_) | None => group,
@@ -390,7 +454,11 @@ pub(crate) fn shared(group: Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>)
 /// A device node with the same path inside and outside.
 #[must_use]
 pub fn node(path: PathBuf, permissions: &str) -> DeviceNode {
-    DeviceNode { container_path: path.clone(), host_path: path, permissions: permissions.to_owned() }
+    DeviceNode {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: permissions.to_owned(),
+    }
 }
 
 #[cfg(test)]

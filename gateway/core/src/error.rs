@@ -112,7 +112,12 @@ impl Error {
     /// An error of `kind`; the message is lower case, has no full stop and names the object.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, reason: None, message: message.into(), source: None }
+        Self {
+            kind,
+            reason: None,
+            message: message.into(),
+            source: None,
+        }
     }
 
     constructors! {
@@ -160,7 +165,12 @@ impl Error {
     /// cause.
     #[must_use]
     pub fn context(self, doing: impl Into<String>) -> Self {
-        Self { kind: self.kind, reason: self.reason, message: doing.into(), source: Some(Arc::new(self)) }
+        Self {
+            kind: self.kind,
+            reason: self.reason,
+            message: doing.into(),
+            source: Some(Arc::new(self)),
+        }
     }
 
     /// The class of the error.
@@ -217,7 +227,9 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
     }
 }
 
@@ -227,14 +239,18 @@ mod tests {
 
     #[test]
     fn context_keeps_the_reason() {
-        let error = Error::unavailable("x").with_reason(Reason::Locked).context("y");
+        let error = Error::unavailable("x")
+            .with_reason(Reason::Locked)
+            .context("y");
         assert_eq!(error.reason(), Some(Reason::Locked));
         assert_eq!(Error::unavailable("x").reason(), None);
     }
 
     #[test]
     fn context_keeps_the_kind_and_the_report_names_every_cause() {
-        let error = Error::not_found("snapshot abc").context("start task 1").context("start pod");
+        let error = Error::not_found("snapshot abc")
+            .context("start task 1")
+            .context("start pod");
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.to_string(), "start pod");
         assert_eq!(error.report(), "start pod: start task 1: snapshot abc");
@@ -242,10 +258,18 @@ mod tests {
 
     #[test]
     fn text_too_long_for_a_header_is_cut_at_a_character_boundary() {
-        let error = Error::not_found("no such file").context("ü".repeat(100_000)).context("name");
+        let error = Error::not_found("no such file")
+            .context("ü".repeat(100_000))
+            .context("name");
         let text = error.status_text();
-        assert!(text.starts_with("name: ü") && text.ends_with("ü: no such file"), "{text}");
-        assert!(text.len() <= STATUS_TEXT_MAX && text.contains("ü … ü"), "{text}");
+        assert!(
+            text.starts_with("name: ü") && text.ends_with("ü: no such file"),
+            "{text}"
+        );
+        assert!(
+            text.len() <= STATUS_TEXT_MAX && text.contains("ü … ü"),
+            "{text}"
+        );
         let short = Error::not_found("x".repeat(STATUS_TEXT_MAX));
         assert_eq!(short.status_text(), short.report());
     }

@@ -90,7 +90,9 @@ pub struct ListAndWatch {
 
 impl Default for EventBus {
     fn default() -> Self {
-        Self { sender: broadcast::channel(CAPACITY).0 }
+        Self {
+            sender: broadcast::channel(CAPACITY).0,
+        }
     }
 }
 
@@ -104,7 +106,10 @@ impl EventBus {
     /// A queue of the events from now on, of one owner or (`None`) of all.
     #[must_use]
     pub fn subscribe(&self, owner: Option<Owner>) -> Subscription {
-        Subscription { receiver: self.sender.subscribe(), owner }
+        Subscription {
+            receiver: self.sender.subscribe(),
+            owner,
+        }
     }
 }
 
@@ -118,7 +123,9 @@ impl Subscription {
     pub async fn next(&mut self) -> Result<Option<Event>, Lagged> {
         loop {
             match self.receiver.recv().await {
-                Ok(event) if self.owner.is_none_or(|owner| owner == event.owner) => return Ok(Some(event)),
+                Ok(event) if self.owner.is_none_or(|owner| owner == event.owner) => {
+                    return Ok(Some(event));
+                }
                 Ok(_) => {}
                 Err(broadcast::error::RecvError::Closed) => return Ok(None),
                 Err(broadcast::error::RecvError::Lagged(missed)) => return Err(Lagged { missed }),
@@ -149,7 +156,13 @@ mod tests {
 
     fn event(owner: Owner) -> Event {
         let kind = EventKind::TaskCreated(TaskId::from_bytes([1; 32]));
-        Event { at: SystemTime::UNIX_EPOCH, owner, kind, sandbox: None, task: None }
+        Event {
+            at: SystemTime::UNIX_EPOCH,
+            owner,
+            kind,
+            sandbox: None,
+            task: None,
+        }
     }
 
     #[tokio::test]

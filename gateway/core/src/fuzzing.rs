@@ -33,13 +33,36 @@ pub fn trace_context(data: &[u8]) {
 /// # Panics
 /// If that does not hold.
 pub fn image_reference(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(reference) = text.parse::<ImageReference>() else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(reference) = text.parse::<ImageReference>() else {
+        return;
+    };
     let written = reference.to_string();
-    assert_eq!(written.parse::<ImageReference>().expect("what is written can be read"), reference);
+    assert_eq!(
+        written
+            .parse::<ImageReference>()
+            .expect("what is written can be read"),
+        reference
+    );
     assert!(reference.name().len() <= 255, "{written}");
-    assert!(reference.tag().is_none_or(|tag| (1..=128).contains(&tag.len())), "{written}");
-    assert!(reference.tag().is_some() || reference.digest().is_some(), "{written}");
-    assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
-    assert!(!written.contains("..") && !written.contains("//"), "{written}");
+    assert!(
+        reference
+            .tag()
+            .is_none_or(|tag| (1..=128).contains(&tag.len())),
+        "{written}"
+    );
+    assert!(
+        reference.tag().is_some() || reference.digest().is_some(),
+        "{written}"
+    );
+    assert!(
+        written.bytes().all(|byte| byte.is_ascii_graphic()),
+        "{written:?}"
+    );
+    assert!(
+        !written.contains("..") && !written.contains("//"),
+        "{written}"
+    );
 }

@@ -76,7 +76,9 @@ pub struct Gateway {
 
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gateway").field("table", &self.parts.context.table).finish_non_exhaustive()
+        f.debug_struct("Gateway")
+            .field("table", &self.parts.context.table)
+            .finish_non_exhaustive()
     }
 }
 
@@ -88,7 +90,12 @@ impl Gateway {
     /// are lost when it ends.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
-        Self::with_leases(backend, limits, Arc::new(MemoryStore::default()), Operations::default())
+        Self::with_leases(
+            backend,
+            limits,
+            Arc::new(MemoryStore::default()),
+            Operations::default(),
+        )
     }
 
     /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`, and the operations in flight
@@ -100,14 +107,18 @@ impl Gateway {
         leases: Arc<dyn LeaseStore>,
         registry: Operations,
     ) -> Self {
-        Self { parts: Arc::new(Parts::new(backend, limits, leases, registry)) }
+        Self {
+            parts: Arc::new(Parts::new(backend, limits, leases, registry)),
+        }
     }
 
     /// Replaces the limits from now on, as a reload of the configuration does. Operations in flight may end
     /// by the former ones; leases of devices are measured by the new ones from the next tick on. The capacity
     /// of the node and the starts at a time stay those that the gateway was created with.
     pub fn set_limits(&self, limits: Limits) {
-        let Parts { context, claims, .. } = &*self.parts;
+        let Parts {
+            context, claims, ..
+        } = &*self.parts;
         claims.set_policy(limits.overcommit);
         let capacity = context.limits.get().capacity;
         context.limits.set(Limits { capacity, ..limits });
@@ -119,11 +130,25 @@ impl Gateway {
     /// # Errors
     /// Those of [`Backend::recover`]; it may be called again after an error.
     pub async fn recover(&self) -> Result<()> {
-        let Parts { context, claims, devices, tasks, sandboxes, .. } = &*self.parts;
+        let Parts {
+            context,
+            claims,
+            devices,
+            tasks,
+            sandboxes,
+            ..
+        } = &*self.parts;
         let recovered = context.backend.recover().await?;
-        let watched: Vec<_> =
-            recovered.tasks.iter().filter(|task| task.state.is_running()).map(|task| task.id).collect();
-        let pending = recovered.tasks.iter().filter(|task| task.state == TaskState::Unattended);
+        let watched: Vec<_> = recovered
+            .tasks
+            .iter()
+            .filter(|task| task.state.is_running())
+            .map(|task| task.id)
+            .collect();
+        let pending = recovered
+            .tasks
+            .iter()
+            .filter(|task| task.state == TaskState::Unattended);
         let pending: Vec<_> = pending.map(|task| task.id).collect();
         let watched_sandboxes = recovered.sandboxes.clone();
         let removals = recovered.removals.clone();
@@ -167,7 +192,14 @@ impl Gateway {
     /// # Errors
     /// `DeadlineExceeded` if something is still in flight; it is cut off when the process exits.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
-        let Context { operations, watchers, shutdown, unwatched, backend, .. } = &*self.parts.context;
+        let Context {
+            operations,
+            watchers,
+            shutdown,
+            unwatched,
+            backend,
+            ..
+        } = &*self.parts.context;
         let deadline = Instant::now() + patience;
         shutdown.cancel();
         operations.close();
@@ -179,7 +211,12 @@ impl Gateway {
             backend.drain().await;
         });
         let drained = drained.await;
-        done.map_err(|_| Error::deadline(format!("{} operations are still in flight", operations.len())))?;
+        done.map_err(|_| {
+            Error::deadline(format!(
+                "{} operations are still in flight",
+                operations.len()
+            ))
+        })?;
         drained.map_err(|_| Error::deadline("the backend is still cleaning up"))
     }
 

@@ -141,7 +141,11 @@ impl PullRequest {
     /// The right that a successful pull of this request gives.
     #[must_use]
     pub fn right(&self) -> Right {
-        if self.credentials == Credentials::Anonymous { Right::Open } else { Right::Private }
+        if self.credentials == Credentials::Anonymous {
+            Right::Open
+        } else {
+            Right::Private
+        }
     }
 }
 

@@ -16,7 +16,9 @@ pub struct KeyedLock<K> {
 
 impl<K> Default for KeyedLock<K> {
     fn default() -> Self {
-        Self { locks: Mutex::default() }
+        Self {
+            locks: Mutex::default(),
+        }
     }
 }
 
@@ -40,7 +42,9 @@ impl<K: Eq + Hash> KeyedLock<K> {
             })
         };
         // The permit keeps the semaphore alive. The semaphore is never closed.
-        KeyedLockGuard { _permit: queue.acquire_owned().await.ok() }
+        KeyedLockGuard {
+            _permit: queue.acquire_owned().await.ok(),
+        }
     }
 }
 

@@ -23,8 +23,8 @@ mod store;
 
 pub use compute::{Compute, ComputeHolder, Cpus, Overcommit};
 pub use devices::{
-    DeviceNames, DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, SlotHolder,
-    SlotReport, TickLimits, TickOutcome, View, ViewSnapshot,
+    DeviceNames, DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState,
+    SlotHolder, SlotReport, TickLimits, TickOutcome, View, ViewSnapshot,
 };
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Refusal, RefusalReason, Resource};
@@ -51,12 +51,18 @@ impl Ledger {
     /// Without allocations.
     #[must_use]
     pub fn new(compute: Compute) -> Self {
-        Self { compute, ..Self::default() }
+        Self {
+            compute,
+            ..Self::default()
+        }
     }
 
     /// Counts a refusal.
     pub fn count(&mut self, refusal: &Refusal) {
-        *self.refusals.entry((refusal.owner, refusal.resource(), refusal.reason.as_str())).or_default() += 1;
+        *self
+            .refusals
+            .entry((refusal.owner, refusal.resource(), refusal.reason.as_str()))
+            .or_default() += 1;
     }
 
     /// Number of refusals, by requesting owner, kind of resource, and reason.

@@ -16,7 +16,10 @@ impl Names {
     /// Names without labels; `display` is what people read.
     #[must_use]
     pub fn new(display: impl Into<String>) -> Self {
-        Self { display: display.into(), labels: Vec::new() }
+        Self {
+            display: display.into(),
+            labels: Vec::new(),
+        }
     }
 
     /// Adds a label, unless its value is empty: an empty value says that the name is not known.
@@ -32,12 +35,16 @@ impl Names {
     /// The value of a label, if the name is known.
     #[must_use]
     pub fn get(&self, label: &str) -> Option<&str> {
-        self.iter().find(|(name, _)| *name == label).map(|(_, value)| value)
+        self.iter()
+            .find(|(name, _)| *name == label)
+            .map(|(_, value)| value)
     }
 
     /// The labels with their values, in the order of the frontend.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.labels.iter().map(|(label, value)| (*label, value.as_str()))
+        self.labels
+            .iter()
+            .map(|(label, value)| (*label, value.as_str()))
     }
 }
 
@@ -61,9 +68,18 @@ mod tests {
 
     #[test]
     fn labels_keep_their_order_and_unknown_names_are_left_out() {
-        let names = Names::new("shop/web").with("job", "shop").with("group", "").with("alloc", "3a7c");
-        assert_eq!(names.iter().collect::<Vec<_>>(), [("job", "shop"), ("alloc", "3a7c")]);
-        assert_eq!((names.get("alloc"), names.get("group")), (Some("3a7c"), None));
+        let names = Names::new("shop/web")
+            .with("job", "shop")
+            .with("group", "")
+            .with("alloc", "3a7c");
+        assert_eq!(
+            names.iter().collect::<Vec<_>>(),
+            [("job", "shop"), ("alloc", "3a7c")]
+        );
+        assert_eq!(
+            (names.get("alloc"), names.get("group")),
+            (Some("3a7c"), None)
+        );
     }
 
     #[test]

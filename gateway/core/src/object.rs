@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use crate::id::{SandboxId, TaskId};
 use crate::image::ImageId;
-use crate::spec::{ComputeClaim, HostPorts, LeaseClaim, Meta, ProjectId, Resources, Signal, Throttle};
+use crate::spec::{
+    ComputeClaim, HostPorts, LeaseClaim, Meta, ProjectId, Resources, Signal, Throttle,
+};
 use crate::state::{SandboxState, TaskState};
 
 /// A snapshot of a sandbox.

@@ -180,8 +180,15 @@ impl Operations {
             steps: Mutex::default(),
             registry: Arc::clone(&self.0),
         });
-        self.0.in_flight.lock().insert(number, Arc::clone(&operation));
-        PendingOperation(Registration::Own(OperationGuard { operation, ended: false, span }))
+        self.0
+            .in_flight
+            .lock()
+            .insert(number, Arc::clone(&operation));
+        PendingOperation(Registration::Own(OperationGuard {
+            operation,
+            ended: false,
+            span,
+        }))
     }
 
     /// The operations in flight, the oldest first.
@@ -196,8 +203,9 @@ impl Operations {
     pub fn ages(&self) -> OperationAges {
         let mut ages = OperationAges::new();
         for operation in self.0.in_flight.lock().values() {
-            let (count, oldest) =
-                ages.entry((operation.owner, operation.kind)).or_insert((0, Duration::ZERO));
+            let (count, oldest) = ages
+                .entry((operation.owner, operation.kind))
+                .or_insert((0, Duration::ZERO));
             *count += 1;
             *oldest = operation.began.elapsed().max(*oldest);
         }
@@ -270,8 +278,17 @@ impl OperationGuard {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let ActiveOperation { number, kind, owner, caller, subject, began_at, began, registry, steps: _ } =
-            &*self.operation;
+        let ActiveOperation {
+            number,
+            kind,
+            owner,
+            caller,
+            subject,
+            began_at,
+            began,
+            registry,
+            steps: _,
+        } = &*self.operation;
         registry.in_flight.lock().remove(number);
         if let Some(observer) = registry.observer.get() {
             observer.operation_ended(&EndedOperation {
@@ -305,7 +322,12 @@ impl ActiveOperation {
             caller: self.caller.clone(),
             began_at: self.began_at,
             age: self.began.elapsed(),
-            steps: self.steps.lock().values().map(|step| (step.name, step.began.elapsed())).collect(),
+            steps: self
+                .steps
+                .lock()
+                .values()
+                .map(|step| (step.name, step.began.elapsed()))
+                .collect(),
         }
     }
 }
@@ -314,7 +336,9 @@ impl ActiveOperation {
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").field("in_flight", &self.in_flight.lock().len()).finish_non_exhaustive()
+        f.debug_struct("Registry")
+            .field("in_flight", &self.in_flight.lock().len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -15,13 +15,17 @@ pub struct Reloadable<T> {
 
 impl<T> Clone for Reloadable<T> {
     fn clone(&self) -> Self {
-        Self { value: Arc::clone(&self.value) }
+        Self {
+            value: Arc::clone(&self.value),
+        }
     }
 }
 
 impl<T> From<T> for Reloadable<T> {
     fn from(value: T) -> Self {
-        Self { value: Arc::new(RwLock::new(Arc::new(value))) }
+        Self {
+            value: Arc::new(RwLock::new(Arc::new(value))),
+        }
     }
 }
 

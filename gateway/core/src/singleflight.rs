@@ -52,7 +52,10 @@ impl<K, T> Singleflight<K, T> {
     /// Without operations; the work is spawned on `tracker`.
     #[must_use]
     pub fn new(tracker: TaskTracker) -> Self {
-        Self { in_flight: Arc::default(), tracker }
+        Self {
+            in_flight: Arc::default(),
+            tracker,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, InFlight<T>>> {
@@ -119,7 +122,11 @@ where
                 // Before the work begins: it must never see itself without callers.
                 let waiter = waiters.join();
                 let result = self.spawn(key.clone(), work(waiters.clone()));
-                let flight = InFlight { request: request.to_vec(), result: result.clone(), waiters };
+                let flight = InFlight {
+                    request: request.to_vec(),
+                    result: result.clone(),
+                    waiters,
+                };
                 in_flight.insert(key, flight);
                 (result, waiter)
             }
@@ -160,8 +167,10 @@ where
         }));
         async move {
             handle.await.unwrap_or_else(|fault| {
-                Err(Error::internal(format!("{name}: the operation panicked or was aborted"))
-                    .with_source(fault))
+                Err(
+                    Error::internal(format!("{name}: the operation panicked or was aborted"))
+                        .with_source(fault),
+                )
             })
         }
         .boxed()

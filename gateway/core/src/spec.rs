@@ -34,7 +34,8 @@ pub use cluster_bridge::{BridgeAddresses, ClusterBridge};
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use limits::{
-    CpuList, CpuPeriod, CpuQuota, CpuShares, InvalidLimit, MemoryLimit, OomScoreAdj, PidsLimit, Swappiness,
+    CpuList, CpuPeriod, CpuQuota, CpuShares, InvalidLimit, MemoryLimit, OomScoreAdj, PidsLimit,
+    Swappiness,
 };
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{

@@ -52,13 +52,21 @@ impl Exit {
     /// The exit of a task whose start failed.
     #[must_use]
     pub fn start_failed(at: SystemTime, why: impl Into<String>) -> Self {
-        Self { code: START_FAILED_CODE, finished_at: at, cause: ExitCause::StartFailed(why.into()) }
+        Self {
+            code: START_FAILED_CODE,
+            finished_at: at,
+            cause: ExitCause::StartFailed(why.into()),
+        }
     }
 
     /// The exit of a task that was not observed.
     #[must_use]
     pub const fn lost(at: SystemTime) -> Self {
-        Self { code: LOST_CODE, finished_at: at, cause: ExitCause::Lost }
+        Self {
+            code: LOST_CODE,
+            finished_at: at,
+            cause: ExitCause::Lost,
+        }
     }
 }
 
@@ -191,33 +199,54 @@ impl TaskState {
     /// [`IllegalTransition`] if the event cannot happen in this state.
     pub fn apply(self, event: TaskEvent) -> Result<Self, IllegalTransition> {
         use TaskEvent as E;
-        let illegal = IllegalTransition { state: self.as_str(), wanted: event.as_verb() };
+        let illegal = IllegalTransition {
+            state: self.as_str(),
+            wanted: event.as_verb(),
+        };
         Ok(match (self, event) {
             (Self::Created, E::StartRequested) => Self::Starting,
             (Self::Starting | Self::Unattended, E::StartWithdrawn) => Self::Unattended,
-            (Self::Starting | Self::Unattended, E::Started { pid, at }) => {
-                Self::Running { pid, started_at: at }
-            }
-            (Self::Starting | Self::Unattended, E::StartFailed(exit)) => {
-                Self::Exited { started_at: None, exit }
-            }
+            (Self::Starting | Self::Unattended, E::Started { pid, at }) => Self::Running {
+                pid,
+                started_at: at,
+            },
+            (Self::Starting | Self::Unattended, E::StartFailed(exit)) => Self::Exited {
+                started_at: None,
+                exit,
+            },
             (Self::Starting | Self::Unattended, E::StartRefused) => Self::Created,
-            (Self::Running { pid, started_at } | Self::Stopping { pid, started_at }, E::StopRequested) => {
-                Self::Stopping { pid, started_at }
-            }
-            (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Exited(exit)) => {
-                Self::Exited { started_at: Some(started_at), exit }
-            }
+            (
+                Self::Running { pid, started_at } | Self::Stopping { pid, started_at },
+                E::StopRequested,
+            ) => Self::Stopping { pid, started_at },
+            (
+                Self::Running { started_at, .. } | Self::Stopping { started_at, .. },
+                E::Exited(exit),
+            ) => Self::Exited {
+                started_at: Some(started_at),
+                exit,
+            },
             // The first recorded exit stands; a stop after the exit has no effect.
             (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested) => state,
-            (Self::Created, E::RemoveRequested) => Self::Removing { started_at: None, exit: None },
-            (Self::Exited { started_at, exit }, E::RemoveRequested) => {
-                Self::Removing { started_at, exit: Some(exit) }
-            }
-            (state @ Self::Removing { .. }, E::RemoveRequested | E::StopRequested | E::Exited(_)) => state,
-            (Self::Removing { started_at, exit: Some(exit) }, E::RemoveFailed) => {
-                Self::Exited { started_at, exit }
-            }
+            (Self::Created, E::RemoveRequested) => Self::Removing {
+                started_at: None,
+                exit: None,
+            },
+            (Self::Exited { started_at, exit }, E::RemoveRequested) => Self::Removing {
+                started_at,
+                exit: Some(exit),
+            },
+            (
+                state @ Self::Removing { .. },
+                E::RemoveRequested | E::StopRequested | E::Exited(_),
+            ) => state,
+            (
+                Self::Removing {
+                    started_at,
+                    exit: Some(exit),
+                },
+                E::RemoveFailed,
+            ) => Self::Exited { started_at, exit },
             (Self::Removing { exit: None, .. }, E::RemoveFailed) => Self::Created,
             _ => return Err(illegal),
         })
@@ -241,11 +270,18 @@ impl TaskState {
     #[must_use]
     pub const fn was_started(&self) -> bool {
         match self {
-            Self::Running { .. } | Self::Stopping { .. } | Self::Exited { started_at: Some(_), .. } => true,
+            Self::Running { .. }
+            | Self::Stopping { .. }
+            | Self::Exited {
+                started_at: Some(_),
+                ..
+            } => true,
             Self::Created
             | Self::Starting
             | Self::Unattended
-            | Self::Exited { started_at: None, .. }
+            | Self::Exited {
+                started_at: None, ..
+            }
             | Self::Removing { .. } => false,
         }
     }
@@ -267,7 +303,9 @@ impl TaskState {
     #[must_use]
     pub const fn started_at(&self) -> Option<SystemTime> {
         match self {
-            Self::Running { started_at, .. } | Self::Stopping { started_at, .. } => Some(*started_at),
+            Self::Running { started_at, .. } | Self::Stopping { started_at, .. } => {
+                Some(*started_at)
+            }
             Self::Exited { started_at, .. } | Self::Removing { started_at, .. } => *started_at,
             Self::Created | Self::Starting | Self::Unattended => None,
         }
@@ -283,7 +321,9 @@ impl TaskState {
     #[must_use]
     pub const fn may_run(&self) -> bool {
         match self {
-            Self::Starting | Self::Unattended | Self::Running { .. } | Self::Stopping { .. } => true,
+            Self::Starting | Self::Unattended | Self::Running { .. } | Self::Stopping { .. } => {
+                true
+            }
             Self::Created | Self::Exited { .. } | Self::Removing { .. } => false,
         }
     }
@@ -314,11 +354,15 @@ impl SandboxState {
     /// [`IllegalTransition`] if the event cannot happen in this state.
     pub fn apply(self, event: SandboxEvent) -> Result<Self, IllegalTransition> {
         use SandboxEvent as E;
-        let illegal = IllegalTransition { state: self.as_str(), wanted: event.as_verb() };
+        let illegal = IllegalTransition {
+            state: self.as_str(),
+            wanted: event.as_verb(),
+        };
         Ok(match (self, event) {
-            (Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. }, E::StopRequested) => {
-                Self::Stopping
-            }
+            (
+                Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. },
+                E::StopRequested,
+            ) => Self::Stopping,
             (Self::Stopping, E::Stopped) => Self::Stopped,
             (Self::Stopped, E::StartRequested) => Self::Starting,
             (Self::Starting, E::Started) => Self::Ready,
@@ -327,14 +371,14 @@ impl SandboxState {
             (Self::Stopping, E::Started | E::StartFailed) => Self::Stopping,
             (Self::Stopped, E::StopRequested | E::Stopped) => Self::Stopped,
             // A sandbox in removal is stopped already.
-            (Self::Stopped | Self::Removing, E::RemoveRequested) | (Self::Removing, E::StopRequested) => {
-                Self::Removing
-            }
+            (Self::Stopped | Self::Removing, E::RemoveRequested)
+            | (Self::Removing, E::StopRequested) => Self::Removing,
             // A failed removal is retried from the stopped state.
             (Self::Removing, E::Lost { .. }) => Self::Stopped,
-            (Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. }, E::Lost { reason }) => {
-                Self::Unknown { reason }
-            }
+            (
+                Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. },
+                E::Lost { reason },
+            ) => Self::Unknown { reason },
             _ => return Err(illegal),
         })
     }

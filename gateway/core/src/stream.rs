@@ -92,7 +92,9 @@ impl fmt::Debug for Source {
 
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attachment").field("stdin", &self.stdin.is_some()).finish_non_exhaustive()
+        f.debug_struct("Attachment")
+            .field("stdin", &self.stdin.is_some())
+            .finish_non_exhaustive()
     }
 }
 

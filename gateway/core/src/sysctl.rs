@@ -34,7 +34,10 @@ impl SysctlName {
             name.split('/').map(str::to_owned).collect()
         };
         // A single component is a directory of /proc/sys, not a parameter.
-        let sound = parts.len() > 1 && parts.iter().all(|part| !matches!(part.as_str(), "" | "." | ".."));
+        let sound = parts.len() > 1
+            && parts
+                .iter()
+                .all(|part| !matches!(part.as_str(), "" | "." | ".."));
         sound.then_some(Self { parts })
     }
 
@@ -128,7 +131,10 @@ mod tests {
     #[test]
     fn dotted_and_slashed_sysctl_names_are_equal() {
         let dotted = SysctlName::parse("net.ipv4.conf.eth0/1.forwarding").unwrap();
-        assert_eq!(Some(dotted), SysctlName::parse("net/ipv4/conf/eth0.1/forwarding"));
+        assert_eq!(
+            Some(dotted),
+            SysctlName::parse("net/ipv4/conf/eth0.1/forwarding")
+        );
     }
 
     proptest! {

@@ -50,7 +50,12 @@ struct Objects {
 
 impl fmt::Debug for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} sandboxes, {} tasks", self.sandboxes.len(), self.tasks.len())
+        write!(
+            f,
+            "{} sandboxes, {} tasks",
+            self.sandboxes.len(),
+            self.tasks.len()
+        )
     }
 }
 
@@ -69,7 +74,11 @@ impl Table {
     /// An empty table that publishes to `events`.
     #[must_use]
     pub fn new(events: EventBus) -> Self {
-        Self { objects: Mutex::default(), events, last_event_ns: AtomicU64::new(0) }
+        Self {
+            objects: Mutex::default(),
+            events,
+            last_event_ns: AtomicU64::new(0),
+        }
     }
 
     /// The bus on which changes are published.
@@ -84,17 +93,33 @@ impl Table {
 
     /// Publishes an event. The caller that changes the table holds its lock, so events are in the order of
     /// the changes.
-    fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>, task: Option<Arc<Task>>) {
-        self.events.publish(Event { at: self.next_event_time(), owner, kind, sandbox, task });
+    fn publish(
+        &self,
+        owner: Owner,
+        kind: EventKind,
+        sandbox: Option<Arc<Sandbox>>,
+        task: Option<Arc<Task>>,
+    ) {
+        self.events.publish(Event {
+            at: self.next_event_time(),
+            owner,
+            kind,
+            sandbox,
+            task,
+        });
     }
 
     /// The current time, but later than any time handed out before: setting the clock back must not reorder
     /// events.
     fn next_event_time(&self) -> SystemTime {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let now = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let next = |last: u64| Some(now.max(last.saturating_add(1)));
-        let last = self.last_event_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let last = self
+            .last_event_ns
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         let time = last.ok().and_then(next).unwrap_or(now);
         SystemTime::UNIX_EPOCH + Duration::from_nanos(time)
     }
@@ -110,12 +135,20 @@ impl Table {
     pub fn load(&self, recovered: Recovered) {
         let mut objects = self.lock();
         for sandbox in recovered.sandboxes {
-            objects.sandbox_names.insert((sandbox.meta.owner, sandbox.meta.name.clone()), sandbox.id);
-            objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::new(sandbox)));
+            objects
+                .sandbox_names
+                .insert((sandbox.meta.owner, sandbox.meta.name.clone()), sandbox.id);
+            objects
+                .sandboxes
+                .insert(sandbox.id, watch::Sender::new(Arc::new(sandbox)));
         }
         for task in recovered.tasks {
-            objects.task_names.insert((task.meta.owner, task.meta.name.clone()), task.id);
-            objects.tasks.insert(task.id, watch::Sender::new(Arc::new(task)));
+            objects
+                .task_names
+                .insert((task.meta.owner, task.meta.name.clone()), task.id);
+            objects
+                .tasks
+                .insert(task.id, watch::Sender::new(Arc::new(task)));
         }
     }
 
@@ -161,16 +194,27 @@ impl Table {
         let found = objects.sandbox(sandbox)?;
         let tasks = objects.tasks.values().map(|cell| cell.borrow().clone());
         let tasks = tasks.filter(|task| task.sandbox == sandbox).collect();
-        Some(SandboxWithTasks { at: self.next_event_time(), sandbox: found, tasks })
+        Some(SandboxWithTasks {
+            at: self.next_event_time(),
+            sandbox: found,
+            tasks,
+        })
     }
 
     /// An owner's sandboxes as of one moment, by id, and its events from then on.
     #[must_use]
     pub fn list_and_watch(&self, owner: Owner) -> (SystemTime, Vec<SandboxId>, Subscription) {
         let objects = self.lock();
-        let owned = objects.sandboxes.iter().filter(|(_, cell)| cell.borrow().meta.owner == owner);
+        let owned = objects
+            .sandboxes
+            .iter()
+            .filter(|(_, cell)| cell.borrow().meta.owner == owner);
         let sandboxes = owned.map(|(id, _)| *id).collect();
-        (self.next_event_time(), sandboxes, self.events.subscribe(Some(owner)))
+        (
+            self.next_event_time(),
+            sandboxes,
+            self.events.subscribe(Some(owner)),
+        )
     }
 
     /// One sandbox.
@@ -226,7 +270,9 @@ impl Table {
         let mut counts = Counts::new();
         for cell in self.lock().sandboxes.values() {
             let sandbox = cell.borrow();
-            *counts.entry((sandbox.meta.owner, sandbox.state.as_str())).or_default() += 1;
+            *counts
+                .entry((sandbox.meta.owner, sandbox.state.as_str()))
+                .or_default() += 1;
         }
         counts
     }
@@ -237,7 +283,9 @@ impl Table {
         let mut counts = Counts::new();
         for cell in self.lock().tasks.values() {
             let task = cell.borrow();
-            *counts.entry((task.meta.owner, task.state.as_str())).or_default() += 1;
+            *counts
+                .entry((task.meta.owner, task.state.as_str()))
+                .or_default() += 1;
         }
         counts
     }
@@ -252,11 +300,16 @@ impl Table {
         let mut objects = self.lock();
         let key = (sandbox.meta.owner, sandbox.meta.name.clone());
         if let Some(holder) = objects.sandbox_names.get(&key) {
-            return Err(Error::already_exists(format!("sandbox name {:?} is held by {holder}", key.1)));
+            return Err(Error::already_exists(format!(
+                "sandbox name {:?} is held by {holder}",
+                key.1
+            )));
         }
         let sandbox = Arc::new(sandbox);
         objects.sandbox_names.insert(key, sandbox.id);
-        objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::clone(&sandbox)));
+        objects
+            .sandboxes
+            .insert(sandbox.id, watch::Sender::new(Arc::clone(&sandbox)));
         self.publish(
             sandbox.meta.owner,
             EventKind::SandboxReady(sandbox.id),
@@ -273,21 +326,36 @@ impl Table {
     /// or is not ready.
     pub fn insert_task(&self, task: Task) -> Result<Arc<Task>> {
         let mut objects = self.lock();
-        let sandbox = objects.sandboxes.get(&task.sandbox).map(|cell| cell.borrow().state.clone());
+        let sandbox = objects
+            .sandboxes
+            .get(&task.sandbox)
+            .map(|cell| cell.borrow().state.clone());
         match sandbox {
             None => return Err(no_sandbox(task.sandbox)),
-            Some(state) if !state.is_ready() => return Err(sandbox_not_ready(task.sandbox, &state)),
+            Some(state) if !state.is_ready() => {
+                return Err(sandbox_not_ready(task.sandbox, &state));
+            }
             Some(_) => {}
         }
         let key = (task.meta.owner, task.meta.name.clone());
         if let Some(holder) = objects.task_names.get(&key) {
-            return Err(Error::already_exists(format!("task name {:?} is held by {holder}", key.1)));
+            return Err(Error::already_exists(format!(
+                "task name {:?} is held by {holder}",
+                key.1
+            )));
         }
         let task = Arc::new(task);
         objects.task_names.insert(key, task.id);
-        objects.tasks.insert(task.id, watch::Sender::new(Arc::clone(&task)));
+        objects
+            .tasks
+            .insert(task.id, watch::Sender::new(Arc::clone(&task)));
         let sandbox = objects.sandbox(task.sandbox);
-        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), sandbox, Some(Arc::clone(&task)));
+        self.publish(
+            task.meta.owner,
+            EventKind::TaskCreated(task.id),
+            sandbox,
+            Some(Arc::clone(&task)),
+        );
         Ok(task)
     }
 
@@ -299,20 +367,25 @@ impl Table {
         let objects = self.lock();
         let cell = objects.tasks.get(&id).ok_or_else(|| no_task(id))?;
         let before = cell.borrow().clone();
-        let state = before
-            .state
-            .clone()
-            .apply(event)
-            .map_err(|illegal| Error::failed_precondition(format!("task {id}")).with_source(illegal))?;
+        let state = before.state.clone().apply(event).map_err(|illegal| {
+            Error::failed_precondition(format!("task {id}")).with_source(illegal)
+        })?;
         if state == before.state {
             return Ok((Arc::clone(&before), before));
         }
-        let after = Arc::new(Task { state, ..(*before).clone() });
+        let after = Arc::new(Task {
+            state,
+            ..(*before).clone()
+        });
         cell.send_replace(Arc::clone(&after));
         let published = match &after.state {
-            TaskState::Running { .. } if !before.state.is_running() => Some(EventKind::TaskStarted(id)),
+            TaskState::Running { .. } if !before.state.is_running() => {
+                Some(EventKind::TaskStarted(id))
+            }
             // A removal that was abandoned returns to `Exited`, whose exit was published before.
-            TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
+            TaskState::Exited { exit, .. }
+                if !matches!(before.state, TaskState::Removing { .. }) =>
+            {
                 Some(EventKind::TaskExited(id, exit.clone()))
             }
             TaskState::Created
@@ -359,7 +432,8 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
     pub fn apply_sandbox(&self, id: SandboxId, event: SandboxEvent) -> Result<Arc<Sandbox>> {
-        self.change_sandbox(id, event, |_| true, None).map(|(_, after)| after)
+        self.change_sandbox(id, event, |_| true, None)
+            .map(|(_, after)| after)
     }
 
     /// Records that a sandbox has failed, if `is_unexpected` says so of the sandbox as it is: no other change
@@ -370,8 +444,11 @@ impl Table {
         is_unexpected: impl FnOnce(&Sandbox) -> bool,
         reason: &str,
     ) -> bool {
-        let event = SandboxEvent::Lost { reason: reason.to_owned() };
-        self.change_sandbox(id, event, is_unexpected, None).is_ok_and(|(changed, _)| changed)
+        let event = SandboxEvent::Lost {
+            reason: reason.to_owned(),
+        };
+        self.change_sandbox(id, event, is_unexpected, None)
+            .is_ok_and(|(changed, _)| changed)
     }
 
     /// Records that a sandbox was started again, with its new details. If a stop was requested meanwhile, it
@@ -380,7 +457,8 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it was not being started.
     pub fn sandbox_started(&self, id: SandboxId, details: SandboxDetails) -> Result<Arc<Sandbox>> {
-        self.change_sandbox(id, SandboxEvent::Started, |_| true, Some(details)).map(|(_, after)| after)
+        self.change_sandbox(id, SandboxEvent::Started, |_| true, Some(details))
+            .map(|(_, after)| after)
     }
 
     /// Applies an event, if `condition` holds; returns whether something has changed, and the sandbox after
@@ -398,16 +476,19 @@ impl Table {
         if !condition(&before) {
             return Ok((false, before));
         }
-        let state =
-            before.state.clone().apply(event).map_err(|illegal| {
-                Error::failed_precondition(format!("sandbox {id}")).with_source(illegal)
-            })?;
+        let state = before.state.clone().apply(event).map_err(|illegal| {
+            Error::failed_precondition(format!("sandbox {id}")).with_source(illegal)
+        })?;
         if state == before.state {
             return Ok((false, before));
         }
         let was_ready = before.state.is_ready();
         let details = details.unwrap_or_else(|| before.details.clone());
-        let after = Arc::new(Sandbox { state, details, ..(*before).clone() });
+        let after = Arc::new(Sandbox {
+            state,
+            details,
+            ..(*before).clone()
+        });
         cell.send_replace(Arc::clone(&after));
         let published = match (was_ready, after.state.is_ready()) {
             (true, false) => Some(EventKind::SandboxStopped(id)),
@@ -425,9 +506,16 @@ impl Table {
         let mut objects = self.lock();
         if let Some(cell) = objects.tasks.remove(&id) {
             let task = cell.borrow().clone();
-            objects.task_names.remove(&(task.meta.owner, task.meta.name.clone()));
+            objects
+                .task_names
+                .remove(&(task.meta.owner, task.meta.name.clone()));
             let sandbox = objects.sandbox(task.sandbox);
-            self.publish(task.meta.owner, EventKind::TaskRemoved(id), sandbox, Some(task));
+            self.publish(
+                task.meta.owner,
+                EventKind::TaskRemoved(id),
+                sandbox,
+                Some(task),
+            );
         }
     }
 
@@ -436,8 +524,15 @@ impl Table {
         let mut objects = self.lock();
         if let Some(cell) = objects.sandboxes.remove(&id) {
             let sandbox = cell.borrow().clone();
-            objects.sandbox_names.remove(&(sandbox.meta.owner, sandbox.meta.name.clone()));
-            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id), Some(sandbox), None);
+            objects
+                .sandbox_names
+                .remove(&(sandbox.meta.owner, sandbox.meta.name.clone()));
+            self.publish(
+                sandbox.meta.owner,
+                EventKind::SandboxRemoved(id),
+                Some(sandbox),
+                None,
+            );
         }
     }
 }
@@ -457,7 +552,10 @@ pub fn no_sandbox(id: SandboxId) -> Error {
 /// The error for a sandbox in which no task can be created.
 #[must_use]
 pub fn sandbox_not_ready(id: SandboxId, state: &SandboxState) -> Error {
-    Error::failed_precondition(format!("sandbox {id} is {}: tasks need a ready one", state.as_str()))
+    Error::failed_precondition(format!(
+        "sandbox {id} is {}: tasks need a ready one",
+        state.as_str()
+    ))
 }
 
 #[cfg(test)]

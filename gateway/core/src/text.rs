@@ -13,7 +13,12 @@ const NAME: usize = 80;
 pub fn first_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let cut = |name: &str| format!("{:?}", beginning(name, NAME));
-    let shown = names.by_ref().take(NAMES).map(cut).collect::<Vec<_>>().join(", ");
+    let shown = names
+        .by_ref()
+        .take(NAMES)
+        .map(cut)
+        .collect::<Vec<_>>()
+        .join(", ");
     match names.count() {
         0 => shown,
         more => format!("{shown} and {more} more"),
@@ -29,7 +34,10 @@ mod tests {
         assert_eq!(first_names([]), "");
         assert_eq!(first_names(["b", "a"]), "\"b\", \"a\"");
         let many: Vec<String> = (100..1100).map(|number| number.to_string()).collect();
-        assert_eq!(first_names(many.iter().map(String::as_str)), "\"100\", \"101\", \"102\" and 997 more");
+        assert_eq!(
+            first_names(many.iter().map(String::as_str)),
+            "\"100\", \"101\", \"102\" and 997 more"
+        );
         assert_eq!(first_names([&*"ä".repeat(1000)]).chars().count(), NAME + 2);
     }
 }

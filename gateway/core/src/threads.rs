@@ -57,9 +57,12 @@ static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 ///
 /// # Errors
 /// Those of `work`; `Internal` if it panics.
-pub async fn bulk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn bulk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     let permit = BULK_PERMITS.acquire().await;
-    let permit = permit.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
+    let permit =
+        permit.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
     let working = move || {
         let _until_it_ends = permit;
         work()
@@ -95,7 +98,9 @@ mod tests {
                 })));
             }
             for _ in 0..10 * TOTAL {
-                tokio::task::spawn_blocking(|| ()).await.expect("there is a thread");
+                tokio::task::spawn_blocking(|| ())
+                    .await
+                    .expect("there is a thread");
             }
             for waits in hanging.drain(BULK..) {
                 waits.abort();
@@ -108,7 +113,10 @@ mod tests {
             // Work whose caller was aborted after it had begun may end a little later.
             let count = u32::try_from(BULK).expect("it is small");
             let all = timeout(Duration::from_secs(60), BULK_PERMITS.acquire_many(count)).await;
-            drop(all.expect("every permit is returned").expect("the semaphore is open"));
+            drop(
+                all.expect("every permit is returned")
+                    .expect("the semaphore is open"),
+            );
         });
     }
 }

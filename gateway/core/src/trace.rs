@@ -149,7 +149,11 @@ impl Tracer {
     /// Makes a tracer whose trees `sampler` chooses, and whose spans go to `sink`.
     #[must_use]
     pub fn new(sampler: Sampler, sink: Arc<dyn SpanSink>) -> Self {
-        Self(Arc::new(Origin { sampler, ids: Ids::default(), sink }))
+        Self(Arc::new(Origin {
+            sampler,
+            ids: Ids::default(),
+            sink,
+        }))
     }
 
     /// Begins a tree of this process: below the span of a caller if there is one.
@@ -159,8 +163,14 @@ impl Tracer {
         name: impl Into<Cow<'static, str>>,
         caller: Option<SpanContext>,
     ) -> Span {
-        let Origin { sampler, ids, sink: _ } = &*self.0;
-        let trace = caller.as_ref().map_or_else(|| ids.trace(), |caller| caller.trace);
+        let Origin {
+            sampler,
+            ids,
+            sink: _,
+        } = &*self.0;
+        let trace = caller
+            .as_ref()
+            .map_or_else(|| ids.trace(), |caller| caller.trace);
         let is_sampled = sampler.samples(trace, caller.as_ref().map(|caller| caller.is_sampled));
         let parent = caller.as_ref().map(|caller| caller.span);
         // A tree that records nothing has no span of its own: calls made below it get the caller's as their parent.
@@ -169,10 +179,22 @@ impl Tracer {
             Some(_) | None => ids.span(),
         };
         let state = caller.and_then(|caller| caller.state);
-        let context = SpanContext { trace, span, is_sampled, state };
-        let place = Place { tracer: self.clone(), context, has_children: AtomicBool::new(false) };
+        let context = SpanContext {
+            trace,
+            span,
+            is_sampled,
+            state,
+        };
+        let place = Place {
+            tracer: self.clone(),
+            context,
+            has_children: AtomicBool::new(false),
+        };
         let record = is_sampled.then(|| Box::new(Record::begin(parent, kind, name.into())));
-        Span { place: Arc::new(place), record }
+        Span {
+            place: Arc::new(place),
+            record,
+        }
     }
 
     /// As [`Tracer::root`], but a span that no caller has sent a context for is left out if none began below it: a
@@ -199,7 +221,10 @@ impl Span {
     /// Says something of the work; a long text is cut.
     pub fn set(&mut self, key: &'static str, value: impl Into<AttributeValue>) {
         if let Some(record) = &mut self.record {
-            record.attributes.push(Attribute { key, value: value.into() });
+            record.attributes.push(Attribute {
+                key,
+                value: value.into(),
+            });
         }
     }
 
@@ -241,16 +266,39 @@ impl Span {
     }
 
     fn finish(&mut self, failure: Option<String>) {
-        let Some(record) = self.record.take() else { return };
-        let Record { parent, name, kind, began_at, began, attributes, is_incidental } = *record;
+        let Some(record) = self.record.take() else {
+            return;
+        };
+        let Record {
+            parent,
+            name,
+            kind,
+            began_at,
+            began,
+            attributes,
+            is_incidental,
+        } = *record;
         if is_incidental && !self.place.has_children.load(Ordering::Relaxed) {
             return;
         }
         let failure = failure.map(cut);
-        let Place { tracer, context, has_children: _ } = &*self.place;
+        let Place {
+            tracer,
+            context,
+            has_children: _,
+        } = &*self.place;
         let context = context.clone();
         let took = began.elapsed();
-        tracer.0.sink.ended(EndedSpan { context, parent, name, kind, began_at, took, attributes, failure });
+        tracer.0.sink.ended(EndedSpan {
+            context,
+            parent,
+            name,
+            kind,
+            began_at,
+            took,
+            attributes,
+            failure,
+        });
     }
 }
 
@@ -265,13 +313,30 @@ impl Drop for Span {
 impl Place {
     fn child(self: &Arc<Self>, kind: SpanKind, name: impl FnOnce() -> Cow<'static, str>) -> Span {
         if !self.context.is_sampled {
-            return Span { place: Arc::clone(self), record: None };
+            return Span {
+                place: Arc::clone(self),
+                record: None,
+            };
         }
         self.has_children.store(true, Ordering::Relaxed);
-        let context = SpanContext { span: self.tracer.0.ids.span(), ..self.context.clone() };
-        let record = Some(Box::new(Record::begin(Some(self.context.span), kind, name())));
+        let context = SpanContext {
+            span: self.tracer.0.ids.span(),
+            ..self.context.clone()
+        };
+        let record = Some(Box::new(Record::begin(
+            Some(self.context.span),
+            kind,
+            name(),
+        )));
         let tracer = self.tracer.clone();
-        Span { place: Arc::new(Self { tracer, context, has_children: AtomicBool::new(false) }), record }
+        Span {
+            place: Arc::new(Self {
+                tracer,
+                context,
+                has_children: AtomicBool::new(false),
+            }),
+            record,
+        }
     }
 }
 

@@ -22,7 +22,9 @@ impl Waiters {
     #[must_use = "the caller counts only as long as this lives"]
     pub fn join(&self) -> Waiter {
         self.count.send_modify(|count| *count += 1);
-        Waiter { count: Arc::clone(&self.count) }
+        Waiter {
+            count: Arc::clone(&self.count),
+        }
     }
 
     /// Returns whether nobody waits at the moment. That may change: a caller can still join.

@@ -60,7 +60,9 @@ pub fn reach(point: CrashPoint) {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     // Serializes the count of crash points, which are reached on any thread.
     static TURN: Mutex<()> = Mutex::new(());
-    let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
+    let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else {
+        return;
+    };
     let _turn = TURN.lock();
     if is_last(file, point) {
         // Killing the own process cannot fail.
@@ -71,13 +73,17 @@ pub fn reach(point: CrashPoint) {
 /// Returns whether the file names this crash point as the one to die at; if so, its first line is removed. A
 /// count above one is decremented.
 fn is_last(file: &Path, point: CrashPoint) -> bool {
-    let Ok(text) = fs::read_to_string(file) else { return false };
+    let Ok(text) = fs::read_to_string(file) else {
+        return false;
+    };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
     let (name, times) = first.split_once(':').unwrap_or((first, "1"));
     if name != format!("{point:?}") {
         return false;
     }
-    let times: u32 = times.parse().expect("a test writes a number after the colon");
+    let times: u32 = times
+        .parse()
+        .expect("a test writes a number after the colon");
     if times > 1 {
         replace(file, &format!("{name}:{}\n{rest}", times - 1));
         return false;

@@ -30,16 +30,29 @@ mod tests {
     #[test]
     fn annotations_are_those_of_the_request() {
         let pair = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let config = cri::PodSandboxConfig { annotations: pair("pod", "1"), ..Default::default() };
+        let config = cri::PodSandboxConfig {
+            annotations: pair("pod", "1"),
+            ..Default::default()
+        };
         let mut pod = samples::sandbox(SandboxState::Ready);
-        Arc::make_mut(&mut pod.meta).record =
-            encode(&SandboxRecord { config: Some(config), ..Default::default() });
-        let config = cri::ContainerConfig { annotations: pair("container", "2"), ..Default::default() };
+        Arc::make_mut(&mut pod.meta).record = encode(&SandboxRecord {
+            config: Some(config),
+            ..Default::default()
+        });
+        let config = cri::ContainerConfig {
+            annotations: pair("container", "2"),
+            ..Default::default()
+        };
         let mut task = samples::task();
-        Arc::make_mut(&mut task.meta).record =
-            encode(&ContainerRecord { config: Some(config), ..Default::default() });
+        Arc::make_mut(&mut task.meta).record = encode(&ContainerRecord {
+            config: Some(config),
+            ..Default::default()
+        });
         assert_eq!(annotations(&pod.meta, None), pair("pod", "1"));
-        assert_eq!(annotations(&pod.meta, Some(&task.meta)), pair("container", "2"));
+        assert_eq!(
+            annotations(&pod.meta, Some(&task.meta)),
+            pair("container", "2")
+        );
         Arc::make_mut(&mut pod.meta).record = vec![9, 1];
         assert_eq!(annotations(&pod.meta, None), BTreeMap::new());
     }

@@ -19,7 +19,10 @@ where
     I: Message,
     T: Send + 'static,
 {
-    let batches: Vec<_> = batches(items, ITEMS, BYTES).into_iter().map(|batch| Ok(wrap(batch))).collect();
+    let batches: Vec<_> = batches(items, ITEMS, BYTES)
+        .into_iter()
+        .map(|batch| Ok(wrap(batch)))
+        .collect();
     stream::iter(batches).boxed()
 }
 
@@ -49,7 +52,10 @@ mod tests {
 
     #[test]
     fn empty_list_yields_no_message() {
-        assert_eq!(batches(Vec::<String>::new(), 10, 10), Vec::<Vec<String>>::new());
+        assert_eq!(
+            batches(Vec::<String>::new(), 10, 10),
+            Vec::<Vec<String>>::new()
+        );
     }
 
     proptest! {

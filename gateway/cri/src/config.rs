@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn unknown_key_is_rejected() {
-        let error = toml::from_str::<Config>("unprivilegedports = true").expect_err("the key is unknown");
+        let error =
+            toml::from_str::<Config>("unprivilegedports = true").expect_err("the key is unknown");
         assert!(error.to_string().contains("unprivilegedports"), "{error}");
     }
 
@@ -75,7 +76,10 @@ mod tests {
 
     #[test]
     fn zero_drain_timeout_waits_forever() {
-        let config = Config { exec_drain_seconds: 0, ..Config::default() };
+        let config = Config {
+            exec_drain_seconds: 0,
+            ..Config::default()
+        };
         assert_eq!(config.exec_drain(), Duration::MAX);
     }
 }

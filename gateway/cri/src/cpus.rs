@@ -31,7 +31,10 @@ pub(crate) struct CpuOwnership {
 
 impl CpuOwnership {
     pub(crate) fn new(source: Option<Arc<dyn ExclusiveCpus>>) -> Self {
-        Self { source, warned: AtomicBool::default() }
+        Self {
+            source,
+            warned: AtomicBool::default(),
+        }
     }
 
     /// Returns whether these CPUs are exclusive to one container; `None` if they cannot be read from the
@@ -69,23 +72,33 @@ mod tests {
     #[tonic::async_trait]
     impl ExclusiveCpus for Kubelet {
         async fn exclusive(&self) -> Result<CpuSet> {
-            self.0.ok_or_else(|| Error::unavailable("it is away"))?.parse()
+            self.0
+                .ok_or_else(|| Error::unavailable("it is away"))?
+                .parse()
         }
     }
 
     #[tokio::test]
     async fn cpuset_is_exclusive_if_the_kubelet_assigned_all_of_it_to_single_containers() {
-        let check = async |kubelet: Option<&'static str>, list: Option<&str>, expected: Option<bool>| {
-            let ownership = CpuOwnership::new(Some(Arc::new(Kubelet(kubelet))));
-            let list = list.map(|list| CpuList::new(list).unwrap());
-            assert_eq!(ownership.are_exclusive(list.as_ref()).await, expected, "{kubelet:?} {list:?}");
-        };
+        let check =
+            async |kubelet: Option<&'static str>, list: Option<&str>, expected: Option<bool>| {
+                let ownership = CpuOwnership::new(Some(Arc::new(Kubelet(kubelet))));
+                let list = list.map(|list| CpuList::new(list).unwrap());
+                assert_eq!(
+                    ownership.are_exclusive(list.as_ref()).await,
+                    expected,
+                    "{kubelet:?} {list:?}"
+                );
+            };
         check(Some("2-3,6"), Some("3"), Some(true)).await;
         check(Some("2-3,6"), Some("0-1,4-5"), Some(false)).await;
         check(Some("2-3"), Some("3-4"), Some(false)).await;
         check(None, Some("3"), None).await;
         check(None, None, Some(false)).await;
         let list = CpuList::new("3").unwrap();
-        assert_eq!(CpuOwnership::default().are_exclusive(Some(&list)).await, None);
+        assert_eq!(
+            CpuOwnership::default().are_exclusive(Some(&list)).await,
+            None
+        );
     }
 }

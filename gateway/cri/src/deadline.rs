@@ -20,7 +20,10 @@ const HEAD_START: Duration = Duration::from_millis(2);
 
 /// Runs `work` on the message of `request` for as long as its client waits. Work that exceeds the timeout is
 /// dropped, and the answer is `DeadlineExceeded`.
-pub(crate) async fn with_deadline<Q, T, F>(request: Request<Q>, work: impl FnOnce(Q) -> F) -> RpcResult<T>
+pub(crate) async fn with_deadline<Q, T, F>(
+    request: Request<Q>,
+    work: impl FnOnce(Q) -> F,
+) -> RpcResult<T>
 where
     F: Future<Output = Result<T>>,
 {
@@ -28,11 +31,13 @@ where
     let work = work(request.into_inner());
     let result = match limit {
         None => work.await,
-        Some(limit) => {
-            tokio::time::timeout(limit.saturating_sub(HEAD_START), work).await.unwrap_or_else(|_| {
-                Err(Error::deadline(format!("the call did not end within its client's timeout of {limit:?}")))
-            })
-        }
+        Some(limit) => tokio::time::timeout(limit.saturating_sub(HEAD_START), work)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::deadline(format!(
+                    "the call did not end within its client's timeout of {limit:?}"
+                )))
+            }),
     };
     result.map(Response::new).map_err(|error| status(&error))
 }
@@ -64,7 +69,10 @@ mod tests {
     #[track_caller]
     fn check(text: &'static str, expected: Option<Duration>) {
         let mut metadata = MetadataMap::new();
-        metadata.insert("grpc-timeout", tonic::metadata::MetadataValue::from_static(text));
+        metadata.insert(
+            "grpc-timeout",
+            tonic::metadata::MetadataValue::from_static(text),
+        );
         assert_eq!(client_timeout(&metadata), expected, "{text}");
     }
 
@@ -89,7 +97,10 @@ mod tests {
         let mut request = Request::new(());
         request.set_timeout(Duration::from_millis(50));
         let ended: RpcResult<()> = with_deadline(request, |()| std::future::pending()).await;
-        assert_eq!(ended.expect_err("it never ends").code(), tonic::Code::DeadlineExceeded);
+        assert_eq!(
+            ended.expect_err("it never ends").code(),
+            tonic::Code::DeadlineExceeded
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -64,9 +64,13 @@ impl<T> Page<T> {
     /// An answer with those of the page's objects that are in `chosen`, which has the same order.
     pub(crate) fn of(&self, chosen: &[Arc<T>]) -> EncodedList {
         let mut page = self.0.iter();
-        let bytes =
-            |object| page.find(|(known, _)| Arc::ptr_eq(known, object)).map(|(_, bytes)| bytes.clone());
-        EncodedList { items: chosen.iter().filter_map(bytes).collect() }
+        let bytes = |object| {
+            page.find(|(known, _)| Arc::ptr_eq(known, object))
+                .map(|(_, bytes)| bytes.clone())
+        };
+        EncodedList {
+            items: chosen.iter().filter_map(bytes).collect(),
+        }
     }
 }
 
@@ -74,7 +78,9 @@ impl<T> Page<T> {
 
 impl<T> Default for EncodedPageCache<T> {
     fn default() -> Self {
-        Self { last: Mutex::new(Arc::new(Page(Vec::new()))) }
+        Self {
+            last: Mutex::new(Arc::new(Page(Vec::new()))),
+        }
     }
 }
 
@@ -94,7 +100,11 @@ impl<T> EncodedPageCache<T> {
     ) -> Arc<Page<T>> {
         let last = Arc::clone(&self.lock());
         if last.0.len() == all.len()
-            && last.0.iter().zip(all).all(|((known, _), object)| Arc::ptr_eq(known, object))
+            && last
+                .0
+                .iter()
+                .zip(all)
+                .all(|((known, _), object)| Arc::ptr_eq(known, object))
         {
             return last;
         }
@@ -130,7 +140,12 @@ mod tests {
 
     /// The expected answer with these objects.
     fn wire(objects: &[Arc<Object>]) -> EncodedList {
-        EncodedList { items: objects.iter().map(|object| text(object).encode_to_vec().into()).collect() }
+        EncodedList {
+            items: objects
+                .iter()
+                .map(|object| text(object).encode_to_vec().into())
+                .collect(),
+        }
     }
 
     #[test]
@@ -142,13 +157,22 @@ mod tests {
             text(object)
         };
         let mut all: Vec<_> = (0..9).map(|id| Arc::new((id, 0))).collect();
-        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(
+            kept.refresh(&all, |object| object.0, message).of(&all),
+            wire(&all)
+        );
         assert_eq!(made.replace(0), 9);
-        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(
+            kept.refresh(&all, |object| object.0, message).of(&all),
+            wire(&all)
+        );
         assert_eq!(made.get(), 0);
         all[4] = Arc::new((4, 1));
         let gone = all.remove(2);
-        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(
+            kept.refresh(&all, |object| object.0, message).of(&all),
+            wire(&all)
+        );
         assert_eq!(made.get(), 1);
         assert_eq!(Arc::strong_count(&gone), 1, "nothing of it is kept");
     }

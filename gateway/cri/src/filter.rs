@@ -38,7 +38,9 @@ pub(crate) fn tasks(
 }
 
 fn carries(labels: &Labels, wanted: &Labels) -> bool {
-    wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
+    wanted
+        .iter()
+        .all(|(name, value)| labels.get(name) == Some(value))
 }
 
 fn narrow<T, I: Display>(all: Vec<Arc<T>>, prefix: &str, id: impl Fn(&T) -> I) -> Vec<Arc<T>> {
@@ -59,7 +61,10 @@ mod tests {
 
     fn narrowed(prefix: &str) -> Vec<&'static str> {
         let all = ["aa11", "aa22", "bb33"].map(Arc::new).to_vec();
-        narrow(all, prefix, |text| *text).into_iter().map(|text| *text).collect()
+        narrow(all, prefix, |text| *text)
+            .into_iter()
+            .map(|text| *text)
+            .collect()
     }
 
     #[test]
@@ -79,7 +84,10 @@ mod tests {
     #[test]
     fn all_labels_must_match_exactly() {
         let labels = |pairs: &[(&str, &str)]| -> Labels {
-            pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+            pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
         };
         let carried = labels(&[("a", "1"), ("b", "2")]);
         assert!(carries(&carried, &labels(&[])));

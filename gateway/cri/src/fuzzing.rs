@@ -20,11 +20,25 @@ use crate::v1alpha2;
 /// # Panics
 /// If a property does not hold.
 pub fn pod(data: &[u8]) {
-    let Ok(request) = cri::RunPodSandboxRequest::decode(data) else { return };
-    let cri::RunPodSandboxRequest { config, runtime_handler } = request;
-    let labels = config.as_ref().map(|config| (config.labels.clone(), config.annotations.clone()));
-    let record = SandboxRecord { config, runtime_handler };
-    match from_proto::sandbox(record, &Config::default(), UNIX_EPOCH + Duration::from_secs(1)) {
+    let Ok(request) = cri::RunPodSandboxRequest::decode(data) else {
+        return;
+    };
+    let cri::RunPodSandboxRequest {
+        config,
+        runtime_handler,
+    } = request;
+    let labels = config
+        .as_ref()
+        .map(|config| (config.labels.clone(), config.annotations.clone()));
+    let record = SandboxRecord {
+        config,
+        runtime_handler,
+    };
+    match from_proto::sandbox(
+        record,
+        &Config::default(),
+        UNIX_EPOCH + Duration::from_secs(1),
+    ) {
         Ok(spec) => {
             let (labels, _) = labels.expect("a pod without a configuration is refused");
             assert_eq!(spec.meta.labels, labels);
@@ -35,7 +49,10 @@ pub fn pod(data: &[u8]) {
             );
             assert!(spec.hostname.len() <= 64, "{:?}", spec.hostname);
             assert!(
-                !spec.log_dir.components().any(|part| part.as_os_str() == ".."),
+                !spec
+                    .log_dir
+                    .components()
+                    .any(|part| part.as_os_str() == ".."),
                 "{}",
                 spec.log_dir.display()
             );
@@ -49,11 +66,17 @@ pub fn pod(data: &[u8]) {
 /// # Panics
 /// If a property does not hold.
 pub fn container(data: &[u8]) {
-    let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
+    let Ok(request) = cri::CreateContainerRequest::decode(data) else {
+        return;
+    };
     let pod = request.sandbox_config.unwrap_or_default();
     let volumes = BTreeMap::new();
-    let parent =
-        Parent { id: SandboxId::random(), config: &pod, recursive_readonly: true, volumes: &volumes };
+    let parent = Parent {
+        id: SandboxId::random(),
+        config: &pod,
+        recursive_readonly: true,
+        volumes: &volumes,
+    };
     let target = |_: &str| Ok(TaskId::random());
     let Some(config) = request.config else { return };
     let labels = config.labels.clone();
@@ -61,14 +84,27 @@ pub fn container(data: &[u8]) {
         Ok(spec) => {
             assert_eq!(spec.meta.labels, labels);
             assert!(!spec.image.is_empty());
-            assert!(spec.mounts.iter().all(|mount| mount.destination.is_absolute()), "{:?}", spec.mounts);
-            assert!(spec.cwd.as_ref().is_none_or(|cwd| cwd.is_absolute()), "{:?}", spec.cwd);
+            assert!(
+                spec.mounts
+                    .iter()
+                    .all(|mount| mount.destination.is_absolute()),
+                "{:?}",
+                spec.mounts
+            );
+            assert!(
+                spec.cwd.as_ref().is_none_or(|cwd| cwd.is_absolute()),
+                "{:?}",
+                spec.cwd
+            );
             let privileged = pod
                 .linux
                 .as_ref()
                 .and_then(|linux| linux.security_context.as_ref())
                 .is_some_and(|context| context.privileged);
-            assert!(privileged || !spec.security.privileged, "the pod is not privileged");
+            assert!(
+                privileged || !spec.security.privileged,
+                "the pod is not privileged"
+            );
         }
         Err(error) => is_refusal(&error),
     }
@@ -82,8 +118,12 @@ pub fn container_spec(data: &[u8]) -> Result<TaskSpec> {
     let request = cri::CreateContainerRequest::decode(data).map_err(not_a_message)?;
     let pod = request.sandbox_config.unwrap_or_default();
     let volumes = BTreeMap::new();
-    let parent =
-        Parent { id: SandboxId::random(), config: &pod, recursive_readonly: true, volumes: &volumes };
+    let parent = Parent {
+        id: SandboxId::random(),
+        config: &pod,
+        recursive_readonly: true,
+        volumes: &volumes,
+    };
     let target = |_: &str| Ok(TaskId::random());
     from_proto::container(
         request.config.unwrap_or_default(),
@@ -100,8 +140,18 @@ pub fn container_spec(data: &[u8]) -> Result<TaskSpec> {
 /// As [`container_spec`].
 pub fn pod_spec(data: &[u8]) -> Result<SandboxSpec> {
     let request = cri::RunPodSandboxRequest::decode(data).map_err(not_a_message)?;
-    let cri::RunPodSandboxRequest { config, runtime_handler } = request;
-    from_proto::sandbox(SandboxRecord { config, runtime_handler }, &Config::default(), UNIX_EPOCH)
+    let cri::RunPodSandboxRequest {
+        config,
+        runtime_handler,
+    } = request;
+    from_proto::sandbox(
+        SandboxRecord {
+            config,
+            runtime_handler,
+        },
+        &Config::default(),
+        UNIX_EPOCH,
+    )
 }
 
 fn not_a_message(error: prost::DecodeError) -> Error {
@@ -114,7 +164,9 @@ fn not_a_message(error: prost::DecodeError) -> Error {
 /// # Panics
 /// If a property does not hold.
 pub fn old_version(data: &[u8]) {
-    v1alpha2::any_bytes(data).into_iter().for_each(|error| is_refusal(&error));
+    v1alpha2::any_bytes(data)
+        .into_iter()
+        .for_each(|error| is_refusal(&error));
 }
 
 /// An invalid request must be reported as the client's error.

@@ -25,10 +25,17 @@ impl Images {
 
     /// CRI v1 PullImage. Concurrent pulls of one image share a download, which is cancelled when its last
     /// client is gone.
-    pub(crate) async fn pull(&self, request: cri::PullImageRequest) -> Result<cri::PullImageResponse> {
+    pub(crate) async fn pull(
+        &self,
+        request: cri::PullImageRequest,
+    ) -> Result<cri::PullImageResponse> {
         let request = from_proto::pull_request(request)?;
         let handlers = self.scope.handlers();
-        if !request.handler.is_empty() && !handlers.iter().any(|handler| handler.name == request.handler) {
+        if !request.handler.is_empty()
+            && !handlers
+                .iter()
+                .any(|handler| handler.name == request.handler)
+        {
             return Err(crate::runtime::unknown_handler(
                 "image.runtime_handler",
                 &request.handler,
@@ -36,21 +43,37 @@ impl Images {
             ));
         }
         let id = self.scope.images().pull(&request).await?;
-        Ok(cri::PullImageResponse { image_ref: id.to_string() })
+        Ok(cri::PullImageResponse {
+            image_ref: id.to_string(),
+        })
     }
 
     /// CRI v1 ListImages.
     async fn list(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
-        Ok(self.chosen(filter).await?.iter().map(to_proto::image).collect())
+        Ok(self
+            .chosen(filter)
+            .await?
+            .iter()
+            .map(to_proto::image)
+            .collect())
     }
 
     /// The images that match a filter, which names one image by any reference, or is empty for all.
     pub(crate) async fn chosen(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<Image>> {
-        let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
+        let reference = filter
+            .and_then(|filter| filter.image)
+            .map(|image| image.image)
+            .unwrap_or_default();
         if reference.is_empty() {
             self.scope.images().list().await
         } else {
-            Ok(self.scope.images().find(&reference).await?.into_iter().collect())
+            Ok(self
+                .scope
+                .images()
+                .find(&reference)
+                .await?
+                .into_iter()
+                .collect())
         }
     }
 
@@ -58,7 +81,10 @@ impl Images {
     /// owners have pulled, with their own credentials: the kubelet then pulls it with its own.
     async fn find(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse> {
         let (image, info) = self.found(request).await?;
-        Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
+        Ok(cri::ImageStatusResponse {
+            image: image.as_ref().map(to_proto::image),
+            info,
+        })
     }
 
     /// The image of a request, if this owner has it, and its verbose information.
@@ -107,7 +133,9 @@ impl cri::image_service_server::ImageService for Images {
         request: Request<cri::ListImagesRequest>,
     ) -> RpcResult<cri::ListImagesResponse> {
         with_deadline(request, |cri::ListImagesRequest { filter }| async {
-            Ok(cri::ListImagesResponse { images: self.list(filter).await? })
+            Ok(cri::ListImagesResponse {
+                images: self.list(filter).await?,
+            })
         })
         .await
     }
@@ -118,7 +146,9 @@ impl cri::image_service_server::ImageService for Images {
     ) -> RpcResult<Self::StreamImagesStream> {
         with_deadline(request, |cri::StreamImagesRequest { filter }| async {
             let images = self.list(filter).await?;
-            Ok(batch::stream(images, |images| cri::StreamImagesResponse { images }))
+            Ok(batch::stream(images, |images| cri::StreamImagesResponse {
+                images,
+            }))
         })
         .await
     }
@@ -130,7 +160,10 @@ impl cri::image_service_server::ImageService for Images {
         with_deadline(request, |request| self.find(request)).await
     }
 
-    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> RpcResult<cri::PullImageResponse> {
+    async fn pull_image(
+        &self,
+        request: Request<cri::PullImageRequest>,
+    ) -> RpcResult<cri::PullImageResponse> {
         with_deadline(request, |request| self.pull(request)).await
     }
 
@@ -168,13 +201,25 @@ mod tests {
         gateway.recover().await.expect("the fake recovers");
         let images = Images::new(gateway.scope(Owner::Kubernetes));
         let _held = fake.hold(Method::Pull);
-        let image = Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() });
-        let mut request = Request::new(cri::PullImageRequest { image, ..Default::default() });
+        let image = Some(cri::ImageSpec {
+            image: BUSYBOX.into(),
+            ..Default::default()
+        });
+        let mut request = Request::new(cri::PullImageRequest {
+            image,
+            ..Default::default()
+        });
         request.set_timeout(Duration::from_millis(100));
-        let status = images.pull_image(request).await.expect_err("the registry hangs");
+        let status = images
+            .pull_image(request)
+            .await
+            .expect_err("the registry hangs");
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
         let missing = images.find(cri::ImageStatusRequest {
-            image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+            image: Some(cri::ImageSpec {
+                image: BUSYBOX.into(),
+                ..Default::default()
+            }),
             verbose: false,
         });
         assert_eq!(missing.await.expect("it answers").image, None);

@@ -14,10 +14,16 @@ use crate::{record, to_proto};
 #[must_use]
 pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let pod = record::pod_metadata(sandbox).unwrap_or_else(|| to_proto::labelled_pod(sandbox));
-    let place =
-        if pod.namespace.is_empty() { pod.name.clone() } else { format!("{}/{}", pod.namespace, pod.name) };
+    let place = if pod.namespace.is_empty() {
+        pod.name.clone()
+    } else {
+        format!("{}/{}", pod.namespace, pod.name)
+    };
     let Some(task) = task else {
-        return Names::new(place).with("namespace", pod.namespace).with("pod", pod.name).with("uid", pod.uid);
+        return Names::new(place)
+            .with("namespace", pod.namespace)
+            .with("pod", pod.name)
+            .with("uid", pod.uid);
     };
     let (container, image) = record::container_names(task);
     let container = container.unwrap_or_else(|| to_proto::labelled_container(task));
@@ -58,18 +64,35 @@ mod tests {
 
     fn pod(config: cri::PodSandboxConfig) -> Sandbox {
         let mut sandbox = samples::sandbox(SandboxState::Ready);
-        let record = SandboxRecord { config: Some(config), runtime_handler: "crun".into() };
+        let record = SandboxRecord {
+            config: Some(config),
+            runtime_handler: "crun".into(),
+        };
         Arc::make_mut(&mut sandbox.meta).record = encode(&record);
         sandbox
     }
 
     fn container(image: cri::ImageSpec) -> Task {
         let mut task = samples::task();
-        let metadata = Some(cri::ContainerMetadata { name: "nginx".into(), attempt: 1 });
-        let env = cri::KeyValue { key: "TOKEN".into(), value: "hunter2".into() };
-        let config =
-            cri::ContainerConfig { metadata, image: Some(image), envs: vec![env], ..Default::default() };
-        let record = ContainerRecord { config: Some(config), net_priority: 7, ..Default::default() };
+        let metadata = Some(cri::ContainerMetadata {
+            name: "nginx".into(),
+            attempt: 1,
+        });
+        let env = cri::KeyValue {
+            key: "TOKEN".into(),
+            value: "hunter2".into(),
+        };
+        let config = cri::ContainerConfig {
+            metadata,
+            image: Some(image),
+            envs: vec![env],
+            ..Default::default()
+        };
+        let record = ContainerRecord {
+            config: Some(config),
+            net_priority: 7,
+            ..Default::default()
+        };
         Arc::make_mut(&mut task.meta).record = encode(&record);
         task
     }
@@ -77,9 +100,18 @@ mod tests {
     #[test]
     fn log_directory_comes_from_the_record_of_the_request() {
         let log_directory = "/var/log/pods/shop_web-1_u-1".to_owned();
-        let with_logs = pod(cri::PodSandboxConfig { log_directory, ..Default::default() });
-        assert_eq!(log_directory_of(&with_logs).as_deref(), Some("/var/log/pods/shop_web-1_u-1"));
-        assert_eq!(log_directory_of(&pod(cri::PodSandboxConfig::default())), None);
+        let with_logs = pod(cri::PodSandboxConfig {
+            log_directory,
+            ..Default::default()
+        });
+        assert_eq!(
+            log_directory_of(&with_logs).as_deref(),
+            Some("/var/log/pods/shop_web-1_u-1")
+        );
+        assert_eq!(
+            log_directory_of(&pod(cri::PodSandboxConfig::default())),
+            None
+        );
     }
 
     fn log_directory_of(sandbox: &Sandbox) -> Option<String> {
@@ -89,7 +121,11 @@ mod tests {
     #[test]
     fn names_come_from_the_record_of_the_request() {
         let labels = [("io.kubernetes.pod.name".to_owned(), "another".to_owned())].into();
-        let pod = pod(cri::PodSandboxConfig { metadata: Some(metadata()), labels, ..Default::default() });
+        let pod = pod(cri::PodSandboxConfig {
+            metadata: Some(metadata()),
+            labels,
+            ..Default::default()
+        });
         let names_of_pod = names(&pod.meta, None);
         assert_eq!(names_of_pod.to_string(), "shop/web-1");
         let expected = [("namespace", "shop"), ("pod", "web-1"), ("uid", "u-1")];
@@ -103,21 +139,33 @@ mod tests {
         let names_of_task = names(&pod.meta, Some(&container(image).meta));
         assert_eq!(names_of_task.to_string(), "shop/web-1/nginx");
         let more = [("container", "nginx"), ("image", "nginx:1")];
-        assert_eq!(names_of_task.iter().collect::<Vec<_>>(), [&expected[..], &more].concat());
+        assert_eq!(
+            names_of_task.iter().collect::<Vec<_>>(),
+            [&expected[..], &more].concat()
+        );
     }
 
     #[test]
     fn names_and_status_agree() {
-        let pod = pod(cri::PodSandboxConfig { metadata: Some(metadata()), ..Default::default() });
+        let pod = pod(cri::PodSandboxConfig {
+            metadata: Some(metadata()),
+            ..Default::default()
+        });
         for image in ["", "nginx:1"] {
-            let task = container(cri::ImageSpec { image: image.into(), ..Default::default() });
+            let task = container(cri::ImageSpec {
+                image: image.into(),
+                ..Default::default()
+            });
             let names = names(&pod.meta, Some(&task.meta));
             let records = record::Records::default();
             let status = to_proto::container_status(&task, records.task(&task).as_deref());
             let shown = status.image.map(|image| image.image);
             let requested = shown.filter(|shown| *shown != task.details.image_ref);
             assert_eq!(names.get("image"), requested.as_deref());
-            assert_eq!(names.get("container"), status.metadata.as_ref().map(|found| found.name.as_str()));
+            assert_eq!(
+                names.get("container"),
+                status.metadata.as_ref().map(|found| found.name.as_str())
+            );
         }
     }
 

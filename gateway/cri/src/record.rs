@@ -132,7 +132,9 @@ pub(crate) fn log_directory(sandbox: &Meta) -> Option<String> {
 }
 
 /// The names of the container and of its image as requested, as far as its record has them.
-pub(crate) fn container_names(task: &Meta) -> (Option<cri::ContainerMetadata>, Option<cri::ImageSpec>) {
+pub(crate) fn container_names(
+    task: &Meta,
+) -> (Option<cri::ContainerMetadata>, Option<cri::ImageSpec>) {
     let record = decode::<ContainerNames>(&task.record);
     let ContainerNamesConfig { metadata, image } =
         record.and_then(|record| record.config).unwrap_or_default();
@@ -166,12 +168,14 @@ impl Records {
 
     /// Drops sandboxes that are not in this full list from the cache.
     pub(crate) fn retain_sandboxes(&self, all: &[Arc<Sandbox>]) {
-        self.sandboxes.retain(all.len(), || all.iter().map(|sandbox| sandbox.id).collect());
+        self.sandboxes
+            .retain(all.len(), || all.iter().map(|sandbox| sandbox.id).collect());
     }
 
     /// Drops containers that are not in this full list from the cache.
     pub(crate) fn retain_tasks(&self, all: &[Arc<Task>]) {
-        self.tasks.retain(all.len(), || all.iter().map(|task| task.id).collect());
+        self.tasks
+            .retain(all.len(), || all.iter().map(|task| task.id).collect());
     }
 }
 
@@ -179,7 +183,9 @@ impl Records {
 
 impl<I, R> Default for Cache<I, R> {
     fn default() -> Self {
-        Self { decoded: Mutex::default() }
+        Self {
+            decoded: Mutex::default(),
+        }
     }
 }
 
@@ -213,9 +219,15 @@ mod tests {
     use super::*;
 
     fn record(name: &str) -> SandboxRecord {
-        let metadata = cri::PodSandboxMetadata { name: name.into(), ..Default::default() };
+        let metadata = cri::PodSandboxMetadata {
+            name: name.into(),
+            ..Default::default()
+        };
         SandboxRecord {
-            config: Some(cri::PodSandboxConfig { metadata: Some(metadata), ..Default::default() }),
+            config: Some(cri::PodSandboxConfig {
+                metadata: Some(metadata),
+                ..Default::default()
+            }),
             runtime_handler: "crun".into(),
         }
     }
@@ -242,7 +254,10 @@ mod tests {
             config.labels = pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
             encode(&record)
         };
-        assert_eq!(labelled([("a", "1"), ("b", "2")]), labelled([("b", "2"), ("a", "1")]));
+        assert_eq!(
+            labelled([("a", "1"), ("b", "2")]),
+            labelled([("b", "2"), ("a", "1")])
+        );
     }
 
     #[test]
@@ -264,6 +279,9 @@ mod tests {
         let bytes = encode(&record("a"));
         let first = cache.get(1, &bytes);
         let second = cache.get(1, &bytes);
-        assert!(Arc::ptr_eq(&first.expect("it is readable"), &second.expect("it is readable")));
+        assert!(Arc::ptr_eq(
+            &first.expect("it is readable"),
+            &second.expect("it is readable")
+        ));
     }
 }

@@ -67,13 +67,24 @@ impl Runtime {
 
 /// The error for a runtime handler that this node does not have.
 pub(crate) fn unknown_handler(field: &str, name: &str, handlers: &[Handler]) -> Error {
-    let known: Vec<_> = handlers.iter().map(|handler| handler.name.as_str()).collect();
-    Error::invalid(field, format!("there is no handler {name:?}: this node has {}", known.join(", ")))
+    let known: Vec<_> = handlers
+        .iter()
+        .map(|handler| handler.name.as_str())
+        .collect();
+    Error::invalid(
+        field,
+        format!(
+            "there is no handler {name:?}: this node has {}",
+            known.join(", ")
+        ),
+    )
 }
 
 /// The answer to an unsupported call.
 fn unimplemented<T>(call: &str, why: &str) -> Result<T> {
-    Err(Error::unimplemented(format!("{call} is not served by this runtime: {why}")))
+    Err(Error::unimplemented(format!(
+        "{call} is not served by this runtime: {why}"
+    )))
 }
 
 #[tonic::async_trait]
@@ -87,19 +98,32 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
 
     // --- node ---
 
-    async fn version(&self, request: Request<cri::VersionRequest>) -> RpcResult<cri::VersionResponse> {
-        with_deadline(request, |request| async move { Ok(node::version(request, "v1")) }).await
+    async fn version(
+        &self,
+        request: Request<cri::VersionRequest>,
+    ) -> RpcResult<cri::VersionResponse> {
+        with_deadline(request, |request| async move {
+            Ok(node::version(request, "v1"))
+        })
+        .await
     }
 
     async fn status(&self, request: Request<cri::StatusRequest>) -> RpcResult<cri::StatusResponse> {
-        with_deadline(request, |request| async move { Ok(self.node_status(request).await) }).await
+        with_deadline(request, |request| async move {
+            Ok(self.node_status(request).await)
+        })
+        .await
     }
 
     async fn runtime_config(
         &self,
         request: Request<cri::RuntimeConfigRequest>,
     ) -> RpcResult<cri::RuntimeConfigResponse> {
-        with_deadline(request, |request| async move { Ok(self.node_config(request)) }).await
+        with_deadline(
+            request,
+            |request| async move { Ok(self.node_config(request)) },
+        )
+        .await
     }
 
     async fn update_runtime_config(
@@ -144,7 +168,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::ListPodSandboxRequest>,
     ) -> RpcResult<cri::ListPodSandboxResponse> {
         with_deadline(request, |cri::ListPodSandboxRequest { filter }| async {
-            Ok(cri::ListPodSandboxResponse { items: self.list_sandboxes(filter)? })
+            Ok(cri::ListPodSandboxResponse {
+                items: self.list_sandboxes(filter)?,
+            })
         })
         .await
     }
@@ -155,7 +181,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     ) -> RpcResult<Self::StreamPodSandboxesStream> {
         with_deadline(request, |cri::StreamPodSandboxesRequest { filter }| async {
             let all = self.list_sandboxes(filter)?;
-            Ok(batch::stream(all, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
+            Ok(batch::stream(all, |pod_sandboxes| {
+                cri::StreamPodSandboxesResponse { pod_sandboxes }
+            }))
         })
         .await
     }
@@ -203,7 +231,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::ListContainersRequest>,
     ) -> RpcResult<cri::ListContainersResponse> {
         with_deadline(request, |cri::ListContainersRequest { filter }| async {
-            Ok(cri::ListContainersResponse { containers: self.list(filter)? })
+            Ok(cri::ListContainersResponse {
+                containers: self.list(filter)?,
+            })
         })
         .await
     }
@@ -214,7 +244,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     ) -> RpcResult<Self::StreamContainersStream> {
         with_deadline(request, |cri::StreamContainersRequest { filter }| async {
             let all = self.list(filter)?;
-            Ok(batch::stream(all, |containers| cri::StreamContainersResponse { containers }))
+            Ok(batch::stream(all, |containers| {
+                cri::StreamContainersResponse { containers }
+            }))
         })
         .await
     }
@@ -240,7 +272,10 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         with_deadline(request, |request| self.reopen_log(request)).await
     }
 
-    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> RpcResult<cri::ExecSyncResponse> {
+    async fn exec_sync(
+        &self,
+        request: Request<cri::ExecSyncRequest>,
+    ) -> RpcResult<cri::ExecSyncResponse> {
         with_deadline(request, |request| self.exec_sync(request)).await
     }
 
@@ -273,7 +308,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::ListContainerStatsRequest>,
     ) -> RpcResult<cri::ListContainerStatsResponse> {
         with_deadline(request, |cri::ListContainerStatsRequest { filter }| async {
-            Ok(cri::ListContainerStatsResponse { stats: self.usage_of_containers(filter).await? })
+            Ok(cri::ListContainerStatsResponse {
+                stats: self.usage_of_containers(filter).await?,
+            })
         })
         .await
     }
@@ -282,10 +319,15 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::StreamContainerStatsRequest>,
     ) -> RpcResult<Self::StreamContainerStatsStream> {
-        with_deadline(request, |cri::StreamContainerStatsRequest { filter }| async {
-            let all = self.usage_of_containers(filter).await?;
-            Ok(batch::stream(all, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
-        })
+        with_deadline(
+            request,
+            |cri::StreamContainerStatsRequest { filter }| async {
+                let all = self.usage_of_containers(filter).await?;
+                Ok(batch::stream(all, |container_stats| {
+                    cri::StreamContainerStatsResponse { container_stats }
+                }))
+            },
+        )
         .await
     }
 
@@ -300,9 +342,14 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::ListPodSandboxStatsRequest>,
     ) -> RpcResult<cri::ListPodSandboxStatsResponse> {
-        with_deadline(request, |cri::ListPodSandboxStatsRequest { filter }| async {
-            Ok(cri::ListPodSandboxStatsResponse { stats: self.usage_of_sandboxes(filter).await? })
-        })
+        with_deadline(
+            request,
+            |cri::ListPodSandboxStatsRequest { filter }| async {
+                Ok(cri::ListPodSandboxStatsResponse {
+                    stats: self.usage_of_sandboxes(filter).await?,
+                })
+            },
+        )
         .await
     }
 
@@ -310,12 +357,15 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::StreamPodSandboxStatsRequest>,
     ) -> RpcResult<Self::StreamPodSandboxStatsStream> {
-        with_deadline(request, |cri::StreamPodSandboxStatsRequest { filter }| async {
-            let all = self.usage_of_sandboxes(filter).await?;
-            Ok(batch::stream(all, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse {
-                pod_sandbox_stats,
-            }))
-        })
+        with_deadline(
+            request,
+            |cri::StreamPodSandboxStatsRequest { filter }| async {
+                let all = self.usage_of_sandboxes(filter).await?;
+                Ok(batch::stream(all, |pod_sandbox_stats| {
+                    cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }
+                }))
+            },
+        )
         .await
     }
 
@@ -326,7 +376,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::ListMetricDescriptorsRequest>,
     ) -> RpcResult<cri::ListMetricDescriptorsResponse> {
         with_deadline(request, |cri::ListMetricDescriptorsRequest {}| async {
-            Ok(cri::ListMetricDescriptorsResponse { descriptors: to_proto::descriptors() })
+            Ok(cri::ListMetricDescriptorsResponse {
+                descriptors: to_proto::descriptors(),
+            })
         })
         .await
     }
@@ -336,7 +388,9 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::ListPodSandboxMetricsRequest>,
     ) -> RpcResult<cri::ListPodSandboxMetricsResponse> {
         with_deadline(request, |cri::ListPodSandboxMetricsRequest {}| async {
-            Ok(cri::ListPodSandboxMetricsResponse { pod_metrics: self.metrics().await? })
+            Ok(cri::ListPodSandboxMetricsResponse {
+                pod_metrics: self.metrics().await?,
+            })
         })
         .await
     }
@@ -347,8 +401,10 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     ) -> RpcResult<Self::StreamPodSandboxMetricsStream> {
         with_deadline(request, |cri::StreamPodSandboxMetricsRequest {}| async {
             let all = self.metrics().await?;
-            Ok(batch::stream(all, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse {
-                pod_sandbox_metrics,
+            Ok(batch::stream(all, |pod_sandbox_metrics| {
+                cri::StreamPodSandboxMetricsResponse {
+                    pod_sandbox_metrics,
+                }
             }))
         })
         .await

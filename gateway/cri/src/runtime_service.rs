@@ -35,12 +35,12 @@ impl RoutedService for RuntimeService {
     fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
         match method_of(&request) {
-            "ListContainers" => {
-                unary(runtime, request, |runtime, request| ready(runtime.list_encoded(request)))
-            }
-            "ListPodSandbox" => {
-                unary(runtime, request, |runtime, request| ready(runtime.list_sandboxes_encoded(request)))
-            }
+            "ListContainers" => unary(runtime, request, |runtime, request| {
+                ready(runtime.list_encoded(request))
+            }),
+            "ListPodSandbox" => unary(runtime, request, |runtime, request| {
+                ready(runtime.list_sandboxes_encoded(request))
+            }),
             _ => self.generated.clone().call(request),
         }
     }

@@ -27,7 +27,9 @@ struct Sample {
 
 impl<I> Default for Samples<I> {
     fn default() -> Self {
-        Self { last: Mutex::default() }
+        Self {
+            last: Mutex::default(),
+        }
     }
 }
 
@@ -43,7 +45,10 @@ impl<I: Eq + Hash + Copy> Samples<I> {
         let mut last = self.lock();
         let rate = match last.get(&id) {
             None => None,
-            Some(before) => match (at.duration_since(before.at), total_ns.checked_sub(before.total_ns)) {
+            Some(before) => match (
+                at.duration_since(before.at),
+                total_ns.checked_sub(before.total_ns),
+            ) {
                 // The interval is too short: the previous rate is more accurate.
                 (Ok(passed), Some(_)) if passed < SHORTEST => return before.rate,
                 (Ok(passed), Some(used)) => {
@@ -77,7 +82,10 @@ mod tests {
         let samples = Samples::default();
         let begin = SystemTime::UNIX_EPOCH;
         assert_eq!(samples.rate(1, begin, 100), None);
-        assert_eq!(samples.rate(1, begin + 2 * SECOND, 1_000_000_100), Some(500_000_000));
+        assert_eq!(
+            samples.rate(1, begin + 2 * SECOND, 1_000_000_100),
+            Some(500_000_000)
+        );
         assert_eq!(samples.rate(2, begin, 0), None);
     }
 
@@ -110,6 +118,9 @@ mod tests {
         }
         assert!(samples.lock().len() <= CAPACITY);
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(CAPACITY as u64 + 100);
-        assert!(samples.rate(CAPACITY + 9, at, 91_000_000_000).is_some(), "the newest is kept");
+        assert!(
+            samples.rate(CAPACITY + 9, at, 91_000_000_000).is_some(),
+            "the newest is kept"
+        );
     }
 }

@@ -45,7 +45,8 @@ pub fn services(
     let images = Images::new(scope.clone());
     let runtime = Arc::new(Runtime::new(scope, config, sessions, cpus));
     let service = RuntimeService::new(Arc::clone(&runtime));
-    let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let image =
+        ImageServiceServer::new(images.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     Services {
         runtime_v1alpha2: MethodRouter(v1alpha2::RuntimeServiceV1alpha2::new(
             service.clone(),

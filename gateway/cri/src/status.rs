@@ -24,14 +24,20 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
         Reason::ImageVolume => Some("ImageVolumeMountFailed"),
         Reason::RecursiveReadonlyMount => Some("RROUnsupported"),
         Reason::RegistryUnavailable => Some("RegistryUnavailable"),
-        Reason::Runtime | Reason::Locked | Reason::ShimExited | Reason::CommandTimeout | Reason::NotBegun => {
-            None
-        }
+        Reason::Runtime
+        | Reason::Locked
+        | Reason::ShimExited
+        | Reason::CommandTimeout
+        | Reason::NotBegun => None,
     }
 }
 
 const fn code(kind: ErrorKind) -> Code {
-    if matches!(kind, ErrorKind::Internal) { Code::Unknown } else { code_of(kind) }
+    if matches!(kind, ErrorKind::Internal) {
+        Code::Unknown
+    } else {
+        code_of(kind)
+    }
 }
 
 #[cfg(test)]
@@ -43,22 +49,38 @@ mod tests {
     #[test]
     fn status_carries_the_whole_cause_chain() {
         let status = status(&Error::not_found("snapshot abc").context("start task 1"));
-        assert_eq!((status.code(), status.message()), (Code::NotFound, "start task 1: snapshot abc"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::NotFound, "start task 1: snapshot abc")
+        );
     }
 
     #[test]
     fn kubelets_find_their_word_at_the_beginning() {
-        let error =
-            Error::not_found("no such image").with_reason(Reason::ImageVolume).context("create task 1");
-        assert_eq!(status(&error).message(), "ImageVolumeMountFailed: create task 1: no such image");
+        let error = Error::not_found("no such image")
+            .with_reason(Reason::ImageVolume)
+            .context("create task 1");
+        assert_eq!(
+            status(&error).message(),
+            "ImageVolumeMountFailed: create task 1: no such image"
+        );
         let error = Error::unimplemented("mounts[0]").with_reason(Reason::RecursiveReadonlyMount);
         assert_eq!(status(&error).message(), "RROUnsupported: mounts[0]");
-        let error = Error::unavailable("connect").with_reason(Reason::RegistryUnavailable).context("pull a");
-        assert_eq!(status(&error).message(), "RegistryUnavailable: pull a: connect");
+        let error = Error::unavailable("connect")
+            .with_reason(Reason::RegistryUnavailable)
+            .context("pull a");
+        assert_eq!(
+            status(&error).message(),
+            "RegistryUnavailable: pull a: connect"
+        );
         for other in [Reason::Locked, Reason::Runtime] {
-            assert_eq!(status(&Error::unavailable("x").with_reason(other)).message(), "x");
+            assert_eq!(
+                status(&Error::unavailable("x").with_reason(other)).message(),
+                "x"
+            );
         }
-        let long = Error::not_found("x".repeat(2 * STATUS_TEXT_MAX)).with_reason(Reason::ImageVolume);
+        let long =
+            Error::not_found("x".repeat(2 * STATUS_TEXT_MAX)).with_reason(Reason::ImageVolume);
         let long = status(&long);
         assert!(long.message().starts_with("ImageVolumeMountFailed: x"));
         assert!(long.message().len() <= STATUS_TEXT_MAX);

@@ -16,7 +16,9 @@ mod stats;
 mod time;
 
 pub(crate) use checkpoint::checkpoint_notes;
-pub(crate) use container::{container, container_state, container_status, labelled_container, written_image};
+pub(crate) use container::{
+    container, container_state, container_status, labelled_container, written_image,
+};
 pub(crate) use image::{image, image_fs_info};
 pub(crate) use info::{container_info, image_info, sandbox_info, status_info};
 pub(crate) use metrics::{CommonLabels, container_metrics, descriptors, sandbox_metrics};

@@ -95,13 +95,15 @@ impl RoutedService for RuntimeServiceV1alpha2 {
     fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
         match method_of(&request) {
-            "Version" => unary(&(), request, |(), request| ready(Ok(node::version(request, API)))),
+            "Version" => unary(&(), request, |(), request| {
+                ready(Ok(node::version(request, API)))
+            }),
             "RunPodSandbox" => unary(runtime, request, run_sandbox),
             "StartPodSandbox" => unary(runtime, request, start_sandbox),
             // Boxed because the future is large.
-            "CreateContainer" => {
-                unary(runtime, request, |runtime, request| Box::pin(create(runtime, request)))
-            }
+            "CreateContainer" => unary(runtime, request, |runtime, request| {
+                Box::pin(create(runtime, request))
+            }),
             "UpdateContainerResources" => unary(runtime, request, update),
             "ContainerStatus" => unary(runtime, request, container_status),
             call if RUNTIME_CALLS.contains(&call) => self.v1.call(renamed(request)),
@@ -156,21 +158,29 @@ impl RoutedService for VolumeServiceV1alpha2 {
 
 /// The same request, addressed to v1.
 fn renamed<B>(mut request: http::Request<B>) -> http::Request<B> {
-    let path = request.uri().path().replacen("/runtime.v1alpha2.", "/runtime.v1.", 1);
-    *request.uri_mut() = path.parse().expect("a part of a path was replaced by another one");
+    let path = request
+        .uri()
+        .path()
+        .replacen("/runtime.v1alpha2.", "/runtime.v1.", 1);
+    *request.uri_mut() = path
+        .parse()
+        .expect("a part of a path was replaced by another one");
     request
 }
 
 fn unknown(call: &str) -> ResponseFuture {
-    let answer = Status::unimplemented(format!("{call} is not a call of runtime.{API}: use runtime.v1"));
+    let answer = Status::unimplemented(format!(
+        "{call} is not a call of runtime.{API}: use runtime.v1"
+    ));
     let answer = answer.into_http();
     Box::pin(async move { Ok(answer) })
 }
 
 /// Converts a message to the other version through its bytes. Fields that the other version lacks are lost.
 fn recoded<T: Message + Default>(message: &impl Message) -> Result<T> {
-    T::decode(message.encode_to_vec().as_slice())
-        .map_err(|error| Error::internal(format!("the versions of CRI differ in a message: {error}")))
+    T::decode(message.encode_to_vec().as_slice()).map_err(|error| {
+        Error::internal(format!("the versions of CRI differ in a message: {error}"))
+    })
 }
 
 async fn run_sandbox(
@@ -197,7 +207,9 @@ async fn create(
     let additions = additions::of_container(request.config.as_ref())?;
     additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config")?;
     let volumes = additions.volumes().clone();
-    runtime.create_with(recoded(&request)?, &volumes, |spec| additions.apply(spec)).await
+    runtime
+        .create_with(recoded(&request)?, &volumes, |spec| additions.apply(spec))
+        .await
 }
 
 async fn update(
@@ -205,7 +217,9 @@ async fn update(
     request: old::UpdateContainerResourcesRequest,
 ) -> Result<cri::UpdateContainerResourcesResponse> {
     let additions = additions::of_update(request.linux.as_ref())?;
-    runtime.update_with(recoded(&request)?, |update| additions.change(update)).await
+    runtime
+        .update_with(recoded(&request)?, |update| additions.change(update))
+        .await
 }
 
 async fn container_status(
@@ -213,26 +227,46 @@ async fn container_status(
     request: cri::ContainerStatusRequest,
 ) -> Result<old::ContainerStatusResponse> {
     let task = runtime.scope.tasks().find(&request.container_id)?;
-    let mut answer: old::ContainerStatusResponse = recoded(&runtime.container_status(request).await?)?;
+    let mut answer: old::ContainerStatusResponse =
+        recoded(&runtime.container_status(request).await?)?;
     let inspection = runtime.scope.tasks().inspect(task.id).await?;
     if let Some(status) = &mut answer.status {
-        status::complete(status, &task, runtime.records.task(&task).as_deref(), &inspection);
+        status::complete(
+            status,
+            &task,
+            runtime.records.task(&task).as_deref(),
+            &inspection,
+        );
     }
     Ok(answer)
 }
 
-async fn list_images(images: Images, request: cri::ListImagesRequest) -> Result<old::ListImagesResponse> {
+async fn list_images(
+    images: Images,
+    request: cri::ListImagesRequest,
+) -> Result<old::ListImagesResponse> {
     let cri::ListImagesRequest { filter } = request;
     let images = images.chosen(filter).await?;
-    Ok(old::ListImagesResponse { images: images.iter().map(status::image).collect::<Result<_>>()? })
+    Ok(old::ListImagesResponse {
+        images: images.iter().map(status::image).collect::<Result<_>>()?,
+    })
 }
 
-async fn image_status(images: Images, request: cri::ImageStatusRequest) -> Result<old::ImageStatusResponse> {
+async fn image_status(
+    images: Images,
+    request: cri::ImageStatusRequest,
+) -> Result<old::ImageStatusResponse> {
     let (image, info) = images.found(request).await?;
-    Ok(old::ImageStatusResponse { image: image.as_ref().map(status::image).transpose()?, info })
+    Ok(old::ImageStatusResponse {
+        image: image.as_ref().map(status::image).transpose()?,
+        info,
+    })
 }
 
-async fn pull_image(images: Images, request: old::PullImageRequest) -> Result<cri::PullImageResponse> {
+async fn pull_image(
+    images: Images,
+    request: old::PullImageRequest,
+) -> Result<cri::PullImageResponse> {
     additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config")?;
     images.pull(recoded(&request)?).await
 }
@@ -259,7 +293,8 @@ pub(crate) fn any_bytes(data: &[u8]) -> Vec<Error> {
         let v1: Result<cri::CreateContainerRequest> = recoded(&request);
         v1.expect("a request of this version is one of v1");
         refusals.extend(additions::of_container(request.config.as_ref()).err());
-        refusals.extend(additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config").err());
+        refusals
+            .extend(additions::of_sandbox(request.sandbox_config.as_ref(), "sandbox_config").err());
     }
     if let Ok(request) = old::RunPodSandboxRequest::decode(data) {
         let v1: Result<cri::RunPodSandboxRequest> = recoded(&request);

@@ -29,10 +29,14 @@ pub(crate) fn of_node() -> Option<Reserved> {
 
 fn parse(online: &str, meminfo: &str) -> Option<Reserved> {
     let processors = online.parse::<CpuSet>().ok()?.count();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    let found =
-        Reserved { cpu_milli: processors.checked_mul(1000)?, memory_bytes: kibibytes.checked_mul(1024)? };
+    let found = Reserved {
+        cpu_milli: processors.checked_mul(1000)?,
+        memory_bytes: kibibytes.checked_mul(1024)?,
+    };
     (found.cpu_milli > 0 && found.memory_bytes > 0).then_some(found)
 }
 
@@ -43,9 +47,17 @@ mod tests {
     #[test]
     fn kernel_capacity_files_are_parsed() {
         let meminfo = "MemTotal:       24619552 kB\nMemFree:        17305044 kB\n";
-        let expected = Reserved { cpu_milli: 5000, memory_bytes: 24_619_552 * 1024 };
+        let expected = Reserved {
+            cpu_milli: 5000,
+            memory_bytes: 24_619_552 * 1024,
+        };
         assert_eq!(parse("0-3,6\n", meminfo), Some(expected));
-        for (online, meminfo) in [("", meminfo), ("x", meminfo), ("0", ""), ("0", "MemTotal: 1 MB\n")] {
+        for (online, meminfo) in [
+            ("", meminfo),
+            ("x", meminfo),
+            ("0", ""),
+            ("0", "MemTotal: 1 MB\n"),
+        ] {
             assert_eq!(parse(online, meminfo), None, "{online:?} {meminfo:?}");
         }
     }

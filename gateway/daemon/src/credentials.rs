@@ -60,8 +60,15 @@ pub(crate) struct Stamps(Vec<Option<Stamp>>);
 impl Credentials {
     /// Puts what was read in force. What was not configured when the daemon started, stays so.
     pub(crate) fn replace(&self, new: NewCredentials) {
-        let NewCredentials { streaming, certificate, token } = new;
-        for (present, new) in [(&self.streaming, streaming), (&self.metrics.certificate, certificate)] {
+        let NewCredentials {
+            streaming,
+            certificate,
+            token,
+        } = new;
+        for (present, new) in [
+            (&self.streaming, streaming),
+            (&self.metrics.certificate, certificate),
+        ] {
             if let Some((present, new)) = present.as_ref().zip(new) {
                 present.replace(new);
             }
@@ -98,12 +105,19 @@ impl NewCredentials {
 }
 
 fn read_metrics_certificate(config: &Config) -> Result<Option<NewCertificate>, CredentialError> {
-    config.admin.metrics_tls().map(|tls| tls.read()).transpose().map_err(CredentialError::Metrics)
+    config
+        .admin
+        .metrics_tls()
+        .map(|tls| tls.read())
+        .transpose()
+        .map_err(CredentialError::Metrics)
 }
 
 fn read_token(config: &Config) -> Result<Option<Token>, CredentialError> {
     let file = config.admin.metrics_bearer_token_file.as_deref();
-    file.map(Token::read).transpose().map_err(CredentialError::Token)
+    file.map(Token::read)
+        .transpose()
+        .map_err(CredentialError::Token)
 }
 
 // === impl Stamps ===
@@ -112,7 +126,10 @@ impl Stamps {
     /// The stamps of the files that a configuration names. Blocks on the file system.
     pub(crate) fn of(config: &Config) -> Self {
         let mut stamps = Vec::new();
-        for tls in [config.cri.streaming.tls(), config.admin.metrics_tls()].iter().flatten() {
+        for tls in [config.cri.streaming.tls(), config.admin.metrics_tls()]
+            .iter()
+            .flatten()
+        {
             stamps.extend(tls.files().map(stamp));
         }
         stamps.extend(config.admin.metrics_bearer_token_file.as_deref().map(stamp));

@@ -86,7 +86,10 @@ pub fn run(detach: &Detach) -> DetachError {
     match prepare(detach) {
         Ok(mut command) => {
             let program = command.get_program().to_string_lossy().into_owned();
-            DetachError::Exec { program, source: command.exec() }
+            DetachError::Exec {
+                program,
+                source: command.exec(),
+            }
         }
         Err(error) => error,
     }
@@ -110,9 +113,17 @@ fn prepare(detach: &Detach) -> Result<Command, DetachError> {
         .map_err(file(&detach.log))?;
     let errors = log.try_clone().map_err(file(&detach.log))?;
     claim(&detach.pid_file)?;
-    let (program, args) = detach.command.split_first().expect("the command line asks for a program");
+    let (program, args) = detach
+        .command
+        .split_first()
+        .expect("the command line asks for a program");
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .current_dir("/");
     for name in NOT_INHERITED {
         command.env_remove(name);
     }
@@ -121,23 +132,35 @@ fn prepare(detach: &Detach) -> Result<Command, DetachError> {
 
 /// Writes this process into the pid file, unless the file names another process that runs.
 fn claim(path: &Path) -> Result<(), DetachError> {
-    let fail = |source| DetachError::File { path: path.to_owned(), source };
+    let fail = |source| DetachError::File {
+        path: path.to_owned(),
+        source,
+    };
     let lock = File::create(path.with_extension("lock")).map_err(fail)?;
     lock.lock().map_err(fail)?;
-    let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of);
+    let own = i32::try_from(std::process::id())
+        .ok()
+        .and_then(ProcessId::of);
     let own = own.ok_or_else(|| fail(io::Error::other("this process is not in /proc")))?;
     let named = read_pid_file(path).map_err(fail)?;
     if let Some(process) = named.filter(|process| *process != own && process.is_alive()) {
-        return Err(DetachError::AlreadyRunning { path: path.to_owned(), process });
+        return Err(DetachError::AlreadyRunning {
+            path: path.to_owned(),
+            process,
+        });
     }
     // Without a file to overwrite, the first error is the one that helps.
-    replace(path, own).or_else(|error| overwrite(path, own).map_err(|_| error)).map_err(fail)
+    replace(path, own)
+        .or_else(|error| overwrite(path, own).map_err(|_| error))
+        .map_err(fail)
 }
 
 /// Puts a new pid file in place of the old one. Not durable: it names a process of this boot.
 fn replace(path: &Path, own: ProcessId) -> io::Result<()> {
     let text = format!("{own}\n");
-    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::PidDrafted))?;
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || {
+        reach(CrashPoint::PidDrafted)
+    })?;
     reach(CrashPoint::PidWritten);
     Ok(())
 }
@@ -146,7 +169,9 @@ fn replace(path: &Path, own: ProcessId) -> io::Result<()> {
 /// tear. Blanks replace what is left of a longer text.
 fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).open(path)?;
-    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX).clamp(1, MOST_TEXT);
+    let length = usize::try_from(file.metadata()?.len())
+        .unwrap_or(usize::MAX)
+        .clamp(1, MOST_TEXT);
     let text = own.to_string();
     file.write_all(format!("{text:<width$}\n", width = length - 1).as_bytes())?;
     reach(CrashPoint::PidWritten);
@@ -158,7 +183,9 @@ fn overwrite(path: &Path, own: ProcessId) -> io::Result<()> {
 /// # Errors
 /// If it cannot be read: it may name a process that runs.
 pub fn read_pid_file(path: &Path) -> io::Result<Option<ProcessId>> {
-    let Some(bytes) = if_present(fs::read(path))? else { return Ok(None) };
+    let Some(bytes) = if_present(fs::read(path))? else {
+        return Ok(None);
+    };
     Ok(String::from_utf8_lossy(&bytes).parse().ok())
 }
 
@@ -172,10 +199,23 @@ mod tests {
         let path = dir.path().join("program.pid");
         // As on a full disk, there is no draft: its name is taken.
         fs::create_dir(files::draft_of(&path)).unwrap();
-        assert!(matches!(claim(&path), Err(DetachError::File { .. })), "there is nothing to overwrite");
-        let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).unwrap();
-        let ended = ProcessId { pid: own.pid, started: own.started + 1 };
-        for before in [format!("{ended}\n"), format!("{ended}                    \n"), "1 2\n".to_owned()] {
+        assert!(
+            matches!(claim(&path), Err(DetachError::File { .. })),
+            "there is nothing to overwrite"
+        );
+        let own = i32::try_from(std::process::id())
+            .ok()
+            .and_then(ProcessId::of)
+            .unwrap();
+        let ended = ProcessId {
+            pid: own.pid,
+            started: own.started + 1,
+        };
+        for before in [
+            format!("{ended}\n"),
+            format!("{ended}                    \n"),
+            "1 2\n".to_owned(),
+        ] {
             fs::write(&path, &before).unwrap();
             claim(&path).unwrap();
             assert_eq!(read_pid_file(&path).unwrap(), Some(own), "after {before:?}");
@@ -195,6 +235,9 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(read_pid_file(&path).is_err());
-        assert!(matches!(claim(&path), Err(DetachError::File { .. })), "another one may run");
+        assert!(
+            matches!(claim(&path), Err(DetachError::File { .. })),
+            "another one may run"
+        );
     }
 }

@@ -51,7 +51,10 @@ impl DeviceParts {
         let stop = context.shutdown.token();
         let hosted = wiring::hosted(config);
         let (search, searches) = watch::channel(wiring::search(config));
-        context.gateway.devices().watch(wiring::inventories(searches, &hosted, stop));
+        context
+            .gateway
+            .devices()
+            .watch(wiring::inventories(searches, &hosted, stop));
         let parts = Self {
             search,
             hosted,
@@ -67,16 +70,19 @@ impl DeviceParts {
     /// on.
     pub(crate) fn reconfigure(&self, config: &DevicesConfig) {
         let search = wiring::search(config);
-        self.search.send_if_modified(|present| replace(present, search, |old, new| old == new));
-        self.hosted.reconfigure(config.reserved_names(), &config.host);
+        self.search
+            .send_if_modified(|present| replace(present, search, |old, new| old == new));
+        self.hosted
+            .reconfigure(config.reserved_names(), &config.host);
         // The quotas of resources are in force already.
         self.host.send_if_modified(|present| {
             replace(present, config.host.clone(), |old, new| {
                 (old.enabled, &old.directory) == (new.enabled, &new.directory)
             })
         });
-        self.kubelet
-            .send_if_modified(|present| replace(present, config.kubelet.clone(), |old, new| old == new));
+        self.kubelet.send_if_modified(|present| {
+            replace(present, config.kubelet.clone(), |old, new| old == new)
+        });
     }
 
     /// Serves the socket at which vendors' device plugins register.
@@ -97,7 +103,11 @@ impl DeviceParts {
                 }
             }
         };
-        context.spawn("the host of vendors' device plugins", self.host.subscribe(), serve);
+        context.spawn(
+            "the host of vendors' device plugins",
+            self.host.subscribe(),
+            serve,
+        );
     }
 
     /// Offers devices to a kubelet, on sockets in the kubelet's directory, once recovery is done.
@@ -106,8 +116,9 @@ impl DeviceParts {
         let scope = context.gateway.scope(Owner::Kubernetes);
         let report = Arc::clone(context.report);
         let serve = move |config: KubeletDevices, stop: CancellationToken| {
-            let frontend =
-                config.enabled.then(|| wiring::kubelet_devices(scope.clone(), config, Arc::clone(&observe)));
+            let frontend = config
+                .enabled
+                .then(|| wiring::kubelet_devices(scope.clone(), config, Arc::clone(&observe)));
             report.set_kubelet(frontend.as_ref().map(|frontend| frontend.registrations()));
             async move {
                 if let Some(frontend) = frontend {
@@ -115,7 +126,11 @@ impl DeviceParts {
                 }
             }
         };
-        context.spawn("the device plugin for kubelets", self.kubelet.subscribe(), serve);
+        context.spawn(
+            "the device plugin for kubelets",
+            self.kubelet.subscribe(),
+            serve,
+        );
     }
 }
 
@@ -157,7 +172,11 @@ async fn follow<C, S>(
         let serving = serve(config, until.clone());
         let replaced = async {
             // The sender may be gone: then there will be no new configuration.
-            if stop.run_until_cancelled(configs.changed()).await.is_some_and(|changed| changed.is_err()) {
+            if stop
+                .run_until_cancelled(configs.changed())
+                .await
+                .is_some_and(|changed| changed.is_err())
+            {
                 stop.cancelled().await;
             }
             until.cancel();
@@ -214,7 +233,9 @@ mod tests {
         assert!(!following.is_finished(), "it runs until it is stopped");
         stop.cancel();
         following.await.unwrap();
-        let expected = ["1 begins", "1 ends", "2 begins", "2 ends", "3 begins", "3 ends"];
+        let expected = [
+            "1 begins", "1 ends", "2 begins", "2 ends", "3 begins", "3 ends",
+        ];
         assert_eq!(*record.lock(), expected);
     }
 }

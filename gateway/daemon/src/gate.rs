@@ -26,7 +26,9 @@ pub struct GateLayer {
 
 impl fmt::Debug for GateLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GateLayer").field("patience", &self.patience).finish_non_exhaustive()
+        f.debug_struct("GateLayer")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
     }
 }
 
@@ -34,8 +36,16 @@ impl GateLayer {
     /// A layer whose requests wait for `gateway`, each for at most `patience`; requests for the methods in
     /// `at_once`, which query the status of the daemon, do not wait.
     #[must_use]
-    pub const fn new(gateway: Gateway, patience: Duration, at_once: &'static [&'static str]) -> Self {
-        Self { gateway, patience, at_once }
+    pub const fn new(
+        gateway: Gateway,
+        patience: Duration,
+        at_once: &'static [&'static str],
+    ) -> Self {
+        Self {
+            gateway,
+            patience,
+            at_once,
+        }
     }
 }
 
@@ -43,7 +53,10 @@ impl<S> Layer<S> for GateLayer {
     type Service = GateService<S>;
 
     fn layer(&self, inner: S) -> GateService<S> {
-        GateService { inner, gate: self.clone() }
+        GateService {
+            inner,
+            gate: self.clone(),
+        }
     }
 }
 
@@ -75,14 +88,19 @@ where
         // The service that was polled ready must be called; its clone replaces it.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let GateLayer { gateway, patience, at_once: _ } = self.gate.clone();
+        let GateLayer {
+            gateway,
+            patience,
+            at_once: _,
+        } = self.gate.clone();
         Box::pin(async move {
             // A timeout is ignored: the gateway itself refuses the request if it has not recovered.
             let recovered = async {
                 gateway.recovered().await;
                 Ok(())
             };
-            let _ = tokio::time::timeout(patience, traced("wait_for_recovery", |_| (), recovered)).await;
+            let _ = tokio::time::timeout(patience, traced("wait_for_recovery", |_| (), recovered))
+                .await;
             inner.call(request).await
         })
     }
@@ -91,7 +109,9 @@ where
 /// Returns whether a request's path `/package.Service/Method` names one of these methods, in any version of
 /// the protocol.
 fn is_one_of(methods: &[&str], path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|method| methods.contains(&method))
+    path.rsplit('/')
+        .next()
+        .is_some_and(|method| methods.contains(&method))
 }
 
 #[cfg(test)]
@@ -102,9 +122,18 @@ mod tests {
     fn gate_matches_full_method_names_of_all_versions() {
         let methods = ["Version", "Status"];
         assert!(is_one_of(&methods, "/runtime.v1.RuntimeService/Version"));
-        assert!(is_one_of(&methods, "/runtime.v1alpha2.RuntimeService/Status"));
-        assert!(!is_one_of(&methods, "/runtime.v1.RuntimeService/ContainerStatus"));
-        assert!(!is_one_of(&methods, "/runtime.v1.RuntimeService/ListPodSandbox"));
+        assert!(is_one_of(
+            &methods,
+            "/runtime.v1alpha2.RuntimeService/Status"
+        ));
+        assert!(!is_one_of(
+            &methods,
+            "/runtime.v1.RuntimeService/ContainerStatus"
+        ));
+        assert!(!is_one_of(
+            &methods,
+            "/runtime.v1.RuntimeService/ListPodSandbox"
+        ));
         assert!(!is_one_of(&methods, "/runtime.v1.ImageService/ImageStatus"));
     }
 }

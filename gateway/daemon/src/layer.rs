@@ -50,13 +50,17 @@ struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("protocol", &self.protocol).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for RpcLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcLayer").field("protocol", &self.shared.protocol).finish_non_exhaustive()
+        f.debug_struct("RpcLayer")
+            .field("protocol", &self.shared.protocol)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,8 +69,15 @@ impl RpcLayer {
     #[must_use]
     pub fn new(protocol: &'static str, metrics: &Metrics, tracer: Option<Tracer>) -> Self {
         let metrics = metrics.rpc.clone();
-        let shared = Shared { protocol, metrics, tracer, methods: RwLock::default() };
-        Self { shared: Arc::new(shared) }
+        let shared = Shared {
+            protocol,
+            metrics,
+            tracer,
+            methods: RwLock::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 }
 
@@ -74,7 +85,10 @@ impl<S> Layer<S> for RpcLayer {
     type Service = RpcService<S>;
 
     fn layer(&self, inner: S) -> RpcService<S> {
-        RpcService { inner, shared: Arc::clone(&self.shared) }
+        RpcService {
+            inner,
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
@@ -87,7 +101,9 @@ pub struct RpcService<S> {
 
 impl<S: fmt::Debug> fmt::Debug for RpcService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcService").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("RpcService")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -108,15 +124,24 @@ where
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let caller = caller(self.shared.protocol, request.extensions());
         let span = tracing::info_span!("rpc", protocol = self.shared.protocol, rpc = %path);
-        let Shared { protocol, tracer, .. } = &*self.shared;
-        let traced = tracer.as_ref().map(|tracer| span::begin(tracer, protocol, &path, request.headers()));
+        let Shared {
+            protocol, tracer, ..
+        } = &*self.shared;
+        let traced = tracer
+            .as_ref()
+            .map(|tracer| span::begin(tracer, protocol, &path, request.headers()));
         let begun = || span.in_scope(|| self.inner.call(request));
         let response = match &traced {
             Some(traced) => traced.enter(begun),
             None => begun(),
         };
         let response = InSpan::of(traced.as_ref(), caller.scope(response));
-        let call = Call::begin(RpcCall::begin(Arc::clone(&self.shared), path, span.clone(), traced));
+        let call = Call::begin(RpcCall::begin(
+            Arc::clone(&self.shared),
+            path,
+            span.clone(),
+            traced,
+        ));
         let watched = async move {
             let Ok(response) = response.await;
             Ok(call.watch(response))
@@ -141,24 +166,48 @@ impl RpcCall {
     fn begin(shared: Arc<Shared>, path: String, span: Span, traced: Option<trace::Span>) -> Self {
         let began = (!is_open_ended(&path)).then(Instant::now);
         if began.is_some() {
-            shared.metrics.in_flight.with_label_values(&[shared.protocol]).inc();
+            shared
+                .metrics
+                .in_flight
+                .with_label_values(&[shared.protocol])
+                .inc();
         }
-        Self { shared, path, span, traced, began }
+        Self {
+            shared,
+            path,
+            span,
+            traced,
+            began,
+        }
     }
 }
 
 impl CallObserver for RpcCall {
     fn ended(self, code: Code) {
-        let Self { shared, path, span, traced, began } = self;
-        let Shared { protocol, metrics, .. } = &*shared;
+        let Self {
+            shared,
+            path,
+            span,
+            traced,
+            began,
+        } = self;
+        let Shared {
+            protocol, metrics, ..
+        } = &*shared;
         let method = shared.method(&path, code);
         let seconds = began.map(|began| began.elapsed().as_secs_f64());
         if let Some(seconds) = seconds {
             metrics.in_flight.with_label_values(&[protocol]).dec();
-            metrics.duration.with_label_values(&[*protocol, &*method]).observe(seconds);
+            metrics
+                .duration
+                .with_label_values(&[*protocol, &*method])
+                .observe(seconds);
         }
         let name = name_of(code);
-        metrics.requests.with_label_values(&[*protocol, &*method, name]).inc();
+        metrics
+            .requests
+            .with_label_values(&[*protocol, &*method, name])
+            .inc();
         span.in_scope(|| tracing::debug!(code = name, seconds, "rpc ended"));
         if let Some(mut traced) = traced {
             traced.set("rpc.grpc.status_code", i64::from(i32::from(code)));
@@ -202,11 +251,15 @@ impl Shared {
 
 /// The peer of the connection that a request came from.
 fn caller(listener: &'static str, request: &Extensions) -> Caller {
-    let peer = request.get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+    let peer = request
+        .get::<UdsConnectInfo>()
+        .and_then(|info| info.peer_cred);
     Caller {
         listener,
         uid: peer.map(|peer| peer.uid()),
-        pid: peer.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok()),
+        pid: peer
+            .and_then(|peer| peer.pid())
+            .and_then(|pid| u32::try_from(pid).ok()),
     }
 }
 

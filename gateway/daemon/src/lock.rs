@@ -65,7 +65,9 @@ impl LockError {
     /// The error of `path`, which is this directory or its lock file.
     pub(crate) fn at(dir: &Path, path: PathBuf, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::ReadOnlyFilesystem {
-            return Self::ReadOnly { dir: dir.to_owned() };
+            return Self::ReadOnly {
+                dir: dir.to_owned(),
+            };
         }
         Self::File { path, source }
     }
@@ -97,7 +99,10 @@ impl DirLock {
                     "" => "another switchyard".to_owned(),
                     pid => format!("switchyard process {pid}"),
                 };
-                return Err(LockError::Held { dir: dir.to_owned(), holder });
+                return Err(LockError::Held {
+                    dir: dir.to_owned(),
+                    holder,
+                });
             }
             Err(TryLockError::Error(source)) => return Err(fail(source)),
         }
@@ -127,11 +132,16 @@ impl DirLocks {
 /// kernel locks files too, it cannot.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
     match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            File::open(path).map(|file| (file, false)).map_err(|_| error)
-        }
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path)
+            .map(|file| (file, false))
+            .map_err(|_| error),
         opened => opened.map(|file| (file, true)),
     }
 }
@@ -143,7 +153,9 @@ fn note_holder(file: &mut File, is_writable: bool) -> io::Result<()> {
         return Err(io::ErrorKind::ReadOnlyFilesystem.into());
     }
     let holder = format!("{}\n", std::process::id());
-    let written = file.rewind().and_then(|()| file.write_all(holder.as_bytes()));
+    let written = file
+        .rewind()
+        .and_then(|()| file.write_all(holder.as_bytes()));
     // Without it nothing stays there, so that no former holder is named.
     let length = if written.is_ok() { holder.len() } else { 0 };
     written.and(file.set_len(u64::try_from(length).unwrap_or_default()))
@@ -158,7 +170,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::acquire(dir.path()).unwrap();
         let error = DirLock::acquire(dir.path()).unwrap_err().to_string();
-        assert!(error.contains(&format!("in use by switchyard process {}:", std::process::id())), "{error}");
+        assert!(
+            error.contains(&format!(
+                "in use by switchyard process {}:",
+                std::process::id()
+            )),
+            "{error}"
+        );
         drop(lock);
         DirLock::acquire(dir.path()).unwrap();
     }

@@ -76,7 +76,12 @@ impl Timeouts {
     pub fn of(config: &switchyard_config::ManagedConfig) -> Self {
         let hang = config.hang_timeout();
         let look = hang.map_or(PROBE_INTERVAL, |hang| (hang / 4).min(PROBE_INTERVAL));
-        Self { answer: config.start_timeout(), probe_interval: look, hang, ..Self::default() }
+        Self {
+            answer: config.start_timeout(),
+            probe_interval: look,
+            hang,
+            ..Self::default()
+        }
     }
 }
 
@@ -163,10 +168,13 @@ impl State {
     pub fn condition(&self) -> Condition {
         match self {
             Self::Starting => Condition::Down("is starting".into()),
-            Self::Up { process, version, .. } => Condition::Up(format!("{version}, process {}", process.pid)),
-            Self::Hanging { process, why } => {
-                Condition::Down(format!("process {} runs and does not answer: {why}", process.pid))
-            }
+            Self::Up {
+                process, version, ..
+            } => Condition::Up(format!("{version}, process {}", process.pid)),
+            Self::Hanging { process, why } => Condition::Down(format!(
+                "process {} runs and does not answer: {why}",
+                process.pid
+            )),
             Self::Down(why) => Condition::Down(why.clone()),
         }
     }
@@ -237,7 +245,11 @@ async fn run_once(
                 version,
                 "managed process serves"
             );
-            State::Up { process, adopted, version }
+            State::Up {
+                process,
+                adopted,
+                version,
+            }
         }
         Err(why) => {
             terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
@@ -253,7 +265,11 @@ async fn run_once(
         never = log::rotate_periodically(&program.log, program.timeouts.log) => match never {},
     };
     let Some(why) = why else {
-        tracing::info!(program = program.name, pid = process.pid, "restarting a managed process on request");
+        tracing::info!(
+            program = program.name,
+            pid = process.pid,
+            "restarting a managed process on request"
+        );
         terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
         return Ok(());
     };
@@ -271,7 +287,11 @@ async fn wait_hang(
     up: &State,
     state: &watch::Sender<State>,
 ) -> String {
-    let Timeouts { probe_interval: look, hang, .. } = program.timeouts;
+    let Timeouts {
+        probe_interval: look,
+        hang,
+        ..
+    } = program.timeouts;
     let mut silent = Duration::ZERO;
     loop {
         tokio::time::sleep(look).await;
@@ -293,7 +313,12 @@ async fn wait_hang(
             Err(_) => format!("no answer within {look:?}"),
         };
         if silent.is_zero() {
-            tracing::warn!(program = program.name, pid = process.pid, why, "managed process does not answer");
+            tracing::warn!(
+                program = program.name,
+                pid = process.pid,
+                why,
+                "managed process does not answer"
+            );
         }
         // Bounded by the pause: time in which the node or this daemon was suspended does not count.
         silent += look + asked.elapsed().min(look);
@@ -319,12 +344,24 @@ async fn adopt_or_start(
         )),
     };
     if let Some(process) = named()? {
-        return Ok((Running { process, child: None }, true));
+        return Ok((
+            Running {
+                process,
+                child: None,
+            },
+            true,
+        ));
     }
     for process in predecessors::running(program).await? {
         // A predecessor may have been starting it meanwhile: the pid file is written before the command runs.
         if let Some(process) = named()? {
-            return Ok((Running { process, child: None }, true));
+            return Ok((
+                Running {
+                    process,
+                    child: None,
+                },
+                true,
+            ));
         }
         predecessors::end(program, process).await?;
     }
@@ -352,7 +389,13 @@ async fn adopt_or_start(
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let process = pid.and_then(ProcessId::of);
     match process {
-        Some(process) => Ok((Running { process, child: Some(child) }, false)),
+        Some(process) => Ok((
+            Running {
+                process,
+                child: Some(child),
+            },
+            false,
+        )),
         // The child has exited already.
         None => Err(match child.wait().await {
             Ok(status) => exit_reason(program, status),
@@ -365,7 +408,10 @@ async fn adopt_or_start(
 fn prepare(program: &Program) -> io::Result<OpenLog> {
     for path in [&program.pid_file, &program.log] {
         if let Some(dir) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)?;
         }
     }
     (program.prepare)()?;
@@ -375,7 +421,10 @@ fn prepare(program: &Program) -> io::Result<OpenLog> {
 /// Creates a directory with its parents; sets the mode even if it existed. Nothing is written if that is so already,
 /// since a full or read-only disk may refuse it.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)?;
     if fs::metadata(path)?.permissions().mode() & 0o7777 == mode {
         return Ok(());
     }
@@ -393,7 +442,10 @@ async fn wait_ready(program: &Program, running: &mut Running) -> Result<String, 
             Err(_) => {}
         }
         if tokio::time::Instant::now() >= deadline {
-            return Err(format!("did not answer within {:?}: {last}", program.timeouts.answer));
+            return Err(format!(
+                "did not answer within {:?}: {last}",
+                program.timeouts.answer
+            ));
         }
         if let Some(end) = try_exit(program, running).await {
             return Err(end);

@@ -20,7 +20,9 @@ use switchyard_operator::control::{ConfigControl, ReloadFailure};
 use switchyard_operator::history::History;
 use switchyard_operator::metrics::ReloadCounts;
 use switchyard_operator_api::text::rfc3339;
-use switchyard_operator_api::{Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport};
+use switchyard_operator_api::{
+    Change, ConfigView, Effect, Overridden, RefusedReloadView, ReloadReport,
+};
 use switchyard_telemetry::LogLevel;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -128,7 +130,9 @@ struct Prepared {
 
 impl<T: Into<RefusalReason>> From<T> for ReloadError {
     fn from(reason: T) -> Self {
-        Self { reason: reason.into() }
+        Self {
+            reason: reason.into(),
+        }
     }
 }
 
@@ -137,7 +141,9 @@ impl ReloadError {
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         match self.reason {
-            RefusalReason::Config(_) | RefusalReason::Credentials(_) | RefusalReason::Backend(_) => true,
+            RefusalReason::Config(_)
+            | RefusalReason::Credentials(_)
+            | RefusalReason::Backend(_) => true,
             RefusalReason::Hung(_) | RefusalReason::Stopping => false,
         }
     }
@@ -158,8 +164,18 @@ impl Reloader {
             refused: None,
             counts: [0; 2],
         }));
-        let handle = Self { requests: sender, state: Arc::clone(&state) };
-        (handle, ReloadQueue { requests, state, sources })
+        let handle = Self {
+            requests: sender,
+            state: Arc::clone(&state),
+        };
+        (
+            handle,
+            ReloadQueue {
+                requests,
+                state,
+                sources,
+            },
+        )
     }
 
     /// Reloads the configuration and returns the verdict. If the caller is dropped, the reload continues.
@@ -167,9 +183,16 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`]; the former configuration is in force then.
     async fn verdict(&self) -> Verdict {
-        let stopping = || Arc::new(ReloadError { reason: RefusalReason::Stopping });
+        let stopping = || {
+            Arc::new(ReloadError {
+                reason: RefusalReason::Stopping,
+            })
+        };
         let (answer, verdict) = oneshot::channel();
-        let request = Request { answer: Some(answer), caller: Caller::current() };
+        let request = Request {
+            answer: Some(answer),
+            caller: Caller::current(),
+        };
         self.requests.send(request).await.map_err(|_| stopping())?;
         verdict.await.map_err(|_| stopping())?
     }
@@ -177,7 +200,10 @@ impl Reloader {
     /// Requests a reload whose verdict is only logged. Does not block.
     pub fn request(&self) {
         // A full queue has requests that are not served yet: they read the same files.
-        let _ = self.requests.try_send(Request { answer: None, caller: None });
+        let _ = self.requests.try_send(Request {
+            answer: None,
+            caller: None,
+        });
     }
 }
 
@@ -211,7 +237,10 @@ impl ConfigControl for Reloader {
     fn reload(&self) -> BoxFuture<'_, Result<Arc<ReloadReport>, ReloadFailure>> {
         Box::pin(async {
             let verdict = self.verdict().await;
-            verdict.map_err(|error| ReloadFailure { is_refusal: error.is_refusal(), text: report(&*error) })
+            verdict.map_err(|error| ReloadFailure {
+                is_refusal: error.is_refusal(),
+                text: report(&*error),
+            })
         })
     }
 }
@@ -253,7 +282,12 @@ impl ReloadQueue {
         parts.history.audit.reopen();
         let reloading = service_manager::reloading();
         let operations = &parts.history.operations;
-        let operation = operations.begin(OperationKind::ReloadConfig, None, caller, Subject::default());
+        let operation = operations.begin(
+            OperationKind::ReloadConfig,
+            None,
+            caller,
+            Subject::default(),
+        );
         let reload = self.reload(files, parts, seen);
         let verdict = operation.run_with(reload, |error| core_error(error)).await;
         self.record(&verdict);
@@ -290,30 +324,54 @@ impl ReloadQueue {
                     ),
                 }
             }
-            Err(error) => tracing::debug!(error = error.report(), "certificates and tokens cannot be read"),
+            Err(error) => tracing::debug!(
+                error = error.report(),
+                "certificates and tokens cannot be read"
+            ),
         }
     }
 
-    async fn reload(&self, files: &BlockingPool, parts: &ReloadedParts, seen: &mut Stamps) -> Verdict {
+    async fn reload(
+        &self,
+        files: &BlockingPool,
+        parts: &ReloadedParts,
+        seen: &mut Stamps,
+    ) -> Verdict {
         let present = Arc::clone(&self.state.read().effective);
         let sources = self.sources.clone();
         let read = files
-            .run("the configuration".to_owned(), move || Ok(prepare(&sources, &present)))
+            .run("the configuration".to_owned(), move || {
+                Ok(prepare(&sources, &present))
+            })
             .await
             .map_err(RefusalReason::Hung);
-        let Prepared { loaded, effective, changes, credentials, stamps } =
-            read.and_then(|prepared| prepared).map_err(|reason| Arc::new(ReloadError { reason }))?;
-        parts.apply(&effective.config, credentials).map_err(|reason| Arc::new(ReloadError { reason }))?;
+        let Prepared {
+            loaded,
+            effective,
+            changes,
+            credentials,
+            stamps,
+        } = read
+            .and_then(|prepared| prepared)
+            .map_err(|reason| Arc::new(ReloadError { reason }))?;
+        parts
+            .apply(&effective.config, credentials)
+            .map_err(|reason| Arc::new(ReloadError { reason }))?;
         *seen = stamps;
-        let (applied, pending): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(|change| change.effect == Effect::Reload);
+        let (applied, pending): (Vec<_>, Vec<_>) = changes
+            .into_iter()
+            .partition(|change| change.effect == Effect::Reload);
         let mut state = self.state.write();
         state.effective = Arc::new(effective);
         state.loaded_at = SystemTime::now();
         state.pending.clone_from(&pending);
         drop(state);
         Ok(Arc::new(ReloadReport {
-            files: loaded.files.iter().map(|file| file.display().to_string()).collect(),
+            files: loaded
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect(),
             applied,
             pending,
             overridden: loaded.overridden,
@@ -335,7 +393,10 @@ impl ReloadQueue {
         }
         let mut state = self.state.write();
         state.counts[usize::from(refused.is_some())] += 1;
-        state.refused = refused.map(|why| RefusedReloadView { at: rfc3339(SystemTime::now()), why });
+        state.refused = refused.map(|why| RefusedReloadView {
+            at: rfc3339(SystemTime::now()),
+            why,
+        });
     }
 }
 
@@ -345,9 +406,17 @@ fn core_error(error: &ReloadError) -> switchyard_core::Error {
 }
 
 fn log(done: &ReloadReport) {
-    let keys =
-        |changes: &[Change]| changes.iter().map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ");
-    tracing::info!(applied = keys(&done.applied), "the configuration was reloaded");
+    let keys = |changes: &[Change]| {
+        changes
+            .iter()
+            .map(|change| change.key.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    tracing::info!(
+        applied = keys(&done.applied),
+        "the configuration was reloaded"
+    );
     if !done.pending.is_empty() {
         tracing::warn!(
             keys = keys(&done.pending),
@@ -355,7 +424,12 @@ fn log(done: &ReloadReport) {
         );
     }
     for Overridden { key, location, by } in &done.overridden {
-        tracing::warn!(key, location, by, "a value of the configuration is overridden and has no effect");
+        tracing::warn!(
+            key,
+            location,
+            by,
+            "a value of the configuration is overridden and has no effect"
+        );
     }
     for warning in &done.warnings {
         tracing::warn!("configuration: {warning}");
@@ -369,7 +443,13 @@ fn prepare(sources: &Sources, present: &Effective) -> Result<Prepared, RefusalRe
     let stamps = Stamps::of(&effective.config);
     // The files may have new content under their old names.
     let credentials = NewCredentials::read(&effective.config)?;
-    Ok(Prepared { loaded, effective, changes, credentials, stamps })
+    Ok(Prepared {
+        loaded,
+        effective,
+        changes,
+        credentials,
+        stamps,
+    })
 }
 
 // === impl ReloadedParts ===

@@ -77,13 +77,21 @@ impl Question {
     /// Asks an HTTP server for a page.
     #[must_use]
     pub const fn page(name: &'static str, connector: OwnConnector, path: &'static str) -> Self {
-        Self { name, connector, kind: QuestionKind::Page(path) }
+        Self {
+            name,
+            connector,
+            kind: QuestionKind::Page(path),
+        }
     }
 
     /// Asks a gRPC server, by a path such as `/runtime.v1.RuntimeService/Version`.
     #[must_use]
     pub const fn rpc(name: &'static str, connector: OwnConnector, path: &'static str) -> Self {
-        Self { name, connector, kind: QuestionKind::Rpc(path) }
+        Self {
+            name,
+            connector,
+            kind: QuestionKind::Rpc(path),
+        }
     }
 
     async fn ask(&self) -> Result<(), CheckError> {
@@ -95,7 +103,11 @@ impl Question {
 
     async fn ask_page(&self, path: &'static str) -> Result<(), CheckError> {
         let broken = |error: &dyn std::error::Error| self.broken(error);
-        let stream = self.connector.connect().await.map_err(|error| broken(&error))?;
+        let stream = self
+            .connector
+            .connect()
+            .await
+            .map_err(|error| broken(&error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| broken(&error))?;
@@ -119,7 +131,11 @@ impl Question {
         if status == StatusCode::OK {
             return Ok(());
         }
-        Err(CheckError::Answer { name: self.name, what: path, answer: status.to_string() })
+        Err(CheckError::Answer {
+            name: self.name,
+            what: path,
+            answer: status.to_string(),
+        })
     }
 
     async fn ask_rpc(&self, path: &'static str) -> Result<(), CheckError> {
@@ -129,21 +145,37 @@ impl Question {
             async move { connector.connect().await.map(TokioIo::new) }
         });
         // The address is never resolved.
-        let channel = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
+        let channel = Endpoint::from_static("http://localhost")
+            .connect_with_connector(connect)
+            .await;
         let mut grpc = Grpc::new(channel.map_err(|error| self.broken(&error))?);
         grpc.ready().await.map_err(|error| self.broken(&error))?;
         let codec = ProstCodec::<(), ()>::default();
-        match grpc.unary(tonic::Request::new(()), PathAndQuery::from_static(path), codec).await {
+        match grpc
+            .unary(
+                tonic::Request::new(()),
+                PathAndQuery::from_static(path),
+                codec,
+            )
+            .await
+        {
             Ok(_) => Ok(()),
             Err(status) => {
                 let answer = format!("{:?}: {}", status.code(), status.message());
-                Err(CheckError::Answer { name: self.name, what: path, answer })
+                Err(CheckError::Answer {
+                    name: self.name,
+                    what: path,
+                    answer,
+                })
             }
         }
     }
 
     fn broken(&self, error: &dyn std::error::Error) -> CheckError {
-        CheckError::Connection { name: self.name, why: report(error) }
+        CheckError::Connection {
+            name: self.name,
+            why: report(error),
+        }
     }
 }
 
@@ -163,7 +195,10 @@ impl SelfCheck {
     pub async fn run(&self, limit: Duration) -> Result<(), CheckError> {
         let answers = join_all(self.questions.iter().map(async |question| {
             let answer = tokio::time::timeout(limit, question.ask()).await;
-            answer.unwrap_or(Err(CheckError::Deadline { name: question.name, limit }))
+            answer.unwrap_or(Err(CheckError::Deadline {
+                name: question.name,
+                limit,
+            }))
         }));
         answers.await.into_iter().collect()
     }
@@ -184,7 +219,9 @@ mod tests {
         loop {
             let stream = TokioIo::new(own.next().await);
             let service = hyper_util::service::TowerToHyperService::new(router.clone());
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(stream, service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(stream, service),
+            );
         }
     }
 
@@ -199,28 +236,41 @@ mod tests {
         }
         let other = SelfCheck::new(vec![Question::page("admin", connector, "/nothing")]);
         let error = other.run(LIMIT).await.unwrap_err();
-        assert_eq!(error.to_string(), "admin answered /nothing with 404 Not Found");
+        assert_eq!(
+            error.to_string(),
+            "admin answered /nothing with 404 Not Found"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn server_that_accepts_or_answers_nothing_is_dead() {
         // Nobody accepts.
         let (connector, own) = own_connections();
-        let check =
-            SelfCheck::new(vec![Question::rpc("cri", connector, "/runtime.v1.RuntimeService/Version")]);
+        let check = SelfCheck::new(vec![Question::rpc(
+            "cri",
+            connector,
+            "/runtime.v1.RuntimeService/Version",
+        )]);
         for _ in 0..3 {
             let error = check.run(LIMIT).await.unwrap_err();
-            assert!(matches!(error, CheckError::Deadline { name: "cri", .. }), "{error}");
+            assert!(
+                matches!(error, CheckError::Deadline { name: "cri", .. }),
+                "{error}"
+            );
         }
         drop(own);
         let error = check.run(LIMIT).await.unwrap_err();
         assert!(matches!(error, CheckError::Connection { .. }), "{error}");
         // The handler hangs, of one server among two.
         let (hanging, own) = own_connections();
-        let router = Router::new().route("/livez", get(async || std::future::pending::<&str>().await));
+        let router =
+            Router::new().route("/livez", get(async || std::future::pending::<&str>().await));
         tokio::spawn(serve(own, router));
         let (well, own) = own_connections();
-        tokio::spawn(serve(own, Router::new().route("/livez", get(async || "ok"))));
+        tokio::spawn(serve(
+            own,
+            Router::new().route("/livez", get(async || "ok")),
+        ));
         let check = SelfCheck::new(vec![
             Question::page("well", well, "/livez"),
             Question::page("hanging", hanging, "/livez"),

@@ -79,7 +79,10 @@ struct StartTimes {
 impl StartTimes {
     /// The times of a start that began at `at` and has the locks now.
     fn locked_now(at: Instant) -> Self {
-        Self { at, locked: at.elapsed() }
+        Self {
+            at,
+            locked: at.elapsed(),
+        }
     }
 }
 
@@ -125,10 +128,20 @@ pub async fn run(
     locks: &mut DirLocks,
 ) -> Result<(), ServeError> {
     let begin = Instant::now();
-    let Loaded { sources, effective, files, .. } = loaded;
+    let Loaded {
+        sources,
+        effective,
+        files,
+        ..
+    } = loaded;
     let config = Arc::new(effective.config.clone());
     let (reloader, reloads) = Reloader::new(sources, effective);
-    tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
+    tracing::info!(
+        version = VERSION,
+        pid = std::process::id(),
+        ?files,
+        "switchyard starts"
+    );
     raise_file_limit();
     lock_directories(&config, locks)?;
     let begin = StartTimes::locked_now(begin);
@@ -144,15 +157,27 @@ pub async fn run(
     let credentials = listeners.credentials(&config)?;
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
-    let ConnectedBackend { backend, reconfigure } =
-        connect(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
+    let ConnectedBackend {
+        backend,
+        reconfigure,
+    } = connect(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
     let gateway = daemon.gateway(backend);
     let settings = LiveSettings::of(&config);
-    let Listeners { frontends, streaming, admin } = listeners;
+    let Listeners {
+        frontends,
+        streaming,
+        admin,
+    } = listeners;
     let frontends = daemon.frontends(frontends, streaming, &settings, &gateway);
     let device_report = Arc::new(DeviceReport::default());
     let (recovery_errors, recovery_error) = watch::channel(None);
-    let node = daemon.node(&gateway, recovery_error, &processes, &device_report, &frontends);
+    let node = daemon.node(
+        &gateway,
+        recovery_error,
+        &processes,
+        &device_report,
+        &frontends,
+    );
     let pages = daemon.pages(node, reloader, log_level.clone());
     let (address_files, admin_question) = daemon.serve_admin(admin, &pages, &credentials.metrics);
 
@@ -178,7 +203,10 @@ pub async fn run(
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     daemon.feed_watchdog(questions);
-    daemon.spawn("recovery", recover(gateway.clone(), recovery_errors, states, begin));
+    daemon.spawn(
+        "recovery",
+        recover(gateway.clone(), recovery_errors, states, begin),
+    );
 
     daemon.shutdown.ended().await;
     daemon.end(&gateway).await;
@@ -192,7 +220,9 @@ pub async fn run(
 /// Ends the daemon at SIGTERM and SIGINT, and reloads at SIGHUP.
 fn follow_signals(shutdown: &Shutdown, reloader: &Reloader) -> Result<(), ServeError> {
     let reloader = reloader.clone();
-    shutdown.on_signals(move || reloader.request()).map_err(ServeError::Signals)
+    shutdown
+        .on_signals(move || reloader.request())
+        .map_err(ServeError::Signals)
 }
 
 fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
@@ -209,20 +239,37 @@ impl Listeners {
     async fn bind(config: &Config) -> Result<Self, ServeError> {
         let frontends = FrontendSockets::bind(config)?;
         let streaming = match config.cri.enabled {
-            true => Some(streaming::bind(config).await.map_err(ServeError::Streaming)?),
+            true => Some(
+                streaming::bind(config)
+                    .await
+                    .map_err(ServeError::Streaming)?,
+            ),
             false => None,
         };
-        Ok(Self { frontends, streaming, admin: AdminListeners::bind(config)? })
+        Ok(Self {
+            frontends,
+            streaming,
+            admin: AdminListeners::bind(config)?,
+        })
     }
 
     fn socket_files(&self) -> Vec<Arc<SocketFile>> {
-        self.frontends.files().chain([self.admin.socket_file()]).collect()
+        self.frontends
+            .files()
+            .chain([self.admin.socket_file()])
+            .collect()
     }
 
     /// The certificates and the token of those that have some.
     fn credentials(&self, config: &Config) -> Result<Credentials, ServeError> {
-        let streaming = self.streaming.as_ref().and_then(switchyard_streaming::Server::certificate);
-        Ok(Credentials { streaming, metrics: MetricsCredentials::read(config)? })
+        let streaming = self
+            .streaming
+            .as_ref()
+            .and_then(switchyard_streaming::Server::certificate);
+        Ok(Credentials {
+            streaming,
+            metrics: MetricsCredentials::read(config)?,
+        })
     }
 }
 
@@ -236,13 +283,23 @@ impl Daemon {
         traces: Option<&TraceSettings>,
     ) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
-        let history = History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces)?;
-        Ok(Self { config, shutdown, tasks: TaskTracker::new(), metrics, history })
+        let history =
+            History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces)?;
+        Ok(Self {
+            config,
+            shutdown,
+            tasks: TaskTracker::new(),
+            metrics,
+            history,
+        })
     }
 
     /// Makes the gateway over a backend. It serves requests once it has recovered.
     fn gateway(&self, backend: Arc<dyn Backend>) -> Gateway {
-        let limits = Limits { capacity: capacity::of_node(), ..self.config.gateway_limits() };
+        let limits = Limits {
+            capacity: capacity::of_node(),
+            ..self.config.gateway_limits()
+        };
         let operations = self.history.operations.clone();
         Gateway::with_leases(backend, limits, wiring::leases(&self.config), operations)
     }
@@ -254,7 +311,14 @@ impl Daemon {
         settings: &LiveSettings,
         gateway: &Gateway,
     ) -> Frontends {
-        Frontends::new(&self.config, settings, sockets, streaming, gateway, &self.history.operations)
+        Frontends::new(
+            &self.config,
+            settings,
+            sockets,
+            streaming,
+            gateway,
+            &self.history.operations,
+        )
     }
 
     /// Collects what operators look at and change.
@@ -310,12 +374,17 @@ impl Daemon {
     /// Notifies the service manager while all servers answer these questions.
     fn feed_watchdog(&self, questions: Vec<Question>) {
         let check = SelfCheck::new(questions);
-        self.spawn("watchdog", service_manager::feed_watchdog(check, self.shutdown.clone()));
+        self.spawn(
+            "watchdog",
+            service_manager::feed_watchdog(check, self.shutdown.clone()),
+        );
     }
 
     /// Returns the failure of the part that ended the daemon, if one did.
     fn outcome(&self) -> Result<(), ServeError> {
-        self.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
+        self.shutdown
+            .fault()
+            .map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
     }
 
     /// Waits for what is in flight, for a bounded time.
@@ -323,11 +392,17 @@ impl Daemon {
         service_manager::stopping();
         tracing::info!(limit = ?DRAIN, "draining");
         if let Err(error) = gateway.shut_down(DRAIN).await {
-            tracing::warn!(error = error.report(), "not all operations ended within the deadline");
+            tracing::warn!(
+                error = error.report(),
+                "not all operations ended within the deadline"
+            );
         }
         self.tasks.close();
         // Streams of events never end by themselves, so this often runs into its timeout.
-        if tokio::time::timeout(CLOSE, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE, self.tasks.wait())
+            .await
+            .is_err()
+        {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
         self.history.flush().await;
@@ -364,7 +439,10 @@ async fn recover(
         let report = error.report();
         recovery_errors.send_replace(Some(report.clone()));
         if last_logged != report {
-            tracing::warn!(error = report, "recovery failed; trying again until it succeeds");
+            tracing::warn!(
+                error = report,
+                "recovery failed; trying again until it succeeds"
+            );
             service_manager::status(&format!("Recovery failed: {error}"));
             last_logged = report;
         }

@@ -38,7 +38,9 @@ pub fn ready_of_single_thread(status: &str) {
 pub fn reloading() -> Reloading {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "cannot read the monotonic clock for the service manager"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the monotonic clock for the service manager")
+        }
     }
     Reloading(())
 }
@@ -67,7 +69,9 @@ pub fn stopping() {
 /// Until the daemon ends, notifies systemd's watchdog, if it is enabled, each time all servers of the daemon have
 /// answered. Three checks fit into the watchdog's limit.
 pub async fn feed_watchdog(check: SelfCheck, shutdown: Shutdown) {
-    let Some(limit) = sd_notify::watchdog_enabled() else { return };
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return;
+    };
     let interval = (limit / 3).max(Duration::from_millis(100));
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -148,9 +152,15 @@ mod tests {
             seen.send(text.to_owned()).unwrap();
         });
         let sender = sender.unwrap();
-        enqueue(&sender, &[NotifyState::Ready, NotifyState::Status("Serving")]);
+        enqueue(
+            &sender,
+            &[NotifyState::Ready, NotifyState::Status("Serving")],
+        );
         enqueue(&sender, &[NotifyState::Watchdog]);
-        assert_eq!([texts.recv().unwrap(), texts.recv().unwrap()], ["READY=1\nSTATUS=Serving", "WATCHDOG=1"]);
+        assert_eq!(
+            [texts.recv().unwrap(), texts.recv().unwrap()],
+            ["READY=1\nSTATUS=Serving", "WATCHDOG=1"]
+        );
     }
 
     #[test]

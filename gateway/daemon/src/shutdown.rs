@@ -59,7 +59,10 @@ impl Shutdown {
                     }
                 };
                 if token.is_cancelled() {
-                    tracing::warn!(signal = name, "second signal while shutting down: exiting at once");
+                    tracing::warn!(
+                        signal = name,
+                        "second signal while shutting down: exiting at once"
+                    );
                     std::process::exit(1);
                 }
                 tracing::info!(signal = name, "received a signal: shutting down");

@@ -11,7 +11,13 @@ pub(crate) async fn bind(config: &Config) -> Result<Server, BindError> {
 }
 
 fn settings(config: &StreamingConfig) -> Settings {
-    let StreamingConfig { listen, url: _, tls_certificate: _, tls_key: _, idle_timeout_seconds } = config;
+    let StreamingConfig {
+        listen,
+        url: _,
+        tls_certificate: _,
+        tls_key: _,
+        idle_timeout_seconds,
+    } = config;
     Settings {
         address: *listen,
         base_url: config.base_url(),
@@ -29,7 +35,10 @@ mod tests {
     fn empty_streaming_configuration_gives_the_defaults() {
         let ours = settings(&StreamingConfig::default());
         let theirs = Settings::default();
-        assert_eq!((ours.address, ours.idle_timeout), (theirs.address, theirs.idle_timeout));
+        assert_eq!(
+            (ours.address, ours.idle_timeout),
+            (theirs.address, theirs.idle_timeout)
+        );
         assert!(ours.base_url.is_none() && ours.tls.is_none());
     }
 
@@ -42,7 +51,10 @@ mod tests {
             ..StreamingConfig::default()
         };
         let settings = settings(&config);
-        assert_eq!(settings.base_url.expect("it is one").as_str(), "https://node.example:10010/");
+        assert_eq!(
+            settings.base_url.expect("it is one").as_str(),
+            "https://node.example:10010/"
+        );
         let tls = settings.tls.expect("both files are given");
         assert_eq!((tls.certificates, tls.key), ("/c".into(), "/k".into()));
     }

@@ -72,7 +72,8 @@ impl LiveSettings {
     /// Puts another configuration in force, for calls from now on.
     pub fn reconfigure(&self, config: &Config) {
         self.cri.set(cri_settings(&config.cri));
-        self.pod_resources.set(config.devices.kubelet.pod_resources_socket.clone());
+        self.pod_resources
+            .set(config.devices.kubelet.pod_resources_socket.clone());
         self.swarm_devices.set(config.swarm.allow_devices.clone());
     }
 }
@@ -89,7 +90,10 @@ pub fn containerd(
     let backend = Arc::new(Containerd::connect(containerd_settings(config), observer)?);
     let reconfigured = Arc::clone(&backend);
     let reconfigure = move |config: &Config| reconfigured.reconfigure(containerd_settings(config));
-    Ok(ConnectedBackend { backend, reconfigure: Box::new(reconfigure) })
+    Ok(ConnectedBackend {
+        backend,
+        reconfigure: Box::new(reconfigure),
+    })
 }
 
 fn containerd_settings(config: &Config) -> Settings {
@@ -187,15 +191,25 @@ fn of_owner(owner: Owner) -> OwnerFunctions {
             annotations: switchyard_cri::annotations,
             log: log_of_container,
         },
-        Owner::Nomad => OwnerFunctions { names: switchyard_nomad::names, log: log_of_nomad_task, ..default },
-        Owner::Swarm => OwnerFunctions { names: switchyard_swarm::names, ..default },
+        Owner::Nomad => OwnerFunctions {
+            names: switchyard_nomad::names,
+            log: log_of_nomad_task,
+            ..default
+        },
+        Owner::Swarm => OwnerFunctions {
+            names: switchyard_swarm::names,
+            ..default
+        },
         Owner::Host => default,
     }
 }
 
 fn log_of_container(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
     match &task.details.log_path {
-        Some(file) => Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file)),
+        Some(file) => Ok(log_beneath(
+            switchyard_cri::log_directory(&sandbox.meta),
+            file,
+        )),
         None => Err(
             "its pod has no log directory, or it has no log path: only clients that attach get its output",
         ),
@@ -204,9 +218,16 @@ fn log_of_container(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'sta
 
 /// The agent writes the log of a task that has none of ours.
 fn log_of_nomad_task(_: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
-    match (&task.details.log_path, switchyard_nomad::log_files(&task.meta)) {
+    match (
+        &task.details.log_path,
+        switchyard_nomad::log_files(&task.meta),
+    ) {
         (Some(file), _) => Ok(log_beneath(None, file)),
-        (None, Some((root, name))) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
+        (None, Some((root, name))) => Ok(LogLocation::Plain {
+            root,
+            dir: "alloc/logs".into(),
+            name,
+        }),
         (None, None) => Err("its record does not contain the directory of its allocation"),
     }
 }
@@ -236,14 +257,29 @@ fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
         max_streams: _,
         streaming: _,
     } = *config;
-    switchyard_cri::Config { unprivileged_ports, unprivileged_icmp, unset_seccomp, exec_drain_seconds }
+    switchyard_cri::Config {
+        unprivileged_ports,
+        unprivileged_icmp,
+        unset_seccomp,
+        exec_drain_seconds,
+    }
 }
 
 /// The CRI services over this scope.
 pub fn cri(scope: Scope, settings: &LiveSettings, sessions: Sessions) -> Routes {
     let kubelet = PodResources(settings.pod_resources.clone());
-    let switchyard_cri::Services { runtime, image, runtime_v1alpha2, image_v1alpha2, volume_v1alpha2 } =
-        switchyard_cri::services(scope, settings.cri.clone(), Some(sessions), Some(Arc::new(kubelet)));
+    let switchyard_cri::Services {
+        runtime,
+        image,
+        runtime_v1alpha2,
+        image_v1alpha2,
+        volume_v1alpha2,
+    } = switchyard_cri::services(
+        scope,
+        settings.cri.clone(),
+        Some(sessions),
+        Some(Arc::new(kubelet)),
+    );
     Routes::new(runtime)
         .add_service(image)
         .add_service(runtime_v1alpha2)

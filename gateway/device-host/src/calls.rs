@@ -46,12 +46,15 @@ impl DeviceProvider for Hosted {
     ) -> BoxFuture<'a, Result<Reservation>> {
         Box::pin(async move {
             let doing = || format!("allocate {devices:?} of {resource}");
-            let (plugin, devices_ids) =
-                self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+            let (plugin, devices_ids) = self
+                .plugin(resource, devices)
+                .map_err(|error| error.context(doing()))?;
             let container_requests = vec![v1beta1::ContainerAllocateRequest { devices_ids }];
             let request = v1beta1::AllocateRequest { container_requests };
             let mut client = client(plugin.channel);
-            let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
+            let answer = self
+                .call(resource, "Allocate", ALLOCATE, client.allocate(request))
+                .await;
             let given = answer.and_then(|answer| {
                 from_proto::allocated(answer).map_err(|error| {
                     let error = error.context("invalid answer of its plugin to Allocate");
@@ -61,13 +64,20 @@ impl DeviceProvider for Hosted {
             });
             given.map_err(|error| {
                 let error = error.context(doing());
-                tracing::warn!(error = error.report(), "cannot allocate a vendor's devices for a task");
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot allocate a vendor's devices for a task"
+                );
                 error
             })
         })
     }
 
-    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [SlotId]) -> BoxFuture<'a, Result<()>> {
+    fn prepare<'a>(
+        &'a self,
+        resource: &'a str,
+        devices: &'a [SlotId],
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let doing = || format!("prepare {devices:?} of {resource} for a start");
             // A plugin that does not ask for PreStartContainer may be away: what it has allocated stays valid, as
@@ -75,13 +85,21 @@ impl DeviceProvider for Hosted {
             if !self.wants_pre_start(resource) {
                 return Ok(());
             }
-            let (plugin, devices_ids) =
-                self.plugin(resource, devices).map_err(|error| error.context(doing()))?;
+            let (plugin, devices_ids) = self
+                .plugin(resource, devices)
+                .map_err(|error| error.context(doing()))?;
             let request = v1beta1::PreStartContainerRequest { devices_ids };
             let mut client = client(plugin.channel);
-            let answer =
-                self.call(resource, "PreStartContainer", PRE_START, client.pre_start_container(request));
-            answer.await.map(drop).map_err(|error| error.context(doing()))
+            let answer = self.call(
+                resource,
+                "PreStartContainer",
+                PRE_START,
+                client.pre_start_container(request),
+            );
+            answer
+                .await
+                .map(drop)
+                .map_err(|error| error.context(doing()))
         })
     }
 
@@ -95,25 +113,34 @@ impl DeviceProvider for Hosted {
         Box::pin(async move {
             let ids: Vec<SlotId> = available.iter().cloned().collect();
             let (plugin, vendors) = self.plugin(resource, &ids).ok()?;
-            let allocation_size =
-                i32::try_from(size).ok().filter(|_| plugin.preferred && must.is_subset(available))?;
-            let of_must = ids.iter().zip(&vendors).filter(|(id, _)| must.contains(*id));
+            let allocation_size = i32::try_from(size)
+                .ok()
+                .filter(|_| plugin.preferred && must.is_subset(available))?;
+            let of_must = ids
+                .iter()
+                .zip(&vendors)
+                .filter(|(id, _)| must.contains(*id));
             let one = v1beta1::ContainerPreferredAllocationRequest {
                 available_device_i_ds: vendors.clone(),
                 must_include_device_i_ds: of_must.map(|(_, vendors)| vendors.clone()).collect(),
                 allocation_size,
             };
-            let request = v1beta1::PreferredAllocationRequest { container_requests: vec![one] };
+            let request = v1beta1::PreferredAllocationRequest {
+                container_requests: vec![one],
+            };
             let mut client = client(plugin.channel);
             let asked = client.get_preferred_allocation(request);
-            let answer = self.call(resource, "GetPreferredAllocation", PREFER, asked).await;
+            let answer = self
+                .call(resource, "GetPreferredAllocation", PREFER, asked)
+                .await;
             let answer = answer.map_err(|error| {
                 tracing::warn!(
                     error = error.report(),
                     "cannot get a plugin's preferred allocation: devices are chosen without it"
                 );
             });
-            let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
+            let preferred =
+                from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
             if preferred.is_none() {
                 let why = "it prefers other devices than it was asked about";
                 self.record_failure(resource, Failure::Malformed, why);
@@ -140,7 +167,10 @@ impl Hosted {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => {
                 let why = beginning(status.message(), TEXT_MAX);
-                let text = format!("the plugin of {resource} fails {method}: {:?}: {why}", status.code());
+                let text = format!(
+                    "the plugin of {resource} fails {method}: {:?}: {why}",
+                    status.code()
+                );
                 (Failure::Failed, Error::unavailable(text))
             }
             Err(_) => {

@@ -41,7 +41,11 @@ pub struct ResourceConfig {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: false, directory: "/run/switchyard/device-plugins".into(), resources: Vec::new() }
+        Self {
+            enabled: false,
+            directory: "/run/switchyard/device-plugins".into(),
+            resources: Vec::new(),
+        }
     }
 }
 
@@ -73,14 +77,19 @@ impl Config {
     pub(crate) fn quotas(&self) -> BTreeMap<String, BTreeMap<Owner, usize>> {
         // A quota that cannot be parsed was refused with the configuration.
         let quota = |resource: &ResourceConfig| quota::parse(&resource.quota).unwrap_or_default();
-        self.resources.iter().map(|resource| (resource.name.clone(), quota(resource))).collect()
+        self.resources
+            .iter()
+            .map(|resource| (resource.name.clone(), quota(resource)))
+            .collect()
     }
 
     fn check_resources(&self) -> Result<(), String> {
         let mut names = BTreeSet::new();
         for ResourceConfig { name, quota } in &self.resources {
             if let Err(why) = resource::check(name) {
-                return Err(format!("name: {name:?} is no resource that a device plugin can have: {why}"));
+                return Err(format!(
+                    "name: {name:?} is no resource that a device plugin can have: {why}"
+                ));
             }
             if !names.insert(name) {
                 return Err(format!("name: two of them are {name}"));
@@ -101,8 +110,14 @@ mod tests {
     fn plugin_directory_too_long_or_of_the_kubelet_is_rejected() {
         let kubelets = [Path::new("/var/lib/kubelet/device-plugins")];
         Config::default().check(&kubelets).unwrap();
-        for directory in [format!("/{}", "x".repeat(42)), kubelets[0].display().to_string()] {
-            let config = Config { directory: directory.into(), ..Config::default() };
+        for directory in [
+            format!("/{}", "x".repeat(42)),
+            kubelets[0].display().to_string(),
+        ] {
+            let config = Config {
+                directory: directory.into(),
+                ..Config::default()
+            };
             assert_eq!(config.check(&kubelets).unwrap_err().0, "directory");
         }
     }
@@ -126,8 +141,14 @@ mod tests {
         assert_eq!(quotas["acme.com/gpu"], BTreeMap::from([(Owner::Nomad, 2)]));
         for (resources, why) in [
             (&[("gpu", "nomad")][..], "name: \"gpu\" is no resource"),
-            (&[("acme.com/gpu", "nomad"), ("acme.com/gpu", "kubernetes")], "two of them are acme.com/gpu"),
-            (&[("acme.com/gpu", "docker")], "acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
+            (
+                &[("acme.com/gpu", "nomad"), ("acme.com/gpu", "kubernetes")],
+                "two of them are acme.com/gpu",
+            ),
+            (
+                &[("acme.com/gpu", "docker")],
+                "acme.com/gpu: quota: \"docker\" is no owner: kubernetes",
+            ),
         ] {
             let (key, text) = check(resources).unwrap_err();
             assert!(key == "resources" && text.contains(why), "{text}");

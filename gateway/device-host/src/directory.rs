@@ -40,11 +40,17 @@ pub(crate) struct RegistrySocket {
 /// `Unavailable` if it cannot be created.
 pub(crate) async fn open(directory: &Path) -> Result<RegistrySocket> {
     let fail = |what: &str| {
-        let text =
-            format!("cannot {what} {}, the directory for vendors' device plugins", directory.display());
+        let text = format!(
+            "cannot {what} {}, the directory for vendors' device plugins",
+            directory.display()
+        );
         move |source: io::Error| Error::unavailable(text).with_source(source)
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail("create"))?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(fail("create"))?;
     let found = fs::symlink_metadata(directory).map_err(fail("stat"))?;
     if !found.is_dir() || !is_trusted(found.uid()) || found.mode() & 0o022 != 0 {
         return Err(Error::failed_precondition(format!(
@@ -75,7 +81,10 @@ pub(crate) async fn open(directory: &Path) -> Result<RegistrySocket> {
     }
     let listener = UnixListener::bind(&registry).map_err(fail("listen in"))?;
     fs::set_permissions(&registry, fs::Permissions::from_mode(0o600)).map_err(fail("listen in"))?;
-    Ok(RegistrySocket { listener, _lock: lock })
+    Ok(RegistrySocket {
+        listener,
+        _lock: lock,
+    })
 }
 
 /// Connects to a plugin's socket in the directory; until `deadline`, the socket need not exist yet. `name`
@@ -90,7 +99,10 @@ pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> 
         let failed = match fs::symlink_metadata(&path) {
             // A symbolic link could lead out of the directory.
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(Error::invalid("endpoint", format!("{} is not a socket", path.display())));
+                return Err(Error::invalid(
+                    "endpoint",
+                    format!("{} is not a socket", path.display()),
+                ));
             }
             Ok(_) => match UnixStream::connect(&path).await {
                 Ok(stream) if is_allowed(&stream) => return Ok(stream),
@@ -105,8 +117,10 @@ pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> 
             Err(error) => error,
         };
         if Instant::now() + ATTEMPT >= deadline {
-            let text =
-                format!("no process listens on {}: a plugin must serve before it registers", path.display());
+            let text = format!(
+                "no process listens on {}: a plugin must serve before it registers",
+                path.display()
+            );
             return Err(Error::unavailable(text).with_source(failed));
         }
         sleep_until(Instant::now() + ATTEMPT).await;
@@ -139,8 +153,10 @@ mod tests {
         drop(Listener::bind(directory.join("vendor.sock")).unwrap());
         fs::write(directory.join("notes"), "").unwrap();
         let _listener = open(&directory).await.unwrap();
-        let mut left: Vec<_> =
-            fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         left.sort();
         assert_eq!(left, [REGISTRY, "notes"]);
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
@@ -153,11 +169,17 @@ mod tests {
         let vendor = dir.path().join("vendor.sock");
         drop(Listener::bind(&vendor).unwrap());
         let error = open(dir.path()).await.unwrap_err();
-        assert!(error.report().contains("serves") && vendor.exists(), "{error:?}");
+        assert!(
+            error.report().contains("serves") && vendor.exists(),
+            "{error:?}"
+        );
         let open_to_all = dir.path().join("all");
         fs::create_dir(&open_to_all).unwrap();
         fs::set_permissions(&open_to_all, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(open(&open_to_all).await.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+        assert_eq!(
+            open(&open_to_all).await.unwrap_err().kind(),
+            ErrorKind::FailedPrecondition
+        );
     }
 
     /// As if it looked while the first one has not made its socket yet.
@@ -167,7 +189,10 @@ mod tests {
         let first = open(dir.path()).await.unwrap();
         fs::remove_file(dir.path().join(REGISTRY)).unwrap();
         let error = open(dir.path()).await.unwrap_err();
-        assert!(error.report().starts_with("another daemon serves"), "{error:?}");
+        assert!(
+            error.report().starts_with("another daemon serves"),
+            "{error:?}"
+        );
         drop(first);
         open(dir.path()).await.unwrap();
     }

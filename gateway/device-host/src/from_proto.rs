@@ -71,23 +71,36 @@ pub(crate) struct ListedDevices {
 /// `InvalidArgument`.
 pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<PluginRegistration> {
     // The options are read from GetDevicePluginOptions when the plugin is called back, as kubelets do.
-    let v1beta1::RegisterRequest { version, endpoint, resource_name, options: _ } = request;
+    let v1beta1::RegisterRequest {
+        version,
+        endpoint,
+        resource_name,
+        options: _,
+    } = request;
     if version != VERSION {
         let why = format!("{} is not supported: {VERSION:?} is", quoted(&version));
         return Err(Error::invalid("version", why));
     }
     if let Err(why) = resource::check(&resource_name) {
-        let why = format!("{} is no resource that a device plugin can have: {why}", quoted(&resource_name));
+        let why = format!(
+            "{} is no resource that a device plugin can have: {why}",
+            quoted(&resource_name)
+        );
         return Err(Error::invalid("resource_name", why));
     }
     let mut parts = Path::new(&endpoint).components();
-    let plain =
-        matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == &*endpoint);
+    let plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(name)), None) if name == &*endpoint);
     if !plain || endpoint.contains('\0') || endpoint.len() > 255 || endpoint == REGISTRY {
-        let why = format!("{} is not the plain name of a socket of the plugin's own", quoted(&endpoint));
+        let why = format!(
+            "{} is not the plain name of a socket of the plugin's own",
+            quoted(&endpoint)
+        );
         return Err(Error::invalid("endpoint", why));
     }
-    Ok(PluginRegistration { resource: resource_name, endpoint })
+    Ok(PluginRegistration {
+        resource: resource_name,
+        endpoint,
+    })
 }
 
 /// The devices of a list, each id once. A device that is listed twice is healthy only if both entries are.
@@ -99,9 +112,16 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
         *count += 1;
     };
     for device in list.devices {
-        let v1beta1::Device { id: vendors, health, topology } = device;
+        let v1beta1::Device {
+            id: vendors,
+            health,
+            topology,
+        } = device;
         if vendors.is_empty() || vendors.len() > ID_MAX {
-            leave_out(format!("device {} has no id of 1 to {ID_MAX} bytes", quoted(&vendors)));
+            leave_out(format!(
+                "device {} has no id of 1 to {ID_MAX} bytes",
+                quoted(&vendors)
+            ));
             continue;
         }
         let id = ids::id(resource, &vendors);
@@ -119,20 +139,34 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
                 leave_out(format!("device {} is listed twice", quoted(&vendors)));
             }
             Some((known, _)) => {
-                leave_out(format!("device {} has the id of {}", quoted(&vendors), quoted(known)));
+                leave_out(format!(
+                    "device {} has the id of {}",
+                    quoted(&vendors),
+                    quoted(known)
+                ));
             }
             None if is_full => {
-                leave_out(format!("device {} is beyond {DEVICES_MAX} devices", quoted(&vendors)));
+                leave_out(format!(
+                    "device {} is beyond {DEVICES_MAX} devices",
+                    quoted(&vendors)
+                ));
             }
             None => {
                 let nodes = topology.into_iter().flat_map(|topology| topology.nodes);
                 let numa_node = nodes.filter_map(|node| u32::try_from(node.id).ok()).min();
-                let device = Device { health, numa_node, ..Device::without_nodes(id.clone()) };
+                let device = Device {
+                    health,
+                    numa_node,
+                    ..Device::without_nodes(id.clone())
+                };
                 devices.insert(id, (vendors, device));
             }
         }
     }
-    let vendors = devices.iter().map(|(id, (vendors, _))| (id.clone(), vendors.clone())).collect();
+    let vendors = devices
+        .iter()
+        .map(|(id, (vendors, _))| (id.clone(), vendors.clone()))
+        .collect();
     ListedDevices {
         vendors,
         devices: devices.into_values().map(|(_, device)| device).collect(),
@@ -145,11 +179,22 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
 /// # Errors
 /// `FailedPrecondition`, which names the invalid field.
 pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation> {
-    let v1beta1::AllocateResponse { container_responses } = answer;
+    let v1beta1::AllocateResponse {
+        container_responses,
+    } = answer;
     let [answer] = <[_; 1]>::try_from(container_responses).map_err(|all: Vec<_>| {
-        fault("container_responses", format!("{} answers to a question for one container", all.len()))
+        fault(
+            "container_responses",
+            format!("{} answers to a question for one container", all.len()),
+        )
     })?;
-    let v1beta1::ContainerAllocateResponse { envs, mounts, devices, annotations, cdi_devices } = answer;
+    let v1beta1::ContainerAllocateResponse {
+        envs,
+        mounts,
+        devices,
+        annotations,
+        cdi_devices,
+    } = answer;
     let counts = [
         ("envs", envs.len()),
         ("mounts", mounts.len()),
@@ -158,14 +203,24 @@ pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation
         ("cdi_devices", cdi_devices.len()),
     ];
     if let Some((field, count)) = counts.into_iter().find(|(_, count)| *count > ENTRIES_MAX) {
-        return Err(fault(field, format!("{count} entries, but at most {ENTRIES_MAX}")));
+        return Err(fault(
+            field,
+            format!("{count} entries, but at most {ENTRIES_MAX}"),
+        ));
     }
-    let named = cdi_devices.into_iter().map(|v1beta1::CdiDevice { name }| name);
+    let named = cdi_devices
+        .into_iter()
+        .map(|v1beta1::CdiDevice { name }| name);
     // Annotations other than those of CDI are for runtimes that are configured to pass them on; ours is not.
     let annotated = annotations
         .into_iter()
         .filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS))
-        .flat_map(|(_, names)| names.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>());
+        .flat_map(|(_, names)| {
+            names
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect::<Vec<_>>()
+        });
     Ok(Reservation {
         env: env(envs)?,
         nodes: devices.into_iter().map(node).collect::<Result<_>>()?,
@@ -182,39 +237,65 @@ pub(crate) fn preferred(
     must: &BTreeSet<SlotId>,
     size: usize,
 ) -> Option<Vec<SlotId>> {
-    let v1beta1::PreferredAllocationResponse { container_responses } = answer;
+    let v1beta1::PreferredAllocationResponse {
+        container_responses,
+    } = answer;
     let [answer] = <[_; 1]>::try_from(container_responses).ok()?;
     let v1beta1::ContainerPreferredAllocationResponse { device_i_ds } = answer;
-    let chosen: Option<BTreeSet<SlotId>> =
-        device_i_ds.iter().map(|vendors| ours.get(vendors.as_str()).map(|id| (*id).clone())).collect();
+    let chosen: Option<BTreeSet<SlotId>> = device_i_ds
+        .iter()
+        .map(|vendors| ours.get(vendors.as_str()).map(|id| (*id).clone()))
+        .collect();
     let chosen = chosen.filter(|chosen| chosen.len() == size && chosen.is_superset(must))?;
     Some(chosen.into_iter().collect())
 }
 
 fn env(envs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
-    let bytes: usize = envs.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let bytes: usize = envs
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
     if bytes > ENV_MAX {
-        return Err(fault("envs", format!("{bytes} bytes, but at most {ENV_MAX}")));
+        return Err(fault(
+            "envs",
+            format!("{bytes} bytes, but at most {ENV_MAX}"),
+        ));
     }
     for (name, value) in &envs {
         if name.is_empty()
             || name.len() > NAME_MAX
-            || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=')
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'=')
         {
-            return Err(fault("envs", format!("{} is not a variable's name", quoted(name))));
+            return Err(fault(
+                "envs",
+                format!("{} is not a variable's name", quoted(name)),
+            ));
         }
         if value.contains('\0') {
-            return Err(fault("envs", format!("the value of {} has a NUL byte", quoted(name))));
+            return Err(fault(
+                "envs",
+                format!("the value of {} has a NUL byte", quoted(name)),
+            ));
         }
     }
     Ok(envs)
 }
 
 fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
-    let v1beta1::DeviceSpec { container_path, host_path, permissions } = node;
+    let v1beta1::DeviceSpec {
+        container_path,
+        host_path,
+        permissions,
+    } = node;
     let once = |c: char| permissions.matches(c).count() <= 1;
     if permissions.is_empty() || !permissions.chars().all(|c| "rwm".contains(c) && once(c)) {
-        let why = format!("{} of {} are not some of r, w and m", quoted(&permissions), quoted(&host_path));
+        let why = format!(
+            "{} of {} are not some of r, w and m",
+            quoted(&permissions),
+            quoted(&host_path)
+        );
         return Err(fault("devices.permissions", why));
     }
     Ok(DeviceNode {
@@ -225,12 +306,22 @@ fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
 }
 
 fn mount(mount: v1beta1::Mount) -> Result<Mount> {
-    let v1beta1::Mount { container_path, host_path, read_only } = mount;
+    let v1beta1::Mount {
+        container_path,
+        host_path,
+        read_only,
+    } = mount;
     let path = absolute("mounts.host_path", &host_path)?;
     let destination = inside("mounts.container_path", &container_path)?;
     // The source must exist: a plugin names only paths that it has created or found.
-    let source = MountSource::Host { path, missing: MissingSource::Fail };
-    Ok(Mount { readonly: read_only, ..Mount::new(destination, source) })
+    let source = MountSource::Host {
+        path,
+        missing: MissingSource::Fail,
+    };
+    Ok(Mount {
+        readonly: read_only,
+        ..Mount::new(destination, source)
+    })
 }
 
 /// Valid CDI device names, without duplicates.
@@ -239,16 +330,26 @@ fn cdi(names: impl Iterator<Item = String>) -> Result<Vec<String>> {
     for name in names {
         let word = |text: &str| {
             !text.is_empty()
-                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
         };
-        let parts = name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device)));
-        let whole =
-            parts.is_some_and(|((vendor, class), device)| word(vendor) && word(class) && word(device));
+        let parts = name
+            .split_once('=')
+            .and_then(|(kind, device)| Some((kind.split_once('/')?, device)));
+        let whole = parts
+            .is_some_and(|((vendor, class), device)| word(vendor) && word(class) && word(device));
         if !whole || name.len() > NAME_MAX {
-            return Err(fault("cdi_devices", format!("{} is no vendor/class=device", quoted(&name))));
+            return Err(fault(
+                "cdi_devices",
+                format!("{} is no vendor/class=device", quoted(&name)),
+            ));
         }
         if known.len() >= ENTRIES_MAX {
-            return Err(fault("cdi_devices", format!("more than {ENTRIES_MAX} devices")));
+            return Err(fault(
+                "cdi_devices",
+                format!("more than {ENTRIES_MAX} devices"),
+            ));
         }
         if !known.contains(&name) {
             known.push(name);
@@ -270,7 +371,10 @@ fn absolute(field: &str, text: &str) -> Result<PathBuf> {
     let path = Path::new(text);
     let plain = path.components().all(|part| part != Component::ParentDir);
     if !text.starts_with('/') || !plain || text.contains('\0') || text.len() > PATH_MAX {
-        return Err(fault(field, format!("{} is not an absolute path without `..`", quoted(text))));
+        return Err(fault(
+            field,
+            format!("{} is not an absolute path without `..`", quoted(text)),
+        ));
     }
     // Normalizes the path, e.g. without a slash at the end.
     Ok(path.components().collect())

@@ -150,8 +150,14 @@ pub(crate) struct PluginConnection {
 
 impl Failure {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Refused, Self::Unreachable, Self::Ended, Self::Failed, Self::Late, Self::Malformed];
+    pub const ALL: [Self; 6] = [
+        Self::Refused,
+        Self::Unreachable,
+        Self::Ended,
+        Self::Failed,
+        Self::Late,
+        Self::Malformed,
+    ];
 
     /// The kind in one word, for metrics.
     #[must_use]
@@ -176,7 +182,10 @@ impl ReservedNames {
     pub fn has(&self, resource: &str) -> bool {
         let own = group(resource);
         self.resources.iter().any(|taken| taken == resource)
-            || self.names.iter().any(|name| *name == [&*own.vendor, &*own.kind, &*own.name])
+            || self
+                .names
+                .iter()
+                .any(|name| *name == [&*own.vendor, &*own.kind, &*own.name])
     }
 }
 
@@ -210,7 +219,9 @@ impl Hosted {
             groups: watch::Sender::default(),
             failures: Default::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// The device groups of the plugins, kept up to date.
@@ -236,7 +247,12 @@ impl Hosted {
     /// Counts a failure of a plugin, and keeps it as the resource's last error.
     pub(crate) fn record_failure(&self, resource: &str, failure: Failure, why: &str) {
         self.count(failure);
-        if let Some(known) = self.state().resources.iter_mut().find(|known| known.name == resource) {
+        if let Some(known) = self
+            .state()
+            .resources
+            .iter_mut()
+            .find(|known| known.name == resource)
+        {
             known.last_error = Some(LastError::now(why));
         }
     }
@@ -244,7 +260,10 @@ impl Hosted {
     /// The text of the last failure of a resource.
     fn last_error_of(&self, resource: &str) -> Option<String> {
         let state = self.state();
-        let known = state.resources.iter().find(|known| known.name == resource)?;
+        let known = state
+            .resources
+            .iter()
+            .find(|known| known.name == resource)?;
         known.last_error.as_ref().map(|error| error.text.clone())
     }
 
@@ -302,8 +321,15 @@ impl Hosted {
         state.newest += 1;
         let number = state.newest;
         let pre_start = plugin.pre_start;
-        let connected = ConnectedPlugin { plugin, _stream: over.clone().drop_guard() };
-        match state.resources.iter_mut().find(|known| known.name == resource) {
+        let connected = ConnectedPlugin {
+            plugin,
+            _stream: over.clone().drop_guard(),
+        };
+        match state
+            .resources
+            .iter_mut()
+            .find(|known| known.name == resource)
+        {
             Some(known) => {
                 (known.connection, known.pre_start) = (number, pre_start);
                 (known.plugin, known.since) = (Some(connected), SystemTime::now());
@@ -321,7 +347,11 @@ impl Hosted {
                 last_error: None,
             }),
         }
-        Ok(PluginConnection { resource: resource.to_owned(), number, over })
+        Ok(PluginConnection {
+            resource: resource.to_owned(),
+            number,
+            over,
+        })
     }
 
     /// Stores the devices that a plugin has listed.
@@ -358,7 +388,9 @@ impl Hosted {
         );
         self.change(connection, |resource| {
             (resource.fault, resource.since) = (Some(Fault::Silent), SystemTime::now());
-            resource.last_error = Some(LastError::now("it has registered, and does not list its devices"));
+            resource.last_error = Some(LastError::now(
+                "it has registered, and does not list its devices",
+            ));
         });
     }
 
@@ -381,12 +413,18 @@ impl Hosted {
 
     /// Returns whether a plugin has registered this resource since the daemon started.
     pub(crate) fn has_registered(&self, resource: &str) -> bool {
-        self.state().resources.iter().any(|known| known.name == resource)
+        self.state()
+            .resources
+            .iter()
+            .any(|known| known.name == resource)
     }
 
     /// Returns whether the newest plugin of a resource, connected or not, requires PreStartContainer.
     pub(crate) fn wants_pre_start(&self, resource: &str) -> bool {
-        self.state().resources.iter().any(|known| known.name == resource && known.pre_start)
+        self.state()
+            .resources
+            .iter()
+            .any(|known| known.name == resource && known.pre_start)
     }
 
     /// The connected plugin of a resource, with the vendor's ids of these devices.
@@ -394,7 +432,11 @@ impl Hosted {
     /// # Errors
     /// `Unavailable` without a connected plugin; `FailedPrecondition` for a device that it does not list, or
     /// no longer lists.
-    pub(crate) fn plugin(&self, resource: &str, devices: &[SlotId]) -> Result<(Plugin, Vec<String>)> {
+    pub(crate) fn plugin(
+        &self,
+        resource: &str,
+        devices: &[SlotId],
+    ) -> Result<(Plugin, Vec<String>)> {
         let state = self.state();
         let known = state.resources.iter().find(|known| known.name == resource);
         let away = || {
@@ -402,15 +444,24 @@ impl Hosted {
                 "the plugin of {resource} is not connected: check that it runs, and that it registers here"
             ))
         };
-        let plugin = known.and_then(|known| known.plugin.as_ref()).ok_or_else(away)?.plugin.clone();
-        let vendors = known.and_then(|known| known.listed.as_ref()).map(|listed| &listed.vendors);
+        let plugin = known
+            .and_then(|known| known.plugin.as_ref())
+            .ok_or_else(away)?
+            .plugin
+            .clone();
+        let vendors = known
+            .and_then(|known| known.listed.as_ref())
+            .map(|listed| &listed.vendors);
         let vendor = |id: &SlotId| {
-            vendors.and_then(|vendors| vendors.get(id.as_str())).cloned().ok_or_else(|| {
-                Error::failed_precondition(format!(
-                    "the plugin of {resource} has no device {} any more",
-                    quoted(id.as_str())
-                ))
-            })
+            vendors
+                .and_then(|vendors| vendors.get(id.as_str()))
+                .cloned()
+                .ok_or_else(|| {
+                    Error::failed_precondition(format!(
+                        "the plugin of {resource} has no device {} any more",
+                        quoted(id.as_str())
+                    ))
+                })
         };
         let ids = devices.iter().map(vendor).collect::<Result<_>>()?;
         Ok((plugin, ids))
@@ -418,12 +469,18 @@ impl Hosted {
 
     /// Applies `change` to the resource of a connection and publishes the groups, unless there is a newer
     /// connection. Returns whether the connection is the newest.
-    fn change(&self, connection: &PluginConnection, change: impl FnOnce(&mut RegisteredResource)) -> bool {
+    fn change(
+        &self,
+        connection: &PluginConnection,
+        change: impl FnOnce(&mut RegisteredResource),
+    ) -> bool {
         let mut state = self.state();
         let newest = |known: &&mut RegisteredResource| {
             known.name == connection.resource && known.connection == connection.number
         };
-        let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
+        let Some(resource) = state.resources.iter_mut().find(newest) else {
+            return false;
+        };
         change(resource);
         self.publish(&state);
         true
@@ -456,7 +513,11 @@ impl Hosted {
 
 impl Rules {
     fn new(reserved: ReservedNames, config: &Config) -> Self {
-        Self { enabled: config.enabled, reserved, quotas: config.quotas() }
+        Self {
+            enabled: config.enabled,
+            reserved,
+            quotas: config.quotas(),
+        }
     }
 }
 
@@ -467,21 +528,33 @@ impl RegisteredResource {
     fn group(&self, rules: &Rules) -> Option<DeviceGroup> {
         let mut devices = self.listed.as_ref()?.devices.clone();
         if let Some(fault) = self.fault {
-            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
+            devices
+                .iter_mut()
+                .for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
         }
         let quota = rules.quotas.get(&self.name).cloned().unwrap_or_default();
-        Some(DeviceGroup { devices, quota, ..group(&self.name) })
+        Some(DeviceGroup {
+            devices,
+            quota,
+            ..group(&self.name)
+        })
     }
 }
 
 /// The group of a resource, without devices.
 fn group(resource: &str) -> DeviceGroup {
     let (vendor, kind) = resource.split_once('/').unwrap_or((resource, ""));
-    DeviceGroup { resource: resource.to_owned(), ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
+    DeviceGroup {
+        resource: resource.to_owned(),
+        ..DeviceGroup::new(vendor, kind, GROUP_NAME)
+    }
 }
 
 /// Maps vendors' ids to ours.
-pub(crate) fn by_vendors<'a>(ids: &'a [SlotId], vendors: &'a [String]) -> BTreeMap<&'a str, &'a SlotId> {
+pub(crate) fn by_vendors<'a>(
+    ids: &'a [SlotId],
+    vendors: &'a [String],
+) -> BTreeMap<&'a str, &'a SlotId> {
     vendors.iter().map(String::as_str).zip(ids).collect()
 }
 

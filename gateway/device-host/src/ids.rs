@@ -55,7 +55,11 @@ mod tests {
 
     #[test]
     fn valid_id_is_unchanged() {
-        for kept in ["GPU-8a2f3c11-1111-2222-3333-444455556666", "0000:3b:00.0", &"x".repeat(56)] {
+        for kept in [
+            "GPU-8a2f3c11-1111-2222-3333-444455556666",
+            "0000:3b:00.0",
+            &"x".repeat(56),
+        ] {
             assert_eq!(id(GPU, kept), kept);
         }
     }
@@ -80,11 +84,18 @@ mod tests {
         let ids: BTreeSet<String> = odd.iter().map(|vendors| id(GPU, vendors)).collect();
         assert_eq!(ids.len(), odd.len(), "{ids:?}");
         for own in &ids {
-            assert!(own.len() <= DEVICE_ID_MAX && own == &cleaned(own) && device_of(own) == own, "{own}");
+            assert!(
+                own.len() <= DEVICE_ID_MAX && own == &cleaned(own) && device_of(own) == own,
+                "{own}"
+            );
             assert_eq!(&id(GPU, own), own, "an id of ours stays as it is");
         }
         assert_eq!(id(GPU, "0"), id(GPU, "0"));
         assert_ne!(id(GPU, "0"), id("amd.com/gpu", "0"));
-        assert!(id(GPU, "card1").starts_with("card1-"), "{}", id(GPU, "card1"));
+        assert!(
+            id(GPU, "card1").starts_with("card1-"),
+            "{}",
+            id(GPU, "card1")
+        );
     }
 }

@@ -17,8 +17,9 @@ pub type Groups = watch::Receiver<Arc<Vec<DeviceGroup>>>;
 pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<String>) {
     let mut groups = hardware.groups.clone();
     let devices = groups.iter().flat_map(|group| &group.devices);
-    let mut ids: BTreeSet<String> =
-        devices.flat_map(|device| device.aliases.iter().chain([&device.id]).cloned()).collect();
+    let mut ids: BTreeSet<String> = devices
+        .flat_map(|device| device.aliases.iter().chain([&device.id]).cloned())
+        .collect();
     let mut left_out = Vec::new();
     for group in hosted {
         let mut group = group.clone();
@@ -37,7 +38,11 @@ pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<St
 /// Keeps the merged inventory up to date until `stop`; it is `None` until the hardware was scanned. Must be
 /// called within a tokio runtime.
 #[must_use]
-pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationToken) -> Inventories {
+pub fn merged(
+    mut hardware: Inventories,
+    mut hosted: Groups,
+    stop: CancellationToken,
+) -> Inventories {
     let (sender, inventories) = watch::channel::<Option<Arc<Inventory>>>(None);
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         let mut known = Vec::new();
@@ -84,7 +89,10 @@ mod tests {
     fn group(resource: &str, ids: &[&str]) -> DeviceGroup {
         DeviceGroup {
             resource: resource.to_owned(),
-            devices: ids.iter().map(|id| Device::new(id, node(format!("/dev/{id}").into(), "rw"))).collect(),
+            devices: ids
+                .iter()
+                .map(|id| Device::new(id, node(format!("/dev/{id}").into(), "rw")))
+                .collect(),
             ..DeviceGroup::new("acme", "tpu", resource)
         }
     }
@@ -94,7 +102,10 @@ mod tests {
         let mut own = group("acme.com/own", &["a", "b"]);
         own.devices[0].aliases.push("old".to_owned());
         let hardware = Inventory::of([own]);
-        let hosted = [group("acme.com/one", &["b", "c", "old"]), group("acme.com/two", &["c", "d"])];
+        let hosted = [
+            group("acme.com/one", &["b", "c", "old"]),
+            group("acme.com/two", &["c", "d"]),
+        ];
         let (inventory, left_out) = merge(&hardware, &hosted);
         let ids: Vec<Vec<&str>> = inventory
             .groups
@@ -113,7 +124,9 @@ mod tests {
         let (hosted, groups) = watch::channel(Arc::new(vec![group("acme.com/one", &["a"])]));
         let mut all = merged(seen, groups, stop.clone());
         let count = |count: usize| {
-            move |now: &Option<Arc<Inventory>>| now.as_ref().is_some_and(|now| now.groups.len() == count)
+            move |now: &Option<Arc<Inventory>>| {
+                now.as_ref().is_some_and(|now| now.groups.len() == count)
+            }
         };
         assert!(all.borrow().is_none());
         hardware.send_replace(Some(Arc::default()));

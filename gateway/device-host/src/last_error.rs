@@ -21,6 +21,9 @@ impl LastError {
             Some((end, _)) => format!("{}…", &text[..end]),
             None => text.to_owned(),
         };
-        Self { at: SystemTime::now(), text }
+        Self {
+            at: SystemTime::now(),
+            text,
+        }
     }
 }

@@ -60,37 +60,56 @@ impl Registrar {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        Arc::new(Self { hosted, directory, dials: Semaphore::new(DIALS), tasks, stop })
+        Arc::new(Self {
+            hosted,
+            directory,
+            dials: Semaphore::new(DIALS),
+            tasks,
+            stop,
+        })
     }
 
     /// Registers a plugin. Cancel-safe: the state changes only in the last step, which does not wait.
     async fn admit(&self, request: v1beta1::RegisterRequest) -> Result<String> {
         let deadline = Instant::now() + DIAL;
         let refused = |error: Error| {
-            self.hosted.record_registration_failure(Failure::Refused, &error);
+            self.hosted
+                .record_registration_failure(Failure::Refused, &error);
             error
         };
-        let PluginRegistration { resource, endpoint } = from_proto::registration(request).map_err(refused)?;
+        let PluginRegistration { resource, endpoint } =
+            from_proto::registration(request).map_err(refused)?;
         self.hosted.check(&resource).map_err(refused)?;
         let Ok(_dial) = self.dials.try_acquire() else {
-            let text = format!("{DIALS} plugins are being called back already: register again in a moment");
+            let text = format!(
+                "{DIALS} plugins are being called back already: register again in a moment"
+            );
             return Err(refused(Error::exhausted(text)));
         };
         let plugin = self.call_back(&endpoint, deadline).await.map_err(|error| {
-            let error =
-                error.context(format!("register {resource}: the plugin does not answer on {endpoint}"));
-            self.hosted.record_registration_failure(Failure::Unreachable, &error);
+            let error = error.context(format!(
+                "register {resource}: the plugin does not answer on {endpoint}"
+            ));
+            self.hosted
+                .record_registration_failure(Failure::Unreachable, &error);
             error
         })?;
         let channel = plugin.channel.clone();
-        let connection = self.hosted.connect(&resource, &endpoint, plugin, self.stop.child_token());
+        let connection = self
+            .hosted
+            .connect(&resource, &endpoint, plugin, self.stop.child_token());
         let connection = connection.map_err(refused)?;
         let hosted = self.hosted.clone();
         // Cancelled when another plugin takes the resource over or the daemon stops: neither is a failure.
-        self.tasks.spawn(connection.over.clone().run_until_cancelled_owned(async move {
-            let why = follow(&hosted, &connection, channel).await;
-            hosted.end(&connection, &why);
-        }));
+        self.tasks.spawn(
+            connection
+                .over
+                .clone()
+                .run_until_cancelled_owned(async move {
+                    let why = follow(&hosted, &connection, channel).await;
+                    hosted.end(&connection, &why);
+                }),
+        );
         Ok(resource)
     }
 
@@ -103,9 +122,13 @@ impl Registrar {
             let options = client
                 .get_device_plugin_options(v1beta1::Empty {})
                 .await
-                .map_err(|status| Error::unavailable("GetDevicePluginOptions failed").with_source(status))?;
-            let v1beta1::DevicePluginOptions { pre_start_required, get_preferred_allocation_available } =
-                options.into_inner();
+                .map_err(|status| {
+                    Error::unavailable("GetDevicePluginOptions failed").with_source(status)
+                })?;
+            let v1beta1::DevicePluginOptions {
+                pre_start_required,
+                get_preferred_allocation_available,
+            } = options.into_inner();
             Ok(Plugin {
                 channel,
                 pre_start: pre_start_required,
@@ -130,7 +153,10 @@ impl Registration for Registrar {
                 Ok(Response::new(v1beta1::Empty {}))
             }
             Err(error) => {
-                tracing::warn!(error = error.report(), "a vendor's device plugin cannot register");
+                tracing::warn!(
+                    error = error.report(),
+                    "a vendor's device plugin cannot register"
+                );
                 Err(status(&error))
             }
         }
@@ -143,9 +169,13 @@ async fn channel(stream: UnixStream) -> Result<Channel> {
     let mut stream = Some(stream);
     let connect = tower::service_fn(move |_| {
         let stream = stream.take().map(TokioIo::new);
-        std::future::ready(stream.ok_or_else(|| std::io::Error::other("the plugin has ended its connection")))
+        std::future::ready(
+            stream.ok_or_else(|| std::io::Error::other("the plugin has ended its connection")),
+        )
     });
-    let channel = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
+    let channel = Endpoint::from_static("http://localhost")
+        .connect_with_connector(connect)
+        .await;
     channel.map_err(|error| Error::unavailable("the plugin does not speak gRPC").with_source(error))
 }
 
@@ -172,7 +202,9 @@ async fn follow(hosted: &Hosted, connection: &PluginConnection, channel: Channel
     };
     loop {
         match next {
-            Ok(Some(list)) => hosted.list(connection, from_proto::listed(&connection.resource, list)),
+            Ok(Some(list)) => {
+                hosted.list(connection, from_proto::listed(&connection.resource, list))
+            }
             Ok(None) => return "it has ended its ListAndWatch".to_owned(),
             Err(status) => return ended(&status),
         }
@@ -182,5 +214,9 @@ async fn follow(hosted: &Hosted, connection: &PluginConnection, channel: Channel
 }
 
 fn ended(status: &Status) -> String {
-    format!("ListAndWatch: {:?}: {}", status.code(), from_proto::quoted(status.message()))
+    format!(
+        "ListAndWatch: {:?}: {}",
+        status.code(),
+        from_proto::quoted(status.message())
+    )
 }

@@ -56,7 +56,10 @@ impl Report {
     /// The number of plugins in a state.
     #[must_use]
     pub fn count(&self, state: PluginState) -> usize {
-        self.plugins.iter().filter(|plugin| plugin.state == state).count()
+        self.plugins
+            .iter()
+            .filter(|plugin| plugin.state == state)
+            .count()
     }
 }
 
@@ -88,14 +91,21 @@ impl Hosted {
             fault: state.fault.clone(),
             plugins: state.resources.iter().map(plugin).collect(),
             refused: state.refused.clone(),
-            failures: Failure::ALL.map(|failure| (failure.as_str(), self.count_of(failure))).to_vec(),
+            failures: Failure::ALL
+                .map(|failure| (failure.as_str(), self.count_of(failure)))
+                .to_vec(),
         }
     }
 }
 
 fn plugin(resource: &RegisteredResource) -> PluginReport {
-    let listed: &[_] = resource.listed.as_ref().map_or(&[], |listed| &listed.devices);
-    let can_be_given = listed.iter().filter(|device| device.health == Health::Healthy);
+    let listed: &[_] = resource
+        .listed
+        .as_ref()
+        .map_or(&[], |listed| &listed.devices);
+    let can_be_given = listed
+        .iter()
+        .filter(|device| device.health == Health::Healthy);
     let state = match (&resource.plugin, resource.fault) {
         (None, _) => PluginState::Ended,
         (Some(_), Some(Fault::Silent)) => PluginState::Silent,
@@ -108,7 +118,11 @@ fn plugin(resource: &RegisteredResource) -> PluginReport {
         state,
         since: resource.since,
         devices: listed.len(),
-        healthy: if resource.fault.is_some() { 0 } else { can_be_given.count() },
+        healthy: if resource.fault.is_some() {
+            0
+        } else {
+            can_be_given.count()
+        },
         last_error: resource.last_error.clone(),
     }
 }

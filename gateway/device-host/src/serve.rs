@@ -57,7 +57,11 @@ impl Host {
     /// Registered plugins and their devices are stored in `hosted`.
     #[must_use]
     pub fn new(hosted: Hosted, config: Config) -> Self {
-        Self { hosted, config, observe: Arc::new(|routes| routes) }
+        Self {
+            hosted,
+            config,
+            observe: Arc::new(|routes| routes),
+        }
     }
 
     /// Wraps the service in layers.
@@ -70,18 +74,27 @@ impl Host {
     /// plugins are closed. Our socket file stays, as a kubelet's does: plugins register again when the next
     /// daemon creates it again.
     pub async fn serve(self, stop: CancellationToken) {
-        let Self { hosted, config, observe } = self;
-        let Some(socket) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };
+        let Self {
+            hosted,
+            config,
+            observe,
+        } = self;
+        let Some(socket) = stop.run_until_cancelled(listen(&config, &hosted)).await else {
+            return;
+        };
         tracing::info!(directory = %config.directory.display(), "vendors' device plugins can register");
         let tasks = TaskTracker::new();
         let followed = hosted.clone();
         let registrar = Registrar::new(hosted, config.directory, tasks.clone(), stop.clone());
-        let service = RegistrationServer::from_arc(registrar).max_decoding_message_size(REQUEST_MAX);
+        let service =
+            RegistrationServer::from_arc(registrar).max_decoding_message_size(REQUEST_MAX);
         // The other sockets raise the number of calls that may be given up before they are accepted to that of concurrent
         // ones. The library's own, 20, is more than CALLS_MAX.
+        let server = Server::builder()
+            .max_concurrent_streams(CALLS_MAX)
+            .add_routes(observe(Routes::new(service)));
         let server =
-            Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(observe(Routes::new(service)));
-        let server = server.serve_with_incoming_shutdown(incoming(socket), stop.clone().cancelled_owned());
+            server.serve_with_incoming_shutdown(incoming(socket), stop.clone().cancelled_owned());
         let deadline = async {
             stop.cancelled().await;
             sleep(CLOSE).await;
@@ -105,7 +118,9 @@ impl Host {
 
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Host")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,7 +163,10 @@ fn incoming(socket: RegistrySocket) -> impl Stream<Item = io::Result<GrpcConnect
                 Ok((stream, _)) => {
                     // A connection beyond the limit is closed: the plugin retries.
                     if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                        return Some((Ok(AuthorityFilter::with_guard(stream, place)), (socket, places)));
+                        return Some((
+                            Ok(AuthorityFilter::with_guard(stream, place)),
+                            (socket, places),
+                        ));
                     }
                 }
                 Err(error) => {

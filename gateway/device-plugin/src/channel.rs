@@ -31,7 +31,9 @@ pub(crate) fn channel(kubelet: PathBuf) -> Channel {
 async fn connect(path: &Path, settled: Instant) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < settled => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < settled =>
+            {
                 sleep(ATTEMPT).await;
             }
             connected => return connected,

@@ -46,7 +46,10 @@ impl Config {
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let directories = [
             ("directory", Some(&self.directory)),
-            ("plugin_watcher_directory", self.plugin_watcher_directory.as_ref()),
+            (
+                "plugin_watcher_directory",
+                self.plugin_watcher_directory.as_ref(),
+            ),
         ];
         for (key, path) in directories {
             let most = SOCKET_PATH_MAX - SOCKET_NAME_MAX - 1;
@@ -57,7 +60,10 @@ impl Config {
         }
         let length = self.pod_resources_socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
-            return Err(("pod_resources_socket", too_long("the path", length, SOCKET_PATH_MAX)));
+            return Err((
+                "pod_resources_socket",
+                too_long("the path", length, SOCKET_PATH_MAX),
+            ));
         }
         Ok(())
     }
@@ -68,7 +74,10 @@ impl Config {
             ("directory", self.directory.as_path()),
             ("pod_resources_socket", self.pod_resources_socket.as_path()),
         ];
-        let watcher = self.plugin_watcher_directory.as_deref().map(|path| ("plugin_watcher_directory", path));
+        let watcher = self
+            .plugin_watcher_directory
+            .as_deref()
+            .map(|path| ("plugin_watcher_directory", path));
         always.into_iter().chain(watcher)
     }
 }
@@ -87,8 +96,20 @@ mod tests {
     fn a_directory_that_no_socket_fits_in_is_refused_by_its_key() {
         Config::default().check().unwrap();
         let long = PathBuf::from(format!("/{}", "x".repeat(60)));
-        let config = Config { plugin_watcher_directory: Some(long.clone()), ..Config::default() };
+        let config = Config {
+            plugin_watcher_directory: Some(long.clone()),
+            ..Config::default()
+        };
         assert_eq!(config.check().unwrap_err().0, "plugin_watcher_directory");
-        assert_eq!(Config { directory: long, ..Config::default() }.check().unwrap_err().0, "directory");
+        assert_eq!(
+            Config {
+                directory: long,
+                ..Config::default()
+            }
+            .check()
+            .unwrap_err()
+            .0,
+            "directory"
+        );
     }
 }

@@ -44,8 +44,10 @@ const INSIDE: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::ONLYDIR);
 
 /// The events after which the path may lead to another directory than the watched one.
-const GONE: ReadFlags =
-    ReadFlags::DELETE_SELF.union(ReadFlags::MOVE_SELF).union(ReadFlags::IGNORED).union(ReadFlags::UNMOUNT);
+const GONE: ReadFlags = ReadFlags::DELETE_SELF
+    .union(ReadFlags::MOVE_SELF)
+    .union(ReadFlags::IGNORED)
+    .union(ReadFlags::UNMOUNT);
 
 /// The size of the buffer for events, in bytes. One event takes up to 272.
 const BUFFER: usize = 4096;
@@ -130,7 +132,11 @@ pub(crate) async fn follow(
 
 /// Returns when the directory may have been created, and after [`POLL`] at the latest.
 async fn wait_for(directory: &Path) {
-    let nearest = directory.ancestors().skip(1).find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let nearest = directory
+        .ancestors()
+        .skip(1)
+        .find(|path| path.is_dir())
+        .unwrap_or(Path::new("/"));
     match Events::of(nearest) {
         // The directory, or one of its parents, may have been created before the watch was in place.
         Ok(events) if !directory.exists() => {
@@ -151,12 +157,17 @@ impl SocketWatcher<'_> {
         loop {
             match timeout(POLL, events.next()).await {
                 Ok(Ok(events)) => {
-                    for Event { flags: what, of_kubelet } in events {
+                    for Event {
+                        flags: what,
+                        of_kubelet,
+                    } in events
+                    {
                         if what.intersects(GONE) {
                             self.check_socket();
                             return;
                         }
-                        if of_kubelet && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+                        if of_kubelet && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM)
+                        {
                             // The next socket may have the same identity: inode numbers are reused, and
                             // timestamps may be equal.
                             self.last_seen = None;
@@ -187,7 +198,9 @@ impl SocketWatcher<'_> {
     /// Publishes the current socket, if it is another one than before.
     fn check_socket(&mut self) {
         let path = self.directory.join(KUBELET);
-        let now = fs::symlink_metadata(&path).ok().filter(|found| found.file_type().is_socket());
+        let now = fs::symlink_metadata(&path)
+            .ok()
+            .filter(|found| found.file_type().is_socket());
         let now = now.as_ref().map(Identity::of);
         if now == self.last_seen && (now.is_some() || self.kubelets.borrow().is_none()) {
             return;
@@ -210,7 +223,11 @@ impl SocketWatcher<'_> {
 impl Identity {
     fn of(metadata: &fs::Metadata) -> Self {
         let made = (metadata.mtime(), metadata.mtime_nsec());
-        Self { device: metadata.dev(), inode: metadata.ino(), made }
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            made,
+        }
     }
 
     /// Identifies a directory, independent of changes of its contents.
@@ -258,8 +275,13 @@ fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
     let mut events = Vec::new();
     while events.is_empty() || !reader.is_buffer_empty() {
         let event = reader.next()?;
-        let of_kubelet = event.file_name().is_some_and(|name| name.to_bytes() == KUBELET.as_bytes());
-        events.push(Event { flags: event.events(), of_kubelet });
+        let of_kubelet = event
+            .file_name()
+            .is_some_and(|name| name.to_bytes() == KUBELET.as_bytes());
+        events.push(Event {
+            flags: event.events(),
+            of_kubelet,
+        });
     }
     Ok(events)
 }

@@ -68,11 +68,17 @@ impl Endpoint {
     ) -> Result<Self> {
         let path = directory.join(socket_name(resource)?);
         let fail = |source: io::Error| {
-            Error::unavailable(format!("cannot listen on {} for {resource}", path.display()))
-                .with_source(source)
+            Error::unavailable(format!(
+                "cannot listen on {} for {resource}",
+                path.display()
+            ))
+            .with_source(source)
         };
         let listener = UnixListener::bind(&path).map_err(fail)?;
-        let endpoint = Self { path: path.clone(), _stop: ended.clone().drop_guard() };
+        let endpoint = Self {
+            path: path.clone(),
+            _stop: ended.clone().drop_guard(),
+        };
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
         tasks.spawn(async move {
             // The socket listens already, and connections wait in its backlog: other tasks get to send their
@@ -106,7 +112,11 @@ impl Endpoint {
 
     /// The name of the socket in its directory.
     pub(crate) fn name(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
     }
 }
 
@@ -122,14 +132,20 @@ impl Drop for Endpoint {
 /// Removes the sockets that a killed daemon has left behind in a directory. A socket on which a process
 /// listens belongs to another daemon and is kept.
 pub(crate) async fn remove_stale(directory: &Path) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
     for entry in entries.flatten() {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let named = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PREFIX));
         if !named || !entry.file_type().is_ok_and(|kind| kind.is_socket()) {
             continue;
         }
         let connected = UnixStream::connect(entry.path()).await;
-        let refused = connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        let refused =
+            connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         if refused && let Err(error) = fs::remove_file(entry.path()) {
             tracing::debug!(socket = %entry.path().display(), %error, "cannot remove the socket of a predecessor");
         }
@@ -139,9 +155,16 @@ pub(crate) async fn remove_stale(directory: &Path) {
 /// A name that was not used before, and that names the resource for the operator.
 fn socket_name(resource: &str) -> Result<String> {
     let mut random = [0; 6];
-    getrandom::fill(&mut random).map_err(|error| Error::internal("no random numbers").with_source(error))?;
+    getrandom::fill(&mut random)
+        .map_err(|error| Error::internal("no random numbers").with_source(error))?;
     let end = format!("-{}.sock", hex::encode(random));
-    let word = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
+    let word = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '.' {
+            c
+        } else {
+            '_'
+        }
+    };
     let room = SOCKET_NAME_MAX - PREFIX.len() - end.len();
     let label: String = resource.chars().map(word).take(room).collect();
     Ok(format!("{PREFIX}{label}{end}"))
@@ -154,12 +177,17 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>
         loop {
             match listener.accept().await {
                 Ok((stream, _)) if !is_allowed(&stream) => {
-                    tracing::warn!("refused a connection to a device plugin from a process that is not root");
+                    tracing::warn!(
+                        "refused a connection to a device plugin from a process that is not root"
+                    );
                 }
                 Ok((stream, _)) => {
                     // A connection beyond the limit is closed: it must not keep a kubelet waiting.
                     if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                        return Some((Ok(AuthorityFilter::with_guard(stream, place)), (listener, places)));
+                        return Some((
+                            Ok(AuthorityFilter::with_guard(stream, place)),
+                            (listener, places),
+                        ));
                     }
                 }
                 Err(error) => {
@@ -173,7 +201,9 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>
 
 /// Returns whether the peer is root, or the user that the daemon runs as.
 fn is_allowed(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
+    stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
 #[cfg(test)]
@@ -181,7 +211,13 @@ mod tests {
     use super::*;
 
     fn open(directory: &Path, tasks: &TaskTracker) -> Result<Endpoint> {
-        Endpoint::open(directory, "acme.com/tpu", tasks, CancellationToken::new(), Routes::default)
+        Endpoint::open(
+            directory,
+            "acme.com/tpu",
+            tasks,
+            CancellationToken::new(),
+            Routes::default,
+        )
     }
 
     #[test]
@@ -192,7 +228,11 @@ mod tests {
             assert_ne!(one, two);
             assert!(one.len() <= SOCKET_NAME_MAX && !one.contains('/'), "{one}");
         }
-        assert!(socket_name("acme.com/tpu").unwrap().starts_with("switchyard-acme.com_tpu-"));
+        assert!(
+            socket_name("acme.com/tpu")
+                .unwrap()
+                .starts_with("switchyard-acme.com_tpu-")
+        );
     }
 
     #[tokio::test]
@@ -204,10 +244,19 @@ mod tests {
         let _live = std::os::unix::net::UnixListener::bind(path("switchyard-live.sock")).unwrap();
         fs::write(path("switchyard-file.sock"), "").unwrap();
         remove_stale(dir.path()).await;
-        let mut left: Vec<_> =
-            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         left.sort();
-        assert_eq!(left, ["switchyard-file.sock", "switchyard-live.sock", "vendor.sock"]);
+        assert_eq!(
+            left,
+            [
+                "switchyard-file.sock",
+                "switchyard-live.sock",
+                "vendor.sock"
+            ]
+        );
     }
 
     #[tokio::test]
@@ -216,7 +265,10 @@ mod tests {
         let tasks = TaskTracker::new();
         let endpoint = open(dir.path(), &tasks).unwrap();
         let path = endpoint.path().to_owned();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(path, dir.path().join(endpoint.name()));
         UnixStream::connect(&path).await.unwrap();
         drop(endpoint);
@@ -227,10 +279,16 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_named() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let _entered = runtime.enter();
         let opened = open(Path::new("/no/such"), &TaskTracker::new());
         let error = opened.unwrap_err().report();
-        assert!(error.contains("/no/such/switchyard-") && error.contains("acme.com/tpu"), "{error}");
+        assert!(
+            error.contains("/no/such/switchyard-") && error.contains("acme.com/tpu"),
+            "{error}"
+        );
     }
 }

@@ -22,8 +22,10 @@ pub(crate) fn allocate(
 ) -> Result<Vec<Vec<SlotId>>> {
     let v1beta1::AllocateRequest { container_requests } = request;
     if container_requests.len() > CONTAINERS_MAX {
-        let why =
-            format!("{} containers, but at most {CONTAINERS_MAX} in one call", container_requests.len());
+        let why = format!(
+            "{} containers, but at most {CONTAINERS_MAX} in one call",
+            container_requests.len()
+        );
         return Err(Error::invalid("container_requests", why));
     }
     let containers: Vec<Vec<String>> = container_requests
@@ -45,43 +47,70 @@ pub(crate) fn pre_start(
 
 /// Converts the request for a preferred allocation of one container. Texts that are not slot ids are left out: they were
 /// never offered.
-pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationRequest) -> PreferenceRequest {
+pub(crate) fn preference_request(
+    request: v1beta1::ContainerPreferredAllocationRequest,
+) -> PreferenceRequest {
     let v1beta1::ContainerPreferredAllocationRequest {
         available_device_i_ds,
         must_include_device_i_ds,
         allocation_size,
     } = request;
     PreferenceRequest {
-        available: available_device_i_ds.into_iter().flat_map(SlotId::new).collect(),
-        required: must_include_device_i_ds.into_iter().flat_map(SlotId::new).collect(),
+        available: available_device_i_ds
+            .into_iter()
+            .flat_map(SlotId::new)
+            .collect(),
+        required: must_include_device_i_ds
+            .into_iter()
+            .flat_map(SlotId::new)
+            .collect(),
         size: usize::try_from(allocation_size).unwrap_or_default(),
     }
 }
 
 /// The slots of each container. Refuses too many slots, no slots, a slot that is named twice, and a slot that the
 /// resource does not have.
-fn slots(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Result<Vec<Vec<SlotId>>> {
+fn slots(
+    resource: &str,
+    listing: &Listing,
+    containers: &[Vec<String>],
+) -> Result<Vec<Vec<SlotId>>> {
     let count = containers.iter().map(Vec::len).sum::<usize>();
     if count > LEASE_SLOTS_MAX {
-        let why = format!("{count} devices of {resource}, but at most {LEASE_SLOTS_MAX} in one call");
+        let why =
+            format!("{count} devices of {resource}, but at most {LEASE_SLOTS_MAX} in one call");
         return Err(Error::invalid("devices_ids", why));
     }
     if containers.iter().any(Vec::is_empty) {
-        return Err(Error::invalid("devices_ids", format!("no device of {resource} is named")));
+        return Err(Error::invalid(
+            "devices_ids",
+            format!("no device of {resource} is named"),
+        ));
     }
     let mut seen = BTreeSet::new();
     let mut slot = |id: &String| {
-        let offered = SlotId::new(id.as_str()).ok().filter(|slot| listing.get(slot.as_str()).is_some());
+        let offered = SlotId::new(id.as_str())
+            .ok()
+            .filter(|slot| listing.get(slot.as_str()).is_some());
         let offered = offered.ok_or_else(|| {
-            let text = format!("{resource} has no device {}: it was never offered", quoted(id));
+            let text = format!(
+                "{resource} has no device {}: it was never offered",
+                quoted(id)
+            );
             Error::not_found(text)
         })?;
         if !seen.insert(offered.clone()) {
-            return Err(Error::invalid("devices_ids", format!("{} is named twice", quoted(id))));
+            return Err(Error::invalid(
+                "devices_ids",
+                format!("{} is named twice", quoted(id)),
+            ));
         }
         Ok(offered)
     };
-    containers.iter().map(|ids| ids.iter().map(&mut slot).collect()).collect()
+    containers
+        .iter()
+        .map(|ids| ids.iter().map(&mut slot).collect())
+        .collect()
 }
 
 /// An untrusted id, quoted for a message and truncated when long.
@@ -100,18 +129,30 @@ mod tests {
     use crate::listing::{Offer, Slot};
 
     fn listing(count: usize) -> Listing {
-        let slot = Slot { healthy: true, numa_node: None };
+        let slot = Slot {
+            healthy: true,
+            numa_node: None,
+        };
         let ids: Vec<String> = (0..count).map(|number| format!("tpu-{number}")).collect();
         let slots = ids.iter().map(|id| (id.as_str(), slot)).collect();
-        Listing::default().after(&Offer { slots, ..Offer::default() }).0
+        Listing::default()
+            .after(&Offer {
+                slots,
+                ..Offer::default()
+            })
+            .0
     }
 
     #[track_caller]
     fn check_refused(containers: &[&[&str]], kind: ErrorKind, text: &str) {
-        let containers = containers.iter().map(|ids| v1beta1::ContainerAllocateRequest {
-            devices_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
-        });
-        let request = v1beta1::AllocateRequest { container_requests: containers.collect() };
+        let containers = containers
+            .iter()
+            .map(|ids| v1beta1::ContainerAllocateRequest {
+                devices_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            });
+        let request = v1beta1::AllocateRequest {
+            container_requests: containers.collect(),
+        };
         let error = allocate("acme.com/tpu", &listing(2000), request).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(text), "{error}");
@@ -120,13 +161,33 @@ mod tests {
 
     #[test]
     fn what_is_unknown_doubled_or_too_much_is_refused() {
-        check_refused(&[&["tpu-1", "gpu-1"]], ErrorKind::NotFound, "acme.com/tpu has no device \"gpu-1\"");
+        check_refused(
+            &[&["tpu-1", "gpu-1"]],
+            ErrorKind::NotFound,
+            "acme.com/tpu has no device \"gpu-1\"",
+        );
         check_refused(&[&[&"ü".repeat(100_000)]], ErrorKind::NotFound, "…");
-        check_refused(&[&["tpu-1", "tpu-1"]], ErrorKind::InvalidArgument, "named twice");
-        check_refused(&[&["tpu-1"], &["tpu-1"]], ErrorKind::InvalidArgument, "named twice");
+        check_refused(
+            &[&["tpu-1", "tpu-1"]],
+            ErrorKind::InvalidArgument,
+            "named twice",
+        );
+        check_refused(
+            &[&["tpu-1"], &["tpu-1"]],
+            ErrorKind::InvalidArgument,
+            "named twice",
+        );
         check_refused(&[&["tpu-1"], &[]], ErrorKind::InvalidArgument, "no device");
-        check_refused(&[&["x"; 10_000]], ErrorKind::InvalidArgument, "10000 devices");
-        check_refused(&[["tpu-1"].as_slice(); 65], ErrorKind::InvalidArgument, "65 containers");
+        check_refused(
+            &[&["x"; 10_000]],
+            ErrorKind::InvalidArgument,
+            "10000 devices",
+        );
+        check_refused(
+            &[["tpu-1"].as_slice(); 65],
+            ErrorKind::InvalidArgument,
+            "65 containers",
+        );
     }
 
     #[test]

@@ -16,8 +16,13 @@ use crate::{from_proto, pod_resources};
 const RESOURCE: &str = "acme.com/tpu";
 
 /// The slots of the test resource, with their NUMA nodes.
-const SLOTS: [(&str, Option<u32>); 5] =
-    [("a::0", Some(0)), ("a::1", Some(0)), ("b::0", Some(1)), ("b::1", Some(1)), ("c", None)];
+const SLOTS: [(&str, Option<u32>); 5] = [
+    ("a::0", Some(0)),
+    ("a::1", Some(0)),
+    ("b::0", Some(1)),
+    ("b::1", Some(1)),
+    ("c", None),
+];
 
 /// Decodes the bytes as each of the request messages: a request is refused or names existing slots, and a
 /// preferred allocation is one that the kubelet may take.
@@ -25,9 +30,24 @@ const SLOTS: [(&str, Option<u32>); 5] =
 /// # Panics
 /// If a property does not hold.
 pub fn messages(data: &[u8]) {
-    let slots = SLOTS.map(|(id, numa_node)| (id, Slot { healthy: true, numa_node }));
-    let placement = if data.len().is_multiple_of(2) { SlotPlacement::Packed } else { SlotPlacement::Spread };
-    let (listing, _) = Listing::default().after(&Offer { slots: slots.into(), placement });
+    let slots = SLOTS.map(|(id, numa_node)| {
+        (
+            id,
+            Slot {
+                healthy: true,
+                numa_node,
+            },
+        )
+    });
+    let placement = if data.len().is_multiple_of(2) {
+        SlotPlacement::Packed
+    } else {
+        SlotPlacement::Spread
+    };
+    let (listing, _) = Listing::default().after(&Offer {
+        slots: slots.into(),
+        placement,
+    });
     if let Ok(request) = v1beta1::AllocateRequest::decode(data) {
         match from_proto::allocate(RESOURCE, &listing, request) {
             Ok(containers) => containers.iter().for_each(|slots| are_slots(slots)),
@@ -41,27 +61,49 @@ pub fn messages(data: &[u8]) {
         }
     }
     if let Ok(request) = v1beta1::PreferredAllocationRequest::decode(data) {
-        for one in request.container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
+        for one in request
+            .container_requests
+            .into_iter()
+            .take(from_proto::CONTAINERS_MAX)
+        {
             let question = from_proto::preference_request(one);
             let preferred = prefer(&listing, &question);
             let must = question.required.intersection(&question.available).count();
-            assert_eq!(preferred.len(), question.size.min(question.available.len()).max(must));
+            assert_eq!(
+                preferred.len(),
+                question.size.min(question.available.len()).max(must)
+            );
             assert!(preferred.iter().all(|id| question.available.contains(id)));
         }
     }
     if let Ok(list) = v1::ListPodResourcesResponse::decode(data) {
         let listed = pod_resources::slots(list, &[RESOURCE.to_owned()].into());
-        assert!(listed.iter().all(|id| (1..=SLOT_ID_MAX).contains(&id.as_str().len())));
+        assert!(
+            listed
+                .iter()
+                .all(|id| (1..=SLOT_ID_MAX).contains(&id.as_str().len()))
+        );
     }
 }
 
 fn are_slots(slots: &[SlotId]) {
     let distinct: BTreeSet<_> = slots.iter().collect();
     assert_eq!(distinct.len(), slots.len());
-    assert!(!slots.is_empty() && slots.iter().all(|slot| SLOTS.iter().any(|(id, _)| slot == id)));
+    assert!(
+        !slots.is_empty()
+            && slots
+                .iter()
+                .all(|slot| SLOTS.iter().any(|(id, _)| slot == id))
+    );
 }
 
 fn is_refusal(error: &Error) {
-    assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument), "{error:?}");
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::NotFound | ErrorKind::InvalidArgument
+        ),
+        "{error:?}"
+    );
     assert!(error.to_string().len() < 1000, "{error}");
 }

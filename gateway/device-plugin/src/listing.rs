@@ -4,7 +4,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, OFFERED_SLOT_ID_MAX, SlotPlacement};
+use switchyard_core::device::{
+    Device, DeviceGroup, Health, Inventory, OFFERED_SLOT_ID_MAX, SlotPlacement,
+};
 
 /// The largest message that a kubelet accepts, in bytes, less room for the message's own header.
 const MESSAGE_MAX: usize = (4 << 20) - 1024;
@@ -57,14 +59,24 @@ struct Ids {
 /// The resources of an inventory, each with its device groups.
 pub(crate) fn resources(inventory: &Inventory) -> BTreeMap<&str, Groups> {
     let mut resources: BTreeMap<&str, Groups> = BTreeMap::new();
-    for group in inventory.groups.iter().filter(|group| !group.resource.is_empty()) {
-        resources.entry(&group.resource).or_default().push(Arc::clone(group));
+    for group in inventory
+        .groups
+        .iter()
+        .filter(|group| !group.resource.is_empty())
+    {
+        resources
+            .entry(&group.resource)
+            .or_default()
+            .push(Arc::clone(group));
     }
     resources
 }
 
 fn slot(device: &Device) -> Slot {
-    Slot { healthy: device.health == Health::Healthy, numa_node: device.numa_node }
+    Slot {
+        healthy: device.health == Health::Healthy,
+        numa_node: device.numa_node,
+    }
 }
 
 // === impl Offer ===
@@ -74,8 +86,13 @@ impl<'a> Offer<'a> {
     pub(crate) fn of(groups: &'a [Arc<DeviceGroup>]) -> Self {
         let devices = groups.iter().flat_map(|group| &group.devices);
         Self {
-            slots: devices.map(|device| (device.id.as_str(), slot(device))).collect(),
-            placement: groups.last().map(|group| group.placement).unwrap_or_default(),
+            slots: devices
+                .map(|device| (device.id.as_str(), slot(device)))
+                .collect(),
+            placement: groups
+                .last()
+                .map(|group| group.placement)
+                .unwrap_or_default(),
         }
     }
 }
@@ -104,18 +121,37 @@ impl Listing {
                 new.push(*id);
             }
         }
-        let ids = if new.is_empty() { Arc::clone(&self.ids) } else { Arc::new(self.ids.with(&new)) };
+        let ids = if new.is_empty() {
+            Arc::clone(&self.ids)
+        } else {
+            Arc::new(self.ids.with(&new))
+        };
         let mut offered = offer.slots.iter().peekable();
         let mut before = self.slots().peekable();
         let slot = |id: &str| {
             while offered.next_if(|(other, _)| **other < id).is_some() {}
-            let now = offered.next_if(|(other, _)| **other == id).map(|(_, slot)| *slot);
-            let last = before.next_if(|(other, _)| *other == id).map(|(_, slot)| slot);
+            let now = offered
+                .next_if(|(other, _)| **other == id)
+                .map(|(_, slot)| *slot);
+            let last = before
+                .next_if(|(other, _)| *other == id)
+                .map(|(_, slot)| slot);
             let numa_node = last.and_then(|slot| slot.numa_node);
-            now.unwrap_or(Slot { healthy: false, numa_node })
+            now.unwrap_or(Slot {
+                healthy: false,
+                numa_node,
+            })
         };
         let slots = ids.iter().map(slot).collect();
-        (Self { ids, slots, placement: offer.placement, bytes }, left_out)
+        (
+            Self {
+                ids,
+                slots,
+                placement: offer.placement,
+                bytes,
+            },
+            left_out,
+        )
     }
 
     /// The slots, by id in ascending order.
@@ -145,7 +181,10 @@ impl Ids {
             *end += id.len();
             Some(*end)
         });
-        Self { ends: ends.collect(), text: all.concat().into() }
+        Self {
+            ends: ends.collect(),
+            text: all.concat().into(),
+        }
     }
 
     fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
@@ -180,13 +219,26 @@ mod tests {
     use crate::to_proto;
 
     fn offer<'a>(ids: &[(&'a str, bool)]) -> Offer<'a> {
-        let slots =
-            ids.iter().map(|(id, healthy)| (*id, Slot { healthy: *healthy, numa_node: Some(u32::MAX) }));
-        Offer { slots: slots.collect(), ..Offer::default() }
+        let slots = ids.iter().map(|(id, healthy)| {
+            (
+                *id,
+                Slot {
+                    healthy: *healthy,
+                    numa_node: Some(u32::MAX),
+                },
+            )
+        });
+        Offer {
+            slots: slots.collect(),
+            ..Offer::default()
+        }
     }
 
     fn health(listing: &Listing) -> Vec<(&str, bool)> {
-        listing.slots().map(|(id, slot)| (id, slot.healthy)).collect()
+        listing
+            .slots()
+            .map(|(id, slot)| (id, slot.healthy))
+            .collect()
     }
 
     #[test]
@@ -218,7 +270,8 @@ mod tests {
     #[test]
     fn an_id_that_no_annotation_takes_is_left_out() {
         let long = "x".repeat(OFFERED_SLOT_ID_MAX + 1);
-        let (listing, left_out) = Listing::default().after(&offer(&[(&long, true), ("", true), ("a", true)]));
+        let (listing, left_out) =
+            Listing::default().after(&offer(&[(&long, true), ("", true), ("a", true)]));
         assert_eq!(health(&listing), [("a", true)]);
         assert_eq!(left_out, ["".to_owned(), long]);
     }

@@ -48,7 +48,9 @@ type Answers = Pin<Box<dyn Stream<Item = Result<v1beta1::ListAndWatchResponse, S
 
 impl DevicePlugin {
     /// Sends all slots at once, and again whenever one of them changes.
-    fn list(&self) -> impl Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send + use<> {
+    fn list(
+        &self,
+    ) -> impl Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send + use<> {
         let mut listing = self.listing.clone();
         listing.mark_changed();
         let start = (listing, self.ended.clone(), self.streams.open(), None);
@@ -83,19 +85,32 @@ impl DevicePlugin {
             let lease = match timeout(LEASE, self.scope.devices().lease(&slots)).await {
                 Ok(lease) => lease?,
                 Err(_) => {
-                    return Err(Error::deadline(format!("recording the lease took longer than {LEASE:?}")));
+                    return Err(Error::deadline(format!(
+                        "recording the lease took longer than {LEASE:?}"
+                    )));
                 }
             };
             container_responses.push(to_proto::allocated(lease)?);
         }
-        Ok(v1beta1::AllocateResponse { container_responses })
+        Ok(v1beta1::AllocateResponse {
+            container_responses,
+        })
     }
 
     /// The slots to take: those that the provider of the resource prefers, or, if it has no preference, the
     /// best choice by the listing.
     async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<SlotId> {
-        let PreferenceRequest { available, required: must, size } = question;
-        match self.scope.devices().prefer(&self.resource, available, must, *size).await {
+        let PreferenceRequest {
+            available,
+            required: must,
+            size,
+        } = question;
+        match self
+            .scope
+            .devices()
+            .prefer(&self.resource, available, must, *size)
+            .await
+        {
             Some(preferred) => preferred,
             None => prefer(listing, question),
         }
@@ -103,7 +118,11 @@ impl DevicePlugin {
 
     async fn wait_until_free(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
         let slots = from_proto::pre_start(&self.resource, &self.listing(), request)?;
-        match self.ended.run_until_cancelled(self.scope.devices().wait_until_free(&slots, PATIENCE)).await {
+        match self
+            .ended
+            .run_until_cancelled(self.scope.devices().wait_until_free(&slots, PATIENCE))
+            .await
+        {
             Some(vacated) => vacated,
             None => Err(Error::unavailable("the gateway is shutting down")),
         }
@@ -140,12 +159,19 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
         let v1beta1::PreferredAllocationRequest { container_requests } = request.into_inner();
         let listing = self.listing();
         let mut container_responses = Vec::new();
-        for request in container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
-            let preferred = self.preferred(&listing, &from_proto::preference_request(request)).await;
+        for request in container_requests
+            .into_iter()
+            .take(from_proto::CONTAINERS_MAX)
+        {
+            let preferred = self
+                .preferred(&listing, &from_proto::preference_request(request))
+                .await;
             let device_i_ds = preferred.into_iter().map(String::from).collect();
             container_responses.push(v1beta1::ContainerPreferredAllocationResponse { device_i_ds });
         }
-        Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
+        Ok(Response::new(v1beta1::PreferredAllocationResponse {
+            container_responses,
+        }))
     }
 
     async fn allocate(
@@ -153,7 +179,9 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
         request: Request<v1beta1::AllocateRequest>,
     ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
         let given = self.lease(request.into_inner()).await;
-        given.map(Response::new).map_err(self.refusal("allocate devices of"))
+        given
+            .map(Response::new)
+            .map_err(self.refusal("allocate devices of"))
     }
 
     async fn pre_start_container(

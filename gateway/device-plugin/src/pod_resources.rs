@@ -91,15 +91,27 @@ impl UnusedLeases {
 /// # Errors
 /// `Unavailable` if the kubelet does not answer in time, or with an error.
 pub async fn exclusive_cpus(socket: &Path) -> Result<CpuSet> {
-    let what = || format!("ask the kubelet at {} for the exclusive CPUs of its pods", socket.display());
-    let answer = timeout(LIMIT, list(socket)).await.map_err(|_| Error::unavailable(what()))?;
-    answer.map(cpus).map_err(|status| Error::unavailable(what()).with_source(status))
+    let what = || {
+        format!(
+            "ask the kubelet at {} for the exclusive CPUs of its pods",
+            socket.display()
+        )
+    };
+    let answer = timeout(LIMIT, list(socket))
+        .await
+        .map_err(|_| Error::unavailable(what()))?;
+    answer
+        .map(cpus)
+        .map_err(|status| Error::unavailable(what()).with_source(status))
 }
 
 async fn list(socket: &Path) -> std::result::Result<v1::ListPodResourcesResponse, Status> {
     let channel = channel(socket.to_owned());
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
-    Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
+    Ok(client
+        .list(v1::ListPodResourcesRequest {})
+        .await?
+        .into_inner())
 }
 
 fn warn_once(warned: &mut bool, socket: &Path, error: &str) {
@@ -112,19 +124,30 @@ fn warn_once(warned: &mut bool, socket: &Path, error: &str) {
 fn cpus(list: v1::ListPodResourcesResponse) -> CpuSet {
     let v1::ListPodResourcesResponse { pod_resources } = list;
     let of_pods = pod_resources.into_iter().flat_map(|pod| {
-        let of_containers = pod.containers.into_iter().flat_map(|container| container.cpu_ids);
+        let of_containers = pod
+            .containers
+            .into_iter()
+            .flat_map(|container| container.cpu_ids);
         of_containers.chain(pod.cpu_ids)
     });
-    of_pods.filter_map(|id| u32::try_from(id).ok()).map(|id| (id, id)).collect()
+    of_pods
+        .filter_map(|id| u32::try_from(id).ok())
+        .map(|id| (id, id))
+        .collect()
 }
 
 /// The slots of these resources that a list names.
-pub(crate) fn slots(list: v1::ListPodResourcesResponse, resources: &BTreeSet<String>) -> BTreeSet<SlotId> {
+pub(crate) fn slots(
+    list: v1::ListPodResourcesResponse,
+    resources: &BTreeSet<String>,
+) -> BTreeSet<SlotId> {
     let v1::ListPodResourcesResponse { pod_resources } = list;
     let containers = pod_resources.into_iter().flat_map(|pod| pod.containers);
     let devices = containers.flat_map(|container| container.devices);
     let ours = devices.filter(|devices| resources.contains(&devices.resource_name));
-    ours.flat_map(|devices| devices.device_ids).flat_map(SlotId::new).collect()
+    ours.flat_map(|devices| devices.device_ids)
+        .flat_map(SlotId::new)
+        .collect()
 }
 
 #[cfg(test)]
@@ -139,17 +162,29 @@ mod tests {
             assert!(!unused.after([token(1), token(2)].into()));
         }
         assert!(!unused.after([token(3)].into()), "containers came for both");
-        let warned = (0..3 * LONG_UNUSED_LISTS).filter(|_| unused.after([token(3)].into())).count();
+        let warned = (0..3 * LONG_UNUSED_LISTS)
+            .filter(|_| unused.after([token(3)].into()))
+            .count();
         assert_eq!(warned, 1);
     }
 
     #[test]
     fn processors_of_containers_and_of_pods_are_theirs() {
-        let container = |cpu_ids| v1::ContainerResources { cpu_ids, ..Default::default() };
-        let pod = |containers, cpu_ids| v1::PodResources { containers, cpu_ids, ..Default::default() };
+        let container = |cpu_ids| v1::ContainerResources {
+            cpu_ids,
+            ..Default::default()
+        };
+        let pod = |containers, cpu_ids| v1::PodResources {
+            containers,
+            cpu_ids,
+            ..Default::default()
+        };
         let list = v1::ListPodResourcesResponse {
             pod_resources: vec![
-                pod(vec![container(vec![2, 3]), container(Vec::new())], Vec::new()),
+                pod(
+                    vec![container(vec![2, 3]), container(Vec::new())],
+                    Vec::new(),
+                ),
                 pod(vec![container(vec![-1, i64::MAX])], vec![5, 4]),
             ],
         };
@@ -162,16 +197,31 @@ mod tests {
             resource_name: resource.to_owned(),
             device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
         };
-        let container = |devices| v1::ContainerResources { devices, ..Default::default() };
-        let pod = |containers| v1::PodResources { containers, ..Default::default() };
+        let container = |devices| v1::ContainerResources {
+            devices,
+            ..Default::default()
+        };
+        let pod = |containers| v1::PodResources {
+            containers,
+            ..Default::default()
+        };
         let long = "x".repeat(100_000);
         let list = v1::ListPodResourcesResponse {
             pod_resources: vec![
-                pod(vec![container(vec![devices("acme.com/tpu", &["a", "b"]), devices("other/x", &["c"])])]),
-                pod(vec![container(Vec::new()), container(vec![devices("acme.com/tpu", &["d", &long])])]),
+                pod(vec![container(vec![
+                    devices("acme.com/tpu", &["a", "b"]),
+                    devices("other/x", &["c"]),
+                ])]),
+                pod(vec![
+                    container(Vec::new()),
+                    container(vec![devices("acme.com/tpu", &["d", &long])]),
+                ]),
             ],
         };
         let listed = slots(list, &["acme.com/tpu".to_owned()].into());
-        assert_eq!(listed, ["a", "b", "d"].map(|id| SlotId::new(id).unwrap()).into());
+        assert_eq!(
+            listed,
+            ["a", "b", "d"].map(|id| SlotId::new(id).unwrap()).into()
+        );
     }
 }

@@ -45,7 +45,11 @@ struct Choice<'a> {
 
 /// The slots to take, in ascending order: as many as asked for, or all if there are fewer.
 pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<SlotId> {
-    let PreferenceRequest { available, required: must, size } = question;
+    let PreferenceRequest {
+        available,
+        required: must,
+        size,
+    } = question;
     let mut chosen: BTreeSet<&SlotId> = must.intersection(available).collect();
     let nodes_of_must: BTreeMap<Option<u32>, usize> =
         chosen.iter().fold(BTreeMap::new(), |mut counts, id| {
@@ -55,7 +59,9 @@ pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<Slo
     let mut left = size.saturating_sub(chosen.len());
     let mut nodes = free(listing, available, &chosen);
     while left > 0 {
-        let Some(node) = best(&nodes, &nodes_of_must, left, listing.placement()) else { break };
+        let Some(node) = best(&nodes, &nodes_of_must, left, listing.placement()) else {
+            break;
+        };
         let near = nodes.remove(&node).unwrap_or_default();
         let slots = choose(near, left, listing.placement()).slots;
         left -= slots.len();
@@ -104,7 +110,11 @@ fn best(
         let free: usize = near.values().map(|part| part.free.len()).sum();
         let beside = wanted.get(node).copied().unwrap_or_default();
         let enough = free >= left;
-        let cost = if enough { choose(near.clone(), left, placement).cost } else { 0 };
+        let cost = if enough {
+            choose(near.clone(), left, placement).cost
+        } else {
+            0
+        };
         // Among the nodes with enough slots, the one that has the fewest (packed) or the most (spread) left
         // afterwards; if none has enough, the one that gives the most.
         let rest = match (enough, placement) {
@@ -123,8 +133,14 @@ fn choose(mut near: SlotsByDevice<'_>, count: usize, placement: SlotPlacement) -
         SlotPlacement::Packed => (usize::MAX - part.used, device),
         SlotPlacement::Spread => (part.used, device),
     };
-    let mut order: BTreeSet<_> = near.iter().map(|(device, part)| rank(*device, part)).collect();
-    let mut choice = Choice { cost: 0, slots: Vec::new() };
+    let mut order: BTreeSet<_> = near
+        .iter()
+        .map(|(device, part)| rank(*device, part))
+        .collect();
+    let mut choice = Choice {
+        cost: 0,
+        slots: Vec::new(),
+    };
     while choice.slots.len() < count
         && let Some((_, device)) = order.pop_first()
         && let Some(part) = near.get_mut(device)

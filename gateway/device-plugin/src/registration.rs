@@ -78,7 +78,10 @@ impl Resource {
         let mut last_failure = String::new();
         loop {
             // The sender lives as long as the frontend, so waiting fails only when the frontend ends.
-            let Ok(Some(kubelet)) = kubelets.wait_for(Option::is_some).await.map(|kubelet| kubelet.clone())
+            let Ok(Some(kubelet)) = kubelets
+                .wait_for(Option::is_some)
+                .await
+                .map(|kubelet| kubelet.clone())
             else {
                 return;
             };
@@ -116,21 +119,28 @@ impl Resource {
             options: Some(to_proto::options()),
         };
         let mut client = RegistrationClient::new(kubelet.channel.clone());
-        let refused =
-            |why: String| Error::unavailable(format!("the kubelet does not register {}: {why}", self.name));
+        let refused = |why: String| {
+            Error::unavailable(format!(
+                "the kubelet does not register {}: {why}",
+                self.name
+            ))
+        };
         match timeout(REGISTER, client.register(request)).await {
             Ok(Ok(_)) => {}
             // The same for all resources; see `Outage`.
             Ok(Err(status)) if status.code() == Code::Unavailable => {
                 return Err(
-                    Error::unavailable("the kubelet does not answer on its socket").with_source(status)
+                    Error::unavailable("the kubelet does not answer on its socket")
+                        .with_source(status),
                 );
             }
             Ok(Err(status)) => return Err(refused(cut(status.message())).with_source(status)),
             Err(_) => return Err(refused(format!("no answer within {REGISTER:?}"))),
         }
         if timeout(LIST, streams.wait_listed()).await.is_err() {
-            return Err(refused(format!("it did not ask for the devices within {LIST:?}")));
+            return Err(refused(format!(
+                "it did not ask for the devices within {LIST:?}"
+            )));
         }
         kubelet.urgent.finish(&self.name);
         tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "registered with the kubelet");
@@ -159,7 +169,9 @@ impl Resource {
     /// Creates a socket for the plugin watcher, and returns when the socket is gone, or when the kubelet has
     /// ended its stream.
     async fn serve_in(&self, directory: &Path) -> Result<()> {
-        let found = RegistrationServer::new(WatcherRegistration { resource: Arc::clone(&self.name) });
+        let found = RegistrationServer::new(WatcherRegistration {
+            resource: Arc::clone(&self.name),
+        });
         let (endpoint, streams) = self.open(directory, |routes| routes.add_service(found))?;
         let gone = async {
             while endpoint.path().exists() {
@@ -231,7 +243,8 @@ impl Resource {
 
 /// Returns once there is a newer kubelet than `generation`.
 async fn replaced(mut kubelets: Kubelets, generation: u64) {
-    let is_newer = |now: &Option<Kubelet>| now.as_ref().is_some_and(|now| now.generation != generation);
+    let is_newer =
+        |now: &Option<Kubelet>| now.as_ref().is_some_and(|now| now.generation != generation);
     if kubelets.wait_for(is_newer).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -262,7 +275,10 @@ impl watcher::registration_server::Registration for WatcherRegistration {
         &self,
         request: Request<watcher::RegistrationStatus>,
     ) -> Result<Response<watcher::RegistrationStatusResponse>, Status> {
-        let watcher::RegistrationStatus { plugin_registered, error } = request.into_inner();
+        let watcher::RegistrationStatus {
+            plugin_registered,
+            error,
+        } = request.into_inner();
         if !plugin_registered {
             tracing::warn!(resource = %self.resource, error = cut(&error), "the kubelet's plugin watcher found a resource but did not register it");
         }

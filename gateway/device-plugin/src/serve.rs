@@ -86,7 +86,10 @@ impl Frontend {
     /// Sets the pause between two List calls to the kubelet's pod resources API.
     #[must_use]
     pub fn listing_each(self, listing_each: Duration) -> Self {
-        Self { listing_each, ..self }
+        Self {
+            listing_each,
+            ..self
+        }
     }
 
     /// Returns the numbers of offered resources, and of those for which a kubelet has an open stream.
@@ -101,7 +104,13 @@ impl Frontend {
     /// # Panics
     /// If one of its tasks panics.
     pub async fn serve(self, stop: CancellationToken) {
-        let Self { scope, config, observe, registrations, listing_each } = self;
+        let Self {
+            scope,
+            config,
+            observe,
+            registrations,
+            listing_each,
+        } = self;
         let tasks = TaskTracker::new();
         let shared = Arc::new(Shared {
             config,
@@ -133,7 +142,9 @@ impl Frontend {
 
 impl fmt::Debug for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frontend").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Frontend")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -184,8 +195,11 @@ impl OfferedResources {
             new.push((name, published.listing.subscribe()));
             self.published.insert(name.to_owned(), published);
         }
-        let left_out: Vec<&String> =
-            self.published.values().flat_map(|published| &published.left_out).collect();
+        let left_out: Vec<&String> = self
+            .published
+            .values()
+            .flat_map(|published| &published.left_out)
+            .collect();
         if left_out.len() > self.left_out {
             tracing::warn!(
                 devices = left_out.len(),
@@ -194,7 +208,9 @@ impl OfferedResources {
             );
         }
         self.left_out = left_out.len();
-        self.shared.registrations.set_resources(self.published.len());
+        self.shared
+            .registrations
+            .set_resources(self.published.len());
         let names = self.published.keys().cloned().collect();
         self.names.send_if_modified(|known| {
             let is_new = *known != names;
@@ -221,17 +237,21 @@ impl OfferedResources {
             None => self.begin().await,
         };
         match self.shared.config.plugin_watcher_directory.clone() {
-            Some(directory) => {
-                self.tasks.spawn(async move { resource.serve_plugin_watcher(&directory).await })
-            }
+            Some(directory) => self
+                .tasks
+                .spawn(async move { resource.serve_plugin_watcher(&directory).await }),
             None => self.tasks.spawn(resource.register(kubelets)),
         };
     }
 
     /// Starts the task that watches for the kubelet.
     async fn begin(&mut self) -> Kubelets {
-        let Config { enabled: _, directory, plugin_watcher_directory, pod_resources_socket } =
-            self.shared.config.clone();
+        let Config {
+            enabled: _,
+            directory,
+            plugin_watcher_directory,
+            pod_resources_socket,
+        } = self.shared.config.clone();
         endpoint::remove_stale(plugin_watcher_directory.as_ref().unwrap_or(&directory)).await;
         let (sender, kubelets) = watch::channel(None);
         if plugin_watcher_directory.is_none() {
@@ -245,7 +265,8 @@ impl OfferedResources {
                 in_use.retain(|resource, _| offered.contains(resource));
                 in_use
             };
-            self.tasks.spawn(directory::follow(directory, sender, urgent));
+            self.tasks
+                .spawn(directory::follow(directory, sender, urgent));
         }
         self.tasks.spawn(pod_resources::follow(
             pod_resources_socket,
@@ -262,7 +283,11 @@ impl OfferedResources {
 
 impl PublishedResource {
     fn new() -> Self {
-        Self { listing: watch::Sender::new(Arc::default()), groups: Vec::new(), left_out: Vec::new() }
+        Self {
+            listing: watch::Sender::new(Arc::default()),
+            groups: Vec::new(),
+            left_out: Vec::new(),
+        }
     }
 
     /// Publishes the current slots of the resource. If all groups are the same `Arc`s as before, nothing is

@@ -46,7 +46,8 @@ impl Streams {
 
     /// Returns once the devices were sent on a stream, or all opened streams have ended. Cancel-safe.
     pub(crate) async fn wait_listed(&self) {
-        self.wait_until(|counts| counts.listed || (counts.opened > 0 && counts.open == 0)).await;
+        self.wait_until(|counts| counts.listed || (counts.opened > 0 && counts.open == 0))
+            .await;
     }
 
     /// Returns once no stream is open. Cancel-safe.
@@ -65,7 +66,9 @@ impl Streams {
 impl OpenStream {
     /// Notes that the transport has taken the first message. Idempotent.
     pub(crate) fn mark_listed(&self) {
-        self.0.0.send_if_modified(|counts| !std::mem::replace(&mut counts.listed, true));
+        self.0
+            .0
+            .send_if_modified(|counts| !std::mem::replace(&mut counts.listed, true));
     }
 }
 
@@ -102,7 +105,10 @@ mod tests {
         let streams = Streams::new();
         drop(streams.open());
         assert_eq!(
-            (streams.wait_listed().now_or_never(), streams.wait_ended().now_or_never()),
+            (
+                streams.wait_listed().now_or_never(),
+                streams.wait_ended().now_or_never()
+            ),
             (Some(()), Some(()))
         );
     }

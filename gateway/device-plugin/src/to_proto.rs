@@ -17,7 +17,10 @@ const ANNOTATION: &str = "devices.switchyard.io/";
 
 /// The options of the plugin: which optional calls the kubelet has to make.
 pub(crate) const fn options() -> v1beta1::DevicePluginOptions {
-    v1beta1::DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
+    v1beta1::DevicePluginOptions {
+        pre_start_required: true,
+        get_preferred_allocation_available: true,
+    }
 }
 
 /// All slots of a resource.
@@ -27,17 +30,33 @@ pub(crate) fn list(listing: &Listing) -> v1beta1::ListAndWatchResponse {
         v1beta1::Device {
             id: id.to_owned(),
             health: if healthy { "Healthy" } else { "Unhealthy" }.to_owned(),
-            topology: numa_node
-                .map(|node| v1beta1::TopologyInfo { nodes: vec![v1beta1::NumaNode { id: node.into() }] }),
+            topology: numa_node.map(|node| v1beta1::TopologyInfo {
+                nodes: vec![v1beta1::NumaNode { id: node.into() }],
+            }),
         }
     };
-    v1beta1::ListAndWatchResponse { devices: listing.slots().map(device).collect() }
+    v1beta1::ListAndWatchResponse {
+        devices: listing.slots().map(device).collect(),
+    }
 }
 
 /// The answer to Allocate for one container: what a lease gives it.
 pub(crate) fn allocated(leased: Leased) -> Result<v1beta1::ContainerAllocateResponse> {
-    let Leased { token, reservation: Reservation { env, nodes, mounts, cdi } } = leased;
-    let node = |DeviceNode { host_path, container_path, permissions }: DeviceNode| v1beta1::DeviceSpec {
+    let Leased {
+        token,
+        reservation:
+            Reservation {
+                env,
+                nodes,
+                mounts,
+                cdi,
+            },
+    } = leased;
+    let node = |DeviceNode {
+                    host_path,
+                    container_path,
+                    permissions,
+                }: DeviceNode| v1beta1::DeviceSpec {
         container_path: container_path.display().to_string(),
         host_path: host_path.display().to_string(),
         permissions,
@@ -47,7 +66,10 @@ pub(crate) fn allocated(leased: Leased) -> Result<v1beta1::ContainerAllocateResp
         mounts: mounts.into_iter().map(mount).collect::<Result<_>>()?,
         devices: nodes.into_iter().map(node).collect(),
         annotations: [(format!("{ANNOTATION}{token}"), String::new())].into(),
-        cdi_devices: cdi.into_iter().map(|name| v1beta1::CdiDevice { name }).collect(),
+        cdi_devices: cdi
+            .into_iter()
+            .map(|name| v1beta1::CdiDevice { name })
+            .collect(),
     })
 }
 
@@ -90,39 +112,75 @@ mod tests {
     use super::*;
 
     fn mounted(source: MountSource) -> Mount {
-        Mount { readonly: true, ..Mount::new("/firmware", source) }
+        Mount {
+            readonly: true,
+            ..Mount::new("/firmware", source)
+        }
     }
 
     #[test]
     fn a_container_gets_all_of_the_reservation_and_the_token() {
-        let firmware = MountSource::Host { path: "/lib/firmware".into(), missing: MissingSource::Fail };
+        let firmware = MountSource::Host {
+            path: "/lib/firmware".into(),
+            missing: MissingSource::Fail,
+        };
         let reservation = Reservation {
             env: [("TPU".to_owned(), "/dev/tpu0".to_owned())].into(),
             nodes: vec![node("/dev/tpu0".into(), "rw")],
             mounts: vec![mounted(firmware)],
             cdi: vec!["acme.com/tpu=0".to_owned()],
         };
-        let given = allocated(Leased { token: LeaseToken::from_bytes([0xab; 16]), reservation }).unwrap();
-        let v1beta1::ContainerAllocateResponse { envs, mounts, devices, annotations, cdi_devices } = given;
+        let given = allocated(Leased {
+            token: LeaseToken::from_bytes([0xab; 16]),
+            reservation,
+        })
+        .unwrap();
+        let v1beta1::ContainerAllocateResponse {
+            envs,
+            mounts,
+            devices,
+            annotations,
+            cdi_devices,
+        } = given;
         assert_eq!(envs["TPU"], "/dev/tpu0");
-        let [mount] = &mounts[..] else { panic!("{mounts:?}") };
-        assert_eq!((&*mount.container_path, &*mount.host_path), ("/firmware", "/lib/firmware"));
+        let [mount] = &mounts[..] else {
+            panic!("{mounts:?}")
+        };
+        assert_eq!(
+            (&*mount.container_path, &*mount.host_path),
+            ("/firmware", "/lib/firmware")
+        );
         assert!(mount.read_only);
-        let [node] = &devices[..] else { panic!("{devices:?}") };
+        let [node] = &devices[..] else {
+            panic!("{devices:?}")
+        };
         assert_eq!(
             (&*node.container_path, &*node.host_path, &*node.permissions),
             ("/dev/tpu0", "/dev/tpu0", "rw")
         );
         assert_eq!(
             annotations,
-            [(format!("devices.switchyard.io/{}", "ab".repeat(16)), String::new())].into()
+            [(
+                format!("devices.switchyard.io/{}", "ab".repeat(16)),
+                String::new()
+            )]
+            .into()
         );
-        assert_eq!(cdi_devices, [v1beta1::CdiDevice { name: "acme.com/tpu=0".to_owned() }]);
+        assert_eq!(
+            cdi_devices,
+            [v1beta1::CdiDevice {
+                name: "acme.com/tpu=0".to_owned()
+            }]
+        );
     }
 
     #[test]
     fn a_mount_that_is_no_path_of_the_host_is_refused() {
-        let error = mount(mounted(MountSource::Tmpfs { size_bytes: 0, mode: 0 })).unwrap_err();
+        let error = mount(mounted(MountSource::Tmpfs {
+            size_bytes: 0,
+            mode: 0,
+        }))
+        .unwrap_err();
         assert!(error.to_string().contains("/firmware"), "{error}");
     }
 }

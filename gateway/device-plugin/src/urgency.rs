@@ -34,7 +34,10 @@ pub(crate) struct Urgent {
 impl Urgent {
     /// These resources are in use while a kubelet has just created its socket.
     pub(crate) fn new(in_use: BTreeMap<String, ResourceUse>) -> Self {
-        Self { pending: Arc::new(watch::Sender::new(in_use)), until: Instant::now() + PATIENCE }
+        Self {
+            pending: Arc::new(watch::Sender::new(in_use)),
+            until: Instant::now() + PATIENCE,
+        }
     }
 
     /// Returns when a resource may be registered: when no resource of a more urgent group is pending.
@@ -51,7 +54,8 @@ impl Urgent {
 
     /// The kubelet follows a resource, or has refused it: the resource delays no other any more. Idempotent.
     pub(crate) fn finish(&self, resource: &str) {
-        self.pending.send_if_modified(|pending| pending.remove(resource).is_some());
+        self.pending
+            .send_if_modified(|pending| pending.remove(resource).is_some());
     }
 }
 
@@ -62,7 +66,12 @@ mod tests {
     use super::*;
 
     fn urgent(in_use: &[(&str, ResourceUse)]) -> Urgent {
-        Urgent::new(in_use.iter().map(|(resource, how)| ((*resource).to_owned(), *how)).collect())
+        Urgent::new(
+            in_use
+                .iter()
+                .map(|(resource, how)| ((*resource).to_owned(), *how))
+                .collect(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -74,8 +83,8 @@ mod tests {
             ("d", ResourceUse::Running),
         ]);
         let may_go = |of: &[&str]| {
-            let now =
-                ["a", "b", "c", "d", "e"].map(|resource| urgent.wait_turn(resource).now_or_never().is_some());
+            let now = ["a", "b", "c", "d", "e"]
+                .map(|resource| urgent.wait_turn(resource).now_or_never().is_some());
             now == ["a", "b", "c", "d", "e"].map(|resource| of.contains(&resource))
         };
         assert!(may_go(&["a", "b"]));
@@ -102,7 +111,10 @@ mod tests {
 
     #[test]
     fn nothing_waits_where_nothing_is_urgent() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         let _entered = runtime.enter();
         assert!(urgent(&[]).wait_turn("a").now_or_never().is_some());
     }

@@ -48,12 +48,22 @@ impl AuthEntry {
             return Ok(Some(Credentials::RegistryToken(self.registrytoken.clone())));
         }
         if !self.auth.is_empty() {
-            let wrong =
-                || Error::invalid(format_args!("{field}.auth"), "it is not base64 of \"user:password\"");
-            let text = STANDARD.decode(&self.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let wrong = || {
+                Error::invalid(
+                    format_args!("{field}.auth"),
+                    "it is not base64 of \"user:password\"",
+                )
+            };
+            let text = STANDARD
+                .decode(&self.auth)
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok());
             let text = text.ok_or_else(wrong)?;
             // Some tools pad with zero bytes.
-            let (username, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
+            let (username, password) = text
+                .trim_end_matches('\0')
+                .split_once(':')
+                .ok_or_else(wrong)?;
             let username = username.to_owned();
             let password = password.to_owned();
             return Ok(Some(Credentials::Basic { username, password }));
@@ -96,7 +106,10 @@ mod tests {
     use super::*;
 
     fn basic(username: &str, password: &str) -> Credentials {
-        Credentials::Basic { username: username.to_owned(), password: password.to_owned() }
+        Credentials::Basic {
+            username: username.to_owned(),
+            password: password.to_owned(),
+        }
     }
 
     #[test]
@@ -104,13 +117,26 @@ mod tests {
         let check = |json: &str, expected: Option<Credentials>| {
             for encoded in [URL_SAFE.encode(json), STANDARD.encode(json)] {
                 assert_eq!(registry_auth("f", &encoded).unwrap(), expected, "{json}");
-                assert_eq!(registry_auth("f", encoded.trim_end_matches('=')).unwrap(), expected, "{json}");
+                assert_eq!(
+                    registry_auth("f", encoded.trim_end_matches('=')).unwrap(),
+                    expected,
+                    "{json}"
+                );
             }
         };
-        check(r#"{"username":"u","password":"p??>","serveraddress":"r.test"}"#, Some(basic("u", "p??>")));
+        check(
+            r#"{"username":"u","password":"p??>","serveraddress":"r.test"}"#,
+            Some(basic("u", "p??>")),
+        );
         check(r#"{"auth":"dTpw"}"#, Some(basic("u", "p")));
-        check(r#"{"identitytoken":"t"}"#, Some(Credentials::IdentityToken("t".to_owned())));
-        check(r#"{"registrytoken":"t"}"#, Some(Credentials::RegistryToken("t".to_owned())));
+        check(
+            r#"{"identitytoken":"t"}"#,
+            Some(Credentials::IdentityToken("t".to_owned())),
+        );
+        check(
+            r#"{"registrytoken":"t"}"#,
+            Some(Credentials::RegistryToken("t".to_owned())),
+        );
         check("{}", None);
         assert_eq!(registry_auth("f", "").unwrap(), None);
     }
@@ -122,7 +148,9 @@ mod tests {
         let no_pair = URL_SAFE.encode(format!(r#"{{"auth":"{}"}}"#, STANDARD.encode("hunter2")));
         let long = "A".repeat(ENCODED_MAX + 1);
         for encoded in [not_base64, not_json, no_pair, long] {
-            let error = registry_auth("pull_options.registry_auth", &encoded).unwrap_err().report();
+            let error = registry_auth("pull_options.registry_auth", &encoded)
+                .unwrap_err()
+                .report();
             assert!(error.starts_with("pull_options.registry_auth"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -33,14 +33,21 @@ pub const DEFAULTS: [&str; 14] = [
 /// `InvalidArgument` for a text that cannot be a name. Whether Linux has the capability is only checked where
 /// a task adds it: an operator's list may name more.
 pub fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
-    list.iter().enumerate().map(|(index, text)| name(field, index, text)).collect()
+    list.iter()
+        .enumerate()
+        .map(|(index, text)| name(field, index, text))
+        .collect()
 }
 
 /// The name of a capability in upper case, without `CAP_`.
 fn name(field: &str, index: usize, text: &str) -> Result<String> {
     let upper = text.trim().to_ascii_uppercase();
     let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+    if bare.is_empty()
+        || !bare
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
         let why = format!("{text:?} is not the name of a capability");
         return Err(Error::invalid(format_args!("{field}[{index}]"), why));
     }
@@ -62,8 +69,14 @@ pub fn changes<'a>(
 ) -> Result<CapabilityChanges> {
     let add = set(add);
     let drop = set(drop);
-    if let Some(unknown) = add.iter().find(|name| **name != ALL && !NAMES.contains(name)) {
-        return Err(Error::invalid(field, format!("{unknown:?} is no capability of Linux")));
+    if let Some(unknown) = add
+        .iter()
+        .find(|name| **name != ALL && !NAMES.contains(name))
+    {
+        return Err(Error::invalid(
+            field,
+            format!("{unknown:?} is no capability of Linux"),
+        ));
     }
     let kept = |name: &&str| !drop.contains(name) && !drop.contains(ALL);
     let mut has: BTreeSet<&str> = defaults.into_iter().filter(kept).collect();
@@ -71,11 +84,19 @@ pub fn changes<'a>(
     let mut dropped = vec![ALL.to_owned()];
     if add.contains(ALL) {
         // With `ALL` added: everything except what is dropped by name and not added by name.
-        dropped = drop.difference(&add).filter(|name| **name != ALL).map(ToString::to_string).collect();
+        dropped = drop
+            .difference(&add)
+            .filter(|name| **name != ALL)
+            .map(ToString::to_string)
+            .collect();
         has = [ALL].into();
     }
     let added = has.into_iter().map(str::to_owned).collect();
-    Ok(CapabilityChanges { add: added, drop: dropped, add_ambient: Vec::new() })
+    Ok(CapabilityChanges {
+        add: added,
+        drop: dropped,
+        add_ambient: Vec::new(),
+    })
 }
 
 fn set(names: &[String]) -> BTreeSet<&str> {
@@ -104,7 +125,12 @@ mod tests {
         check(&[], &[], &["CHOWN", "KILL", "MKNOD"], &["ALL"]);
         check(&["KILL"], &["ALL"], &["KILL"], &["ALL"]);
         check(&["KILL"], &["KILL", "CHOWN"], &["KILL", "MKNOD"], &["ALL"]);
-        check(&["SYS_TIME"], &["CHOWN"], &["KILL", "MKNOD", "SYS_TIME"], &["ALL"]);
+        check(
+            &["SYS_TIME"],
+            &["CHOWN"],
+            &["KILL", "MKNOD", "SYS_TIME"],
+            &["ALL"],
+        );
     }
 
     #[test]
@@ -117,7 +143,10 @@ mod tests {
     #[test]
     fn unknown_capability_is_rejected() {
         let error = changes("cap_add", SOME, &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
-        assert_eq!(error.to_string(), "cap_add: \"SYS_ADMINISTER\" is no capability of Linux");
+        assert_eq!(
+            error.to_string(),
+            "cap_add: \"SYS_ADMINISTER\" is no capability of Linux"
+        );
     }
 
     #[test]

@@ -22,7 +22,13 @@ const MASKED: [&str; 12] = [
 ];
 
 /// The paths that Docker makes read-only.
-const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// The paths that Docker masks in a container that is not privileged.
 #[must_use]

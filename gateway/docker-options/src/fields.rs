@@ -17,7 +17,10 @@ pub fn check_count(field: impl Display, of: &str, count: usize) -> Result<()> {
     if count < ITEMS_MAX {
         return Ok(());
     }
-    Err(Error::invalid(field, format!("the task has {count} {of} without it, and may have {ITEMS_MAX}")))
+    Err(Error::invalid(
+        field,
+        format!("the task has {count} {of} without it, and may have {ITEMS_MAX}"),
+    ))
 }
 
 /// Checks a text that becomes a name, an argument or a part of a path.
@@ -25,7 +28,11 @@ pub fn check_count(field: impl Display, of: &str, count: usize) -> Result<()> {
 /// # Errors
 /// `InvalidArgument`, naming the field, if it contains a NUL byte.
 pub fn text(field: impl Display, text: &str) -> Result<()> {
-    if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }
+    if text.contains('\0') {
+        Err(Error::invalid(field, "it contains a NUL byte"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Parses an absolute path and normalises `.` and `..` lexically.
@@ -38,7 +45,10 @@ pub fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
     } else if path.starts_with('/') {
         Ok(clean(Path::new(path)))
     } else {
-        Err(Error::invalid(field, format!("{path:?} is not an absolute path")))
+        Err(Error::invalid(
+            field,
+            format!("{path:?} is not an absolute path"),
+        ))
     }
 }
 
@@ -62,10 +72,16 @@ pub fn clean(path: &Path) -> PathBuf {
 /// `InvalidArgument`, naming the field.
 pub fn check_variable(field: impl Display, name: &str, value: &str) -> Result<()> {
     if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid(field, format!("{name:?} is not a variable's name")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} is not a variable's name"),
+        ));
     }
     if value.contains('\0') {
-        return Err(Error::invalid(format_args!("{field}[{name:?}]"), "it contains a NUL byte"));
+        return Err(Error::invalid(
+            format_args!("{field}[{name:?}]"),
+            "it contains a NUL byte",
+        ));
     }
     Ok(())
 }

@@ -15,8 +15,10 @@ const HOST_NAME_MAX: usize = 64;
 
 /// The sysctls that Docker sets on every network except the host's, also on that of a group: low ports and
 /// echo requests for all users.
-const OPEN_NETWORK: [(&str, &str); 2] =
-    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+const OPEN_NETWORK: [(&str, &str); 2] = [
+    ("net.ipv4.ip_unprivileged_port_start", "0"),
+    ("net.ipv4.ping_group_range", "0 2147483647"),
+];
 
 /// Checks a user as in an image: `user`, `uid`, `user:group`, `uid:gid`. Whether they exist is known only with
 /// the image.
@@ -25,7 +27,10 @@ const OPEN_NETWORK: [(&str, &str); 2] =
 /// `InvalidArgument`, naming the field.
 pub fn check_user(field: impl Display, name: &str) -> Result<()> {
     if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(Error::invalid(field, format!("{name:?} is not a user's name")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} is not a user's name"),
+        ));
     }
     Ok(())
 }
@@ -35,8 +40,15 @@ pub fn check_user(field: impl Display, name: &str) -> Result<()> {
 /// # Errors
 /// `InvalidArgument`, naming the field.
 pub fn check_group(field: impl Display, group: &str) -> Result<()> {
-    if group.is_empty() || group.chars().any(|c| c.is_control() || c.is_whitespace() || c == ':') {
-        return Err(Error::invalid(field, format!("{group:?} is not a group's name or number")));
+    if group.is_empty()
+        || group
+            .chars()
+            .any(|c| c.is_control() || c.is_whitespace() || c == ':')
+    {
+        return Err(Error::invalid(
+            field,
+            format!("{group:?} is not a group's name or number"),
+        ));
     }
     Ok(())
 }
@@ -47,10 +59,15 @@ pub fn check_group(field: impl Display, group: &str) -> Result<()> {
 /// `InvalidArgument`, naming the field.
 pub fn check_hostname(field: impl Display, name: &str) -> Result<()> {
     if name.len() > HOST_NAME_MAX {
-        return Err(Error::invalid(field, format!("it is longer than {HOST_NAME_MAX} bytes")));
+        return Err(Error::invalid(
+            field,
+            format!("it is longer than {HOST_NAME_MAX} bytes"),
+        ));
     }
     if name.starts_with(['-', '.'])
-        || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+        || !name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
     {
         return Err(Error::invalid(field, format!("{name:?} is no host name")));
     }
@@ -82,7 +99,9 @@ pub fn check_resolver_words(field: impl Display, list: &[String]) -> Result<()> 
 /// `InvalidArgument`, naming the field and the place in the list.
 pub fn check_name_servers(field: impl Display, servers: &[String]) -> Result<()> {
     for (index, server) in servers.iter().enumerate() {
-        let address = server.split_once('%').map_or(server.as_str(), |(address, _)| address);
+        let address = server
+            .split_once('%')
+            .map_or(server.as_str(), |(address, _)| address);
         if address.parse::<IpAddr>().is_err() {
             return Err(Error::invalid(
                 format_args!("{field}[{index}]"),
@@ -138,7 +157,9 @@ pub fn sysctls(
     }
     if !host_network {
         for (name, value) in OPEN_NETWORK {
-            parameters.entry(name.replace('.', "/")).or_insert_with(|| (name.to_owned(), value.to_owned()));
+            parameters
+                .entry(name.replace('.', "/"))
+                .or_insert_with(|| (name.to_owned(), value.to_owned()));
         }
     }
     Ok(parameters.into_values().collect())

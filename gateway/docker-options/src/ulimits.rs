@@ -32,7 +32,10 @@ pub fn check_name(field: impl Display, name: &str) -> Result<()> {
     if NAMES.contains(&name) {
         return Ok(());
     }
-    Err(Error::invalid(field, format!("there is no such limit; there are {}", NAMES.join(", "))))
+    Err(Error::invalid(
+        field,
+        format!("there is no such limit; there are {}", NAMES.join(", ")),
+    ))
 }
 
 /// The limit of this name.
@@ -42,9 +45,22 @@ pub fn check_name(field: impl Display, name: &str) -> Result<()> {
 pub fn rlimit(field: impl Display, name: &str, soft: u64, hard: u64) -> Result<Rlimit> {
     check_name(&field, name)?;
     if soft > hard {
-        let shown = |limit: u64| if limit == u64::MAX { "-1".to_owned() } else { limit.to_string() };
+        let shown = |limit: u64| {
+            if limit == u64::MAX {
+                "-1".to_owned()
+            } else {
+                limit.to_string()
+            }
+        };
         let text = format!("{}:{}", shown(soft), shown(hard));
-        return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
+        return Err(Error::invalid(
+            field,
+            format!("the soft limit of {text:?} is over the hard one"),
+        ));
     }
-    Ok(Rlimit { name: format!("RLIMIT_{}", name.to_ascii_uppercase()), soft, hard })
+    Ok(Rlimit {
+        name: format!("RLIMIT_{}", name.to_ascii_uppercase()),
+        soft,
+        hard,
+    })
 }

@@ -47,13 +47,26 @@ fn routed(facts: &Facts) -> Vec<Finding> {
     let view = &facts.view;
     let four = view.text("/proc/net/route").unwrap_or_default();
     let six = view.text("/proc/net/ipv6_route").unwrap_or_default();
-    let routes = four.lines().skip(1).take(ROUTES_MAX).filter_map(route_of_four);
-    let routes: Vec<Route> = routes.chain(six.lines().take(ROUTES_MAX).filter_map(route_of_six)).collect();
-    let subnets = bridge.subnets.iter().filter_map(|text| text.parse::<Subnet>().ok());
+    let routes = four
+        .lines()
+        .skip(1)
+        .take(ROUTES_MAX)
+        .filter_map(route_of_four);
+    let routes: Vec<Route> = routes
+        .chain(six.lines().take(ROUTES_MAX).filter_map(route_of_six))
+        .collect();
+    let subnets = bridge
+        .subnets
+        .iter()
+        .filter_map(|text| text.parse::<Subnet>().ok());
     let conflict = |subnet: Subnet| {
-        let is_other = |route: &&Route| route.interface != bridge.name && overlap(&route.to, &subnet);
+        let is_other =
+            |route: &&Route| route.interface != bridge.name && overlap(&route.to, &subnet);
         let Route { interface, to } = routes.iter().find(is_other)?;
-        let found = format!("{} has {subnet}, and the node reaches {to} by {interface}", bridge.name);
+        let found = format!(
+            "{} has {subnet}, and the node reaches {to} by {interface}",
+            bridge.name
+        );
         Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
     };
     subnets.filter_map(conflict).collect()
@@ -71,17 +84,26 @@ fn route_of_four(line: &str) -> Option<Route> {
     let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
     let to = Ipv4Addr::from(number(fields.get(1)?)?);
     let prefix = number(fields.get(7)?)?.count_ones();
-    let to = format!("{to}/{prefix}").parse().ok().filter(|_| prefix > 0)?;
-    Some(Route { interface: (*fields.first()?).to_owned(), to })
+    let to = format!("{to}/{prefix}")
+        .parse()
+        .ok()
+        .filter(|_| prefix > 0)?;
+    Some(Route {
+        interface: (*fields.first()?).to_owned(),
+        to,
+    })
 }
 
 /// A line of `/proc/net/ipv6_route`, of a network that is not the kernel's own.
 fn route_of_six(line: &str) -> Option<Route> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let to = Ipv6Addr::from(u128::from_str_radix(fields.first()?, 16).ok()?);
-    let prefix = u8::from_str_radix(fields.get(1)?, 16).ok().filter(|prefix| *prefix > 0)?;
+    let prefix = u8::from_str_radix(fields.get(1)?, 16)
+        .ok()
+        .filter(|prefix| *prefix > 0)?;
     let interface = (*fields.get(9)?).to_owned();
-    let is_own = to.is_multicast() || to.is_unicast_link_local() || to.is_loopback() || interface == "lo";
+    let is_own =
+        to.is_multicast() || to.is_unicast_link_local() || to.is_loopback() || interface == "lo";
     let to = format!("{to}/{prefix}").parse().ok().filter(|_| !is_own)?;
     Some(Route { interface, to })
 }
@@ -113,9 +135,15 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for network in networks(facts).into_iter().flatten() {
         let name = network.source.display().to_string();
-        let of_network = network.plugins.iter().filter_map(|plugin| plugin.get("ipam")).flat_map(subnets_of);
+        let of_network = network
+            .plugins
+            .iter()
+            .filter_map(|plugin| plugin.get("ipam"))
+            .flat_map(subnets_of);
         for subnet in of_network.take(RANGES_MAX) {
-            let other = known.iter().find(|(other, range)| *other != name && overlap(range, &subnet));
+            let other = known
+                .iter()
+                .find(|(other, range)| *other != name && overlap(range, &subnet));
             if let Some((other, range)) = other {
                 let text = format!("{name} has {subnet}, {other} has {range}");
                 found.push(Finding::new(&SUBNETS_OVERLAP, text));
@@ -129,34 +157,57 @@ fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
 /// The ranges in a host-local configuration, of both forms.
 fn subnets_of(ipam: &Value) -> Vec<Subnet> {
     let single = ipam.get("subnet").into_iter();
-    let sets = ipam.get("ranges").and_then(Value::as_array).into_iter().flatten();
-    let several = sets.filter_map(Value::as_array).flatten().filter_map(|range| range.get("subnet"));
-    single.chain(several).filter_map(Value::as_str).filter_map(|text| text.parse().ok()).collect()
+    let sets = ipam
+        .get("ranges")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let several = sets
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|range| range.get("subnet"));
+    single
+        .chain(several)
+        .filter_map(Value::as_str)
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 fn overlapping_ports(facts: &Facts) -> Vec<Finding> {
     let agent = nomad::agent(facts);
     let nomad_ports = agent.as_ref().map(|agent| {
         let port = |key: &str, default| agent.number(&["client", key]).unwrap_or(default);
-        (port("min_dynamic_port", NOMAD_PORTS.0), port("max_dynamic_port", NOMAD_PORTS.1))
+        (
+            port("min_dynamic_port", NOMAD_PORTS.0),
+            port("max_dynamic_port", NOMAD_PORTS.1),
+        )
     });
     let node_ports = facts.has_kubelet().then_some(NODE_PORTS);
     let text = |path: &str| facts.view.text(path).unwrap_or_default();
     let local = port_range(&text("/proc/sys/net/ipv4/ip_local_port_range"));
-    let reserved: Vec<(u16, u16)> =
-        text("/proc/sys/net/ipv4/ip_local_reserved_ports").split(',').filter_map(port_range).collect();
+    let reserved: Vec<(u16, u16)> = text("/proc/sys/net/ipv4/ip_local_reserved_ports")
+        .split(',')
+        .filter_map(port_range)
+        .collect();
     let named = [
-        ("the node's outgoing connections (net.ipv4.ip_local_port_range)", local),
+        (
+            "the node's outgoing connections (net.ipv4.ip_local_port_range)",
+            local,
+        ),
         ("NodePorts of Services", node_ports),
         ("dynamic ports of the Nomad agent", nomad_ports),
     ];
-    let ranges: Vec<(&str, (u16, u16))> =
-        named.into_iter().filter_map(|(name, range)| Some((name, range?))).collect();
+    let ranges: Vec<(&str, (u16, u16))> = named
+        .into_iter()
+        .filter_map(|(name, range)| Some((name, range?)))
+        .collect();
     let mut found = Vec::new();
     for (at, (name, range)) in ranges.iter().enumerate() {
         for (other, against) in &ranges[at + 1..] {
             let both = (range.0.max(against.0), range.1.min(against.1));
-            let is_reserved = reserved.iter().any(|known| known.0 <= both.0 && both.1 <= known.1);
+            let is_reserved = reserved
+                .iter()
+                .any(|known| known.0 <= both.0 && both.1 <= known.1);
             if both.0 <= both.1 && !is_reserved {
                 let text = format!("ports {} to {} are {name}, and {other}", both.0, both.1);
                 found.push(Finding::new(&PORTS_OVERLAP, text));
@@ -175,7 +226,13 @@ fn fixed_ports(
     has_agent: bool,
 ) -> Option<Finding> {
     let mut ports = vec![facts.config.admin.listen.port()];
-    ports.extend(facts.config.admin.metrics_listen.map(|address| address.port()));
+    ports.extend(
+        facts
+            .config
+            .admin
+            .metrics_listen
+            .map(|address| address.port()),
+    );
     if facts.has_kubelet() {
         ports.extend(KUBELET_PORTS);
     }

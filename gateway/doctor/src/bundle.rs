@@ -76,25 +76,35 @@ pub enum BundleError {
 /// # Errors
 /// [`BundleError`]; a part that cannot be gathered is none.
 pub fn write(path: &Path, request: BundleRequest) -> Result<BundleReport, BundleError> {
-    let archive =
-        Archive::create(path).map_err(|source| BundleError::Create { path: path.to_owned(), source })?;
+    let archive = Archive::create(path).map_err(|source| BundleError::Create {
+        path: path.to_owned(),
+        source,
+    })?;
     let written = gather(archive, request);
     written.map_err(|source| {
         // The failure of the write is what counts.
         let _ = fs::remove_file(path);
-        BundleError::Write { path: path.to_owned(), source }
+        BundleError::Write {
+            path: path.to_owned(),
+            source,
+        }
     })
 }
 
 fn gather(mut archive: Archive, request: BundleRequest) -> io::Result<BundleReport> {
     let context = Arc::new(Context::of(request));
-    let mut report = BundleReport { parts: Vec::new(), missing: Vec::new() };
+    let mut report = BundleReport {
+        parts: Vec::new(),
+        missing: Vec::new(),
+    };
     let mut manifest = String::new();
     let mut left = TOTAL_MAX;
     for (name, part) in PARTS {
         let context = Arc::clone(&context);
         let gathered = within(name, PART_LIMIT, move || part(&context));
-        let gathered = gathered.map_err(|finding| finding.found).and_then(|result| result);
+        let gathered = gathered
+            .map_err(|finding| finding.found)
+            .and_then(|result| result);
         match gathered {
             Ok(text) => {
                 let text = redact(&String::from_utf8_lossy(&text));
@@ -131,11 +141,25 @@ mod tests {
 
     fn request(dir: &Path) -> BundleRequest {
         let file = dir.join("config.toml");
-        let paths = format!("state = {:?}\nrun = {:?}", dir.join("state"), dir.join("run"));
+        let paths = format!(
+            "state = {:?}\nrun = {:?}",
+            dir.join("state"),
+            dir.join("run")
+        );
         let group = "vendor = \"a\"\ntype = \"t\"\npaths = [\"/dev/a\"]\nenvironment = { LICENCE = \"planted-s3cr3t\" }";
-        fs::write(&file, format!("version = 1\n[paths]\n{paths}\n[[devices.groups]]\n{group}\n")).unwrap();
-        let sources = Sources { file: Some(file), ..Sources::default() };
-        BundleRequest { sources, socket: None }
+        fs::write(
+            &file,
+            format!("version = 1\n[paths]\n{paths}\n[[devices.groups]]\n{group}\n"),
+        )
+        .unwrap();
+        let sources = Sources {
+            file: Some(file),
+            ..Sources::default()
+        };
+        BundleRequest {
+            sources,
+            socket: None,
+        }
     }
 
     #[test]
@@ -143,26 +167,53 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("state/containerd/containerd.log");
         fs::create_dir_all(log.parent().unwrap()).unwrap();
-        fs::write(&log, "pulled with Authorization: Bearer planted-s3cr3t\nstarted\n").unwrap();
+        fs::write(
+            &log,
+            "pulled with Authorization: Bearer planted-s3cr3t\nstarted\n",
+        )
+        .unwrap();
         let path = dir.path().join("bundle.tar.gz");
         let report = write(&path, request(dir.path())).unwrap();
-        assert!(report.missing.iter().any(|(name, _)| name == "status.json"), "{report:?}");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(
+            report.missing.iter().any(|(name, _)| name == "status.json"),
+            "{report:?}"
+        );
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
 
-        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&path).unwrap()));
+        let mut archive =
+            tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&path).unwrap()));
         let mut texts = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {
             let mut entry = entry.unwrap();
             let path = entry.path().unwrap().into_owned();
-            let name = path.strip_prefix("switchyard-support").unwrap().display().to_string();
+            let name = path
+                .strip_prefix("switchyard-support")
+                .unwrap()
+                .display()
+                .to_string();
             let mut text = String::new();
             entry.read_to_string(&mut text).unwrap();
             assert!(!text.contains("planted-s3cr3t"), "{name}: {text}");
             texts.insert(name, text);
         }
-        assert!(texts["MANIFEST"].contains("status.json: missing: "), "{}", texts["MANIFEST"]);
-        assert!(texts["doctor.json"].contains("SY801"), "{}", texts["doctor.json"]);
-        assert!(texts["config-files.toml"].contains("LICENCE"), "{}", texts["config-files.toml"]);
+        assert!(
+            texts["MANIFEST"].contains("status.json: missing: "),
+            "{}",
+            texts["MANIFEST"]
+        );
+        assert!(
+            texts["doctor.json"].contains("SY801"),
+            "{}",
+            texts["doctor.json"]
+        );
+        assert!(
+            texts["config-files.toml"].contains("LICENCE"),
+            "{}",
+            texts["config-files.toml"]
+        );
         assert!(texts["logs/containerd.log"].ends_with("[redacted]\nstarted\n"));
         assert!(!texts["kernel.txt"].is_empty());
     }

@@ -32,7 +32,13 @@ fn controllers(facts: &Facts) -> Option<Finding> {
     let view = &facts.view;
     let (path, enabled): (_, Vec<String>) = if facts.is_unified() {
         let path = "/sys/fs/cgroup/cgroup.controllers";
-        (path, view.text(path)?.split_whitespace().map(str::to_owned).collect())
+        (
+            path,
+            view.text(path)?
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect(),
+        )
     } else {
         let path = "/proc/cgroups";
         let text = view.text(path)?;
@@ -40,12 +46,23 @@ fn controllers(facts: &Facts) -> Option<Finding> {
         // Name, hierarchy, number of cgroups, whether it is enabled.
         let fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
         let enabled = fields.filter(|fields| fields.get(3) == Some(&"1"));
-        (path, enabled.filter_map(|fields| fields.first().map(|name| (*name).to_owned())).collect())
+        (
+            path,
+            enabled
+                .filter_map(|fields| fields.first().map(|name| (*name).to_owned()))
+                .collect(),
+        )
     };
-    let missing: Vec<&str> =
-        CONTROLLERS.into_iter().filter(|name| !enabled.iter().any(|known| known == name)).collect();
-    (!missing.is_empty())
-        .then(|| Finding::new(&NO_CONTROLLER, format!("{path} lacks {}", missing.join(", "))))
+    let missing: Vec<&str> = CONTROLLERS
+        .into_iter()
+        .filter(|name| !enabled.iter().any(|known| known == name))
+        .collect();
+    (!missing.is_empty()).then(|| {
+        Finding::new(
+            &NO_CONTROLLER,
+            format!("{path} lacks {}", missing.join(", ")),
+        )
+    })
 }
 
 fn confinement(facts: &Facts) -> Option<Finding> {
@@ -53,10 +70,19 @@ fn confinement(facts: &Facts) -> Option<Finding> {
     let has_selinux = view.exists("/sys/fs/selinux/enforce");
     if has_selinux {
         let enforces = view.number("/sys/fs/selinux/enforce") == Some(1);
-        return (enforces && !facts.config.containerd.selinux)
-            .then(|| Finding::new(&SELINUX, "/sys/fs/selinux/enforce is 1, containerd.selinux is false"));
+        return (enforces && !facts.config.containerd.selinux).then(|| {
+            Finding::new(
+                &SELINUX,
+                "/sys/fs/selinux/enforce is 1, containerd.selinux is false",
+            )
+        });
     }
     let enabled = view.text("/sys/module/apparmor/parameters/enabled");
     let is_active = enabled.is_some_and(|text| text.trim() == "Y");
-    (!is_active).then(|| Finding::new(&NO_APPARMOR, "/sys/module/apparmor/parameters/enabled is not Y"))
+    (!is_active).then(|| {
+        Finding::new(
+            &NO_APPARMOR,
+            "/sys/module/apparmor/parameters/enabled is not Y",
+        )
+    })
 }

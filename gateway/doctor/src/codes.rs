@@ -35,7 +35,10 @@ pub fn chapters() -> String {
     for (digit, family) in (1..).zip(FAMILIES) {
         text.push_str(&format!("\n## {digit}xx: {family}\n\n"));
         let prefix = format!("SY{digit}");
-        for code in all().into_iter().filter(|code| code.code.starts_with(&prefix)) {
+        for code in all()
+            .into_iter()
+            .filter(|code| code.code.starts_with(&prefix))
+        {
             text.push_str(&section(code));
         }
     }
@@ -43,7 +46,13 @@ pub fn chapters() -> String {
 }
 
 fn section(code: &FindingCode) -> String {
-    let FindingCode { code, severity, title, consequence, cure } = code;
+    let FindingCode {
+        code,
+        severity,
+        title,
+        consequence,
+        cure,
+    } = code;
     let severity = severity.as_str();
     format!("### {code}\n**{title}** ({severity}).\n{consequence}\n\n*Cure*: {cure}\n\n")
 }

@@ -39,19 +39,43 @@ pub(crate) fn run(
     let deadline = Instant::now() + limit;
     let mut command = Command::new(program);
     // No locale, because the output is parsed.
-    command.args(args).env_clear().env("PATH", path).env("LC_ALL", "C").current_dir("/").process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", path)
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        .process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let name = program.display().to_string();
-    let child = command.spawn().map_err(|source| CommandError::Start { program: name.clone(), source })?;
+    let child = command.spawn().map_err(|source| CommandError::Start {
+        program: name.clone(),
+        source,
+    })?;
     let mut group = ProcessGroup(child);
     let read = group.read(deadline, max);
-    let (stdout, stderr, is_cut) =
-        read.map_err(|source| CommandError::Start { program: name.clone(), source })?;
+    let (stdout, stderr, is_cut) = read.map_err(|source| CommandError::Start {
+        program: name.clone(),
+        source,
+    })?;
     if is_cut {
-        return Ok(CommandOutput { status: None, stdout, stderr, is_cut });
+        return Ok(CommandOutput {
+            status: None,
+            stdout,
+            stderr,
+            is_cut,
+        });
     }
     match group.wait(deadline) {
-        Some(status) => Ok(CommandOutput { status: status.code(), stdout, stderr, is_cut }),
+        Some(status) => Ok(CommandOutput {
+            status: status.code(),
+            stdout,
+            stderr,
+            is_cut,
+        }),
         None => Err(CommandError::Deadline(name)),
     }
 }
@@ -62,8 +86,16 @@ struct ProcessGroup(Child);
 impl ProcessGroup {
     /// Reads both outputs until their ends, until the deadline, or until there is too much.
     fn read(&mut self, deadline: Instant, max: usize) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
-        let mut out = Output { pipe: self.0.stdout.take(), bytes: Vec::new(), max };
-        let mut err = Output { pipe: self.0.stderr.take(), bytes: Vec::new(), max: STDERR_MAX };
+        let mut out = Output {
+            pipe: self.0.stdout.take(),
+            bytes: Vec::new(),
+            max,
+        };
+        let mut err = Output {
+            pipe: self.0.stderr.take(),
+            bytes: Vec::new(),
+            max: STDERR_MAX,
+        };
         while out.pipe.is_some() || err.pipe.is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -117,7 +149,9 @@ struct Output<P> {
 impl<P: Read + AsFd> Output<P> {
     /// Takes what can be read without waiting.
     fn take(&mut self) -> io::Result<()> {
-        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let Some(pipe) = &mut self.pipe else {
+            return Ok(());
+        };
         let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         if poll(&mut ready, PollTimeout::ZERO)? == 0 {
             return Ok(());
@@ -133,9 +167,20 @@ impl<P: Read + AsFd> Output<P> {
     }
 }
 
-fn wait_readable<O: AsFd, E: AsFd>(out: &Output<O>, err: &Output<E>, limit: Duration) -> io::Result<()> {
-    let fds = [out.pipe.as_ref().map(AsFd::as_fd), err.pipe.as_ref().map(AsFd::as_fd)];
-    let mut fds: Vec<_> = fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+fn wait_readable<O: AsFd, E: AsFd>(
+    out: &Output<O>,
+    err: &Output<E>,
+    limit: Duration,
+) -> io::Result<()> {
+    let fds = [
+        out.pipe.as_ref().map(AsFd::as_fd),
+        err.pipe.as_ref().map(AsFd::as_fd),
+    ];
+    let mut fds: Vec<_> = fds
+        .into_iter()
+        .flatten()
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
     let millis = u16::try_from(limit.as_millis()).unwrap_or(u16::MAX).max(1);
     poll(&mut fds, PollTimeout::from(millis))?;
     Ok(())
@@ -146,12 +191,23 @@ mod tests {
     use super::*;
 
     fn sh(script: &str, limit: Duration, max: usize) -> Result<CommandOutput, CommandError> {
-        run(Path::new("/bin/sh"), &["-c", script], OsStr::new("/usr/bin:/bin"), limit, max)
+        run(
+            Path::new("/bin/sh"),
+            &["-c", script],
+            OsStr::new("/usr/bin:/bin"),
+            limit,
+            max,
+        )
     }
 
     #[test]
     fn output_and_status_are_returned() {
-        let done = sh("echo out; echo err >&2; exit 3", Duration::from_secs(20), 1000).unwrap();
+        let done = sh(
+            "echo out; echo err >&2; exit 3",
+            Duration::from_secs(20),
+            1000,
+        )
+        .unwrap();
         assert_eq!(
             (done.status, &done.stdout[..], &done.stderr[..]),
             (Some(3), &b"out\n"[..], &b"err\n"[..])
@@ -161,15 +217,29 @@ mod tests {
 
     #[test]
     fn environment_is_not_passed_on() {
-        let done = sh("env | cut -d= -f1 | sort | tr '\\n' ' '", Duration::from_secs(20), 1000).unwrap();
+        let done = sh(
+            "env | cut -d= -f1 | sort | tr '\\n' ' '",
+            Duration::from_secs(20),
+            1000,
+        )
+        .unwrap();
         assert_eq!(String::from_utf8(done.stdout).unwrap(), "LC_ALL PATH PWD ");
     }
 
     #[test]
     fn endless_output_is_cut_and_its_writer_killed() {
-        let done = sh("while :; do echo 0123456789; done", Duration::from_secs(20), 1000).unwrap();
+        let done = sh(
+            "while :; do echo 0123456789; done",
+            Duration::from_secs(20),
+            1000,
+        )
+        .unwrap();
         assert_eq!((done.is_cut, done.stdout.len()), (true, 1000));
-        let done = sh("while :; do echo 0123456789 >&2; done", Duration::from_millis(300), 1000);
+        let done = sh(
+            "while :; do echo 0123456789 >&2; done",
+            Duration::from_millis(300),
+            1000,
+        );
         assert!(matches!(done, Err(CommandError::Deadline(_))), "{done:?}");
     }
 
@@ -177,11 +247,21 @@ mod tests {
     fn hanging_command_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
-        let script = format!("sleep 1000 & echo $! > {}; exec >&- 2>&-; wait", file.display());
+        let script = format!(
+            "sleep 1000 & echo $! > {}; exec >&- 2>&-; wait",
+            file.display()
+        );
         let began = Instant::now();
-        assert!(matches!(sh(&script, Duration::from_millis(500), 10), Err(CommandError::Deadline(_))));
+        assert!(matches!(
+            sh(&script, Duration::from_millis(500), 10),
+            Err(CommandError::Deadline(_))
+        ));
         assert!(began.elapsed() < Duration::from_secs(10));
-        let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let pid: i32 = std::fs::read_to_string(&file)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(10);
         while !state().is_empty() && !state().contains(") Z") {
@@ -192,7 +272,16 @@ mod tests {
 
     #[test]
     fn missing_program_is_an_error() {
-        let missing = run(Path::new("/no/such"), &[], OsStr::new(""), Duration::from_secs(1), 1);
-        assert!(matches!(missing, Err(CommandError::Start { .. })), "{missing:?}");
+        let missing = run(
+            Path::new("/no/such"),
+            &[],
+            OsStr::new(""),
+            Duration::from_secs(1),
+            1,
+        );
+        assert!(
+            matches!(missing, Err(CommandError::Start { .. })),
+            "{missing:?}"
+        );
     }
 }

@@ -10,8 +10,8 @@ use switchyard_operator_api::AdvisoryView;
 use toml::{Table, Value};
 
 use super::codes::runtime::{
-    CONTAINERD_CONFIG, CRI_PLUGIN, NO_CONTAINERD, NO_CONTAINERD_PROGRAM, NO_RUNTIME, NO_SHIM, OLD_CONTAINERD,
-    VULNERABLE,
+    CONTAINERD_CONFIG, CRI_PLUGIN, NO_CONTAINERD, NO_CONTAINERD_PROGRAM, NO_RUNTIME, NO_SHIM,
+    OLD_CONTAINERD, VULNERABLE,
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -20,7 +20,11 @@ use super::finding::{Finding, Severity};
 const CRI_NAMESPACE: &str = "k8s.io";
 
 /// The names of that plugin in `disabled_plugins`, of all versions of the file.
-const CRI_PLUGINS: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
+const CRI_PLUGINS: [&str; 3] = [
+    "cri",
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.cri.v1.runtime",
+];
 
 /// The shim of runc and of runtimes with the same options.
 const RUNC_SHIM: &str = "io.containerd.runc.v2";
@@ -54,7 +58,11 @@ fn socket(facts: &Facts) -> Option<Finding> {
         _ => return None,
     };
     let found = Finding::new(&NO_CONTAINERD, format!("{}: {why}", path.display()));
-    Some(if is_external { found.command("systemctl status containerd") } else { found })
+    Some(if is_external {
+        found.command("systemctl status containerd")
+    } else {
+        found
+    })
 }
 
 /// The CRI plugin of an external containerd, if it uses our namespace.
@@ -67,17 +75,25 @@ fn cri_plugin(facts: &Facts) -> Option<Finding> {
         // Without a file, all plugins are enabled.
         Ok(bytes) => String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned(),
         Err(error) => {
-            return Some(Finding::new(&CONTAINERD_CONFIG, format!("{}: {error}", file.display())));
+            return Some(Finding::new(
+                &CONTAINERD_CONFIG,
+                format!("{}: {error}", file.display()),
+            ));
         }
     };
     let Ok(table) = text.parse::<Table>() else {
-        return Some(Finding::new(&CONTAINERD_CONFIG, format!("{} is not TOML", file.display())));
+        return Some(Finding::new(
+            &CONTAINERD_CONFIG,
+            format!("{} is not TOML", file.display()),
+        ));
     };
     let imported = imports(&table, &file).into_iter().filter_map(|path| {
         let text = facts.view.text(path)?;
         text.parse::<Table>().ok()
     });
-    let is_disabled = std::iter::once(table.clone()).chain(imported).any(|table| disables_cri(&table));
+    let is_disabled = std::iter::once(table.clone())
+        .chain(imported)
+        .any(|table| disables_cri(&table));
     (!is_disabled).then(|| {
         let found = format!(
             "{}: disabled_plugins does not name the CRI plugin, and containerd.namespace is {CRI_NAMESPACE:?}",
@@ -92,32 +108,51 @@ fn cri_plugin(facts: &Facts) -> Option<Finding> {
 fn config_file(facts: &Facts) -> PathBuf {
     let address = &facts.config.containerd.address;
     let listens_there = |file: &PathBuf| {
-        let table = facts.view.text(file).and_then(|text| text.parse::<Table>().ok());
-        let named = table.as_ref().and_then(|table| table.get("grpc")?.get("address")?.as_str());
+        let table = facts
+            .view
+            .text(file)
+            .and_then(|text| text.parse::<Table>().ok());
+        let named = table
+            .as_ref()
+            .and_then(|table| table.get("grpc")?.get("address")?.as_str());
         Path::new(named.unwrap_or(DEFAULT_ADDRESS)) == address
     };
     let files = facts.running("containerd").flat_map(|process| {
         let named = [process.values("address"), process.values("a")].concat();
         let files = [process.values("config"), process.values("c")].concat();
         let is_named = named.iter().any(|named| Path::new(named) == address);
-        files
-            .into_iter()
-            .map(PathBuf::from)
-            .filter(move |file| if named.is_empty() { listens_there(file) } else { is_named })
+        files.into_iter().map(PathBuf::from).filter(move |file| {
+            if named.is_empty() {
+                listens_there(file)
+            } else {
+                is_named
+            }
+        })
     });
-    files.into_iter().next().unwrap_or_else(|| "/etc/containerd/config.toml".into())
+    files
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| "/etc/containerd/config.toml".into())
 }
 
 fn imports(table: &Table, file: &Path) -> Vec<PathBuf> {
     let listed = table.get("imports").and_then(Value::as_array);
     let dir = file.parent().unwrap_or(Path::new("/"));
-    let paths = listed.into_iter().flatten().filter_map(Value::as_str).map(|path| dir.join(path));
+    let paths = listed
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(|path| dir.join(path));
     paths.take(IMPORTS_MAX).collect()
 }
 
 fn disables_cri(table: &Table) -> bool {
     let listed = table.get("disabled_plugins").and_then(Value::as_array);
-    listed.into_iter().flatten().filter_map(Value::as_str).any(|name| CRI_PLUGINS.contains(&name))
+    listed
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .any(|name| CRI_PLUGINS.contains(&name))
 }
 
 fn program(facts: &Facts) -> Option<Finding> {
@@ -125,10 +160,15 @@ fn program(facts: &Facts) -> Option<Finding> {
     if facts.program(binary).is_none() {
         let dirs = super::text::listed(&facts.program_dirs);
         let found = format!("{binary} is in none of {dirs}");
-        return Some(Finding::new(&NO_CONTAINERD_PROGRAM, found).command("apt-get install containerd"));
+        return Some(
+            Finding::new(&NO_CONTAINERD_PROGRAM, found).command("apt-get install containerd"),
+        );
     }
     let version = containerd_version(facts)?;
-    let mut numbers = version.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().ok());
+    let mut numbers = version
+        .trim_start_matches('v')
+        .split('.')
+        .map(|number| number.parse::<u32>().ok());
     let major = numbers.next()??;
     let minor = numbers.next()??;
     ((major, minor) < (1, 6)).then(|| Finding::new(&OLD_CONTAINERD, format!("{binary} {version}")))
@@ -137,21 +177,31 @@ fn program(facts: &Facts) -> Option<Finding> {
 /// The third word of `containerd --version`, as in `containerd github.com/containerd/containerd v1.7.2 abc`.
 fn containerd_version(facts: &Facts) -> Option<String> {
     let text = facts.output(&facts.config.containerd.binary, &["--version"])?;
-    text.split_whitespace().nth(2).filter(|version| version.len() <= 100).map(str::to_owned)
+    text.split_whitespace()
+        .nth(2)
+        .filter(|version| version.len() <= 100)
+        .map(str::to_owned)
 }
 
 fn severity_of(facts: &Facts, handler: &str) -> Severity {
-    if handler == facts.config.containerd.default_runtime { Severity::Error } else { Severity::Note }
+    if handler == facts.config.containerd.default_runtime {
+        Severity::Error
+    } else {
+        Severity::Note
+    }
 }
 
 fn runtimes(facts: &Facts) -> Vec<Finding> {
     let configured = &facts.config.containerd.runtimes;
-    let missing = configured
-        .iter()
-        .filter(|(_, runtime)| runtime.type_ == RUNC_SHIM && facts.program(&runtime.binary).is_none());
+    let missing = configured.iter().filter(|(_, runtime)| {
+        runtime.type_ == RUNC_SHIM && facts.program(&runtime.binary).is_none()
+    });
     missing
         .map(|(handler, runtime)| {
-            let found = format!("runtime handler {handler:?}: {} is not installed", runtime.binary);
+            let found = format!(
+                "runtime handler {handler:?}: {} is not installed",
+                runtime.binary
+            );
             Finding::new(&NO_RUNTIME, found).severity(severity_of(facts, handler))
         })
         .collect()
@@ -192,16 +242,30 @@ fn vulnerable(facts: &Facts) -> Vec<Finding> {
                 .runtimes
                 .values()
                 .filter(|runtime| runtime.type_ == RUNC_SHIM)
-                .filter_map(|runtime| parse_version_output(&facts.output(&runtime.binary, &["--version"])?))
+                .filter_map(|runtime| {
+                    parse_version_output(&facts.output(&runtime.binary, &["--version"])?)
+                })
                 .collect();
-            programs.extend(containerd_version(facts).map(|version| ("containerd".to_owned(), version)));
+            programs.extend(
+                containerd_version(facts).map(|version| ("containerd".to_owned(), version)),
+            );
             let ignore = &facts.config.advisories.ignore;
-            advisories(programs, ignore).into_iter().map(AdvisoryView::from).collect()
+            advisories(programs, ignore)
+                .into_iter()
+                .map(AdvisoryView::from)
+                .collect()
         }
     };
     let finding = |advisory: &AdvisoryView| {
-        let AdvisoryView { program, version, ids } = advisory;
-        Finding::new(&VULNERABLE, format!("{program} {version}: {}", ids.join(", ")))
+        let AdvisoryView {
+            program,
+            version,
+            ids,
+        } = advisory;
+        Finding::new(
+            &VULNERABLE,
+            format!("{program} {version}: {}", ids.join(", ")),
+        )
     };
     listed.iter().map(finding).collect()
 }

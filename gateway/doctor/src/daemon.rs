@@ -8,8 +8,8 @@ use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
 
 use super::codes::daemon::{
-    ADMIN_EXPOSED, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN,
-    SHARED_BY_INSTANCES, STALE_SOCKET,
+    ADMIN_EXPOSED, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION,
+    PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET,
 };
 use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
@@ -44,15 +44,27 @@ fn down(facts: &Facts, why: &str) -> Option<Finding> {
         return None;
     }
     let path = socket.display().to_string();
-    let why = if why.contains(&path) { why.to_owned() } else { format!("{path}: {why}") };
+    let why = if why.contains(&path) {
+        why.to_owned()
+    } else {
+        format!("{path}: {why}")
+    };
     let found = Finding::new(&DAEMON_DOWN, why);
-    Some(if facts.view.has_systemd() { found.command("systemctl status switchyard") } else { found })
+    Some(if facts.view.has_systemd() {
+        found.command("systemctl status switchyard")
+    } else {
+        found
+    })
 }
 
 fn parts(status: &StatusReport) -> Vec<Finding> {
     let down = status.parts.iter().filter(|part| !part.up);
     down.map(|part| {
-        let severity = if part.needed { Severity::Error } else { Severity::Warning };
+        let severity = if part.needed {
+            Severity::Error
+        } else {
+            Severity::Warning
+        };
         Finding::new(&PART_DOWN, format!("{}: {}", part.name, part.detail))
             .severity(severity)
             .command("switchyard status")
@@ -64,8 +76,10 @@ fn programs(status: &StatusReport) -> Vec<Finding> {
     let replaced = status.programs.iter().filter(|program| program.replaced);
     replaced
         .map(|program| {
-            let found =
-                format!("{} (process {}) still runs a former {}", program.part, program.pid, program.path);
+            let found = format!(
+                "{} (process {}) still runs a former {}",
+                program.part, program.pid, program.path
+            );
             let mend = match program.part.as_str() {
                 "daemon" => "systemctl restart switchyard".to_owned(),
                 part => format!("switchyard restart {part}"),
@@ -77,14 +91,25 @@ fn programs(status: &StatusReport) -> Vec<Finding> {
 
 /// The logkeeper, if its build is another one than the daemon's.
 fn logkeeper(status: &StatusReport) -> Option<Finding> {
-    let part = status.parts.iter().find(|part| part.name == "logkeeper" && part.up)?;
+    let part = status
+        .parts
+        .iter()
+        .find(|part| part.name == "logkeeper" && part.up)?;
     // A replaced program is reported as such.
-    if status.programs.iter().any(|program| program.part == "logkeeper" && program.replaced) {
+    if status
+        .programs
+        .iter()
+        .any(|program| program.part == "logkeeper" && program.replaced)
+    {
         return None;
     }
     let build = build_of(&part.detail)?;
     (build != status.version).then(|| {
-        let build = if build.is_empty() { "an old one, which does not report its version" } else { build };
+        let build = if build.is_empty() {
+            "an old one, which does not report its version"
+        } else {
+            build
+        };
         let found = format!("the logkeeper is {build}, the daemon {}", status.version);
         Finding::new(&OTHER_LOGKEEPER, found).command("switchyard restart logkeeper")
     })
@@ -93,7 +118,10 @@ fn logkeeper(status: &StatusReport) -> Option<Finding> {
 /// The build in a description such as `logkeeper 0.1.0 protocol 2`, which other words may precede or follow;
 /// empty for a logkeeper that does not report it.
 fn build_of(detail: &str) -> Option<&str> {
-    let mut words = detail.split_whitespace().skip_while(|word| *word != "logkeeper").skip(1);
+    let mut words = detail
+        .split_whitespace()
+        .skip_while(|word| *word != "logkeeper")
+        .skip(1);
     match words.next()? {
         "protocol" => Some(""),
         build => (words.next()? == "protocol").then_some(build),
@@ -102,7 +130,10 @@ fn build_of(detail: &str) -> Option<&str> {
 
 fn version(status: &StatusReport) -> Option<Finding> {
     (status.version != VERSION).then(|| {
-        Finding::new(&OTHER_VERSION, format!("the daemon is {}, this command {VERSION}", status.version))
+        Finding::new(
+            &OTHER_VERSION,
+            format!("the daemon is {}, this command {VERSION}", status.version),
+        )
     })
 }
 
@@ -115,22 +146,34 @@ fn sockets(facts: &Facts) -> Vec<Finding> {
     let of_daemon = paths.len();
     paths.push(config.logkeeper_socket());
     let is_stale = |path: &PathBuf| {
-        facts.view.stat(path).is_ok_and(|file| file.kind == FileKind::Socket)
-            && facts.view.connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        facts
+            .view
+            .stat(path)
+            .is_ok_and(|file| file.kind == FileKind::Socket)
+            && facts
+                .view
+                .connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
     let stale = paths.iter().enumerate().filter(|(_, path)| is_stale(path));
     stale
         .map(|(at, path)| {
             let is_logkeepers = at >= of_daemon;
             // What a killed daemon left is replaced by the next one.
-            let severity = if facts.is_up() || is_logkeepers { Severity::Error } else { Severity::Note };
+            let severity = if facts.is_up() || is_logkeepers {
+                Severity::Error
+            } else {
+                Severity::Note
+            };
             let unit = if is_logkeepers && config.logkeeper.mode == ContainerdMode::External {
                 "systemctl restart switchyard-logkeeper"
             } else {
                 "systemctl restart switchyard"
             };
             let found = format!("{}: the file is there, but nobody listens", path.display());
-            Finding::new(&STALE_SOCKET, found).severity(severity).command(unit)
+            Finding::new(&STALE_SOCKET, found)
+                .severity(severity)
+                .command(unit)
         })
         .collect()
 }
@@ -138,12 +181,23 @@ fn sockets(facts: &Facts) -> Vec<Finding> {
 fn groups(facts: &Facts) -> Vec<Finding> {
     let config = &facts.config;
     let keys = [
-        ("cri.socket_group", config.cri.enabled, &config.cri.socket_group),
-        ("nomad.socket_group", config.nomad.enabled, &config.nomad.socket_group),
+        (
+            "cri.socket_group",
+            config.cri.enabled,
+            &config.cri.socket_group,
+        ),
+        (
+            "nomad.socket_group",
+            config.nomad.enabled,
+            &config.nomad.socket_group,
+        ),
     ];
     let mut found = Vec::new();
     for (key, is_enabled, group) in keys {
-        if let Some(group) = group.as_ref().filter(|group| is_enabled && !facts.view.has_group(group)) {
+        if let Some(group) = group
+            .as_ref()
+            .filter(|group| is_enabled && !facts.view.has_group(group))
+        {
             let text = format!("{key} is {group:?}");
             found.push(Finding::new(&NO_GROUP, text).command(format!("groupadd --system {group}")));
         }
@@ -159,11 +213,20 @@ fn exposed(facts: &Facts) -> Option<Finding> {
 
 /// Other daemons of this node that share something with this one.
 fn instances(facts: &Facts) -> Vec<Finding> {
-    let own = facts.status.as_ref().ok().and_then(|status| i32::try_from(status.pid?).ok());
-    let others = facts.processes.iter().filter(|process| is_daemon(process) && Some(process.pid) != own);
+    let own = facts
+        .status
+        .as_ref()
+        .ok()
+        .and_then(|status| i32::try_from(status.pid?).ok());
+    let others = facts
+        .processes
+        .iter()
+        .filter(|process| is_daemon(process) && Some(process.pid) != own);
     let mut found = Vec::new();
     for process in others.take(DAEMONS_MAX) {
-        let Ok(loaded) = facts.view.load(&sources_of(&*facts.view, process)) else { continue };
+        let Ok(loaded) = facts.view.load(&sources_of(&*facts.view, process)) else {
+            continue;
+        };
         let other = loaded.effective.config;
         // While no daemon answers, a process with the same directories is the one that should.
         if own.is_none() && other.paths == facts.config.paths {
@@ -187,10 +250,22 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         }
     };
     let path = |path: &std::path::Path| path.display().to_string();
-    note(one.paths.state == other.paths.state, "paths.state", path(&one.paths.state));
-    note(one.paths.run == other.paths.run, "paths.run", path(&one.paths.run));
+    note(
+        one.paths.state == other.paths.state,
+        "paths.state",
+        path(&one.paths.state),
+    );
+    note(
+        one.paths.run == other.paths.run,
+        "paths.run",
+        path(&one.paths.run),
+    );
     let listen = one.admin.listen;
-    note(listen == other.admin.listen && listen.port() != 0, "admin.listen", listen.to_string());
+    note(
+        listen == other.admin.listen && listen.port() != 0,
+        "admin.listen",
+        listen.to_string(),
+    );
     let bridge = &one.network.bridge;
     let both_nomad = one.nomad.enabled && other.nomad.enabled;
     let is_same_bridge = bridge.name == other.network.bridge.name;
@@ -200,7 +275,10 @@ fn shared(one: &Config, other: &Config) -> Vec<String> {
         "network.bridge.name, with another addresses_dir",
         bridge.name.clone(),
     );
-    let is_same_subnet = bridge.subnets.iter().any(|subnet| other.network.bridge.subnets.contains(subnet));
+    let is_same_subnet = bridge
+        .subnets
+        .iter()
+        .any(|subnet| other.network.bridge.subnets.contains(subnet));
     note(
         both_nomad && !is_same_bridge && is_same_subnet,
         "network.bridge.subnets",

@@ -28,16 +28,22 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 
 /// Configured groups in which the daemon has found no device.
 fn empty_groups(facts: &Facts) -> Vec<Finding> {
-    let Some(devices) = &facts.devices else { return Vec::new() };
+    let Some(devices) = &facts.devices else {
+        return Vec::new();
+    };
     let empty = facts.config.devices.groups.iter().filter(|group| {
         let name = (&group.vendor, &group.kind, &group.name);
         // A group that was added to the files is not known before the reload.
-        let shown = devices.groups.iter().find(|shown| (&shown.vendor, &shown.kind, &shown.name) == name);
+        let shown = devices
+            .groups
+            .iter()
+            .find(|shown| (&shown.vendor, &shown.kind, &shown.name) == name);
         shown.is_some_and(|shown| shown.capacity == 0)
     });
     empty
         .map(|group| {
-            Finding::new(&EMPTY_GROUP, format!("group {}", group.full_name())).command("switchyard devices")
+            Finding::new(&EMPTY_GROUP, format!("group {}", group.full_name()))
+                .command("switchyard devices")
         })
         .collect()
 }
@@ -45,10 +51,13 @@ fn empty_groups(facts: &Facts) -> Vec<Finding> {
 fn unhealthy(facts: &Facts) -> Option<Finding> {
     let devices = facts.devices.as_ref()?;
     let slots = devices.slots.iter().filter(|slot| !slot.healthy);
-    let mut named: Vec<String> = slots.map(|slot| format!("{} ({})", slot.device, slot.reason)).collect();
+    let mut named: Vec<String> = slots
+        .map(|slot| format!("{} ({})", slot.device, slot.reason))
+        .collect();
     named.dedup();
-    (!named.is_empty())
-        .then(|| Finding::new(&UNHEALTHY_DEVICE, first_of(&named, NAMED_MAX)).command("switchyard devices"))
+    (!named.is_empty()).then(|| {
+        Finding::new(&UNHEALTHY_DEVICE, first_of(&named, NAMED_MAX)).command("switchyard devices")
+    })
 }
 
 fn spec_dir(facts: &Facts, dir: &Path) -> Vec<Finding> {
@@ -82,5 +91,7 @@ fn spec_fault(facts: &Facts, file: &Path) -> Option<String> {
             Err(error) => Some(format!("it is not JSON: {error}")),
         };
     }
-    yaml_value(&text, "kind").is_none().then(|| "it has no kind".to_owned())
+    yaml_value(&text, "kind")
+        .is_none()
+        .then(|| "it has no kind".to_owned())
 }

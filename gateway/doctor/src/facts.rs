@@ -60,10 +60,20 @@ impl Facts {
     /// Gathers the facts.
     pub(super) fn gather(view: Arc<dyn NodeView>, request: &DoctorRequest) -> Self {
         let first = view.load(&request.sources);
-        let config = first.map(|loaded| loaded.effective.config).unwrap_or_default();
-        let admin_socket = request.socket.clone().unwrap_or_else(|| config.paths.admin_socket());
-        let FoundDaemon { status, processes, environment, file: _, sources } =
-            FoundDaemon::look(&*view, &request.sources, &admin_socket);
+        let config = first
+            .map(|loaded| loaded.effective.config)
+            .unwrap_or_default();
+        let admin_socket = request
+            .socket
+            .clone()
+            .unwrap_or_else(|| config.paths.admin_socket());
+        let FoundDaemon {
+            status,
+            processes,
+            environment,
+            file: _,
+            sources,
+        } = FoundDaemon::look(&*view, &request.sources, &admin_socket);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
@@ -91,7 +101,8 @@ impl Facts {
             Err(error) => {
                 self.config_error = Some(report(&error));
                 let in_force = self.view.ask(&self.admin_socket, "/v1/config").ok();
-                let in_force = in_force.and_then(|text| toml::from_str(&String::from_utf8_lossy(&text)).ok());
+                let in_force =
+                    in_force.and_then(|text| toml::from_str(&String::from_utf8_lossy(&text)).ok());
                 self.config = in_force.unwrap_or_default();
             }
         }
@@ -116,7 +127,9 @@ impl Facts {
 
     /// The processes of programs with this name.
     pub(super) fn running<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f ProcessFacts> {
-        self.processes.iter().filter(move |process| process.name() == name)
+        self.processes
+            .iter()
+            .filter(move |process| process.name() == name)
     }
 
     /// Returns whether a kubelet runs on this node, or is configured.
@@ -133,7 +146,8 @@ impl Facts {
 /// A page of the daemon, parsed.
 fn ask<T: DeserializeOwned>(view: &dyn NodeView, socket: &Path, page: &str) -> Result<T, String> {
     let body = view.ask(socket, page)?;
-    serde_json::from_slice(&body).map_err(|error| format!("its answer to {page} cannot be parsed: {error}"))
+    serde_json::from_slice(&body)
+        .map_err(|error| format!("its answer to {page} cannot be parsed: {error}"))
 }
 
 /// The variables of a process; none if this process may not see them.
@@ -141,18 +155,31 @@ fn environment(view: &dyn NodeView, pid: u32) -> Vec<(String, String)> {
     let path = format!("/proc/{pid}/environ");
     let bytes = view.read(Path::new(&path), FILE_MAX).unwrap_or_default();
     let variables = bytes.split(|byte| *byte == 0).take(VARIABLES_MAX);
-    variables.filter_map(|variable| variable_of(&String::from_utf8_lossy(variable))).collect()
+    variables
+        .filter_map(|variable| variable_of(&String::from_utf8_lossy(variable)))
+        .collect()
 }
 
 /// The variables that the daemon's unit sets; none without systemd.
 fn unit_environment(view: &dyn NodeView) -> Vec<(String, String)> {
     let dirs = PROGRAM_DIRS.map(PathBuf::from);
-    let Some(systemctl) = view.program("systemctl", &dirs).filter(|_| view.has_systemd()) else {
+    let Some(systemctl) = view
+        .program("systemctl", &dirs)
+        .filter(|_| view.has_systemd())
+    else {
         return Vec::new();
     };
-    let shown = view.run(&systemctl, &["show", "--property=Environment", "--value", UNIT]);
-    let text = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
-    text.split_whitespace().take(VARIABLES_MAX).filter_map(variable_of).collect()
+    let shown = view.run(
+        &systemctl,
+        &["show", "--property=Environment", "--value", UNIT],
+    );
+    let text = shown
+        .map(|done| String::from_utf8_lossy(&done.stdout).into_owned())
+        .unwrap_or_default();
+    text.split_whitespace()
+        .take(VARIABLES_MAX)
+        .filter_map(variable_of)
+        .collect()
 }
 
 fn variable_of(text: &str) -> Option<(String, String)> {
@@ -183,7 +210,9 @@ impl FoundDaemon {
         let environment = pid.map_or_else(|| unit_environment(view), |pid| environment(view, pid));
         let mut sources = given.clone();
         if !environment.is_empty() {
-            let of_daemon = environment.iter().filter(|(name, _)| name.starts_with(VARIABLES));
+            let of_daemon = environment
+                .iter()
+                .filter(|(name, _)| name.starts_with(VARIABLES));
             sources.env = of_daemon.cloned().collect();
         }
         let own = pid.and_then(|pid| i32::try_from(pid).ok());
@@ -196,7 +225,13 @@ impl FoundDaemon {
                 sources.flags = flags(process);
             }
         }
-        Self { status, processes, environment, file, sources }
+        Self {
+            status,
+            processes,
+            environment,
+            file,
+            sources,
+        }
     }
 
     /// Returns the configuration sources of the daemon that answers, or `given` while none does.
@@ -229,23 +264,34 @@ impl FoundDaemon {
 
 /// The path of a file without links and `..`; one that does not exist from here as it is.
 fn resolved(file: &Path) -> Option<PathBuf> {
-    fs::canonicalize(file).or_else(|_| std::path::absolute(file)).ok()
+    fs::canonicalize(file)
+        .or_else(|_| std::path::absolute(file))
+        .ok()
 }
 
 /// The configuration file that a process was started with, if it can be found from here.
 pub(super) fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option<PathBuf> {
-    let named = process.values("config").into_iter().chain(process.values("c")).last();
+    let named = process
+        .values("config")
+        .into_iter()
+        .chain(process.values("c"))
+        .last();
     let path = PathBuf::from(named?);
     if path.is_absolute() {
         return Some(path);
     }
-    let dir = view.link(Path::new(&format!("/proc/{}/cwd", process.pid))).ok()?;
+    let dir = view
+        .link(Path::new(&format!("/proc/{}/cwd", process.pid)))
+        .ok()?;
     Some(dir.join(path))
 }
 
 /// The keys that a daemon was started with.
 pub(super) fn flags(process: &ProcessFacts) -> Vec<Flag> {
-    let set = process.values("set").into_iter().filter_map(|text| text.split_once('='));
+    let set = process
+        .values("set")
+        .into_iter()
+        .filter_map(|text| text.split_once('='));
     set.map(|(key, value)| Flag {
         flag: format!("--set {key}"),
         key: key.to_owned(),
@@ -257,12 +303,22 @@ pub(super) fn flags(process: &ProcessFacts) -> Vec<Flag> {
 /// The sources of another daemon.
 pub(super) fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
     let pid = u32::try_from(process.pid).unwrap_or_default();
-    let env = environment(view, pid).into_iter().filter(|(name, _)| name.starts_with(VARIABLES)).collect();
-    Sources { file: config_file(view, process), env, flags: flags(process) }
+    let env = environment(view, pid)
+        .into_iter()
+        .filter(|(name, _)| name.starts_with(VARIABLES))
+        .collect();
+    Sources {
+        file: config_file(view, process),
+        env,
+        flags: flags(process),
+    }
 }
 
 fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let path = environment
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_str());
     let mut dirs: Vec<PathBuf> = path
         .into_iter()
         .flat_map(|path| path.split(':'))
@@ -279,5 +335,9 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
 
 /// Returns whether the arguments of a process are those of a daemon.
 pub(super) fn is_daemon(process: &ProcessFacts) -> bool {
-    process.name() == "switchyard" && process.args.get(1).is_some_and(|command| command == "serve")
+    process.name() == "switchyard"
+        && process
+            .args
+            .get(1)
+            .is_some_and(|command| command == "serve")
 }

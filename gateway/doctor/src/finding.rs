@@ -51,7 +51,13 @@ impl FindingCode {
         consequence: &'static str,
         cure: &'static str,
     ) -> Self {
-        Self { code, severity: Severity::Error, title, consequence, cure }
+        Self {
+            code,
+            severity: Severity::Error,
+            title,
+            consequence,
+            cure,
+        }
     }
 
     /// A kind of warning.
@@ -61,7 +67,13 @@ impl FindingCode {
         consequence: &'static str,
         cure: &'static str,
     ) -> Self {
-        Self { code, severity: Severity::Warning, title, consequence, cure }
+        Self {
+            code,
+            severity: Severity::Warning,
+            title,
+            consequence,
+            cure,
+        }
     }
 
     /// A kind of note.
@@ -71,7 +83,13 @@ impl FindingCode {
         consequence: &'static str,
         cure: &'static str,
     ) -> Self {
-        Self { code, severity: Severity::Note, title, consequence, cure }
+        Self {
+            code,
+            severity: Severity::Note,
+            title,
+            consequence,
+            cure,
+        }
     }
 }
 
@@ -113,7 +131,10 @@ impl Finding {
     /// The same with a command.
     #[must_use]
     pub fn command(self, command: impl Into<String>) -> Self {
-        Self { command: Some(command.into()), ..self }
+        Self {
+            command: Some(command.into()),
+            ..self
+        }
     }
 
     /// The same with another severity.

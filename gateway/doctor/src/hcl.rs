@@ -52,13 +52,19 @@ pub(super) fn items(text: &str) -> Vec<Item> {
             Lexeme::Sign('{') => {
                 depths.push(header.len());
                 path.append(&mut header);
-                items.push(Item { path: path.clone(), values: None });
+                items.push(Item {
+                    path: path.clone(),
+                    values: None,
+                });
             }
             Lexeme::Sign('=' | ':') if lexemes.peek() != Some(&Lexeme::Sign('{')) => {
                 let values = values(&mut lexemes);
                 let mut path = path.clone();
                 path.append(&mut header);
-                items.push(Item { path, values: Some(values) });
+                items.push(Item {
+                    path,
+                    values: Some(values),
+                });
             }
             Lexeme::Sign(_) => {}
         }
@@ -132,7 +138,9 @@ fn string(rest: &str) -> (String, &str) {
 
 /// The text after a heredoc: `<<EOF`, several lines and `EOF`.
 fn after_heredoc(rest: &str) -> &str {
-    let Some((head, mut body)) = rest.split_once('\n') else { return "" };
+    let Some((head, mut body)) = rest.split_once('\n') else {
+        return "";
+    };
     let mark = head.trim_start_matches(['<', '-']).trim();
     while let Some((line, after)) = body.split_once('\n') {
         body = after;
@@ -179,9 +187,16 @@ mod tests {
 
     #[test]
     fn json_is_read_too() {
-        let text = r#"{ "plugin_dir": "/p", "plugin": { "switchyard": { "args": ["a", "b"] } }, "x": 1 }"#;
-        let expected =
-            ["", "plugin_dir=/p", "plugin", "plugin.switchyard", "plugin.switchyard.args=a,b", "x=1"];
+        let text =
+            r#"{ "plugin_dir": "/p", "plugin": { "switchyard": { "args": ["a", "b"] } }, "x": 1 }"#;
+        let expected = [
+            "",
+            "plugin_dir=/p",
+            "plugin",
+            "plugin.switchyard",
+            "plugin.switchyard.args=a,b",
+            "x=1",
+        ];
         assert_eq!(shown(text), expected);
     }
 

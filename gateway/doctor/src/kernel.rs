@@ -63,7 +63,10 @@ impl Modules {
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .collect();
         let loaded = view.list(Path::new("/sys/module")).unwrap_or_default();
-        Self { loaded, installed: (lists.len() == 2).then(|| lists.concat()) }
+        Self {
+            loaded,
+            installed: (lists.len() == 2).then(|| lists.concat()),
+        }
     }
 
     /// Returns whether a module is available; `None` if that cannot be known.
@@ -72,8 +75,13 @@ impl Modules {
             return Some(true);
         }
         // Names of files have dashes where the kernel has underscores, or not.
-        let names = [format!("/{name}.ko"), format!("/{}.ko", name.replace('_', "-"))];
-        self.installed.as_ref().map(|lists| names.iter().any(|name| lists.contains(name)))
+        let names = [
+            format!("/{name}.ko"),
+            format!("/{}.ko", name.replace('_', "-")),
+        ];
+        self.installed
+            .as_ref()
+            .map(|lists| names.iter().any(|name| lists.contains(name)))
     }
 }
 
@@ -82,10 +90,15 @@ fn overlay(facts: &Facts, modules: &Modules) -> Option<Finding> {
         return None;
     }
     let text = facts.view.text("/proc/filesystems")?;
-    let known = text.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
+    let known = text
+        .lines()
+        .any(|line| line.split_whitespace().last() == Some("overlay"));
     (!known && modules.has("overlay") != Some(true)).then(|| {
-        Finding::new(&NO_OVERLAY, "/proc/filesystems has no overlay, and no such module is installed")
-            .command("modprobe overlay")
+        Finding::new(
+            &NO_OVERLAY,
+            "/proc/filesystems has no overlay, and no such module is installed",
+        )
+        .command("modprobe overlay")
     })
 }
 
@@ -96,21 +109,32 @@ fn network_features(modules: &Modules) -> Vec<Finding> {
     });
     missing
         .map(|names| {
-            let found = format!("neither loaded, built in nor installed: {}", names.join(" or "));
+            let found = format!(
+                "neither loaded, built in nor installed: {}",
+                names.join(" or ")
+            );
             Finding::new(&NO_NETWORK_FEATURE, found)
         })
         .collect()
 }
 
 fn forwarding(facts: &Facts) -> Vec<Finding> {
-    let has_six = facts.config.network.bridge.subnets.iter().any(|subnet| subnet.contains(':'));
+    let has_six = facts
+        .config
+        .network
+        .bridge
+        .subnets
+        .iter()
+        .any(|subnet| subnet.contains(':'));
     let four = Some("net.ipv4.ip_forward");
     let six = has_six.then_some("net.ipv6.conf.all.forwarding");
     [four, six]
         .into_iter()
         .flatten()
         .filter(|key| sysctl(facts, key) == Some(0))
-        .map(|key| Finding::new(&NO_FORWARDING, format!("{key} = 0")).command(format!("sysctl -w {key}=1")))
+        .map(|key| {
+            Finding::new(&NO_FORWARDING, format!("{key} = 0")).command(format!("sysctl -w {key}=1"))
+        })
         .collect()
 }
 
@@ -120,13 +144,19 @@ fn bridged_packets(facts: &Facts) -> Option<Finding> {
     }
     match sysctl(facts, "net.bridge.bridge-nf-call-iptables") {
         Some(0) => Some(
-            Finding::new(&BRIDGE_BYPASSES_RULES, "net.bridge.bridge-nf-call-iptables = 0")
-                .command("sysctl -w net.bridge.bridge-nf-call-iptables=1"),
+            Finding::new(
+                &BRIDGE_BYPASSES_RULES,
+                "net.bridge.bridge-nf-call-iptables = 0",
+            )
+            .command("sysctl -w net.bridge.bridge-nf-call-iptables=1"),
         ),
         Some(_) => None,
         None => Some(
-            Finding::new(&BRIDGE_BYPASSES_RULES, "the module br_netfilter is not loaded")
-                .command("modprobe br_netfilter"),
+            Finding::new(
+                &BRIDGE_BYPASSES_RULES,
+                "the module br_netfilter is not loaded",
+            )
+            .command("modprobe br_netfilter"),
         ),
     }
 }
@@ -137,9 +167,14 @@ fn inotify(facts: &Facts) -> Option<Finding> {
     if instances >= INSTANCES_MIN && watches >= WATCHES_MIN {
         return None;
     }
-    let found =
-        format!("fs.inotify.max_user_instances = {instances}, fs.inotify.max_user_watches = {watches}");
-    let severity = if facts.has_kubelet() { Severity::Warning } else { Severity::Note };
+    let found = format!(
+        "fs.inotify.max_user_instances = {instances}, fs.inotify.max_user_watches = {watches}"
+    );
+    let severity = if facts.has_kubelet() {
+        Severity::Warning
+    } else {
+        Severity::Note
+    };
     Some(Finding::new(&FEW_INOTIFY, found).severity(severity))
 }
 
@@ -152,7 +187,9 @@ fn files(facts: &Facts) -> Option<Finding> {
     let pid = facts.status.as_ref().ok()?.pid?;
     let path = format!("/proc/{pid}/limits");
     let text = facts.view.text(&path)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     let soft: u64 = line.split_whitespace().next()?.parse().ok()?;
     (soft < FILES_MIN).then(|| Finding::new(&FEW_FILES, format!("{path}: {soft} open files")))
 }
@@ -166,5 +203,7 @@ fn connections(facts: &Facts) -> Option<Finding> {
 
 /// The value of a sysctl that is a number.
 fn sysctl(facts: &Facts, key: &str) -> Option<u64> {
-    facts.view.number(Path::new("/proc/sys").join(key.replace('.', "/")))
+    facts
+        .view
+        .number(Path::new("/proc/sys").join(key.replace('.', "/")))
 }

@@ -56,21 +56,34 @@ impl Kubelet {
     fn of(facts: &Facts) -> Self {
         let mut args = Vec::new();
         let process = facts.running("kubelet").next();
-        let options =
-            ["container-runtime-endpoint", "cgroup-driver", "fail-swap-on", "config"].map(str::to_owned);
+        let options = [
+            "container-runtime-endpoint",
+            "cgroup-driver",
+            "fail-swap-on",
+            "config",
+        ]
+        .map(str::to_owned);
         for option in options {
             let of_process = process.and_then(|process| process.values(&option).last().copied());
-            let value = of_process.map(str::to_owned).or_else(|| kubeadm_flag(facts, &option));
+            let value = of_process
+                .map(str::to_owned)
+                .or_else(|| kubeadm_flag(facts, &option));
             args.extend(value.map(|value| (option, value)));
         }
-        let mut kubelet = Self { args, config: String::new() };
+        let mut kubelet = Self {
+            args,
+            config: String::new(),
+        };
         let file = kubelet.arg("config").unwrap_or(CONFIG).to_owned();
         kubelet.config = facts.view.text(file).unwrap_or_default();
         kubelet
     }
 
     fn arg(&self, option: &str) -> Option<&str> {
-        self.args.iter().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+        self.args
+            .iter()
+            .find(|(name, _)| name == option)
+            .map(|(_, value)| value.as_str())
     }
 
     /// A setting: an argument wins over the key of the file.
@@ -84,11 +97,14 @@ impl Kubelet {
     }
 
     fn is_ours(&self, facts: &Facts) -> bool {
-        self.endpoint().is_some_and(|endpoint| endpoint == without_var(&facts.config.cri_socket()))
+        self.endpoint()
+            .is_some_and(|endpoint| endpoint == without_var(&facts.config.cri_socket()))
     }
 
     fn endpoint_findings(&self, facts: &Facts) -> Vec<Finding> {
-        let Some(endpoint) = self.endpoint() else { return Vec::new() };
+        let Some(endpoint) = self.endpoint() else {
+            return Vec::new();
+        };
         let shown = endpoint.display();
         let ours = facts.config.cri_socket();
         match (self.is_ours(facts), facts.config.cri.enabled) {
@@ -101,7 +117,10 @@ impl Kubelet {
         }
         let mut found = Vec::new();
         if facts.config.cri.enabled {
-            let text = format!("the kubelet uses {shown}, Switchyard serves {}", ours.display());
+            let text = format!(
+                "the kubelet uses {shown}, Switchyard serves {}",
+                ours.display()
+            );
             found.push(Finding::new(&OTHER_RUNTIME, text));
         }
         let why = match facts.view.connect(&endpoint).map_err(|error| error.kind()) {
@@ -123,22 +142,35 @@ impl Kubelet {
             CgroupDriverChoice::Auto if facts.view.has_systemd() && facts.is_unified() => "systemd",
             CgroupDriverChoice::Auto => "cgroupfs",
         };
-        let theirs = self.setting("cgroup-driver", "cgroupDriver").unwrap_or("cgroupfs");
+        let theirs = self
+            .setting("cgroup-driver", "cgroupDriver")
+            .unwrap_or("cgroupfs");
         (theirs != ours).then(|| {
-            let found = format!("the kubelet's cgroupDriver is {theirs}, cgroup.driver here is {ours}");
+            let found =
+                format!("the kubelet's cgroupDriver is {theirs}, cgroup.driver here is {ours}");
             let asks = kubelet_version(facts).is_some_and(|version| version >= ASKS_FOR_DRIVER);
-            let severity = if asks { Severity::Note } else { Severity::Error };
+            let severity = if asks {
+                Severity::Note
+            } else {
+                Severity::Error
+            };
             Finding::new(&CGROUP_DRIVER, found).severity(severity)
         })
     }
 
     fn swap(&self, facts: &Facts) -> Option<Finding> {
         let text = facts.view.text("/proc/swaps")?;
-        let devices: Vec<&str> =
-            text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        let devices: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
         let fails = self.setting("fail-swap-on", "failSwapOn") != Some("false");
         (fails && !devices.is_empty()).then(|| {
-            let found = format!("/proc/swaps has {}, and failSwapOn is true", devices.join(", "));
+            let found = format!(
+                "/proc/swaps has {}, and failSwapOn is true",
+                devices.join(", ")
+            );
             Finding::new(&SWAP, found).command("swapoff -a")
         })
     }
@@ -148,8 +180,9 @@ impl Kubelet {
 fn kubeadm_flag(facts: &Facts, option: &str) -> Option<String> {
     let text = facts.view.text(KUBEADM_FLAGS)?;
     let start = format!("--{option}=");
-    let mut values =
-        text.split(|c: char| c.is_whitespace() || c == '"').filter_map(|word| word.strip_prefix(&start));
+    let mut values = text
+        .split(|c: char| c.is_whitespace() || c == '"')
+        .filter_map(|word| word.strip_prefix(&start));
     values.next_back().map(str::to_owned)
 }
 
@@ -161,20 +194,31 @@ fn kubelet_version(facts: &Facts) -> Option<(u32, u32)> {
 
 /// The path of an endpoint, without its scheme.
 fn socket_of(endpoint: &str) -> PathBuf {
-    without_var(Path::new(endpoint.strip_prefix("unix://").unwrap_or(endpoint)))
+    without_var(Path::new(
+        endpoint.strip_prefix("unix://").unwrap_or(endpoint),
+    ))
 }
 
 /// A path in which `/var/run`, which is a link, is `/run`.
 fn without_var(path: &Path) -> PathBuf {
-    path.strip_prefix("/var/run").map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
+    path.strip_prefix("/var/run")
+        .map_or_else(|_| path.to_owned(), |rest| Path::new("/run").join(rest))
 }
 
 fn plugin_directory(facts: &Facts) -> Option<Finding> {
     let devices = &facts.config.devices;
-    let offers = devices.kubelet.enabled && devices.groups.iter().any(|group| !group.resource.is_empty());
+    let offers = devices.kubelet.enabled
+        && devices
+            .groups
+            .iter()
+            .any(|group| !group.resource.is_empty());
     let directory = &devices.kubelet.directory;
-    (offers && !facts.view.exists(directory))
-        .then(|| Finding::new(&NO_PLUGIN_DIRECTORY, format!("{} does not exist", directory.display())))
+    (offers && !facts.view.exists(directory)).then(|| {
+        Finding::new(
+            &NO_PLUGIN_DIRECTORY,
+            format!("{} does not exist", directory.display()),
+        )
+    })
 }
 
 fn stale_sockets(facts: &Facts) -> Vec<Finding> {
@@ -183,10 +227,19 @@ fn stale_sockets(facts: &Facts) -> Vec<Finding> {
         config.containerd.mode == ContainerdMode::External && config.containerd_socket() == path
     };
     let is_stale = |path: &Path| {
-        facts.view.stat(path).is_ok_and(|file| file.kind == FileKind::Socket)
-            && facts.view.connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        facts
+            .view
+            .stat(path)
+            .is_ok_and(|file| file.kind == FileKind::Socket)
+            && facts
+                .view
+                .connect(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
-    let stale = RUNTIME_SOCKETS.map(Path::new).into_iter().filter(|path| !is_ours(path) && is_stale(path));
+    let stale = RUNTIME_SOCKETS
+        .map(Path::new)
+        .into_iter()
+        .filter(|path| !is_ours(path) && is_stale(path));
     stale
         .map(|path| {
             let path = path.display();
@@ -204,8 +257,10 @@ fn crictl(facts: &Facts) -> Option<Finding> {
     let endpoint = yaml_value(&text, "runtime-endpoint")?;
     let ours = facts.config.cri_socket();
     (socket_of(endpoint) != without_var(&ours)).then(|| {
-        let found =
-            format!("/etc/crictl.yaml: runtime-endpoint is {endpoint}, not unix://{}", ours.display());
+        let found = format!(
+            "/etc/crictl.yaml: runtime-endpoint is {endpoint}, not unix://{}",
+            ours.display()
+        );
         Finding::new(&CRICTL, found)
     })
 }

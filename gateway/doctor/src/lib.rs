@@ -64,14 +64,19 @@ pub use finding::{Finding, FindingCode, Severity};
 pub use local::LocalNode;
 pub(crate) use local::{PROGRAM_DIRS, search_path};
 pub use redact::redact;
-pub use view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView, ProcessFacts};
+pub use view::{
+    CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView, ProcessFacts,
+};
 
 /// The sources of the configuration of the daemon that answers at this socket: its environment, and its file and flags unless
 /// others are given. While none answers, what is given.
 ///
 /// # Errors
 /// `InvalidArgument` if the daemon has another file than the one that is given.
-pub fn sources_of_running(given: &Sources, admin_socket: &Path) -> switchyard_core::Result<Sources> {
+pub fn sources_of_running(
+    given: &Sources,
+    admin_socket: &Path,
+) -> switchyard_core::Result<Sources> {
     facts::FoundDaemon::sources_of_running(&LocalNode::default(), given, admin_socket)
 }
 
@@ -122,14 +127,31 @@ pub fn run(view: Arc<dyn NodeView>, request: DoctorRequest) -> DoctorReport {
         }
         Err(finding) => findings.push(*finding),
     }
-    let denied: Vec<String> = view.denied().iter().map(|path| path.display().to_string()).collect();
+    let denied: Vec<String> = view
+        .denied()
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     if !denied.is_empty() {
-        findings.push(Finding::new(&UNSEEN, format!("permission denied: {}", denied.join(", "))));
+        findings.push(Finding::new(
+            &UNSEEN,
+            format!("permission denied: {}", denied.join(", ")),
+        ));
     }
-    findings.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.code.cmp(&b.code)));
+    findings.sort_by(|a, b| {
+        b.severity
+            .cmp(&a.severity)
+            .then_with(|| a.code.cmp(&b.code))
+    });
     findings.dedup();
-    let healthy = !findings.iter().any(|finding| finding.severity > Severity::Note);
-    DoctorReport { healthy, daemon, findings }
+    let healthy = !findings
+        .iter()
+        .any(|finding| finding.severity > Severity::Note);
+    DoctorReport {
+        healthy,
+        daemon,
+        findings,
+    }
 }
 
 /// The findings of all families, which run at the same time; one that does not end holds up no other.
@@ -167,7 +189,9 @@ pub(crate) fn within<T: Send + 'static>(
     std::thread::spawn(move || {
         let _ = sender.send(function());
     });
-    receiver.recv_timeout(limit).map_err(|error| Box::new(unfinished(name, error)))
+    receiver
+        .recv_timeout(limit)
+        .map_err(|error| Box::new(unfinished(name, error)))
 }
 
 fn unfinished(name: &str, error: RecvTimeoutError) -> Finding {

@@ -43,8 +43,14 @@ const ENTRIES_MAX: usize = 100_000;
 const DENIED_MAX: usize = 20;
 
 /// The directories in which programs are searched, after those of the daemon's `PATH`.
-pub(crate) const PROGRAM_DIRS: [&str; 6] =
-    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+pub(crate) const PROGRAM_DIRS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
 
 /// The node that this process runs on.
 #[derive(Debug, Default)]
@@ -55,7 +61,10 @@ pub struct LocalNode {
 impl LocalNode {
     /// Notes it if this process was not permitted to look at a path.
     fn note<T>(&self, path: &Path, result: io::Result<T>) -> io::Result<T> {
-        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        if result
+            .as_ref()
+            .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        {
             let mut denied = self.denied.lock();
             if denied.len() < DENIED_MAX {
                 denied.insert(path.to_owned());
@@ -68,13 +77,17 @@ impl LocalNode {
 impl NodeView for LocalNode {
     fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>> {
         let max = u64::try_from(max).unwrap_or(u64::MAX);
-        self.note(path, switchyard_node_files::read(path, max).map_err(io::Error::from))
+        self.note(
+            path,
+            switchyard_node_files::read(path, max).map_err(io::Error::from),
+        )
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let entries = self.note(dir, fs::read_dir(dir))?;
-        let names =
-            entries.take(ENTRIES_MAX).map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let names = entries
+            .take(ENTRIES_MAX)
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let mut names = names.collect::<io::Result<Vec<_>>>()?;
         names.sort();
         Ok(names)
@@ -88,7 +101,10 @@ impl NodeView for LocalNode {
             kind if kind.is_socket() => FileKind::Socket,
             _ => FileKind::Other,
         };
-        Ok(FileFacts { kind, mode: meta.permissions().mode() & 0o7777 })
+        Ok(FileFacts {
+            kind,
+            mode: meta.permissions().mode() & 0o7777,
+        })
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
@@ -112,7 +128,8 @@ impl NodeView for LocalNode {
 
     fn connect(&self, socket: &Path) -> io::Result<()> {
         let connected = block_on(CONNECT_LIMIT, UnixStream::connect(socket));
-        let connected = connected.unwrap_or_else(|why| Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+        let connected =
+            connected.unwrap_or_else(|why| Err(io::Error::new(io::ErrorKind::TimedOut, why)));
         match connected {
             // Its queue is full, so somebody listens.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -133,7 +150,10 @@ impl NodeView for LocalNode {
     }
 
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {
-        let answer = block_on(ASK_LIMIT, channel::request_up_to(socket, Method::GET, page, ANSWER_MAX))?;
+        let answer = block_on(
+            ASK_LIMIT,
+            channel::request_up_to(socket, Method::GET, page, ANSWER_MAX),
+        )?;
         let (status, body) = answer.map_err(|error| report(&error))?;
         if status.is_success() {
             Ok(body.to_vec())
@@ -155,7 +175,9 @@ pub(crate) fn search_path() -> OsString {
 
 /// Runs a future on this thread, within a time.
 fn block_on<F: Future>(limit: Duration, future: F) -> Result<F::Output, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| format!("cannot start a thread: {error}"))?;
     let done = runtime.block_on(async { tokio::time::timeout(limit, future).await });
     done.map_err(|_| format!("no answer within {limit:?}"))
@@ -174,14 +196,28 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "12345").unwrap();
         assert_eq!(node.read(&file, 5).unwrap(), b"12345");
-        assert_eq!(node.read(&file, 4).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert_eq!(
+            node.read(&file, 4).unwrap_err().kind(),
+            io::ErrorKind::FileTooLarge
+        );
         let fifo = dir.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         // Without a writer, an ordinary open would wait for ever.
-        assert_eq!(node.read(&fifo, 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        assert_eq!(node.read(Path::new("/dev/zero"), 5).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            node.read(&fifo, 5).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(
+            node.read(Path::new("/dev/zero"), 5).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
         assert!(node.read(dir.path(), 5).is_err());
-        assert!(!node.read(Path::new("/proc/self/cmdline"), 1 << 20).unwrap().is_empty());
+        assert!(
+            !node
+                .read(Path::new("/proc/self/cmdline"), 1 << 20)
+                .unwrap()
+                .is_empty()
+        );
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert_eq!(node.link(&link).unwrap(), file);
@@ -197,7 +233,10 @@ mod tests {
         node.connect(&path).unwrap();
         assert_eq!(node.stat(&path).unwrap().kind, FileKind::Socket);
         drop(listener);
-        assert_eq!(node.connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            node.connect(&path).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
         assert!(node.ask(&path, "/statusz").is_err());
     }
 
@@ -206,7 +245,9 @@ mod tests {
         let node = LocalNode::default();
         let space = node.space(Path::new("/")).unwrap();
         assert!(space.bytes > 0 && space.free_bytes <= space.bytes);
-        assert!(node.has_group("root") && node.has_group("4711") && !node.has_group("no-such-group"));
+        assert!(
+            node.has_group("root") && node.has_group("4711") && !node.has_group("no-such-group")
+        );
         assert!(node.space(Path::new("/no/such")).is_err());
     }
 }

@@ -27,7 +27,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let (network, skipped) = node_network(facts);
     if facts.config.cri.enabled {
-        found.extend(skipped.iter().map(|why| Finding::new(&CNI_CONFIG_SKIPPED, why)));
+        found.extend(
+            skipped
+                .iter()
+                .map(|why| Finding::new(&CNI_CONFIG_SKIPPED, why)),
+        );
         match &network {
             Some(network) => found.extend(plugins(facts, network)),
             None => found.push(Finding::new(
@@ -35,7 +39,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
                 format!("{} has none", facts.config.network.conf_dir.display()),
             )),
         }
-        found.extend(network.as_ref().and_then(|network| forward_policy(facts, network)));
+        found.extend(
+            network
+                .as_ref()
+                .and_then(|network| forward_policy(facts, network)),
+        );
     }
     if facts.config.nomad.enabled {
         found.extend(bridge_plugins(facts));
@@ -51,8 +59,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 pub(super) fn networks(facts: &Facts) -> Vec<Result<NetworkList, String>> {
     let dir = &facts.config.network.conf_dir;
     let names = facts.view.list(dir).unwrap_or_default();
-    let files = names.iter().map(|name| dir.join(name)).filter(|path| is_config(path));
-    files.take(CONFIGS_MAX).map(|path| parse(facts, &path)).collect()
+    let files = names
+        .iter()
+        .map(|name| dir.join(name))
+        .filter(|path| is_config(path));
+    files
+        .take(CONFIGS_MAX)
+        .map(|path| parse(facts, &path))
+        .collect()
 }
 
 fn is_config(path: &Path) -> bool {
@@ -61,7 +75,10 @@ fn is_config(path: &Path) -> bool {
 }
 
 fn parse(facts: &Facts, path: &Path) -> Result<NetworkList, String> {
-    let raw = facts.view.read(path, FILE_MAX).map_err(|error| format!("{}: {error}", path.display()))?;
+    let raw = facts
+        .view
+        .read(path, FILE_MAX)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     // The text of a configuration may hold anything: of the error only the cause is shown.
     NetworkList::parse_file(path, &raw).map_err(|error| report(&error))
 }
@@ -83,7 +100,10 @@ fn plugins(facts: &Facts, network: &NetworkList) -> Vec<Finding> {
     let mut names: Vec<&str> = Vec::new();
     for plugin in &network.plugins {
         let of_plugin = plugin.get("type").and_then(Value::as_str);
-        let of_addresses = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+        let of_addresses = plugin
+            .get("ipam")
+            .and_then(|ipam| ipam.get("type"))
+            .and_then(Value::as_str);
         names.extend(of_plugin.into_iter().chain(of_addresses));
     }
     names.sort_unstable();
@@ -92,7 +112,10 @@ fn plugins(facts: &Facts, network: &NetworkList) -> Vec<Finding> {
     let dirs = listed(&facts.config.network.bin_dirs);
     missing
         .map(|name| {
-            let found = format!("{}: plugin {name:?} is in none of {dirs}", network.source.display());
+            let found = format!(
+                "{}: plugin {name:?} is in none of {dirs}",
+                network.source.display()
+            );
             Finding::new(&NO_CNI_PLUGIN, found)
         })
         .collect()
@@ -100,16 +123,25 @@ fn plugins(facts: &Facts, network: &NetworkList) -> Vec<Finding> {
 
 fn is_installed(facts: &Facts, plugin: &str) -> bool {
     // A name with a slash is none: plugins are files of the directories.
-    !plugin.contains('/') && facts.view.program(plugin, &facts.config.network.bin_dirs).is_some()
+    !plugin.contains('/')
+        && facts
+            .view
+            .program(plugin, &facts.config.network.bin_dirs)
+            .is_some()
 }
 
 fn bridge_plugins(facts: &Facts) -> Option<Finding> {
-    let missing: Vec<&str> =
-        BRIDGE_PLUGINS.into_iter().filter(|plugin| !is_installed(facts, plugin)).collect();
+    let missing: Vec<&str> = BRIDGE_PLUGINS
+        .into_iter()
+        .filter(|plugin| !is_installed(facts, plugin))
+        .collect();
     (!missing.is_empty()).then(|| {
         let dirs = listed(&facts.config.network.bin_dirs);
-        Finding::new(&NO_BRIDGE_PLUGIN, format!("{} in none of {dirs}", missing.join(", ")))
-            .command("apt-get install containernetworking-plugins")
+        Finding::new(
+            &NO_BRIDGE_PLUGIN,
+            format!("{} in none of {dirs}", missing.join(", ")),
+        )
+        .command("apt-get install containernetworking-plugins")
     })
 }
 
@@ -117,17 +149,25 @@ fn bridge_plugins(facts: &Facts) -> Option<Finding> {
 /// plugin firewall, which accepts its packets.
 fn forward_policy(facts: &Facts, network: &NetworkList) -> Option<Finding> {
     let has_type = |name: &str| {
-        network.plugins.iter().any(|plugin| plugin.get("type").and_then(Value::as_str) == Some(name))
+        network
+            .plugins
+            .iter()
+            .any(|plugin| plugin.get("type").and_then(Value::as_str) == Some(name))
     };
     if !has_type("bridge") || has_type("firewall") {
         return None;
     }
-    let bridges: Vec<&str> =
-        network.plugins.iter().filter_map(|plugin| plugin.get("bridge").and_then(Value::as_str)).collect();
+    let bridges: Vec<&str> = network
+        .plugins
+        .iter()
+        .filter_map(|plugin| plugin.get("bridge").and_then(Value::as_str))
+        .collect();
     let rules = forward_rules(facts)?;
     drops(&rules, &bridges).then(|| {
-        let found =
-            format!("iptables: the policy of FORWARD is DROP, and no rule accepts {}", bridges.join(", "));
+        let found = format!(
+            "iptables: the policy of FORWARD is DROP, and no rule accepts {}",
+            bridges.join(", ")
+        );
         Finding::new(&FORWARD_DROP, found).command("iptables -S FORWARD")
     })
 }
@@ -138,16 +178,32 @@ fn forward_rules(facts: &Facts) -> Option<String> {
     let loaded = if version.contains("nf_tables") {
         facts.view.exists("/proc/net/netfilter") && has_nf_tables(facts)
     } else {
-        facts.view.text("/proc/net/ip_tables_names")?.lines().any(|table| table == "filter")
+        facts
+            .view
+            .text("/proc/net/ip_tables_names")?
+            .lines()
+            .any(|table| table == "filter")
     };
-    if loaded { facts.output("iptables", &["-S", "FORWARD"]) } else { None }
+    if loaded {
+        facts.output("iptables", &["-S", "FORWARD"])
+    } else {
+        None
+    }
 }
 
 fn has_nf_tables(facts: &Facts) -> bool {
-    let release = facts.view.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let builtin = PathBuf::from("/lib/modules").join(release.trim()).join("modules.builtin");
+    let release = facts
+        .view
+        .text("/proc/sys/kernel/osrelease")
+        .unwrap_or_default();
+    let builtin = PathBuf::from("/lib/modules")
+        .join(release.trim())
+        .join("modules.builtin");
     facts.view.exists("/sys/module/nf_tables")
-        || facts.view.text(builtin).is_some_and(|text| text.contains("/nf_tables.ko"))
+        || facts
+            .view
+            .text(builtin)
+            .is_some_and(|text| text.contains("/nf_tables.ko"))
 }
 
 /// Returns whether the rules drop forwarded packets of all these bridges. Pure.
@@ -156,9 +212,9 @@ fn drops(rules: &str, bridges: &[&str]) -> bool {
     let accepts = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_for_all = words == ["-A", "FORWARD", "-j", "ACCEPT"];
-        let names_bridge = words
-            .windows(2)
-            .any(|pair| matches!(pair[0], "-i" | "-o" | "--physdev-in") && bridges.contains(&pair[1]));
+        let names_bridge = words.windows(2).any(|pair| {
+            matches!(pair[0], "-i" | "-o" | "--physdev-in") && bridges.contains(&pair[1])
+        });
         let is_plugins = words.windows(2).any(|pair| pair == ["-j", "CNI-FORWARD"]);
         is_for_all || is_plugins || (names_bridge && words.ends_with(&["-j", "ACCEPT"]))
     };

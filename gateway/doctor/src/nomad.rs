@@ -29,14 +29,19 @@ const DEVICES: &str = "switchyard-device";
 pub(super) const DOCKER_SOCKET: &str = "/run/docker.sock";
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let Some(agent) = agent(facts) else { return Vec::new() };
+    let Some(agent) = agent(facts) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     found.extend(agent.plugin_block(facts));
     if agent.has_block(DRIVER) {
         found.extend(agent.other_socket(facts));
         found.extend(agent.launchers(facts));
         if !facts.config.nomad.enabled {
-            let text = format!("{} name plugin {DRIVER:?}, and nomad.enabled is false", listed(&agent.files));
+            let text = format!(
+                "{} name plugin {DRIVER:?}, and nomad.enabled is false",
+                listed(&agent.files)
+            );
             found.push(Finding::new(&NOMAD_DISABLED, text));
         }
     }
@@ -52,39 +57,66 @@ pub(super) struct Agent {
 
 /// The agent of this node; `None` if there is none.
 pub(super) fn agent(facts: &Facts) -> Option<Agent> {
-    let process = facts.running("nomad").find(|process| process.args.iter().any(|arg| arg == "agent"));
+    let process = facts
+        .running("nomad")
+        .find(|process| process.args.iter().any(|arg| arg == "agent"));
     let named: Vec<PathBuf> = process
-        .map(|process| process.values("config").into_iter().map(PathBuf::from).collect())
+        .map(|process| {
+            process
+                .values("config")
+                .into_iter()
+                .map(PathBuf::from)
+                .collect()
+        })
         .unwrap_or_default();
-    let places = if named.is_empty() { vec![PathBuf::from(CONFIG_DIR)] } else { named };
+    let places = if named.is_empty() {
+        vec![PathBuf::from(CONFIG_DIR)]
+    } else {
+        named
+    };
     let mut files = Vec::new();
     for place in places {
         match facts.view.stat(&place).map(|file| file.kind) {
             Ok(FileKind::Directory) => {
                 let names = facts.view.list(&place).unwrap_or_default();
-                files.extend(names.iter().map(|name| place.join(name)).filter(|path| is_config(path)));
+                files.extend(
+                    names
+                        .iter()
+                        .map(|name| place.join(name))
+                        .filter(|path| is_config(path)),
+                );
             }
             Ok(FileKind::Regular) => files.push(place),
             Ok(FileKind::Socket | FileKind::Other) | Err(_) => {}
         }
     }
     files.truncate(FILES_MAX);
-    let items: Vec<Item> =
-        files.iter().filter_map(|file| facts.view.text(file)).flat_map(|text| items(&text)).collect();
+    let items: Vec<Item> = files
+        .iter()
+        .filter_map(|file| facts.view.text(file))
+        .flat_map(|text| items(&text))
+        .collect();
     let agent = Agent { files, items };
     // A server has no drivers.
-    let is_client =
-        agent.value(&["client", "enabled"]).is_some_and(|value| value == "true") || agent.has_block(DRIVER);
+    let is_client = agent
+        .value(&["client", "enabled"])
+        .is_some_and(|value| value == "true")
+        || agent.has_block(DRIVER);
     (is_client || (process.is_some() && agent.files.is_empty())).then_some(agent)
 }
 
 fn is_config(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "hcl" || extension == "json")
+    path.extension()
+        .is_some_and(|extension| extension == "hcl" || extension == "json")
 }
 
 impl Agent {
     fn values(&self, path: &[&str]) -> Option<&[String]> {
-        let found = self.items.iter().rev().find(|item| item.values.is_some() && item.path == path);
+        let found = self
+            .items
+            .iter()
+            .rev()
+            .find(|item| item.values.is_some() && item.path == path);
         found.and_then(|item| item.values.as_deref())
     }
 
@@ -117,33 +149,51 @@ impl Agent {
         };
         if !self.has_block(DRIVER) {
             return facts.config.nomad.enabled.then(|| {
-                Finding::new(&NO_PLUGIN_BLOCK, format!("{files}: no block plugin {DRIVER:?} {{}}"))
+                Finding::new(
+                    &NO_PLUGIN_BLOCK,
+                    format!("{files}: no block plugin {DRIVER:?} {{}}"),
+                )
             });
         }
-        (!self.has_block(DEVICES) && !facts.config.devices.groups.is_empty())
-            .then(|| Finding::new(&NO_DEVICE_PLUGIN, format!("{files}: no block plugin {DEVICES:?} {{}}")))
+        (!self.has_block(DEVICES) && !facts.config.devices.groups.is_empty()).then(|| {
+            Finding::new(
+                &NO_DEVICE_PLUGIN,
+                format!("{files}: no block plugin {DEVICES:?} {{}}"),
+            )
+        })
     }
 
     /// Checks whether the daemon serves the socket of the plugin's arguments, or its default.
     fn other_socket(&self, facts: &Facts) -> Option<Finding> {
         let args = self.args(DRIVER);
-        let named = args.iter().position(|arg| arg == "--socket").and_then(|at| args.get(at + 1));
+        let named = args
+            .iter()
+            .position(|arg| arg == "--socket")
+            .and_then(|at| args.get(at + 1));
         let joined = args.iter().find_map(|arg| arg.strip_prefix("--socket="));
         let named = named.map(String::as_str).or(joined).map(PathBuf::from);
         let theirs = named.unwrap_or_else(|| nomad_socket(&PathsConfig::default().run));
         let ours = facts.config.nomad_socket();
         (theirs != ours).then(|| {
-            let found =
-                format!("plugin {DRIVER:?} uses {}, the daemon serves {}", theirs.display(), ours.display());
+            let found = format!(
+                "plugin {DRIVER:?} uses {}, the daemon serves {}",
+                theirs.display(),
+                ours.display()
+            );
             Finding::new(&OTHER_NOMAD_SOCKET, found)
         })
     }
 
     fn launchers(&self, facts: &Facts) -> Vec<Finding> {
-        let Some(dir) = self.plugin_dir() else { return Vec::new() };
+        let Some(dir) = self.plugin_dir() else {
+            return Vec::new();
+        };
         let mend = format!("switchyard nomad-plugin install {}", dir.display());
         let mut found = Vec::new();
-        for name in [DRIVER, DEVICES].into_iter().filter(|name| self.has_block(name)) {
+        for name in [DRIVER, DEVICES]
+            .into_iter()
+            .filter(|name| self.has_block(name))
+        {
             let path = dir.join(name);
             let target = facts.view.link(&path).ok();
             let text = match facts.view.stat(&path) {
@@ -153,7 +203,11 @@ impl Agent {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => continue,
                 Err(_) => match target {
                     Some(target) => {
-                        format!("{} leads to {}, which does not exist", path.display(), target.display())
+                        format!(
+                            "{} leads to {}, which does not exist",
+                            path.display(),
+                            target.display()
+                        )
                     }
                     None => {
                         let text = format!("{} does not exist", path.display());
@@ -169,13 +223,20 @@ impl Agent {
 
     /// Checks whether the docker driver can be used beside ours.
     fn docker(&self, facts: &Facts) -> Option<Finding> {
-        let replaces = self.args(DRIVER).windows(2).any(|pair| pair == ["--name", "docker"])
+        let replaces = self
+            .args(DRIVER)
+            .windows(2)
+            .any(|pair| pair == ["--name", "docker"])
             || self.args(DRIVER).iter().any(|arg| arg == "--name=docker");
         let denied = self.value(&["client", "options", "driver.denylist"]);
-        let is_denied = denied.is_some_and(|list| list.split(',').any(|driver| driver.trim() == "docker"));
+        let is_denied =
+            denied.is_some_and(|list| list.split(',').any(|driver| driver.trim() == "docker"));
         if replaces || is_denied || facts.view.connect(Path::new(DOCKER_SOCKET)).is_err() {
             return None;
         }
-        Some(Finding::new(&DOCKER_BESIDE, format!("Docker listens on {DOCKER_SOCKET}")))
+        Some(Finding::new(
+            &DOCKER_BESIDE,
+            format!("Docker listens on {DOCKER_SOCKET}"),
+        ))
     }
 }

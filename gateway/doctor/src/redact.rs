@@ -35,7 +35,9 @@ const PATH_ENDINGS: [&str; 5] = ["file", "path", "dir", "files", "directory"];
 #[must_use]
 pub fn redact(text: &str) -> String {
     let mut redactor = Redactor::default();
-    text.split_inclusive('\n').map(|line| redactor.line(line)).collect()
+    text.split_inclusive('\n')
+        .map(|line| redactor.line(line))
+        .collect()
 }
 
 /// Replaces secrets line by line; it knows whether a line is within a private key.
@@ -103,7 +105,11 @@ fn value_after<'a>(word: &str, after: &'a str, out: &mut String) -> &'a str {
         let value = after.trim_start_matches([' ', '\t']);
         let is_apart = value.len() < after.len() && !value.starts_with('-');
         let is_end = |c: char| c.is_whitespace() || "\"'\\,;)}".contains(c);
-        let end = if is_apart { value.find(is_end).unwrap_or(value.len()) } else { 0 };
+        let end = if is_apart {
+            value.find(is_end).unwrap_or(value.len())
+        } else {
+            0
+        };
         if end >= if is_flag { 1 } else { 8 } {
             out.push(' ');
             out.push_str(REDACTED);
@@ -119,8 +125,12 @@ fn value_after<'a>(word: &str, after: &'a str, out: &mut String) -> &'a str {
 /// Replaces the value that is assigned by `=` or `:`, if there is one.
 fn assigned<'a>(takes_blanks: bool, after: &'a str, out: &mut String) -> &'a str {
     let quotes = ['"', '\'', '\\'];
-    let sign = after.trim_start_matches(quotes).trim_start_matches([' ', '\t']);
-    let Some(value) = sign.strip_prefix(['=', ':']) else { return after };
+    let sign = after
+        .trim_start_matches(quotes)
+        .trim_start_matches([' ', '\t']);
+    let Some(value) = sign.strip_prefix(['=', ':']) else {
+        return after;
+    };
     let value = value.trim_start_matches([' ', '\t', '>']);
     let bare = value.trim_start_matches(quotes);
     let is_quoted = bare.len() < value.len();
@@ -160,7 +170,8 @@ fn user_info(text: &str) -> Option<&str> {
 
 fn is_secret_name(name: &str) -> bool {
     let is_path = PATH_ENDINGS.iter().any(|ending| name.ends_with(ending));
-    !is_path && (SECRET_NAMES.contains(&name) || SECRET_WORDS.iter().any(|word| name.contains(word)))
+    !is_path
+        && (SECRET_NAMES.contains(&name) || SECRET_WORDS.iter().any(|word| name.contains(word)))
 }
 
 const fn is_word(c: char) -> bool {
@@ -179,17 +190,50 @@ mod tests {
     #[test]
     fn tokens_and_passwords_are_replaced() {
         check("join SWMTKN-1-abc-def now", "join [redacted] now");
-        check("Authorization: Bearer abcdefgh12345", "Authorization: [redacted]");
-        check("header Bearer abcdefgh12345 sent", "header Bearer [redacted] sent");
-        check("curl -H 'authorization: Basic dXNlcjpwYXNz' x", "curl -H 'authorization: [redacted]' x");
-        check("GET https://user:pa55@example.com/v2/", "GET https://[redacted]@example.com/v2/");
-        check("GET https://user:pa/55@example.com/v2/", "GET https://[redacted]@example.com/v2/");
-        check("registry_token=abc user=x", "registry_token=[redacted] user=x");
-        check(r#"{"auth":"dXNlcg==","name":"x"}"#, r#"{"auth":"[redacted]","name":"x"}"#);
-        check(r#"msg="{\"password\":\"p w\"}""#, r#"msg="{\"password\":\"[redacted]\"}""#);
-        check("https://h/v2?X-Amz-Signature=abc&n=1", "https://h/v2?X-Amz-Signature=[redacted]&n=1");
-        check("run --password hunter2 --user x", "run --password [redacted] --user x");
-        check("t eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.c2ln end", "t [redacted] end");
+        check(
+            "Authorization: Bearer abcdefgh12345",
+            "Authorization: [redacted]",
+        );
+        check(
+            "header Bearer abcdefgh12345 sent",
+            "header Bearer [redacted] sent",
+        );
+        check(
+            "curl -H 'authorization: Basic dXNlcjpwYXNz' x",
+            "curl -H 'authorization: [redacted]' x",
+        );
+        check(
+            "GET https://user:pa55@example.com/v2/",
+            "GET https://[redacted]@example.com/v2/",
+        );
+        check(
+            "GET https://user:pa/55@example.com/v2/",
+            "GET https://[redacted]@example.com/v2/",
+        );
+        check(
+            "registry_token=abc user=x",
+            "registry_token=[redacted] user=x",
+        );
+        check(
+            r#"{"auth":"dXNlcg==","name":"x"}"#,
+            r#"{"auth":"[redacted]","name":"x"}"#,
+        );
+        check(
+            r#"msg="{\"password\":\"p w\"}""#,
+            r#"msg="{\"password\":\"[redacted]\"}""#,
+        );
+        check(
+            "https://h/v2?X-Amz-Signature=abc&n=1",
+            "https://h/v2?X-Amz-Signature=[redacted]&n=1",
+        );
+        check(
+            "run --password hunter2 --user x",
+            "run --password [redacted] --user x",
+        );
+        check(
+            "t eyJhbGciOiJIUzI1NiJ9.eyJzdWIi.c2ln end",
+            "t [redacted] end",
+        );
         check("DB_PASSWORD: 'a b'", "DB_PASSWORD: '[redacted]'");
     }
 
@@ -221,13 +265,24 @@ mod tests {
         proptest::proptest!(|(text in ".{0,200}")| {
             let _ = redact(&text);
         });
-        for hostile in
-            ["://", "bearer.", "password\\\"", "--token ", "a:", "eyJ0", "authorization", "-----BEGIN "]
-        {
+        for hostile in [
+            "://",
+            "bearer.",
+            "password\\\"",
+            "--token ",
+            "a:",
+            "eyJ0",
+            "authorization",
+            "-----BEGIN ",
+        ] {
             let text = hostile.repeat((4 << 20) / hostile.len());
             let began = std::time::Instant::now();
             let _ = redact(&text);
-            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{hostile}: {:?}", began.elapsed());
+            assert!(
+                began.elapsed() < std::time::Duration::from_secs(20),
+                "{hostile}: {:?}",
+                began.elapsed()
+            );
         }
         check("password", "password");
         check("password=", "password=");

@@ -25,7 +25,9 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mounts = facts.view.mounts();
     let mut found = Vec::new();
     for (path, percent) in directories(facts, &mounts) {
-        let Ok(space) = facts.view.space(&path) else { continue };
+        let Ok(space) = facts.view.space(&path) else {
+            continue;
+        };
         found.extend(free_space(&path, &space, percent));
         found.extend(free_inodes(&path, &space));
     }
@@ -50,8 +52,12 @@ fn directories(facts: &Facts, mounts: &MountTable) -> Vec<(PathBuf, u64)> {
     wanted.push((PathBuf::from("/var/log/pods"), SPACE_PERCENT));
     let mut chosen: BTreeMap<PathBuf, (PathBuf, u64)> = BTreeMap::new();
     for (path, percent) in wanted {
-        let Some(path) = existing(facts, &path) else { continue };
-        let target = mounts.containing(&path).map_or_else(|| path.clone(), |mount| mount.point.into_owned());
+        let Some(path) = existing(facts, &path) else {
+            continue;
+        };
+        let target = mounts
+            .containing(&path)
+            .map_or_else(|| path.clone(), |mount| mount.point.into_owned());
         // The first one has the higher limit.
         chosen.entry(target).or_insert((path, percent));
     }
@@ -60,11 +66,15 @@ fn directories(facts: &Facts, mounts: &MountTable) -> Vec<(PathBuf, u64)> {
 
 /// The path, or the nearest directory above it that exists.
 fn existing(facts: &Facts, path: &Path) -> Option<PathBuf> {
-    path.ancestors().find(|path| facts.view.exists(path)).map(Path::to_owned)
+    path.ancestors()
+        .find(|path| facts.view.exists(path))
+        .map(Path::to_owned)
 }
 
 fn free_space(path: &Path, space: &DiskSpace, percent: u64) -> Option<Finding> {
-    let DiskSpace { bytes, free_bytes, .. } = *space;
+    let DiskSpace {
+        bytes, free_bytes, ..
+    } = *space;
     let has_little = u128::from(free_bytes) * 100 < u128::from(bytes) * u128::from(percent);
     (bytes > 0 && has_little).then(|| {
         let found = format!(
@@ -73,20 +83,34 @@ fn free_space(path: &Path, space: &DiskSpace, percent: u64) -> Option<Finding> {
             free_bytes >> 20,
             bytes >> 20
         );
-        let severity = if free_bytes < SPACE_MIN { Severity::Error } else { Severity::Warning };
-        Finding::new(&DISK_SPACE, found).severity(severity).command("switchyard cri images")
+        let severity = if free_bytes < SPACE_MIN {
+            Severity::Error
+        } else {
+            Severity::Warning
+        };
+        Finding::new(&DISK_SPACE, found)
+            .severity(severity)
+            .command("switchyard cri images")
     })
 }
 
 fn free_inodes(path: &Path, space: &DiskSpace) -> Option<Finding> {
-    let DiskSpace { inodes, free_inodes, .. } = *space;
+    let DiskSpace {
+        inodes,
+        free_inodes,
+        ..
+    } = *space;
     let has_few = u128::from(free_inodes) * 100 < u128::from(inodes) * u128::from(INODES_PERCENT);
     (inodes > 0 && has_few).then(|| {
         let found = format!(
             "{}: {free_inodes} of {inodes} inodes are free, less than {INODES_PERCENT} %",
             path.display()
         );
-        let severity = if free_inodes == 0 { Severity::Error } else { Severity::Warning };
+        let severity = if free_inodes == 0 {
+            Severity::Error
+        } else {
+            Severity::Warning
+        };
         Finding::new(&DISK_INODES, found).severity(severity)
     })
 }
@@ -94,7 +118,10 @@ fn free_inodes(path: &Path, space: &DiskSpace) -> Option<Finding> {
 /// The directories for data of the current boot that are not on tmpfs.
 fn current_boot(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
     let config = &facts.config;
-    let dirs = [("paths.run", config.paths.run.clone()), ("logkeeper.state_dir", config.logkeeper_state())];
+    let dirs = [
+        ("paths.run", config.paths.run.clone()),
+        ("logkeeper.state_dir", config.logkeeper_state()),
+    ];
     let wrong: Vec<String> = dirs
         .iter()
         .filter_map(|(key, dir)| {
@@ -109,12 +136,22 @@ fn current_boot(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
 fn options(facts: &Facts, mounts: &MountTable) -> Option<Finding> {
     let state = &facts.config.paths.state;
     let mount = mounts.containing(state)?;
-    let wrong: Vec<&str> =
-        ["ro", "noexec", "nosuid"].into_iter().filter(|option| mount.options.has(option)).collect();
+    let wrong: Vec<&str> = ["ro", "noexec", "nosuid"]
+        .into_iter()
+        .filter(|option| mount.options.has(option))
+        .collect();
     (!wrong.is_empty()).then(|| {
-        let found =
-            format!("{} is on {}, mounted {}", state.display(), mount.point.display(), wrong.join(","));
-        let severity = if wrong.contains(&"ro") { Severity::Error } else { Severity::Warning };
+        let found = format!(
+            "{} is on {}, mounted {}",
+            state.display(),
+            mount.point.display(),
+            wrong.join(",")
+        );
+        let severity = if wrong.contains(&"ro") {
+            Severity::Error
+        } else {
+            Severity::Warning
+        };
         Finding::new(&MOUNT_OPTIONS, found).severity(severity)
     })
 }

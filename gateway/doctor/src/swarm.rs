@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use switchyard_operator_api::SwarmView;
 
 use super::codes::orchestrators::{
-    CERTIFICATE_ENDS, CLOCK_BESIDE_CERTIFICATE, DOCKERD_BESIDE, NO_SESSION, NOT_JOINED, WORKER_ENDED,
+    CERTIFICATE_ENDS, CLOCK_BESIDE_CERTIFICATE, DOCKERD_BESIDE, NO_SESSION, NOT_JOINED,
+    WORKER_ENDED,
 };
 use super::facts::Facts;
 use super::finding::Finding;
@@ -19,13 +20,18 @@ const LEFT_PARTS: i64 = 7;
 const LEFT_MAX_SECONDS: i64 = 7 * 24 * 3600;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let Some(swarm) = facts.swarm.as_ref().filter(|_| facts.config.swarm.enabled) else { return Vec::new() };
+    let Some(swarm) = facts.swarm.as_ref().filter(|_| facts.config.swarm.enabled) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     found.extend(membership(facts, swarm));
     if swarm.state == "member" {
         found.extend(certificate(swarm, SystemTime::now()));
         if facts.view.connect(Path::new(DOCKER_SOCKET)).is_ok() {
-            found.push(Finding::new(&DOCKERD_BESIDE, format!("dockerd listens on {DOCKER_SOCKET}")));
+            found.push(Finding::new(
+                &DOCKERD_BESIDE,
+                format!("dockerd listens on {DOCKER_SOCKET}"),
+            ));
         }
     }
     found
@@ -34,13 +40,21 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 /// Checks the membership as the daemon reports it.
 fn membership(facts: &Facts, swarm: &SwarmView) -> Option<Finding> {
     let problems = swarm.problems.join("; ");
-    let or = |otherwise: String| if problems.is_empty() { otherwise } else { problems.clone() };
+    let or = |otherwise: String| {
+        if problems.is_empty() {
+            otherwise
+        } else {
+            problems.clone()
+        }
+    };
     let status = "switchyard swarm status";
     match swarm.state.as_str() {
         "not_joined" => {
             let file = facts.config.swarm.join_token_file.as_ref()?;
-            let text =
-                or(format!("the node is in no swarm, and swarm.join_token_file is {}", file.display()));
+            let text = or(format!(
+                "the node is in no swarm, and swarm.join_token_file is {}",
+                file.display()
+            ));
             Some(Finding::new(&NOT_JOINED, text).command(status))
         }
         // While it is tried for the first time, there is no reason yet.
@@ -81,7 +95,12 @@ fn certificate(swarm: &SwarmView, now: SystemTime) -> Option<Finding> {
     }
     let left = LEFT_MAX_SECONDS.min(ends.saturating_sub(begins) / LEFT_PARTS);
     (ends - now_seconds < left).then(|| {
-        let problems: String = swarm.problems.iter().map(|problem| format!("; {problem}")).collect();
-        Finding::new(&CERTIFICATE_ENDS, format!("{valid}{problems}")).command("switchyard swarm status")
+        let problems: String = swarm
+            .problems
+            .iter()
+            .map(|problem| format!("; {problem}"))
+            .collect();
+        Finding::new(&CERTIFICATE_ENDS, format!("{valid}{problems}"))
+            .command("switchyard swarm status")
     })
 }

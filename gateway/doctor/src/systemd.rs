@@ -11,8 +11,7 @@ use super::finding::{Finding, Severity};
 const LOGKEEPER_UNIT: &str = "switchyard-logkeeper.service";
 
 /// The properties that are looked at.
-const PROPERTIES: &str =
-    "--property=Id,LoadState,UnitFileState,ActiveState,Result,Delegate,KillMode,StartLimitIntervalUSec";
+const PROPERTIES: &str = "--property=Id,LoadState,UnitFileState,ActiveState,Result,Delegate,KillMode,StartLimitIntervalUSec";
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     if !facts.view.has_systemd() {
@@ -23,8 +22,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     };
     let has_logkeeper = facts.config.logkeeper.mode == ContainerdMode::External;
     let units = text.split("\n\n").map(Unit::parse);
-    let units = units.filter(|unit| unit.name == UNIT || (unit.name == LOGKEEPER_UNIT && has_logkeeper));
-    units.flat_map(|unit| unit.findings(facts.is_up())).collect()
+    let units =
+        units.filter(|unit| unit.name == UNIT || (unit.name == LOGKEEPER_UNIT && has_logkeeper));
+    units
+        .flat_map(|unit| unit.findings(facts.is_up()))
+        .collect()
 }
 
 /// A unit, by what `systemctl show` prints of it.
@@ -35,8 +37,14 @@ struct Unit<'t> {
 
 impl<'t> Unit<'t> {
     fn parse(text: &'t str) -> Self {
-        let properties: BTreeMap<_, _> = text.lines().filter_map(|line| line.split_once('=')).collect();
-        Self { name: properties.get("Id").copied().unwrap_or_default(), properties }
+        let properties: BTreeMap<_, _> = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .collect();
+        Self {
+            name: properties.get("Id").copied().unwrap_or_default(),
+            properties,
+        }
     }
 
     fn get(&self, property: &str) -> &'t str {
@@ -54,12 +62,19 @@ impl<'t> Unit<'t> {
             }
             // A daemon may be started by something else.
             state => {
-                let severity = if is_up { Severity::Note } else { Severity::Warning };
+                let severity = if is_up {
+                    Severity::Note
+                } else {
+                    Severity::Warning
+                };
                 let found = format!("{name}: {state}");
                 return vec![Finding::new(&UNIT_NOT_ENABLED, found).severity(severity)];
             }
         }
-        [self.enabled(), self.settings(), self.start_limit()].into_iter().flatten().collect()
+        [self.enabled(), self.settings(), self.start_limit()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn enabled(&self) -> Option<Finding> {
@@ -81,8 +96,11 @@ impl<'t> Unit<'t> {
             .map(|(property, value)| format!("{property}={}, not {value}", self.get(property)))
             .collect();
         (!wrong.is_empty()).then(|| {
-            Finding::new(&UNIT_SETTINGS, format!("{}: {}", self.name, wrong.join("; ")))
-                .command(format!("systemctl cat {}", self.name))
+            Finding::new(
+                &UNIT_SETTINGS,
+                format!("{}: {}", self.name, wrong.join("; ")),
+            )
+            .command(format!("systemctl cat {}", self.name))
         })
     }
 
@@ -91,10 +109,18 @@ impl<'t> Unit<'t> {
         let mend = format!("systemctl reset-failed {name} && systemctl start {name}");
         if self.get("Result") == "start-limit-hit" {
             let found = format!("{name} has failed too often, and is not started again");
-            return Some(Finding::new(&START_LIMIT, found).severity(Severity::Error).command(mend));
+            return Some(
+                Finding::new(&START_LIMIT, found)
+                    .severity(Severity::Error)
+                    .command(mend),
+            );
         }
         let interval = self.get("StartLimitIntervalUSec");
-        (!interval.is_empty() && interval != "0")
-            .then(|| Finding::new(&START_LIMIT, format!("{name}: StartLimitIntervalSec is {interval}")))
+        (!interval.is_empty() && interval != "0").then(|| {
+            Finding::new(
+                &START_LIMIT,
+                format!("{name}: StartLimitIntervalSec is {interval}"),
+            )
+        })
     }
 }

@@ -13,8 +13,8 @@ use switchyard_operator_api::{ConfigView, DevicesView, PartView, StatusReport, S
 
 use super::codes::{all, chapters};
 use super::{
-    CommandError, CommandOutput, DiskSpace, DoctorReport, DoctorRequest, FileFacts, FileKind, Finding,
-    NodeView, Severity, run,
+    CommandError, CommandOutput, DiskSpace, DoctorReport, DoctorRequest, FileFacts, FileKind,
+    Finding, NodeView, Severity, run,
 };
 
 mod daemon;
@@ -43,7 +43,10 @@ fn status() -> StatusReport {
         started_at: String::new(),
         ready: true,
         parts: vec![
-            part("logkeeper", &format!("logkeeper {VERSION} protocol 2, process 7")),
+            part(
+                "logkeeper",
+                &format!("logkeeper {VERSION} protocol 2, process 7"),
+            ),
             part("runtime", "2.2.1"),
         ],
         sandboxes: Vec::new(),
@@ -103,16 +106,28 @@ fn codes_are_unique_sorted_and_tested() {
         include_str!("tests/runtime.rs"),
         include_str!("tests/swarm.rs"),
     ];
-    let untested: Vec<_> =
-        codes.iter().filter(|code| !tests.iter().any(|text| text.contains(&format!("\"{code} ")))).collect();
+    let untested: Vec<_> = codes
+        .iter()
+        .filter(|code| {
+            !tests
+                .iter()
+                .any(|text| text.contains(&format!("\"{code} ")))
+        })
+        .collect();
     assert!(untested.is_empty(), "{untested:?}");
 }
 
 #[test]
 fn every_code_is_in_the_chapter_of_its_family() {
     let text = chapters();
-    let found: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("### ")).collect();
-    assert_eq!(found, all().iter().map(|code| code.code).collect::<Vec<_>>());
+    let found: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .collect();
+    assert_eq!(
+        found,
+        all().iter().map(|code| code.code).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -120,7 +135,10 @@ fn processes_of_containers_count_for_nothing() {
     check(
         |node| {
             for (pid, command) in [
-                (301, "kubelet --container-runtime-endpoint=/evil.sock --fail-swap-on=true"),
+                (
+                    301,
+                    "kubelet --container-runtime-endpoint=/evil.sock --fail-swap-on=true",
+                ),
                 (302, "nomad agent -config /evil"),
                 (303, "switchyard serve --config /dev/zero"),
                 (304, "containerd --config /evil"),
@@ -142,18 +160,27 @@ fn secrets_of_the_node_are_in_no_finding() {
     let secret = "planted-s3cr3t";
     let report = look(|node| {
         node.config(&format!("[cri]\nsocket_grup = \"password={secret}\""));
-        node.file("/etc/nomad.d/vault.hcl", &format!("vault {{\n  token = \"{secret}\"\n}}\n"));
+        node.file(
+            "/etc/nomad.d/vault.hcl",
+            &format!("vault {{\n  token = \"{secret}\"\n}}\n"),
+        );
         node.process(200, &format!("/usr/bin/kubelet --token={secret}"));
         node.file(
             &format!("/proc/{DAEMON}/environ"),
             &format!("AWS_SECRET_ACCESS_KEY={secret}\0PATH=/usr/bin\0"),
         );
-        node.file("/etc/cni/net.d/00-broken.conflist", &format!("{{\"token\": \"{secret}\""));
+        node.file(
+            "/etc/cni/net.d/00-broken.conflist",
+            &format!("{{\"token\": \"{secret}\""),
+        );
         let mut status = status();
         status.parts[1].up = false;
         status.parts[1].detail = format!("GET https://user:{secret}@registry/v2: refused");
         node.status = Some(status);
     });
     let text = serde_json::to_string(&report).unwrap();
-    assert!(report.findings.len() > 2 && !text.contains(secret), "{text}");
+    assert!(
+        report.findings.len() > 2 && !text.contains(secret),
+        "{text}"
+    );
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 /// The value of a key at the top level of a YAML file: a scalar on the key's own line.
 pub(super) fn yaml_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     let value = value.split(" #").next().unwrap_or(value).trim();
     let bare = value.trim_matches(['"', '\'']);
     (!bare.is_empty()).then_some(bare)
@@ -12,8 +14,10 @@ pub(super) fn yaml_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
 
 /// The first and the last number of a range, separated by blanks or a dash.
 pub(super) fn port_range(text: &str) -> Option<(u16, u16)> {
-    let mut numbers =
-        text.trim().split(|c: char| c.is_whitespace() || c == '-').filter(|part| !part.is_empty());
+    let mut numbers = text
+        .trim()
+        .split(|c: char| c.is_whitespace() || c == '-')
+        .filter(|part| !part.is_empty());
     let first = numbers.next()?.parse().ok()?;
     let last = match numbers.next() {
         Some(last) => last.parse().ok()?,
@@ -24,7 +28,10 @@ pub(super) fn port_range(text: &str) -> Option<(u16, u16)> {
 
 /// Paths in a sentence.
 pub(super) fn listed(paths: &[PathBuf]) -> String {
-    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let paths: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     paths.join(", ")
 }
 
@@ -32,7 +39,11 @@ pub(super) fn listed(paths: &[PathBuf]) -> String {
 pub(super) fn first_of(words: &[String], max: usize) -> String {
     let more = words.len().saturating_sub(max);
     let shown = words.get(..max).unwrap_or(words).join(", ");
-    if more == 0 { shown } else { format!("{shown} and {more} more") }
+    if more == 0 {
+        shown
+    } else {
+        format!("{shown} and {more} more")
+    }
 }
 
 #[cfg(test)]
@@ -41,8 +52,7 @@ mod tests {
 
     #[test]
     fn yaml_values_of_the_top_level_are_found() {
-        let text =
-            "kind: KubeletConfiguration\n  cgroupDriver: nested\ncgroupDriver: \"systemd\" # why\nempty:\n";
+        let text = "kind: KubeletConfiguration\n  cgroupDriver: nested\ncgroupDriver: \"systemd\" # why\nempty:\n";
         assert_eq!(yaml_value(text, "cgroupDriver"), Some("systemd"));
         assert_eq!(yaml_value(text, "kind"), Some("KubeletConfiguration"));
         assert_eq!(yaml_value(text, "empty"), None);

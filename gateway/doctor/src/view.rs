@@ -192,7 +192,8 @@ impl dyn NodeView + '_ {
             dirs.iter().map(|dir| dir.join(name)).collect()
         };
         let is_program = |path: &PathBuf| {
-            self.stat(path).is_ok_and(|file| file.kind == FileKind::Regular && file.mode & 0o111 != 0)
+            self.stat(path)
+                .is_ok_and(|file| file.kind == FileKind::Regular && file.mode & 0o111 != 0)
         };
         candidates.into_iter().find(is_program)
     }
@@ -200,10 +201,18 @@ impl dyn NodeView + '_ {
     /// The processes that root of the node itself runs, with their arguments; none of a container.
     pub(super) fn processes(&self) -> Vec<ProcessFacts> {
         let names = self.list(Path::new("/proc")).unwrap_or_default();
-        let pids = names.iter().filter_map(|name| name.parse::<i32>().ok()).take(PROCESSES_MAX);
+        let pids = names
+            .iter()
+            .filter_map(|name| name.parse::<i32>().ok())
+            .take(PROCESSES_MAX);
         let pids = pids.filter(|pid| self.is_own_root(*pid));
         let process = |pid: i32| {
-            let line = self.read(Path::new(&format!("/proc/{pid}/cmdline")), ARGUMENTS_BYTES_MAX).ok()?;
+            let line = self
+                .read(
+                    Path::new(&format!("/proc/{pid}/cmdline")),
+                    ARGUMENTS_BYTES_MAX,
+                )
+                .ok()?;
             let args = arguments(&line);
             (!args.is_empty()).then_some(ProcessFacts { pid, args })
         };
@@ -212,7 +221,10 @@ impl dyn NodeView + '_ {
 
     /// The mounts that this process sees.
     pub(super) fn mounts(&self) -> MountTable {
-        MountTable::from_text(self.read(Path::new(OWN_MOUNTS), MOUNTS_MAX).unwrap_or_default())
+        MountTable::from_text(
+            self.read(Path::new(OWN_MOUNTS), MOUNTS_MAX)
+                .unwrap_or_default(),
+        )
     }
 }
 
@@ -230,7 +242,9 @@ impl ProcessFacts {
         let mut found = Vec::new();
         let mut args = self.args.iter().skip(1).map(String::as_str);
         while let Some(arg) = args.next() {
-            let Some(bare) = arg.strip_prefix('-') else { continue };
+            let Some(bare) = arg.strip_prefix('-') else {
+                continue;
+            };
             let bare = bare.strip_prefix('-').unwrap_or(bare);
             match bare.split_once('=') {
                 Some((name, value)) if name == option => found.push(value),
@@ -246,7 +260,9 @@ impl ProcessFacts {
 /// The arguments in the content of a `/proc/<pid>/cmdline`.
 fn arguments(line: &[u8]) -> Vec<String> {
     let args = line.split(|byte| *byte == 0).take(ARGUMENTS_MAX);
-    let mut args: Vec<String> = args.map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
+    let mut args: Vec<String> = args
+        .map(|arg| String::from_utf8_lossy(arg).into_owned())
+        .collect();
     if args.last().is_some_and(String::is_empty) {
         args.pop();
     }
@@ -259,8 +275,22 @@ mod tests {
 
     #[test]
     fn options_are_found_in_all_forms() {
-        let args = ["/usr/bin/x", "--config", "/a", "-config=/b", "--other=/c", "word", "--config"];
-        let process = ProcessFacts { pid: 1, args: args.map(str::to_owned).to_vec() };
-        assert_eq!((process.name(), process.values("config")), ("x", vec!["/a", "/b"]));
+        let args = [
+            "/usr/bin/x",
+            "--config",
+            "/a",
+            "-config=/b",
+            "--other=/c",
+            "word",
+            "--config",
+        ];
+        let process = ProcessFacts {
+            pid: 1,
+            args: args.map(str::to_owned).to_vec(),
+        };
+        assert_eq!(
+            (process.name(), process.values("config")),
+            ("x", vec!["/a", "/b"])
+        );
     }
 }

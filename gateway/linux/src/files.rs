@@ -63,7 +63,11 @@ fn replace_with(
     let draft = draft_of(path);
     let failed = |doing, path: &Path| {
         let path = path.to_owned();
-        move |source| ReplaceError { doing, path, source }
+        move |source| ReplaceError {
+            doing,
+            path,
+            source,
+        }
     };
     if_present(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
     let file = write_draft(&draft, contents, mode, durable, sync)
@@ -88,7 +92,11 @@ fn write_draft(
     durable: Durable,
     sync: impl FnOnce(&File) -> io::Result<()>,
 ) -> io::Result<File> {
-    let mut file = OpenOptions::new().append(true).create_new(true).mode(mode).open(draft)?;
+    let mut file = OpenOptions::new()
+        .append(true)
+        .create_new(true)
+        .mode(mode)
+        .open(draft)?;
     file.write_all(contents)?;
     // The umask may have cleared bits.
     file.set_permissions(Permissions::from_mode(mode))?;
@@ -192,9 +200,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("name.toml");
         let mut seen = Vec::new();
-        for (text, durable) in [("one", Durable::No), ("two", Durable::Content), ("three", Durable::Yes)] {
+        for (text, durable) in [
+            ("one", Durable::No),
+            ("two", Durable::Content),
+            ("three", Durable::Yes),
+        ] {
             let former = File::open(&path).ok();
-            let drafted = || seen.push(fs::read_to_string(dir.path().join("name.toml.new")).unwrap());
+            let drafted =
+                || seen.push(fs::read_to_string(dir.path().join("name.toml.new")).unwrap());
             replace(&path, text.as_bytes(), 0o640, durable, drafted).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
             assert_eq!(mode_of(&path), 0o640);
@@ -214,7 +227,11 @@ mod tests {
         write(b"one", Durable::No, &|_| panic!("it is not asked for")).unwrap();
         for durable in [Durable::Content, Durable::Yes] {
             let synced = |file: &File| {
-                assert_eq!(fs::read(&path)?.len(), 3, "a power cut here leaves the old file");
+                assert_eq!(
+                    fs::read(&path)?.len(),
+                    3,
+                    "a power cut here leaves the old file"
+                );
                 assert_eq!(file.metadata()?.len(), 5);
                 Ok(())
             };
@@ -222,7 +239,10 @@ mod tests {
             assert_eq!(fs::read(&path).unwrap(), b"three");
             let full = |_: &File| Err(io::ErrorKind::StorageFull.into());
             let failed = write(b"four", durable, &full).unwrap_err();
-            assert_eq!((failed.doing, failed.source.kind()), ("write", io::ErrorKind::StorageFull));
+            assert_eq!(
+                (failed.doing, failed.source.kind()),
+                ("write", io::ErrorKind::StorageFull)
+            );
             assert_eq!(fs::read(&path).unwrap(), b"three");
             assert!(!draft_of(&path).exists());
             write(b"one", Durable::No, &|_| Ok(())).unwrap();
@@ -261,7 +281,10 @@ mod tests {
         let missing = dir.path().join("none/name");
         let error = replace(&missing, b"new", 0o600, Durable::No, || {}).unwrap_err();
         assert_eq!(error.doing, "write");
-        assert_eq!(error.to_string(), format!("cannot write {}", draft_of(&missing).display()));
+        assert_eq!(
+            error.to_string(),
+            format!("cannot write {}", draft_of(&missing).display())
+        );
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
     }
 
@@ -277,14 +300,22 @@ mod tests {
         let gone = rename(&at("a"), &at("c"), Durable::No);
         assert!(matches!(if_present(gone), Ok(None)));
         assert_eq!(
-            if_present(rename(&at("b/f"), &at("b/f/g"), Durable::No)).unwrap_err().kind(),
+            if_present(rename(&at("b/f"), &at("b/f/g"), Durable::No))
+                .unwrap_err()
+                .kind(),
             io::ErrorKind::NotADirectory
         );
     }
 
     #[test]
     fn every_path_has_a_directory() {
-        for (path, dir) in [("/a/b", "/a"), ("/a", "/"), ("/", "/"), ("a", "."), ("a/b", "a")] {
+        for (path, dir) in [
+            ("/a/b", "/a"),
+            ("/a", "/"),
+            ("/", "/"),
+            ("a", "."),
+            ("a/b", "a"),
+        ] {
             assert_eq!(parent(Path::new(path)), Path::new(dir), "{path}");
         }
     }

@@ -104,8 +104,15 @@ impl MountTable {
 
     /// The mounts, in the order in which they were made, with each malformed line in its place.
     pub fn checked(&self) -> impl Iterator<Item = Result<Mount<'_>, MalformedMount>> {
-        let lines = self.0.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| line::parse(line).ok_or_else(|| MalformedMount { line: line.to_vec() }))
+        let lines = self
+            .0
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
+        lines.map(|line| {
+            line::parse(line).ok_or_else(|| MalformedMount {
+                line: line.to_vec(),
+            })
+        })
     }
 
     /// The mounts, in the order in which they were made. Malformed lines are skipped.
@@ -127,7 +134,9 @@ pub fn nearest_above<M>(
     path: &Path,
     point: impl Fn(&M) -> &Path,
 ) -> Option<M> {
-    let above = mounts.into_iter().filter(|mount| path.starts_with(point(mount)));
+    let above = mounts
+        .into_iter()
+        .filter(|mount| path.starts_with(point(mount)));
     above.max_by_key(|mount| point(mount).as_os_str().len())
 }
 
@@ -136,7 +145,9 @@ pub fn nearest_above<M>(
 impl<'t> Options<'t> {
     /// Each option; bytes that are no UTF-8 are replaced.
     pub fn iter(self) -> impl Iterator<Item = Cow<'t, str>> {
-        self.0.split(|byte| *byte == b',').map(String::from_utf8_lossy)
+        self.0
+            .split(|byte| *byte == b',')
+            .map(String::from_utf8_lossy)
     }
 
     /// Returns whether this is one of them.
@@ -150,7 +161,11 @@ impl<'t> Options<'t> {
 
 impl std::fmt::Display for MalformedMount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "no mount of the form of proc(5): {}", String::from_utf8_lossy(&self.line))
+        write!(
+            f,
+            "no mount of the form of proc(5): {}",
+            String::from_utf8_lossy(&self.line)
+        )
     }
 }
 
@@ -164,11 +179,17 @@ impl std::error::Error for MalformedMount {}
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn check(text: &[u8]) {
     let table = MountTable::from_text(text);
-    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
+    let lines = text
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .count();
     assert_eq!(table.checked().count(), lines);
     for mount in table.iter() {
         assert!(mount.point.as_os_str().len() <= text.len());
-        assert!(mount.options.iter().count() <= text.len() && mount.fs_options.iter().count() <= text.len());
+        assert!(
+            mount.options.iter().count() <= text.len()
+                && mount.fs_options.iter().count() <= text.len()
+        );
         let below = mount.point.join("below");
         let found = table.containing(&below).expect("this mount is above it");
         assert!(

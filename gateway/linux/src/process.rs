@@ -56,10 +56,16 @@ impl Stat {
         // Fields 3, 4, 22 and 52 of proc(5).
         let ended = matches!(*fields.first()?, "Z" | "X" | "x");
         Some(Self {
-            id: ProcessId { pid, started: fields.get(19)?.parse().ok()? },
+            id: ProcessId {
+                pid,
+                started: fields.get(19)?.parse().ok()?,
+            },
             parent: fields.get(1)?.parse().ok()?,
             ended,
-            status: fields.get(49).filter(|_| ended).and_then(|status| status.parse().ok()),
+            status: fields
+                .get(49)
+                .filter(|_| ended)
+                .and_then(|status| status.parse().ok()),
         })
     }
 
@@ -68,7 +74,11 @@ impl Stat {
     pub fn code(&self) -> Option<i32> {
         let status = self.status?;
         let signal = status & 0x7f;
-        Some(if signal == 0 { (status >> 8) & 0xff } else { 128 + signal })
+        Some(if signal == 0 {
+            (status >> 8) & 0xff
+        } else {
+            128 + signal
+        })
     }
 }
 
@@ -93,7 +103,9 @@ impl ProcessId {
     /// # Errors
     /// Those of the kernel, such as for lack of permissions.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return Ok(());
+        };
         let signal = rustix::process::Signal::from_named_raw(signal as i32)
             .expect("a named signal of one library is one of the other");
         let sent = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -134,8 +146,13 @@ impl FromStr for ProcessId {
 /// All visible processes. Blocks on `/proc`, which does not take long.
 #[must_use]
 pub fn all() -> Vec<Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?)).collect()
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?))
+        .collect()
 }
 
 /// Returns whether the process with this id belongs to the root user of the node itself, like this one: all
@@ -170,13 +187,16 @@ fn is_root_here(status: &str) -> bool {
 /// Returns whether a bounding set includes that of another process, by their `/proc/<pid>/status`. Pure.
 fn has_capabilities_of(status: &str, other: &str) -> bool {
     let bounding = |status| u64::from_str_radix(words(status, "CapBnd:").first()?, 16).ok();
-    bounding(status).zip(bounding(other)).is_some_and(|(theirs, needed)| theirs & needed == needed)
+    bounding(status)
+        .zip(bounding(other))
+        .is_some_and(|(theirs, needed)| theirs & needed == needed)
 }
 
 /// The words after a name in a `/proc/<pid>/status`.
 fn words<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.map(|line| line.split_whitespace().collect()).unwrap_or_default()
+    line.map(|line| line.split_whitespace().collect())
+        .unwrap_or_default()
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
@@ -188,7 +208,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// and parentheses.
 #[must_use]
 pub fn stat_fields(stat: &str) -> Vec<&str> {
-    stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect())
+    stat.rsplit_once(')')
+        .map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect())
 }
 
 #[cfg(test)]

@@ -52,7 +52,13 @@ mod tests {
             report(&*error.expect("there is one"))
         };
         assert_eq!(layers(&["read a"]), "read a");
-        assert_eq!(layers(&["read a", "open", "no such file"]), "read a: open: no such file");
-        assert_eq!(layers(&["read a: no such file", "no such file"]), "read a: no such file");
+        assert_eq!(
+            layers(&["read a", "open", "no such file"]),
+            "read a: open: no such file"
+        );
+        assert_eq!(
+            layers(&["read a: no such file", "no such file"]),
+            "read a: no such file"
+        );
     }
 }

@@ -5,7 +5,9 @@
 /// A limit in bytes is [`str::floor_char_boundary`]'s.
 #[must_use]
 pub fn beginning(text: &str, max_chars: usize) -> &str {
-    text.char_indices().nth(max_chars).map_or(text, |(end, _)| &text[..end])
+    text.char_indices()
+        .nth(max_chars)
+        .map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]
@@ -14,8 +16,12 @@ mod tests {
 
     #[test]
     fn whole_characters_are_kept() {
-        for (text, max, expected) in [("", 3, ""), ("äöü", 3, "äöü"), ("äöü", 2, "äö"), ("abc", 0, "")]
-        {
+        for (text, max, expected) in [
+            ("", 3, ""),
+            ("äöü", 3, "äöü"),
+            ("äöü", 2, "äö"),
+            ("abc", 0, ""),
+        ] {
             assert_eq!(beginning(text, max), expected);
         }
     }

@@ -27,7 +27,9 @@ where
     T: Send + 'static,
     E: From<WorkLost> + Send + 'static,
 {
-    spawn_blocking(work).await.unwrap_or_else(|source| Err(WorkLost { what, source }.into()))
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|source| Err(WorkLost { what, source }.into()))
 }
 
 // === impl WorkLost ===
@@ -67,7 +69,10 @@ mod tests {
         let done: io::Result<u8> = blocking("a sum", || Ok(1 + 1)).await;
         assert_eq!(done.unwrap(), 2);
         let lost: io::Result<u8> = blocking("a sum", || panic!("too much")).await;
-        assert_eq!(lost.unwrap_err().to_string(), "a sum panicked or was aborted");
+        assert_eq!(
+            lost.unwrap_err().to_string(),
+            "a sum panicked or was aborted"
+        );
     }
 
     #[tokio::test]

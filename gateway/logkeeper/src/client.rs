@@ -15,7 +15,9 @@ use crate::Error;
 use crate::connection::{RESTART, RESTART_POLL, greet, talk};
 use crate::format::Stream;
 use crate::output::LiveOutput;
-use crate::protocol::{Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, Welcome};
+use crate::protocol::{
+    Done, Entry, Finished, LogSpec, MAX_DRAIN_MS, Page, Reply, Request, Stats, Welcome,
+};
 use crate::wire;
 
 /// The default timeout of a call. For a finish, its drain time is added.
@@ -74,7 +76,10 @@ impl Client {
     pub async fn hello(&self) -> Result<Welcome, Error> {
         let connect = async { self.connect().await.map(|(_, welcome)| welcome) };
         let limited = timeout(self.limit, connect).await;
-        limited.map_err(|_elapsed| Error::Deadline { op: "hello", limit: self.limit })?
+        limited.map_err(|_elapsed| Error::Deadline {
+            op: "hello",
+            limit: self.limit,
+        })?
     }
 
     /// Starts to log a container. The FIFOs must exist. The call must return before the container is created,
@@ -85,7 +90,9 @@ impl Client {
     /// finished, `InvalidArgument`, also if there is no regular file at the path of the log, `Io`. Also those of
     /// [`Client::hello`].
     pub async fn open(&self, spec: &LogSpec) -> Result<(), Error> {
-        self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
+        self.call("open", &Request::Open(spec.clone()), self.limit)
+            .await
+            .map(|Done {}| ())
     }
 
     /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent. If it is refused, the old
@@ -96,7 +103,9 @@ impl Client {
     /// [`Error::Refused`]: `NotFound`, `Busy`, `InvalidArgument` if there is no regular file at the path, `Io`. Also those
     /// of [`Client::hello`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
-        self.call("reopen", &Request::Reopen { id: id.into() }, self.limit).await.map(|Done {}| ())
+        self.call("reopen", &Request::Reopen { id: id.into() }, self.limit)
+            .await
+            .map(|Done {}| ())
     }
 
     /// Logs the remaining output of a container and forgets the container. Idempotent: returns zeros if the
@@ -109,9 +118,19 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`]: `Io`, `Busy`. Also those of [`Client::hello`].
     pub async fn finish(&self, id: &str, drain: Duration) -> Result<Finished, Error> {
-        let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX).min(MAX_DRAIN_MS);
+        let drain_ms = u64::try_from(drain.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(MAX_DRAIN_MS);
         let limit = self.limit + Duration::from_millis(drain_ms);
-        self.call("finish", &Request::Finish { id: id.into(), drain_ms }, limit).await
+        self.call(
+            "finish",
+            &Request::Finish {
+                id: id.into(),
+                drain_ms,
+            },
+            limit,
+        )
+        .await
     }
 
     /// Forgets a container whose log is on a file system that hangs, without the rest of its output. Idempotent: returns
@@ -122,7 +141,8 @@ impl Client {
     /// call counts the rest of its output; `Io` if its files cannot be removed, which another call tries again;
     /// `InvalidArgument` by a logkeeper that does not support this. Also those of [`Client::hello`].
     pub async fn abandon(&self, id: &str) -> Result<Finished, Error> {
-        self.call("abandon", &Request::Abandon { id: id.into() }, self.limit).await
+        self.call("abandon", &Request::Abandon { id: id.into() }, self.limit)
+            .await
     }
 
     /// Attaches to one output stream of a container, from now on. The returned stream survives restarts of
@@ -133,9 +153,15 @@ impl Client {
     /// does not support attaching), `Busy` when too many clients are attached. Also those of
     /// [`Client::hello`].
     pub async fn attach(&self, id: &str, stream: Stream) -> Result<LiveOutput, Error> {
-        let attached =
-            timeout(self.limit, LiveOutput::open(self.socket.clone(), id.to_owned(), stream)).await;
-        attached.map_err(|_elapsed| Error::Deadline { op: "attach", limit: self.limit })?
+        let attached = timeout(
+            self.limit,
+            LiveOutput::open(self.socket.clone(), id.to_owned(), stream),
+        )
+        .await;
+        attached.map_err(|_elapsed| Error::Deadline {
+            op: "attach",
+            limit: self.limit,
+        })?
     }
 
     /// Lists all containers in the order of their ids; containers that are opened or finished meanwhile may
@@ -147,7 +173,9 @@ impl Client {
         let mut entries = Vec::new();
         let mut after = None;
         loop {
-            let page: Page = self.call("list", &Request::List { after }, self.limit).await?;
+            let page: Page = self
+                .call("list", &Request::List { after }, self.limit)
+                .await?;
             entries.extend(page.entries);
             if page.next.is_none() {
                 return Ok(entries);
@@ -164,7 +192,9 @@ impl Client {
         // What precedes the id: the page after it begins with the container, or with those that are similar.
         let mut after = id.to_owned();
         after.pop();
-        let page: Page = self.call("list", &Request::List { after: Some(after) }, self.limit).await?;
+        let page: Page = self
+            .call("list", &Request::List { after: Some(after) }, self.limit)
+            .await?;
         Ok(page.entries.iter().any(|entry| entry.id == id))
     }
 
@@ -181,7 +211,9 @@ impl Client {
     /// # Errors
     /// As [`Client::hello`].
     pub async fn shutdown(&self) -> Result<(), Error> {
-        self.call("shutdown", &Request::Shutdown, self.limit).await.map(|Done {}| ())
+        self.call("shutdown", &Request::Shutdown, self.limit)
+            .await
+            .map(|Done {}| ())
     }
 
     async fn call<T: DeserializeOwned>(
@@ -192,10 +224,16 @@ impl Client {
     ) -> Result<T, Error> {
         let line = wire::encode(request).map_err(|source| Error::Encoding { op, source })?;
         let answered = timeout(limit, async {
-            let _turn = self.calls.acquire().await.expect("the semaphore is never closed");
+            let _turn = self
+                .calls
+                .acquire()
+                .await
+                .expect("the semaphore is never closed");
             self.exchange(&line).await
         });
-        let reply = answered.await.map_err(|_elapsed| Error::Deadline { op, limit })??;
+        let reply = answered
+            .await
+            .map_err(|_elapsed| Error::Deadline { op, limit })??;
         match wire::decode(&reply).map_err(|source| Error::Encoding { op, source })? {
             Reply::Ok(body) => Ok(body),
             Reply::Error(fault) => Err(Error::Refused { op, fault }),
@@ -217,7 +255,9 @@ impl Client {
         loop {
             let talked = async {
                 let (mut connection, _welcome) = self.connect().await?;
-                let reply = talk(&mut connection, line).await.map_err(|source| self.unavailable(source))?;
+                let reply = talk(&mut connection, line)
+                    .await
+                    .map_err(|source| self.unavailable(source))?;
                 Ok((connection, reply))
             };
             match talked.await {
@@ -245,7 +285,10 @@ impl Client {
     }
 
     fn unavailable(&self, source: io::Error) -> Error {
-        Error::Unavailable { socket: self.socket.clone(), source }
+        Error::Unavailable {
+            socket: self.socket.clone(),
+            source,
+        }
     }
 
     fn absent(&self) -> parking_lot::MutexGuard<'_, Option<Instant>> {

@@ -22,12 +22,17 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) const fn new() -> Self {
-        Self { second: None, text: *b"0000-00-00T00:00:00.000000000Z" }
+        Self {
+            second: None,
+            text: *b"0000-00-00T00:00:00.000000000Z",
+        }
     }
 
     /// The wall clock's time since 1970; zero if the clock is set to an earlier time.
     pub(crate) fn now() -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
     }
 
     /// Formats a time since 1970; correct up to the year 9999.
@@ -65,7 +70,11 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
@@ -93,7 +102,15 @@ mod tests {
     #[test]
     fn leap_days_and_year_ends_agree_with_a_calendar_library() {
         let mut clock = Clock::new();
-        for seconds in [0, 951_782_399, 951_782_400, 951_868_799, 951_868_800, 1_709_164_800, 4_107_542_399] {
+        for seconds in [
+            0,
+            951_782_399,
+            951_782_400,
+            951_868_799,
+            951_868_800,
+            1_709_164_800,
+            4_107_542_399,
+        ] {
             check(&mut clock, seconds, 0);
             check(&mut clock, seconds, 999_999_999);
         }

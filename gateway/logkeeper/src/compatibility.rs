@@ -29,28 +29,64 @@ fn requests_are_those_of_the_first_version() {
 /// Reads a reply of the first version; also with a field that only a later version knows.
 #[track_caller]
 fn read<T: DeserializeOwned + PartialEq + std::fmt::Debug>(line: usize) -> T {
-    let text = include_str!("golden/replies-1.jsonl").lines().nth(line).unwrap();
-    let Reply::Ok(body) = serde_json::from_str::<Reply<T>>(text).unwrap() else { panic!("{text}") };
+    let text = include_str!("golden/replies-1.jsonl")
+        .lines()
+        .nth(line)
+        .unwrap();
+    let Reply::Ok(body) = serde_json::from_str::<Reply<T>>(text).unwrap() else {
+        panic!("{text}")
+    };
     let mut later: Value = serde_json::from_str(text).unwrap();
     later["ok"]["of_a_later_version"] = Value::from([1, 2].as_slice());
-    assert_eq!(serde_json::from_value::<Reply<T>>(later).unwrap(), Reply::Ok(body));
-    let Reply::Ok(body) = serde_json::from_str(text).unwrap() else { panic!("{text}") };
+    assert_eq!(
+        serde_json::from_value::<Reply<T>>(later).unwrap(),
+        Reply::Ok(body)
+    );
+    let Reply::Ok(body) = serde_json::from_str(text).unwrap() else {
+        panic!("{text}")
+    };
     body
 }
 
 #[test]
 fn replies_of_the_first_version_and_of_later_ones_are_read() {
-    let counters = Counters { lines: 1, bytes: 2, dropped_lines: 3, dropped_bytes: 4 };
-    assert_eq!(read::<Welcome>(0), Welcome { version: 1, pid: 7, build: String::new() });
+    let counters = Counters {
+        lines: 1,
+        bytes: 2,
+        dropped_lines: 3,
+        dropped_bytes: 4,
+    };
+    assert_eq!(
+        read::<Welcome>(0),
+        Welcome {
+            version: 1,
+            pid: 7,
+            build: String::new()
+        }
+    );
     assert_eq!(read::<Done>(1), Done {});
     assert_eq!(read::<Attached>(2), Attached { from: 9 });
     assert_eq!(read::<Finished>(3), Finished::from(counters));
     let page = read::<Page>(4);
-    assert_eq!((page.entries[0].counters, page.entries[0].finishing), (counters, true));
-    let stats = Stats { containers: 1, recovered: 2, finished: 3, totals: counters, ..Stats::default() };
+    assert_eq!(
+        (page.entries[0].counters, page.entries[0].finishing),
+        (counters, true)
+    );
+    let stats = Stats {
+        containers: 1,
+        recovered: 2,
+        finished: 3,
+        totals: counters,
+        ..Stats::default()
+    };
     assert_eq!(read::<Stats>(5), stats);
-    let fault = include_str!("golden/replies-1.jsonl").lines().nth(6).unwrap();
-    let Reply::<Done>::Error(fault) = serde_json::from_str(fault).unwrap() else { panic!("{fault}") };
+    let fault = include_str!("golden/replies-1.jsonl")
+        .lines()
+        .nth(6)
+        .unwrap();
+    let Reply::<Done>::Error(fault) = serde_json::from_str(fault).unwrap() else {
+        panic!("{fault}")
+    };
     assert_eq!(fault.kind, FaultKind::NotFound);
 }
 
@@ -71,7 +107,10 @@ fn stored_files_of_the_first_version_are_read_and_written_alike() {
     };
     assert_eq!(state.load().unwrap(), std::slice::from_ref(&spec));
     state.write(&spec).unwrap();
-    assert_eq!(fs::read_to_string(dir.path().join("c1.json")).unwrap(), entry);
+    assert_eq!(
+        fs::read_to_string(dir.path().join("c1.json")).unwrap(),
+        entry
+    );
 
     let path = dir.path().join("c1.pos");
     fs::write(&path, record).unwrap();

@@ -19,8 +19,14 @@ pub(crate) const RESTART_POLL: Duration = Duration::from_millis(20);
 
 /// Connects and sends Hello.
 pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welcome), Error> {
-    let unavailable = |source| Error::Unavailable { socket: socket.to_owned(), source };
-    let encoding = |source| Error::Encoding { op: "hello", source };
+    let unavailable = |source| Error::Unavailable {
+        socket: socket.to_owned(),
+        source,
+    };
+    let encoding = |source| Error::Encoding {
+        op: "hello",
+        source,
+    };
     let stream = UnixStream::connect(socket).await.map_err(unavailable)?;
     let mut connection = BufReader::new(stream);
     let hello = wire::encode(&Request::Hello { version: VERSION }).map_err(encoding)?;
@@ -32,7 +38,10 @@ pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welco
 }
 
 /// Sends a line and reads one.
-pub(crate) async fn talk(connection: &mut BufReader<UnixStream>, line: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) async fn talk(
+    connection: &mut BufReader<UnixStream>,
+    line: &[u8],
+) -> io::Result<Vec<u8>> {
     wire::write_line(connection, line).await?;
     let mut reply = Vec::new();
     if wire::read_line(connection, &mut reply).await? {

@@ -139,7 +139,8 @@ impl Container {
     ) -> io::Result<Option<Self>> {
         let _call = fs_thread.call();
         let paths = shared.state.paths(&spec.id);
-        let mut journal = Journal::recover(&paths, spec, &shared.windows, &mut fs_thread.scratch.lock())?;
+        let mut journal =
+            Journal::recover(&paths, spec, &shared.windows, &mut fs_thread.scratch.lock())?;
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
@@ -151,14 +152,19 @@ impl Container {
             }
         }
         if fifos.iter().all(Option::is_none) {
-            tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
+            tracing::warn!(
+                id = spec.id,
+                "all FIFOs of the container are gone; it is finished"
+            );
             // Logged before its entry goes: after a kill in between, the output is still found.
             journal.finish(&mut fs_thread.scratch.lock());
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
         reach(CrashPoint::LogTakenUp);
-        Ok(Some(Self::new(spec, fifos, journal, shared, fs_thread, counters)))
+        Ok(Some(Self::new(
+            spec, fifos, journal, shared, fs_thread, counters,
+        )))
     }
 
     fn new(
@@ -171,8 +177,15 @@ impl Container {
     ) -> Self {
         let shared = Arc::clone(shared);
         let fs_thread = Arc::clone(fs_thread);
-        let container =
-            Self { id: spec.id.clone(), fifos, journal, counters, shared, fs_thread, finishing: None };
+        let container = Self {
+            id: spec.id.clone(),
+            fifos,
+            journal,
+            counters,
+            shared,
+            fs_thread,
+            finishing: None,
+        };
         container.publish();
         container
     }
@@ -186,7 +199,12 @@ impl Container {
                 Wake::Command(None) => return,
                 Wake::Command(Some(command)) if command.is_withdrawn() => {}
                 Wake::Command(Some(Command::Started(done))) => drop(done.send(())),
-                Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
+                Wake::Command(Some(Command::Attach {
+                    stream,
+                    from,
+                    place,
+                    done,
+                })) => {
                     // The receiver may be gone.
                     drop(done.send(self.journal.follow(stream, from, &self.fs_thread, place)));
                 }
@@ -245,7 +263,8 @@ impl Container {
         let result = {
             let _call = self.fs_thread.call();
             let accept = || done.take().is_some_and(|done| done.send(Ok(())).is_ok());
-            self.journal.reopen(&mut self.fs_thread.scratch.lock(), accept)
+            self.journal
+                .reopen(&mut self.fs_thread.scratch.lock(), accept)
         };
         self.publish();
         if let (Err(error), Some(done)) = (result, done) {
@@ -260,10 +279,15 @@ impl Container {
             if progress.is_abandoned() {
                 return;
             }
-            let Some(fifo) = &mut self.fifos[stream.index()] else { return };
+            let Some(fifo) = &mut self.fifos[stream.index()] else {
+                return;
+            };
             let received = fifo.try_receive(|fd| {
                 let _call = self.fs_thread.call();
-                match self.journal.receive(stream, fd, &mut self.fs_thread.scratch.lock())? {
+                match self
+                    .journal
+                    .receive(stream, fd, &mut self.fs_thread.scratch.lock())?
+                {
                     // `try_receive` waits for new readiness after `WouldBlock` alone.
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
                     received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
@@ -304,13 +328,19 @@ impl Container {
             ending.waiting.push(done);
             return;
         }
-        self.finishing = Some(Finishing { deadline: Instant::now() + drain, waiting: vec![done] });
+        self.finishing = Some(Finishing {
+            deadline: Instant::now() + drain,
+            waiting: vec![done],
+        });
         if drain.is_zero() {
             return self.drain_rest(progress);
         }
         for stream in Stream::ALL {
             // The FIFO reports the end of its writers only when the logkeeper's own writing end is closed.
-            let watched = self.fifos[stream.index()].take().map(Fifo::close_writer).transpose();
+            let watched = self.fifos[stream.index()]
+                .take()
+                .map(Fifo::close_writer)
+                .transpose();
             match watched {
                 Ok(fifo) => self.fifos[stream.index()] = fifo,
                 Err(error) => self.stop_reading(stream, &error),
@@ -322,13 +352,16 @@ impl Container {
     /// Reads what the FIFOs contain now, and closes them.
     fn drain_rest(&mut self, progress: &Progress) {
         for stream in Stream::ALL {
-            let Some(fifo) = self.fifos[stream.index()].take() else { continue };
+            let Some(fifo) = self.fifos[stream.index()].take() else {
+                continue;
+            };
             let mut taken = 0;
             // A writer that never pauses must not prevent the finish from ending.
             while taken < LAST_DRAIN && !progress.is_abandoned() {
                 let received = {
                     let _call = self.fs_thread.call();
-                    self.journal.receive(stream, &fifo, &mut self.fs_thread.scratch.lock())
+                    self.journal
+                        .receive(stream, &fifo, &mut self.fs_thread.scratch.lock())
                 };
                 match received {
                     Ok(Received::Bytes(len)) => taken += len,
@@ -344,7 +377,10 @@ impl Container {
 
     /// Closes everything of a container that was given up: the file system of its log answers again, or has failed.
     fn drop_abandoned(self) {
-        tracing::info!(id = self.id, "the file system of a log answers whose container was given up");
+        tracing::info!(
+            id = self.id,
+            "the file system of a log answers whose container was given up"
+        );
         let fs_thread = Arc::clone(&self.fs_thread);
         let _call = fs_thread.call();
         drop(self);
@@ -357,8 +393,16 @@ impl Container {
         self.journal.finish(&mut fs_thread.scratch.lock());
         reach(CrashPoint::LogFinished);
         self.publish();
-        let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
-        let mut waiting = self.finishing.take().map(|ending| ending.waiting).unwrap_or_default();
+        let removed = self
+            .shared
+            .state
+            .remove(&self.id)
+            .map_err(|error| (error.kind(), error.to_string()));
+        let mut waiting = self
+            .finishing
+            .take()
+            .map(|ending| ending.waiting)
+            .unwrap_or_default();
         let counters = self.journal.counters();
         drop(self);
         // Closed before the rest is taken: no command is queued after the last one that is answered.
@@ -371,7 +415,9 @@ impl Container {
             }
         }
         for done in waiting {
-            let result = removed.clone().map_err(|(kind, text)| io::Error::new(kind, text));
+            let result = removed
+                .clone()
+                .map_err(|(kind, text)| io::Error::new(kind, text));
             drop(done.send(result.map(|()| counters)));
         }
     }
@@ -387,7 +433,10 @@ fn open_fifos(spec: &LogSpec) -> io::Result<[Option<Fifo>; 2]> {
         let Some(path) = path else { continue };
         let opened = Fifo::open(path);
         *fifo = Some(opened.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot open FIFO {}: {error}", path.display()))
+            io::Error::new(
+                error.kind(),
+                format!("cannot open FIFO {}: {error}", path.display()),
+            )
         })?);
     }
     Ok(fifos)

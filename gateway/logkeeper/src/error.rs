@@ -78,14 +78,25 @@ pub enum Error {
 
 impl Error {
     /// Wraps a failed file operation.
-    pub(crate) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File { action, path, source }
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
     }
 
     /// The keeper's fault, if that is what failed the call.
     #[must_use]
     pub const fn fault(&self) -> Option<&Fault> {
-        if let Self::Refused { fault, .. } = self { Some(fault) } else { None }
+        if let Self::Refused { fault, .. } = self {
+            Some(fault)
+        } else {
+            None
+        }
     }
 }

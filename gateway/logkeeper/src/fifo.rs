@@ -48,15 +48,23 @@ struct Loan(Arc<PipeBudget>);
 
 impl PipeBudget {
     pub(crate) fn from_system() -> Arc<Self> {
-        let pages = std::fs::read_to_string(SOFT_LIMIT).ok().and_then(|text| text.trim().parse().ok());
+        let pages = std::fs::read_to_string(SOFT_LIMIT)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
         // 0 means no limit; then, and if it cannot be read, the kernel's default is assumed.
-        let pages = pages.filter(|pages: &usize| *pages > 0).unwrap_or(16 * 1024);
-        Arc::new(Self { left: AtomicUsize::new(pages / 4 * 4096) })
+        let pages = pages
+            .filter(|pages: &usize| *pages > 0)
+            .unwrap_or(16 * 1024);
+        Arc::new(Self {
+            left: AtomicUsize::new(pages / 4 * 4096),
+        })
     }
 
     fn borrow(self: &Arc<Self>) -> Option<Loan> {
         self.left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(LARGE))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(LARGE)
+            })
             .ok()
             .map(|_| Loan(Arc::clone(self)))
     }
@@ -79,7 +87,12 @@ impl Fifo {
     /// The file cannot be opened, or is not a FIFO (`InvalidInput`).
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let receiver = Receiver::from_file(open(path, true)?)?;
-        Ok(Self { path: path.into(), receiver, loan: None, refused: false })
+        Ok(Self {
+            path: path.into(),
+            receiver,
+            loan: None,
+            refused: false,
+        })
     }
 
     /// Enlarges the FIFO, because it was full; if the budget and the kernel allow it. Idempotent.
@@ -103,13 +116,28 @@ impl Fifo {
     /// If the FIFO can no longer be opened by its path, the write end stays open, and there is no end of
     /// file.
     pub(crate) fn close_writer(self) -> io::Result<Self> {
-        let Self { path, receiver, loan, refused } = self;
+        let Self {
+            path,
+            receiver,
+            loan,
+            refused,
+        } = self;
         // The second descriptor is open before the first is closed, or the FIFO would lose its content.
         match open(&path, false) {
-            Ok(file) => Ok(Self { path, receiver: Receiver::from_file(file)?, loan, refused }),
+            Ok(file) => Ok(Self {
+                path,
+                receiver: Receiver::from_file(file)?,
+                loan,
+                refused,
+            }),
             Err(error) => {
                 tracing::debug!(fifo = %path.display(), %error, "cannot watch for the end of the FIFO");
-                Ok(Self { path, receiver, loan, refused })
+                Ok(Self {
+                    path,
+                    receiver,
+                    loan,
+                    refused,
+                })
             }
         }
     }
@@ -142,8 +170,11 @@ impl AsFd for Fifo {
 
 /// Opens a FIFO for reading, and with `write` also for writing, without blocking.
 pub(crate) fn open(path: &Path, write: bool) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).write(write).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)?;
     if file.metadata()?.file_type().is_fifo() {
         Ok(file)
     } else {

@@ -27,6 +27,10 @@ impl FifoHold {
     /// A FIFO cannot be opened, or the file is not a FIFO (`InvalidInput`).
     pub fn open(spec: &LogSpec) -> io::Result<Self> {
         let paths = [&spec.stdout, &spec.stderr].into_iter().flatten();
-        Ok(Self { _fifos: paths.map(|path| fifo::open(path, false)).collect::<io::Result<_>>()? })
+        Ok(Self {
+            _fifos: paths
+                .map(|path| fifo::open(path, false))
+                .collect::<io::Result<_>>()?,
+        })
     }
 }

@@ -104,12 +104,15 @@ impl Feed {
         let reader = spool.reader()?;
         if self.window.is_none() {
             let window = self.budget.window().ok_or_else(|| {
-                let why = "the state directory's file system has no room for the output of more streams";
+                let why =
+                    "the state directory's file system has no room for the output of more streams";
                 io::Error::new(io::ErrorKind::QuotaExceeded, why)
             })?;
             self.window = Some(window);
         }
-        let at = from.unwrap_or(spool.end()).clamp(spool.floor(), spool.end());
+        let at = from
+            .unwrap_or(spool.end())
+            .clamp(spool.floor(), spool.end());
         let offset = Arc::new(AtomicU64::new(at));
         self.offsets.retain(|offset| offset.strong_count() > 0);
         self.offsets.push(Arc::downgrade(&offset));
@@ -167,8 +170,13 @@ impl Feed {
 
     /// Publishes the range that can be read.
     pub(crate) fn publish(&self, spool: &Spool) {
-        let now = Readable { floor: spool.floor(), end: spool.end(), unshown: self.unshown };
-        self.readable.send_if_modified(|readable| std::mem::replace(readable, now) != now);
+        let now = Readable {
+            floor: spool.floor(),
+            end: spool.end(),
+            unshown: self.unshown,
+        };
+        self.readable
+            .send_if_modified(|readable| std::mem::replace(readable, now) != now);
     }
 
     /// Returns when a client that was far behind has caught up or is gone, and when the last follower is
@@ -254,15 +262,26 @@ impl Follower {
 
     /// Sends the available bytes, as far as the client accepts them now.
     fn send_available(&mut self, client: &UnixStream) -> io::Result<()> {
-        let Readable { floor, end, unshown: _ } = *self.readable.borrow();
+        let Readable {
+            floor,
+            end,
+            unshown: _,
+        } = *self.readable.borrow();
         // Below the floor the spool is a hole, which would be sent as zeros.
         if self.offset() < floor {
             self.skip_ahead(end);
         }
-        let rest = usize::try_from(end - self.offset()).unwrap_or(usize::MAX).min(CHUNK);
+        let rest = usize::try_from(end - self.offset())
+            .unwrap_or(usize::MAX)
+            .min(CHUNK);
         let mut offset = i64::try_from(self.offset()).map_err(io::Error::other)?;
         let sent = client.try_io(Interest::WRITABLE, || {
-            Ok(sendfile(client.as_fd(), self.spool.as_fd(), Some(&mut offset), rest)?)
+            Ok(sendfile(
+                client.as_fd(),
+                self.spool.as_fd(),
+                Some(&mut offset),
+                rest,
+            )?)
         });
         match sent {
             Ok(sent) => {
@@ -289,7 +308,9 @@ impl Follower {
     fn note_unshown(&mut self, unshown: u64) {
         let more = unshown.saturating_sub(self.unshown);
         if more > 0 && self.missed == 0 {
-            tracing::warn!("an attached client misses output, which is logged without the full spool");
+            tracing::warn!(
+                "an attached client misses output, which is logged without the full spool"
+            );
         }
         self.missed += more;
         self.unshown = unshown;

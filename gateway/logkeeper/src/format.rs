@@ -149,11 +149,22 @@ pub fn next_line(input: &[u8], max_line: usize) -> Option<Line<'_>> {
         Some(end) => {
             let content = window[..end].strip_suffix(b"\r").unwrap_or(&window[..end]);
             if content.len() <= max_line {
-                return Some(Line { content, tag: Tag::Full, consumed: end + 1 });
+                return Some(Line {
+                    content,
+                    tag: Tag::Full,
+                    consumed: end + 1,
+                });
             }
             true
         }
-        None => window.len() == max_line + 2 || (window.len() == max_line + 1 && window[max_line] != b'\r'),
+        None => {
+            window.len() == max_line + 2
+                || (window.len() == max_line + 1 && window[max_line] != b'\r')
+        }
     };
-    too_long.then(|| Line { content: &window[..max_line], tag: Tag::Partial, consumed: max_line })
+    too_long.then(|| Line {
+        content: &window[..max_line],
+        tag: Tag::Partial,
+        consumed: max_line,
+    })
 }

@@ -113,7 +113,10 @@ impl FsThreads {
     /// The stalls of all threads, past and present.
     pub(crate) fn stalls(&self) -> StallReport {
         let total = self.past_stalls.load(Ordering::Relaxed);
-        let mut report = StallReport { total, ..StallReport::default() };
+        let mut report = StallReport {
+            total,
+            ..StallReport::default()
+        };
         for fs_thread in self.threads.lock().values() {
             if let Some((waited, _)) = fs_thread.stalled() {
                 report.threads += 1;
@@ -134,7 +137,8 @@ impl FsThreads {
             fs_threads.retain(|_, idle| {
                 let is_used = Arc::strong_count(idle) > 1;
                 if !is_used {
-                    self.past_stalls.fetch_add(idle.busy.stalls.load(Ordering::Relaxed), Ordering::Relaxed);
+                    self.past_stalls
+                        .fetch_add(idle.busy.stalls.load(Ordering::Relaxed), Ordering::Relaxed);
                     idle.stop.send_replace(true);
                 }
                 is_used
@@ -144,7 +148,10 @@ impl FsThreads {
             let mut hasher = DefaultHasher::new();
             device.hash(&mut hasher);
             let place = usize::try_from(hasher.finish() % MOST as u64).unwrap_or(0);
-            let shared = fs_threads.values().nth(place).ok_or(io::ErrorKind::NotFound)?;
+            let shared = fs_threads
+                .values()
+                .nth(place)
+                .ok_or(io::ErrorKind::NotFound)?;
             return Ok(Arc::clone(shared));
         }
         let fs_thread = FsThread::start(point.display().to_string())?;
@@ -174,10 +181,12 @@ impl FsThread {
             scratch: Mutex::new(Scratch::new()),
             busy: Busy::new(),
         });
-        std::thread::Builder::new().name("logs".into()).spawn(move || {
-            // An error means that the sender was dropped, which ends the thread too.
-            drop(runtime.block_on(stopped.wait_for(|stopped| *stopped)));
-        })?;
+        std::thread::Builder::new()
+            .name("logs".into())
+            .spawn(move || {
+                // An error means that the sender was dropped, which ends the thread too.
+                drop(runtime.block_on(stopped.wait_for(|stopped| *stopped)));
+            })?;
         Ok(fs_thread)
     }
 
@@ -258,7 +267,10 @@ mod tests {
         let [a, b] = ["a/0.log", "b/0.log"].map(|name| dir.path().join(name));
         let a = fs_threads.of(&a, |_| {}).await.unwrap();
         let b = fs_threads.of(&b, |_| {}).await.unwrap();
-        let proc = fs_threads.of(Path::new("/proc/self/0.log"), |_| {}).await.unwrap();
+        let proc = fs_threads
+            .of(Path::new("/proc/self/0.log"), |_| {})
+            .await
+            .unwrap();
         assert!(Arc::ptr_eq(&a, &b));
         assert!(!Arc::ptr_eq(&a, &proc));
         assert_eq!(fs_threads.stalls(), StallReport::default());
@@ -266,10 +278,14 @@ mod tests {
 
     #[test]
     fn a_stall_is_counted_once_whether_it_is_seen_or_ends_first() {
-        let busy = Busy { base: Instant::now() - STALLED * 10, ..Busy::new() };
+        let busy = Busy {
+            base: Instant::now() - STALLED * 10,
+            ..Busy::new()
+        };
         let begin = |ago: Duration| {
             let since = (busy.base.elapsed() - ago).as_millis();
-            busy.since.store(u64::try_from(since).unwrap() + 1, Ordering::Relaxed);
+            busy.since
+                .store(u64::try_from(since).unwrap() + 1, Ordering::Relaxed);
         };
         let stalls = || busy.stalls.load(Ordering::Relaxed);
         assert_eq!(busy.stalled(), None);
@@ -291,7 +307,9 @@ mod tests {
         let fs_threads = FsThreads::default();
         let thread = |number: usize| {
             let point = format!("/{number}");
-            fs_threads.thread(&format!("0:{number}"), Path::new(&point)).unwrap()
+            fs_threads
+                .thread(&format!("0:{number}"), Path::new(&point))
+                .unwrap()
         };
         let used: Vec<_> = (0..100).map(thread).collect();
         assert_eq!(fs_threads.threads.lock().len(), MOST);

@@ -5,7 +5,9 @@
 use crate::format;
 use crate::keeper::check;
 use crate::position::check_record;
-use crate::protocol::{Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome};
+use crate::protocol::{
+    Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome,
+};
 use crate::{reader, state_dir, wire};
 
 /// A line from a client: a decoded request can be encoded again and then decodes to the same, and validating
@@ -14,7 +16,9 @@ use crate::{reader, state_dir, wire};
 /// # Panics
 /// If a property does not hold.
 pub fn request(data: &[u8]) {
-    let Ok(request) = wire::decode::<Request>(data) else { return };
+    let Ok(request) = wire::decode::<Request>(data) else {
+        return;
+    };
     if let Request::Open(spec) = &request
         && check(spec).is_ok()
     {
@@ -26,9 +30,15 @@ pub fn request(data: &[u8]) {
     }
     let Ok(line) = wire::encode(&request) else {
         // Escapes can make the encoded line longer than the decoded one.
-        return assert!(data.len() * 6 + 256 > MAX_LINE, "{request:?} cannot be said again");
+        return assert!(
+            data.len() * 6 + 256 > MAX_LINE,
+            "{request:?} cannot be said again"
+        );
     };
-    assert_eq!(wire::decode::<Request>(&line).expect("what was encoded is understood"), request);
+    assert_eq!(
+        wire::decode::<Request>(&line).expect("what was encoded is understood"),
+        request
+    );
 }
 
 /// A line from a logkeeper, as the client reads it: as [`request`].
@@ -40,9 +50,16 @@ pub fn reply(data: &[u8]) {
     where
         T: serde::de::DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,
     {
-        let Ok(reply) = wire::decode::<Reply<T>>(data) else { return };
-        let Ok(line) = wire::encode(&reply) else { return };
-        assert_eq!(wire::decode::<Reply<T>>(&line).expect("what was encoded is understood"), reply);
+        let Ok(reply) = wire::decode::<Reply<T>>(data) else {
+            return;
+        };
+        let Ok(line) = wire::encode(&reply) else {
+            return;
+        };
+        assert_eq!(
+            wire::decode::<Reply<T>>(&line).expect("what was encoded is understood"),
+            reply
+        );
     }
     same::<Attached>(data);
     same::<Done>(data);
@@ -76,7 +93,9 @@ pub fn state_entry(data: &[u8]) {
 /// # Panics
 /// If a property does not hold.
 pub fn output(data: &[u8]) {
-    let Some((first, input)) = data.split_first() else { return };
+    let Some((first, input)) = data.split_first() else {
+        return;
+    };
     let max_line = usize::from(*first) + 1;
     let mut used = 0;
     let mut content = 0;
@@ -86,7 +105,11 @@ pub fn output(data: &[u8]) {
         used += line.consumed;
     }
     assert!(content <= used && used <= input.len());
-    assert!(input.len() - used <= max_line + 1, "{} bytes are held back", input.len() - used);
+    assert!(
+        input.len() - used <= max_line + 1,
+        "{} bytes are held back",
+        input.len() - used
+    );
 }
 
 /// A log file; the first byte says which part of it is read. Lines are found alike forward and backward, nothing is

@@ -94,7 +94,15 @@ impl Journal {
             reach(CrashPoint::SpoolMade);
         }
         let feeds = [Feed::new(windows), Feed::new(windows)];
-        Ok(Self { spools, sink, position, max_line: max_line(spec), feeds, resumable: None, warned: false })
+        Ok(Self {
+            spools,
+            sink,
+            position,
+            max_line: max_line(spec),
+            feeds,
+            resumable: None,
+            warned: false,
+        })
     }
 
     /// Recovers a container of an earlier logkeeper, and logs what is in its spools.
@@ -125,8 +133,15 @@ impl Journal {
         };
         let feeds = [Feed::new(windows), Feed::new(windows)];
         let resumable = Some(Instant::now() + RESUME);
-        let mut journal =
-            Self { spools, sink, position, max_line: max_line(spec), feeds, resumable, warned: false };
+        let mut journal = Self {
+            spools,
+            sink,
+            position,
+            max_line: max_line(spec),
+            feeds,
+            resumable,
+            warned: false,
+        };
         journal.store_position();
         for stream in streams(spec) {
             journal.log_spooled(stream, false, scratch);
@@ -151,7 +166,9 @@ impl Journal {
         fifo: impl AsFd,
         scratch: &mut Scratch,
     ) -> io::Result<Received> {
-        let Some(spool) = &mut self.spools[stream.index()] else { return Ok(Received::Closed) };
+        let Some(spool) = &mut self.spools[stream.index()] else {
+            return Ok(Received::Closed);
+        };
         match spool.receive(&fifo, BATCH) {
             Ok(0) => Ok(Received::Closed),
             Ok(len) => {
@@ -174,7 +191,11 @@ impl Journal {
     ///
     /// # Errors
     /// The new file cannot be opened; the old one stays in use.
-    pub(crate) fn reopen(&mut self, scratch: &mut Scratch, accept: impl FnOnce() -> bool) -> io::Result<()> {
+    pub(crate) fn reopen(
+        &mut self,
+        scratch: &mut Scratch,
+        accept: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
         let next = self.sink.open_next()?;
         reach(CrashPoint::LogReopened);
         if accept() {
@@ -197,7 +218,9 @@ impl Journal {
     fn log_spooled(&mut self, stream: Stream, flush: bool, scratch: &mut Scratch) {
         scratch.fit(self.max_line);
         loop {
-            let Some(spool) = &mut self.spools[stream.index()] else { return };
+            let Some(spool) = &mut self.spools[stream.index()] else {
+                return;
+            };
             let pending = spool.pending();
             if pending == 0 {
                 return;
@@ -245,14 +268,19 @@ impl Journal {
         cause: &io::Error,
     ) -> io::Result<Received> {
         scratch.fit(self.max_line);
-        let Some(spool) = &mut self.spools[stream.index()] else { return Ok(Received::Closed) };
+        let Some(spool) = &mut self.spools[stream.index()] else {
+            return Ok(Received::Closed);
+        };
         // The unfinished line in the spool comes before the bytes that are read now.
         let held = spool.read_pending(&mut scratch.input).unwrap_or(0);
-        let len = match nix::unistd::read(fifo, &mut scratch.input[held..]).map_err(io::Error::from) {
+        let len = match nix::unistd::read(fifo, &mut scratch.input[held..]).map_err(io::Error::from)
+        {
             Ok(0) => return Ok(Received::Closed),
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Empty),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Received::Bytes(0)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                return Ok(Received::Bytes(0));
+            }
             Err(error) => return Err(error),
         };
         spool.advance(spool.pending());
@@ -294,7 +322,10 @@ impl Journal {
             *logged = spool.as_ref().map_or(0, Spool::logged);
         }
         if let Err(error) = self.position.store(&self.sink.position) {
-            self.warn_once(&error, "cannot store the position record; a kill may duplicate lines");
+            self.warn_once(
+                &error,
+                "cannot store the position record; a kill may duplicate lines",
+            );
         }
         reach(CrashPoint::PositionStored);
     }
@@ -311,8 +342,12 @@ impl Journal {
         fs_thread: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Option<Follower>> {
-        let Some(spool) = &self.spools[stream.index()] else { return Ok(None) };
-        self.feeds[stream.index()].follow(spool, from, fs_thread, place).map(Some)
+        let Some(spool) = &self.spools[stream.index()] else {
+            return Ok(None);
+        };
+        self.feeds[stream.index()]
+            .follow(spool, from, fs_thread, place)
+            .map(Some)
     }
 
     /// Returns when less output has to be kept for clients than before: one has disconnected or caught up, or none has
@@ -345,7 +380,9 @@ impl Journal {
         if self.resumable.is_some_and(|until| Instant::now() >= until) {
             self.resumable = None;
         }
-        let Some(spool) = &mut self.spools[stream.index()] else { return };
+        let Some(spool) = &mut self.spools[stream.index()] else {
+            return;
+        };
         let feed = &mut self.feeds[stream.index()];
         let (keep, slack) = match feed.fit_window(spool) {
             Some(window) => window,
@@ -372,7 +409,9 @@ impl Journal {
 /// The streams a container has.
 fn streams(spec: &LogSpec) -> impl Iterator<Item = Stream> + use<> {
     let has = [spec.stdout.is_some(), spec.stderr.is_some()];
-    Stream::ALL.into_iter().filter(move |stream| has[stream.index()])
+    Stream::ALL
+        .into_iter()
+        .filter(move |stream| has[stream.index()])
 }
 
 fn max_line(spec: &LogSpec) -> usize {

@@ -23,7 +23,8 @@ use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
 use crate::fs_thread::FsThreads;
 use crate::protocol::{
-    Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page, Stats,
+    Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page,
+    Stats,
 };
 use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
@@ -110,7 +111,9 @@ impl Keeper {
             let contact = table.insert(spec, Origin::Known);
             asked.spawn(async move {
                 let (done, answer) = oneshot::channel();
-                contact.ask(&id, Command::Started(done), answer, end - Instant::now()).await
+                contact
+                    .ask(&id, Command::Started(done), answer, end - Instant::now())
+                    .await
             });
         }
         let mut recovered = 0;
@@ -123,7 +126,12 @@ impl Keeper {
             }
         }
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
-        Ok(Self { recovered, followers, table: Arc::new(Mutex::new(table)), _lock: state_lock })
+        Ok(Self {
+            recovered,
+            followers,
+            table: Arc::new(Mutex::new(table)),
+            _lock: state_lock,
+        })
     }
 
     /// Starts to log a container. Idempotent.
@@ -134,7 +142,9 @@ impl Keeper {
         for _ in 0..2 {
             let contact = self.serving()?.open(spec.clone())?;
             let (done, answer) = oneshot::channel();
-            let asked = contact.ask(&id, Command::Started(done), answer, COMMAND_LIMIT).await;
+            let asked = contact
+                .ask(&id, Command::Started(done), answer, COMMAND_LIMIT)
+                .await;
             if contact.has_failed() || matches!(asked, Ok(None)) {
                 self.table.lock().retire(&id, &contact);
             }
@@ -142,17 +152,30 @@ impl Keeper {
                 return Ok(());
             }
         }
-        Err(Fault::new(FaultKind::Busy, format!("container {id} ended while it was being opened")))
+        Err(Fault::new(
+            FaultKind::Busy,
+            format!("container {id} ended while it was being opened"),
+        ))
     }
 
     /// Creates a container's log again. If the future is dropped, the log stays as it is.
     pub(crate) async fn reopen(&self, id: &str) -> Result<(), Fault> {
-        match self.ask(id, COMMAND_LIMIT, |done| Ok(Command::Reopen(done))).await? {
+        match self
+            .ask(id, COMMAND_LIMIT, |done| Ok(Command::Reopen(done)))
+            .await?
+        {
             Some(result) => result.map_err(|error| {
                 // What is at the path now cannot be a log; the other errors may pass.
                 let is_unusable = error.kind() == io::ErrorKind::InvalidInput;
-                let kind = if is_unusable { FaultKind::InvalidArgument } else { FaultKind::Io };
-                Fault::new(kind, format!("cannot reopen the log of container {id}: {error}"))
+                let kind = if is_unusable {
+                    FaultKind::InvalidArgument
+                } else {
+                    FaultKind::Io
+                };
+                Fault::new(
+                    kind,
+                    format!("cannot reopen the log of container {id}: {error}"),
+                )
             }),
             None => Err(unknown(id)),
         }
@@ -162,7 +185,10 @@ impl Keeper {
     pub(crate) async fn finish(&self, id: &str, drain_ms: u64) -> Result<Finished, Fault> {
         let drain = Duration::from_millis(drain_ms.min(MAX_DRAIN_MS));
         let limit = drain + COMMAND_LIMIT;
-        match self.ask(id, limit, |done| Ok(Command::Finish { drain, done })).await? {
+        match self
+            .ask(id, limit, |done| Ok(Command::Finish { drain, done }))
+            .await?
+        {
             Some(Ok(counters)) => Ok(counters.into()),
             Some(Err(error)) => Err(io_fault("forget", id, &error)),
             None => Ok(Finished::default()),
@@ -181,13 +207,20 @@ impl Keeper {
             container.handle.stalled(id)?;
         }
         let attached = self.ask(id, COMMAND_LIMIT, |done| {
-            let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
-                Fault::new(
-                    FaultKind::Busy,
-                    format!("{FOLLOWERS} clients are attached already, which is the most"),
-                )
-            })?;
-            Ok(Command::Attach { stream, from, place, done })
+            let place = Arc::clone(&self.followers)
+                .try_acquire_owned()
+                .map_err(|_full| {
+                    Fault::new(
+                        FaultKind::Busy,
+                        format!("{FOLLOWERS} clients are attached already, which is the most"),
+                    )
+                })?;
+            Ok(Command::Attach {
+                stream,
+                from,
+                place,
+                done,
+            })
         });
         match attached.await? {
             Some(Ok(Some(follower))) => Ok(follower),
@@ -195,9 +228,10 @@ impl Keeper {
                 let why = format!("container {id} has no stream {}", stream.as_str());
                 Err(Fault::new(FaultKind::InvalidArgument, why))
             }
-            Some(Err(error)) if error.kind() == io::ErrorKind::QuotaExceeded => {
-                Err(Fault::new(FaultKind::Busy, format!("cannot attach to container {id}: {error}")))
-            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::QuotaExceeded => Err(Fault::new(
+                FaultKind::Busy,
+                format!("cannot attach to container {id}: {error}"),
+            )),
             Some(Err(error)) => Err(io_fault("attach to", id, &error)),
             None => Err(unknown(id)),
         }
@@ -210,7 +244,11 @@ impl Keeper {
     /// `Busy` while the logkeeper shuts down. The next one knows the containers.
     fn serving(&self) -> Result<MutexGuard<'_, Table>, Fault> {
         let table = self.table.lock();
-        if table.stopped { Err(shutting_down()) } else { Ok(table) }
+        if table.stopped {
+            Err(shutting_down())
+        } else {
+            Ok(table)
+        }
     }
 
     /// Refuses a request that has nothing to do with containers, as [`Keeper::serving`] does.
@@ -239,11 +277,15 @@ impl Keeper {
             let ends = matches!(command, Command::Finish { .. });
             let contact = {
                 let mut table = self.serving()?;
-                let Some(container) = table.find(id)? else { return Ok(None) };
+                let Some(container) = table.find(id)? else {
+                    return Ok(None);
+                };
                 container.finishing |= ends;
                 container.handle.clone()
             };
-            let answered = contact.ask(id, command, answer, end - Instant::now()).await?;
+            let answered = contact
+                .ask(id, command, answer, end - Instant::now())
+                .await?;
             if answered.is_some() {
                 if ends {
                     // The task ends with its answer. Of concurrent calls, the first one adds its counters to the totals.
@@ -256,7 +298,10 @@ impl Keeper {
                 break;
             }
         }
-        Err(Fault::new(FaultKind::Busy, format!("the task of container {id} ended without an answer; retry")))
+        Err(Fault::new(
+            FaultKind::Busy,
+            format!("the task of container {id} ended without an answer; retry"),
+        ))
     }
 
     /// A page of the containers, in the order of their ids. Those whose tasks have panicked are among them, as their
@@ -275,7 +320,9 @@ impl Keeper {
                 finishing: handle.finishing,
             })
             .collect();
-        let next = rest.next().and_then(|_| entries.last().map(|entry| entry.id.clone()));
+        let next = rest
+            .next()
+            .and_then(|_| entries.last().map(|entry| entry.id.clone()));
         Ok(Page { entries, next })
     }
 
@@ -291,7 +338,11 @@ impl Keeper {
         let stalled_containers = if stalls.threads == 0 {
             0
         } else {
-            table.live.values().filter(|container| container.handle.progress().is_stalled()).count() as u64
+            table
+                .live
+                .values()
+                .filter(|container| container.handle.progress().is_stalled())
+                .count() as u64
         };
         Ok(Stats {
             containers: table.live.len() as u64,
@@ -315,7 +366,16 @@ impl Keeper {
         // All command channels are closed before the first task is awaited, apart from those of commands in progress.
         let tasks: Vec<_> = live
             .into_iter()
-            .map(|(id, ContainerTask { task, handle: contact, .. })| (id, task, contact.progress()))
+            .map(
+                |(
+                    id,
+                    ContainerTask {
+                        task,
+                        handle: contact,
+                        ..
+                    },
+                )| (id, task, contact.progress()),
+            )
             .collect();
         let end = Instant::now() + COMMAND_LIMIT;
         for (id, mut task, progress) in tasks {
@@ -355,18 +415,31 @@ impl Table {
         }
         if let Some(handle) = self.find(&spec.id)? {
             return match handle {
-                ContainerTask { finishing: true, .. } => {
-                    Err(Fault::new(FaultKind::Busy, format!("container {} is being finished", spec.id)))
-                }
-                ContainerTask { spec: known, handle: contact, .. } if *known == spec => Ok(contact.clone()),
+                ContainerTask {
+                    finishing: true, ..
+                } => Err(Fault::new(
+                    FaultKind::Busy,
+                    format!("container {} is being finished", spec.id),
+                )),
+                ContainerTask {
+                    spec: known,
+                    handle: contact,
+                    ..
+                } if *known == spec => Ok(contact.clone()),
                 ContainerTask { .. } => Err(Fault::new(
                     FaultKind::Conflict,
-                    format!("container {} is open with other parameters; finish it first", spec.id),
+                    format!(
+                        "container {} is open with other parameters; finish it first",
+                        spec.id
+                    ),
                 )),
             };
         }
         if self.live.len() + self.abandoned.len() >= CONTAINERS {
-            let why = format!("cannot open container {}: {CONTAINERS} are open, which is the most", spec.id);
+            let why = format!(
+                "cannot open container {}: {CONTAINERS} are open, which is the most",
+                spec.id
+            );
             return Err(Fault::new(FaultKind::Busy, why));
         }
         Ok(self.insert(spec, Origin::New))
@@ -378,8 +451,20 @@ impl Table {
         let counters = Arc::default();
         let common = (Arc::clone(&self.shared), Arc::clone(&self.fs_threads));
         let served = (receiver, Arc::clone(&counters));
-        let task = tokio::spawn(run_container(spec.clone(), origin, common, contact.progress(), served));
-        let handle = ContainerTask { spec, handle: contact.clone(), counters, task, finishing: false };
+        let task = tokio::spawn(run_container(
+            spec.clone(),
+            origin,
+            common,
+            contact.progress(),
+            served,
+        ));
+        let handle = ContainerTask {
+            spec,
+            handle: contact.clone(),
+            counters,
+            task,
+            finishing: false,
+        };
         self.live.insert(handle.spec.id.clone(), handle);
         contact
     }
@@ -403,7 +488,10 @@ impl Table {
 
     /// Removes a container whose task has ended, unless its id has been reused since.
     fn retire(&mut self, id: &str, contact: &ContainerHandle) {
-        if self.live.get(id).is_some_and(|handle| handle.handle.is(contact))
+        if self
+            .live
+            .get(id)
+            .is_some_and(|handle| handle.handle.is(contact))
             && let Some(handle) = self.live.remove(id)
             && !handle.handle.has_failed()
         {
@@ -422,7 +510,10 @@ fn unknown(id: &str) -> Fault {
 }
 
 fn io_fault(action: &str, id: &str, error: &io::Error) -> Fault {
-    Fault::new(FaultKind::Io, format!("cannot {action} container {id}: {error}"))
+    Fault::new(
+        FaultKind::Io,
+        format!("cannot {action} container {id}: {error}"),
+    )
 }
 
 /// Returns whether an id can be used as a file name.
@@ -430,12 +521,21 @@ fn is_id(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= MAX_ID
         && !id.starts_with('.')
-        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
 /// Checks what can be checked without file system access.
 pub(crate) fn check(spec: &LogSpec) -> Result<(), Fault> {
-    let LogSpec { id, stdout, stderr, log, tty, max_line } = spec;
+    let LogSpec {
+        id,
+        stdout,
+        stderr,
+        log,
+        tty,
+        max_line,
+    } = spec;
     let refuse = |message: String| Err(Fault::new(FaultKind::InvalidArgument, message));
     if !is_id(id) {
         return refuse(format!(
@@ -443,21 +543,29 @@ pub(crate) fn check(spec: &LogSpec) -> Result<(), Fault> {
         ));
     }
     if !(1..=MAX_LINE_LIMIT).contains(max_line) {
-        return refuse(format!("max_line {max_line} of container {id} must be from 1 to {MAX_LINE_LIMIT}"));
+        return refuse(format!(
+            "max_line {max_line} of container {id} must be from 1 to {MAX_LINE_LIMIT}"
+        ));
     }
     for (field, path) in [("stdout", stdout), ("stderr", stderr), ("log", log)] {
         if path.as_ref().is_some_and(|path| !path.is_absolute()) {
-            return refuse(format!("{field} of container {id} must be an absolute path"));
+            return refuse(format!(
+                "{field} of container {id} must be an absolute path"
+            ));
         }
     }
     if stdout.is_none() && stderr.is_none() {
         return refuse(format!("container {id} has neither stdout nor stderr"));
     }
     if stdout == stderr {
-        return refuse(format!("stdout and stderr of container {id} must be two FIFOs"));
+        return refuse(format!(
+            "stdout and stderr of container {id} must be two FIFOs"
+        ));
     }
     if *tty && stderr.is_some() {
-        return refuse(format!("stderr of container {id} must be absent: with tty all output is on stdout"));
+        return refuse(format!(
+            "stderr of container {id} must be absent: with tty all output is on stdout"
+        ));
     }
     Ok(())
 }

@@ -121,11 +121,17 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
         && let Err(error) = sandbox::enter()
     {
         // An unconfined logkeeper is better than no logs.
-        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let cause = std::error::Error::source(&error)
+            .map(ToString::to_string)
+            .unwrap_or_default();
         tracing::error!(%error, cause, "cannot confine the logkeeper; it runs with more rights than it needs");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Error::Process)?.block_on(serve(config, ready))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(Error::Process)?
+        .block_on(serve(config, ready))
 }
 
 /// Raises the soft limit on open files to the hard limit: a container takes six descriptors.

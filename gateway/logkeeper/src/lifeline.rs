@@ -36,7 +36,10 @@ impl Lifeline {
     /// Those of [`crate::Client::hello`].
     pub async fn connect(socket: &Path) -> Result<Self, Error> {
         let (connection, _welcome) = limited("hello", greet(socket)).await??;
-        Ok(Self { socket: socket.to_owned(), connection })
+        Ok(Self {
+            socket: socket.to_owned(),
+            connection,
+        })
     }
 
     /// Makes the logkeeper keep a duplicate of this socket open, in addition to those it holds already. With
@@ -48,7 +51,10 @@ impl Lifeline {
     /// not support this. Also those of [`crate::Client::hello`].
     pub async fn hold(&mut self, held: BorrowedFd<'_>, one_call: bool) -> Result<(), Error> {
         self.ask("hold", &Request::Hold { one_call }).await?;
-        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
+        let unavailable = |source| Error::Unavailable {
+            socket: self.socket.clone(),
+            source,
+        };
         let sent = limited("hold", send(self.connection.get_ref(), held)).await?;
         sent.map_err(unavailable)?;
         let mut line = Vec::new();
@@ -77,7 +83,10 @@ impl Lifeline {
     async fn ask(&mut self, op: &'static str, request: &Request) -> Result<(), Error> {
         let line = wire::encode(request).map_err(|source| Error::Encoding { op, source })?;
         let reply = limited(op, talk(&mut self.connection, &line)).await?;
-        let reply = reply.map_err(|source| Error::Unavailable { socket: self.socket.clone(), source })?;
+        let reply = reply.map_err(|source| Error::Unavailable {
+            socket: self.socket.clone(),
+            source,
+        })?;
         done(op, &reply)
     }
 }
@@ -91,7 +100,9 @@ fn done(op: &'static str, line: &[u8]) -> Result<(), Error> {
 
 async fn limited<T>(op: &'static str, work: impl Future<Output = T>) -> Result<T, Error> {
     let limit: Duration = DEFAULT_LIMIT;
-    timeout(limit, work).await.map_err(|_elapsed| Error::Deadline { op, limit })
+    timeout(limit, work)
+        .await
+        .map_err(|_elapsed| Error::Deadline { op, limit })
 }
 
 /// Sends one byte with a descriptor.
@@ -103,10 +114,17 @@ async fn send(stream: &UnixStream, held: BorrowedFd<'_>) -> io::Result<()> {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
-                return Err(io::Error::other("a control message has no room for one descriptor"));
+                return Err(io::Error::other(
+                    "a control message has no room for one descriptor",
+                ));
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            Ok(sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, flags)?)
+            Ok(sendmsg(
+                stream,
+                &[IoSlice::new(b"\n")],
+                &mut control,
+                flags,
+            )?)
         });
         match sent {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

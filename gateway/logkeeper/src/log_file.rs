@@ -32,18 +32,31 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         })?;
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    let opened =
-        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path);
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(flags.bits())
+        .open(path);
     let found = match &opened {
-        Ok(file) => Some(file.metadata().map_err(|error| call_error("look at", path, error))?),
+        Ok(file) => Some(
+            file.metadata()
+                .map_err(|error| call_error("look at", path, error))?,
+        ),
         Err(_) => path.symlink_metadata().ok(),
     };
-    let kind = found.map(|metadata| metadata.file_type()).filter(|kind| !kind.is_file());
+    let kind = found
+        .map(|metadata| metadata.file_type())
+        .filter(|kind| !kind.is_file());
     match (opened, kind) {
-        (_, Some(kind)) if kind.is_symlink() => {
-            Err(unusable(path, "it is a symbolic link, which is never followed for a log"))
-        }
-        (_, Some(kind)) => Err(unusable(path, &format!("it is {}, not a regular file", name(kind)))),
+        (_, Some(kind)) if kind.is_symlink() => Err(unusable(
+            path,
+            "it is a symbolic link, which is never followed for a log",
+        )),
+        (_, Some(kind)) => Err(unusable(
+            path,
+            &format!("it is {}, not a regular file", name(kind)),
+        )),
         (Ok(file), None) => Ok(file),
         (Err(error), None) => Err(call_error("open", path, error)),
     }
@@ -51,7 +64,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// The operating system's code for the call that failed, if one did.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
-    let of_call = || error.get_ref()?.downcast_ref::<CallError>()?.source.raw_os_error();
+    let of_call = || {
+        error
+            .get_ref()?
+            .downcast_ref::<CallError>()?
+            .source
+            .raw_os_error()
+    };
     error.raw_os_error().or_else(of_call)
 }
 
@@ -60,7 +79,13 @@ fn obstacle(dir: &Path) -> Option<String> {
     for place in dir.ancestors() {
         match place.metadata() {
             Ok(found) if found.is_dir() => return None,
-            Ok(found) => return Some(format!("{} is {}", place.display(), name(found.file_type()))),
+            Ok(found) => {
+                return Some(format!(
+                    "{} is {}",
+                    place.display(),
+                    name(found.file_type())
+                ));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound && place.is_symlink() => {
                 return Some(format!("{} is a symbolic link to nothing", place.display()));
             }
@@ -89,11 +114,21 @@ fn name(kind: FileType) -> &'static str {
 
 fn unusable(path: &Path, why: &str) -> io::Error {
     let path = path.display();
-    io::Error::new(io::ErrorKind::InvalidInput, format!("log {path} cannot be written: {why}"))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("log {path} cannot be written: {why}"),
+    )
 }
 
 fn call_error(action: &'static str, path: &Path, source: io::Error) -> io::Error {
-    io::Error::new(source.kind(), CallError { action, path: path.display().to_string(), source })
+    io::Error::new(
+        source.kind(),
+        CallError {
+            action,
+            path: path.display().to_string(),
+            source,
+        },
+    )
 }
 
 #[cfg(test)]
@@ -112,9 +147,15 @@ mod tests {
     #[track_caller]
     fn refused(path: &Path) -> String {
         let error = open(path).unwrap_err();
-        assert_eq!((error.kind(), errno(&error)), (io::ErrorKind::InvalidInput, None), "{error}");
+        assert_eq!(
+            (error.kind(), errno(&error)),
+            (io::ErrorKind::InvalidInput, None),
+            "{error}"
+        );
         let text = error.to_string();
-        text.strip_prefix(&format!("log {} cannot be written: ", path.display())).expect(&text).to_owned()
+        text.strip_prefix(&format!("log {} cannot be written: ", path.display()))
+            .expect(&text)
+            .to_owned()
     }
 
     #[test]
@@ -124,15 +165,28 @@ mod tests {
         mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
         assert_eq!(refused(&at("fifo")), "it is a FIFO, not a regular file");
         // One that has a reader can be opened.
-        let _reader = OpenOptions::new().read(true).write(true).open(at("fifo")).unwrap();
+        let _reader = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(at("fifo"))
+            .unwrap();
         assert_eq!(refused(&at("fifo")), "it is a FIFO, not a regular file");
         let _listener = UnixListener::bind(at("socket")).unwrap();
         assert_eq!(refused(&at("socket")), "it is a socket, not a regular file");
         fs::create_dir(at("directory")).unwrap();
-        assert_eq!(refused(&at("directory")), "it is a directory, not a regular file");
-        assert_eq!(refused(Path::new("/dev/null")), "it is a device, not a regular file");
+        assert_eq!(
+            refused(&at("directory")),
+            "it is a directory, not a regular file"
+        );
+        assert_eq!(
+            refused(Path::new("/dev/null")),
+            "it is a device, not a regular file"
+        );
         symlink(at("absent"), at("link")).unwrap();
-        assert_eq!(refused(&at("link")), "it is a symbolic link, which is never followed for a log");
+        assert_eq!(
+            refused(&at("link")),
+            "it is a symbolic link, which is never followed for a log"
+        );
         assert!(!at("absent").exists());
     }
 
@@ -146,7 +200,10 @@ mod tests {
             assert_eq!(refused(&at(log)), expected);
         }
         symlink(at("absent"), at("link")).unwrap();
-        let expected = format!("{} is a symbolic link to nothing, not a directory", at("link").display());
+        let expected = format!(
+            "{} is a symbolic link to nothing, not a directory",
+            at("link").display()
+        );
         assert_eq!(refused(&at("link/0.log")), expected);
     }
 
@@ -155,7 +212,12 @@ mod tests {
         let long = Path::new("/tmp").join("x".repeat(300));
         let error = open(&long).unwrap_err();
         assert_eq!(errno(&error), Some(Errno::ENAMETOOLONG as i32));
-        assert!(error.to_string().starts_with(&format!("cannot open log {}: ", long.display())), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("cannot open log {}: ", long.display())),
+            "{error}"
+        );
         assert_eq!(errno(&io::Error::from_raw_os_error(28)), Some(28));
         assert_eq!(errno(&io::ErrorKind::WriteZero.into()), None);
     }

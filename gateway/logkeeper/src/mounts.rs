@@ -47,7 +47,9 @@ impl Mounts {
     /// The file system of a path that contains no link, and its mount point.
     pub(crate) fn of(&self, path: &Path) -> (&str, &Path) {
         let mount = nearest_above(&self.0, path, |mount| &mount.point);
-        mount.map_or(("", Path::new("/")), |mount| (mount.device.as_str(), mount.point.as_path()))
+        mount.map_or(("", Path::new("/")), |mount| {
+            (mount.device.as_str(), mount.point.as_path())
+        })
     }
 }
 
@@ -56,8 +58,10 @@ impl From<MountTable> for Mounts {
         let mounts = table.iter();
         // The kernel lists mounts outside the root of this process, which no path leads to, with relative names.
         let reachable = mounts.filter(|mount| mount.point.is_absolute());
-        let kept =
-            reachable.map(|mount| Mount { device: mount.device.to_owned(), point: mount.point.into_owned() });
+        let kept = reachable.map(|mount| Mount {
+            device: mount.device.to_owned(),
+            point: mount.point.into_owned(),
+        });
         Self(kept.collect())
     }
 }
@@ -67,7 +71,11 @@ impl From<MountTable> for Mounts {
 impl Walk {
     /// Starts at the directory of a file, which need not exist.
     pub(crate) fn to(file: &Path) -> Self {
-        let mut walk = Self { at: "/".into(), rest: VecDeque::new(), links: 0 };
+        let mut walk = Self {
+            at: "/".into(),
+            rest: VecDeque::new(),
+            links: 0,
+        };
         walk.put_first(file.parent().unwrap_or(Path::new("/")));
         walk
     }
@@ -88,7 +96,11 @@ impl Walk {
                 let next = self.at.join(&name);
                 let is_mount_point = mounts.of(&next).1 == next;
                 // A mount point is not a link, and must not be accessed: its file system may hang.
-                match if is_mount_point { Ok(None) } else { link(&next) } {
+                match if is_mount_point {
+                    Ok(None)
+                } else {
+                    link(&next)
+                } {
                     Ok(None) => self.at = next,
                     Ok(Some(target)) if self.links < MAX_LINKS => {
                         self.links += 1;
@@ -120,7 +132,11 @@ impl Walk {
 
 /// The target of a symbolic link; `None` for any other existing file.
 fn link(path: &Path) -> io::Result<Option<PathBuf>> {
-    if path.symlink_metadata()?.is_symlink() { std::fs::read_link(path).map(Some) } else { Ok(None) }
+    if path.symlink_metadata()?.is_symlink() {
+        std::fs::read_link(path).map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,11 @@ impl LiveOutput {
     pub(crate) async fn open(socket: PathBuf, id: String, stream: Stream) -> Result<Self, Error> {
         let asked = AttachTarget { socket, id, stream };
         let (connection, at) = asked.connect(None).await?;
-        Ok(Self { target: asked, offset: at, state: State::Open(connection) })
+        Ok(Self {
+            target: asked,
+            offset: at,
+            state: State::Open(connection),
+        })
     }
 }
 
@@ -110,12 +114,19 @@ impl AsyncRead for LiveOutput {
 impl AttachTarget {
     async fn connect(&self, from: Option<u64>) -> Result<(BufReader<UnixStream>, u64), Error> {
         const OP: &str = "attach";
-        let request = Request::Attach { id: self.id.clone(), stream: self.stream, from };
+        let request = Request::Attach {
+            id: self.id.clone(),
+            stream: self.stream,
+            from,
+        };
         let line = wire::encode(&request).map_err(|source| Error::Encoding { op: OP, source })?;
         let (mut connection, _welcome) = greet(&self.socket).await?;
         let reply = talk(&mut connection, &line)
             .await
-            .map_err(|source| Error::Unavailable { socket: self.socket.clone(), source })?;
+            .map_err(|source| Error::Unavailable {
+                socket: self.socket.clone(),
+                source,
+            })?;
         match wire::decode(&reply).map_err(|source| Error::Encoding { op: OP, source })? {
             Reply::Ok(Attached { from }) => Ok((connection, from)),
             Reply::Error(fault) => Err(Error::Refused { op: OP, fault }),
@@ -130,8 +141,12 @@ impl AttachTarget {
             match self.connect(Some(at)).await {
                 Ok(connection) => return Ok(Some(connection)),
                 // The container is finished: the output had ended.
-                Err(Error::Refused { fault, .. }) if fault.kind == FaultKind::NotFound => return Ok(None),
-                Err(Error::Unavailable { .. }) if began.elapsed() < RESTART => sleep(RESTART_POLL).await,
+                Err(Error::Refused { fault, .. }) if fault.kind == FaultKind::NotFound => {
+                    return Ok(None);
+                }
+                Err(Error::Unavailable { .. }) if began.elapsed() < RESTART => {
+                    sleep(RESTART_POLL).await
+                }
                 Err(error) => return Err(error),
             }
         }

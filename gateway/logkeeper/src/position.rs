@@ -134,8 +134,13 @@ pub(crate) fn check_record(data: &[u8]) {
 impl PositionFile {
     /// Creates the file, or truncates an existing one.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
         Ok(Self { file })
     }
 
@@ -178,7 +183,10 @@ mod tests {
             unreported_bytes: 11,
             errno: 28,
         };
-        PositionFile::create(&path).unwrap().store(&position).unwrap();
+        PositionFile::create(&path)
+            .unwrap()
+            .store(&position)
+            .unwrap();
         assert_eq!(PositionFile::open(&path).unwrap().1, Some(position));
     }
 

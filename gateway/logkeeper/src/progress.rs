@@ -37,7 +37,10 @@ impl Progress {
 
     /// Returns whether its file system hangs.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.fs_thread.lock().as_ref().is_some_and(|fs_thread| fs_thread.stalled().is_some())
+        self.fs_thread
+            .lock()
+            .as_ref()
+            .is_some_and(|fs_thread| fs_thread.stalled().is_some())
     }
 
     /// Sets the thread that the container runs on, or waits for.
@@ -50,7 +53,12 @@ impl Progress {
     /// # Errors
     /// `Busy`, with the mount point of the file system and how long it has hung.
     pub(crate) fn stalled(&self, id: &str) -> Result<(), Fault> {
-        match self.fs_thread.lock().as_ref().and_then(|fs_thread| fs_thread.stalled()) {
+        match self
+            .fs_thread
+            .lock()
+            .as_ref()
+            .and_then(|fs_thread| fs_thread.stalled())
+        {
             None => Ok(()),
             Some((waited, place)) => Err(Fault::new(
                 FaultKind::Busy,

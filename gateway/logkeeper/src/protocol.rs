@@ -260,7 +260,10 @@ pub struct Stats {
 impl Fault {
     /// Makes a fault.
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self {
+            kind,
+            message: message.into(),
+        }
     }
 }
 
@@ -287,8 +290,20 @@ impl Counters {
 // === impl Finished ===
 
 impl From<Counters> for Finished {
-    fn from(Counters { lines, bytes, dropped_lines, dropped_bytes }: Counters) -> Self {
-        Self { lines, bytes, dropped_lines, dropped_bytes }
+    fn from(
+        Counters {
+            lines,
+            bytes,
+            dropped_lines,
+            dropped_bytes,
+        }: Counters,
+    ) -> Self {
+        Self {
+            lines,
+            bytes,
+            dropped_lines,
+            dropped_bytes,
+        }
     }
 }
 
@@ -312,19 +327,39 @@ mod tests {
             r#"{"op":"open","id":"c1","stdout":"/run/out","stderr":null,"log":"/var/log/c1","tty":true,"max_line":16384}"#
         );
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), open);
-        assert_eq!(serde_json::to_string(&Request::Stats).unwrap(), r#"{"op":"stats"}"#);
-        let attach = Request::Attach { id: "c1".into(), stream: Stream::Stdout, from: None };
+        assert_eq!(
+            serde_json::to_string(&Request::Stats).unwrap(),
+            r#"{"op":"stats"}"#
+        );
+        let attach = Request::Attach {
+            id: "c1".into(),
+            stream: Stream::Stdout,
+            from: None,
+        };
         let text = serde_json::to_string(&attach).unwrap();
-        assert_eq!(text, r#"{"op":"attach","id":"c1","stream":"stdout","from":null}"#);
+        assert_eq!(
+            text,
+            r#"{"op":"attach","id":"c1","stream":"stdout","from":null}"#
+        );
     }
 
     #[test]
     fn replies_have_the_documented_shape() {
-        let reply = Reply::Ok(Welcome { version: 1, pid: 7, build: "0.1.0".into() });
-        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"ok":{"version":1,"pid":7,"build":"0.1.0"}}"#);
+        let reply = Reply::Ok(Welcome {
+            version: 1,
+            pid: 7,
+            build: "0.1.0".into(),
+        });
+        assert_eq!(
+            serde_json::to_string(&reply).unwrap(),
+            r#"{"ok":{"version":1,"pid":7,"build":"0.1.0"}}"#
+        );
         let reply = Reply::<Done>::Error(Fault::new(FaultKind::NotFound, "no container c1"));
         let text = serde_json::to_string(&reply).unwrap();
-        assert_eq!(text, r#"{"error":{"kind":"not_found","message":"no container c1"}}"#);
+        assert_eq!(
+            text,
+            r#"{"error":{"kind":"not_found","message":"no container c1"}}"#
+        );
         assert_eq!(serde_json::from_str::<Reply<Done>>(&text).unwrap(), reply);
     }
 
@@ -332,19 +367,46 @@ mod tests {
     fn stats_of_older_and_newer_logkeepers_are_understood() {
         let totals = r#""totals":{"lines":1,"bytes":2,"dropped_lines":0,"dropped_bytes":0}"#;
         let old = format!(r#"{{"ok":{{"containers":3,"recovered":0,"finished":0,{totals}}}}}"#);
-        let totals = Counters { lines: 1, bytes: 2, ..Counters::default() };
-        let stats = Stats { containers: 3, totals, ..Stats::default() };
-        assert_eq!(serde_json::from_str::<Reply<Stats>>(&old).unwrap(), Reply::Ok(stats));
-        let new = serde_json::to_string(&Reply::Ok(stats)).unwrap().replace("stalls", "of_the_future");
-        assert_eq!(serde_json::from_str::<Reply<Stats>>(&new).unwrap(), Reply::Ok(stats));
+        let totals = Counters {
+            lines: 1,
+            bytes: 2,
+            ..Counters::default()
+        };
+        let stats = Stats {
+            containers: 3,
+            totals,
+            ..Stats::default()
+        };
+        assert_eq!(
+            serde_json::from_str::<Reply<Stats>>(&old).unwrap(),
+            Reply::Ok(stats)
+        );
+        let new = serde_json::to_string(&Reply::Ok(stats))
+            .unwrap()
+            .replace("stalls", "of_the_future");
+        assert_eq!(
+            serde_json::from_str::<Reply<Stats>>(&new).unwrap(),
+            Reply::Ok(stats)
+        );
     }
 
     #[test]
     fn the_largest_page_fits_a_line() {
-        let counters =
-            Counters { lines: u64::MAX, bytes: u64::MAX, dropped_lines: u64::MAX, dropped_bytes: u64::MAX };
-        let entry = Entry { id: "x".repeat(MAX_ID), counters, finishing: false };
-        let page = Page { entries: vec![entry; PAGE_LEN], next: Some("x".repeat(MAX_ID)) };
+        let counters = Counters {
+            lines: u64::MAX,
+            bytes: u64::MAX,
+            dropped_lines: u64::MAX,
+            dropped_bytes: u64::MAX,
+        };
+        let entry = Entry {
+            id: "x".repeat(MAX_ID),
+            counters,
+            finishing: false,
+        };
+        let page = Page {
+            entries: vec![entry; PAGE_LEN],
+            next: Some("x".repeat(MAX_ID)),
+        };
         assert!(serde_json::to_vec(&Reply::Ok(page)).unwrap().len() < MAX_LINE);
     }
 }

@@ -74,7 +74,12 @@ impl LogReader {
         let format = match location {
             LogLocation::Cri { root, path } => {
                 check_beneath(path)?;
-                Format::Cri(Box::new(CriReader::open(root, path, query, interest.clone())?))
+                Format::Cri(Box::new(CriReader::open(
+                    root,
+                    path,
+                    query,
+                    interest.clone(),
+                )?))
             }
             LogLocation::Plain { root, dir, name } => {
                 check_beneath(dir)?;
@@ -84,13 +89,17 @@ impl LogReader {
                 if query.since.is_some() {
                     return Err(ReadError::NoTimes(root.join(dir).join(name)));
                 }
-                let streams =
-                    Stream::ALL.into_iter().filter(|stream| query.stream.is_none_or(|one| one == *stream));
-                let readers =
-                    streams.map(|stream| PlainReader::open(root, dir, name, stream, query, interest.clone()));
+                let streams = Stream::ALL
+                    .into_iter()
+                    .filter(|stream| query.stream.is_none_or(|one| one == *stream));
+                let readers = streams.map(|stream| {
+                    PlainReader::open(root, dir, name, stream, query, interest.clone())
+                });
                 let readers = readers.collect::<Result<Vec<_>, _>>()?;
                 if !query.follow && readers.iter().all(PlainReader::is_absent) {
-                    return Err(ReadError::Absent(root.join(dir).join(format!("{name}.stdout.0"))));
+                    return Err(ReadError::Absent(
+                        root.join(dir).join(format!("{name}.stdout.0")),
+                    ));
                 }
                 Format::Plain(readers)
             }
@@ -137,6 +146,12 @@ impl LogReader {
 /// Checks a path beneath a root: it is relative, and names nothing above.
 fn check_beneath(path: &Path) -> Result<(), ReadError> {
     use std::path::Component;
-    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if is_plain && path.file_name().is_some() { Ok(()) } else { Err(ReadError::Path(path.to_owned())) }
+    let is_plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if is_plain && path.file_name().is_some() {
+        Ok(())
+    } else {
+        Err(ReadError::Path(path.to_owned()))
+    }
 }

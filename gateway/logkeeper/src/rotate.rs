@@ -52,7 +52,10 @@ impl RotatedFiles {
             }
         }
         names.sort();
-        Ok(Self { log: log.to_owned(), names })
+        Ok(Self {
+            log: log.to_owned(),
+            names,
+        })
     }
 
     /// Number of rotated files.
@@ -92,14 +95,25 @@ impl RotatedFiles {
     fn next_name(&self, now: SystemTime) -> io::Result<OsString> {
         let name = self.log.file_name().unwrap_or_default();
         let no_time = |fault: jiff::Error| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("no rotation can follow: {fault}"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("no rotation can follow: {fault}"),
+            )
         };
-        let now = Timestamp::try_from(now).map_err(no_time)?.to_zoned(TimeZone::UTC).datetime();
-        let last = self.names.last().and_then(|last| rotation_time(last.as_bytes(), name));
+        let now = Timestamp::try_from(now)
+            .map_err(no_time)?
+            .to_zoned(TimeZone::UTC)
+            .datetime();
+        let last = self
+            .names
+            .last()
+            .and_then(|last| rotation_time(last.as_bytes(), name));
         let time = match last {
             Some((time, _)) => {
                 let last = DateTime::strptime(TIME, time);
-                let next = last.and_then(|last| last.checked_add(1.second())).map_err(no_time)?;
+                let next = last
+                    .and_then(|last| last.checked_add(1.second()))
+                    .map_err(no_time)?;
                 now.max(next)
             }
             None => now,
@@ -118,7 +132,11 @@ mod tests {
 
     fn names(log: &Path) -> Vec<String> {
         let files = RotatedFiles::of(log).unwrap();
-        files.names.iter().map(|name| name.to_str().unwrap().to_owned()).collect()
+        files
+            .names
+            .iter()
+            .map(|name| name.to_str().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
@@ -126,16 +144,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("output.log");
         let now = UNIX_EPOCH + Duration::from_secs(1_767_225_599);
-        for (number, time) in [now, now, now - Duration::from_secs(9000)].into_iter().enumerate() {
+        for (number, time) in [now, now, now - Duration::from_secs(9000)]
+            .into_iter()
+            .enumerate()
+        {
             fs::write(&log, number.to_string()).unwrap();
             RotatedFiles::of(&log).unwrap().set_aside(time).unwrap();
         }
         fs::write(dir.path().join("output.log.1"), "not a rotated file").unwrap();
         let expected = ["20251231-235959", "20260101-000000", "20260101-000001"];
-        let expected: Vec<String> = expected.iter().map(|time| format!("output.log.{time}")).collect();
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|time| format!("output.log.{time}"))
+            .collect();
         assert_eq!(names(&log), expected);
         for (number, name) in expected.iter().enumerate() {
-            assert_eq!(fs::read_to_string(dir.path().join(name)).unwrap(), number.to_string());
+            assert_eq!(
+                fs::read_to_string(dir.path().join(name)).unwrap(),
+                number.to_string()
+            );
         }
     }
 
@@ -160,11 +187,17 @@ mod tests {
     fn file_that_is_not_there_and_a_time_that_is_none_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("output.log");
-        let error = RotatedFiles::of(&log).unwrap().set_aside(SystemTime::now()).unwrap_err();
+        let error = RotatedFiles::of(&log)
+            .unwrap()
+            .set_aside(SystemTime::now())
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         fs::write(dir.path().join("output.log.99999999-999999"), "").unwrap();
         fs::write(&log, "kept").unwrap();
-        let error = RotatedFiles::of(&log).unwrap().set_aside(SystemTime::now()).unwrap_err();
+        let error = RotatedFiles::of(&log)
+            .unwrap()
+            .set_aside(SystemTime::now())
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert_eq!(fs::read_to_string(&log).unwrap(), "kept");
     }

@@ -16,8 +16,8 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter_all_threads,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
 mod calls;
@@ -52,9 +52,11 @@ enum ArgCondition {
 /// # Errors
 /// The operation that failed; the earlier ones of this function were done.
 pub(crate) fn enter() -> Result<(), SandboxError> {
-    let refused =
-        |what: &'static str| move |errno: rustix::io::Errno| SandboxError::Kernel(what, errno.into());
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("leave the process undumpable"))?;
+    let refused = |what: &'static str| {
+        move |errno: rustix::io::Errno| SandboxError::Kernel(what, errno.into())
+    };
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(refused("leave the process undumpable"))?;
     set_no_new_privs(true).map_err(refused("renounce new privileges"))?;
     drop_capabilities().map_err(refused("drop capabilities"))?;
     for program in programs().map_err(SandboxError::Filter)? {
@@ -76,7 +78,11 @@ fn drop_capabilities() -> rustix::io::Result<()> {
         }
     }
     let kept = now.permitted.intersection(KEPT);
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
     set_capabilities(None, sets)
 }
 
@@ -84,13 +90,14 @@ fn drop_capabilities() -> rustix::io::Result<()> {
 /// errno.
 fn programs() -> Result<[BpfProgram; 2], seccompiler::Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    let mut allowed: BTreeMap<_, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+    let mut allowed: BTreeMap<_, Vec<SeccompRule>> =
+        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
     for (call, when) in with_conditions() {
         allowed.entry(call).or_default().push(rule(&when)?);
     }
     let refused = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    let [no_such_call, not_permitted] =
-        [Errno::ENOSYS, Errno::EPERM].map(|errno| SeccompAction::Errno((errno as i32).unsigned_abs()));
+    let [no_such_call, not_permitted] = [Errno::ENOSYS, Errno::EPERM]
+        .map(|errno| SeccompAction::Errno((errno as i32).unsigned_abs()));
     Ok([
         SeccompFilter::new(allowed, no_such_call, SeccompAction::Allow, arch)?.try_into()?,
         SeccompFilter::new(refused, SeccompAction::Allow, not_permitted, arch)?.try_into()?,
@@ -102,9 +109,12 @@ fn rule(when: &ArgCondition) -> Result<SeccompRule, seccompiler::Error> {
         ArgCondition::Is(argument, value) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
         }
-        ArgCondition::Bits(argument, mask, value) => {
-            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
-        }
+        ArgCondition::Bits(argument, mask, value) => SeccompCondition::new(
+            argument,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::MaskedEq(mask),
+            value,
+        ),
     };
     Ok(SeccompRule::new(vec![condition?])?)
 }
@@ -124,18 +134,30 @@ fn with_conditions() -> Vec<(i64, ArgCondition)> {
         | libc::CLONE_NEWNET;
     let executable = number(libc::PROT_EXEC);
     let mut calls = vec![
-        (libc::SYS_clone, ArgCondition::Bits(0, thread | number(namespaces), thread)),
+        (
+            libc::SYS_clone,
+            ArgCondition::Bits(0, thread | number(namespaces), thread),
+        ),
         (libc::SYS_mmap, ArgCondition::Bits(2, executable, 0)),
         (libc::SYS_mprotect, ArgCondition::Bits(2, executable, 0)),
         (libc::SYS_socket, ArgCondition::Is(0, number(libc::AF_UNIX))),
-        (libc::SYS_socketpair, ArgCondition::Is(0, number(libc::AF_UNIX))),
+        (
+            libc::SYS_socketpair,
+            ArgCondition::Is(0, number(libc::AF_UNIX)),
+        ),
         // For abort, and for tests.
         (libc::SYS_kill, ArgCondition::Is(0, own)),
         (libc::SYS_tgkill, ArgCondition::Is(0, own)),
         (libc::SYS_prlimit64, ArgCondition::Is(0, 0)),
         // Setting the name of a thread, and the call by which the second filter is installed.
-        (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NAME))),
-        (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NO_NEW_PRIVS))),
+        (
+            libc::SYS_prctl,
+            ArgCondition::Is(0, number(libc::PR_SET_NAME)),
+        ),
+        (
+            libc::SYS_prctl,
+            ArgCondition::Is(0, number(libc::PR_SET_NO_NEW_PRIVS)),
+        ),
     ];
     calls.extend(
         [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]
@@ -161,7 +183,13 @@ mod tests {
             return true;
         }
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("sandbox::tests::{name}"), "--nocapture", "--test-threads", "1"])
+            .args([
+                "--exact",
+                &format!("sandbox::tests::{name}"),
+                "--nocapture",
+                "--test-threads",
+                "1",
+            ])
             .env(CONFINED, "1")
             .stdout(Stdio::null())
             .status();
@@ -176,14 +204,29 @@ mod tests {
         }
         enter().unwrap();
         let refused = |what: &str, result: io::Result<()>| {
-            assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::EPERM)), "{what}");
+            assert_eq!(
+                result.map_err(|error| error.raw_os_error()),
+                Err(Some(libc::EPERM)),
+                "{what}"
+            );
         };
         let named = |errno: rustix::io::Errno| io::Error::from(errno);
-        refused("execve", Err(std::os::unix::process::CommandExt::exec(&mut Command::new("/bin/true"))));
+        refused(
+            "execve",
+            Err(std::os::unix::process::CommandExt::exec(&mut Command::new(
+                "/bin/true",
+            ))),
+        );
         refused(
             "mount",
-            nix::mount::mount(None::<&str>, "/", None::<&str>, nix::mount::MsFlags::MS_REMOUNT, None::<&str>)
-                .map_err(io::Error::from),
+            nix::mount::mount(
+                None::<&str>,
+                "/",
+                None::<&str>,
+                nix::mount::MsFlags::MS_REMOUNT,
+                None::<&str>,
+            )
+            .map_err(io::Error::from),
         );
         refused(
             "capset",
@@ -198,7 +241,10 @@ mod tests {
             .map_err(named),
         );
         refused("chroot", nix::unistd::chroot("/").map_err(io::Error::from));
-        refused("setuid", nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).map_err(io::Error::from));
+        refused(
+            "setuid",
+            nix::unistd::setuid(nix::unistd::Uid::from_raw(0)).map_err(io::Error::from),
+        );
         refused(
             "setns",
             rustix::thread::move_into_link_name_space(
@@ -209,10 +255,17 @@ mod tests {
         );
         // For all other calls, the kernel seems not to have them.
         let unknown = |what: &str, result: io::Result<()>| {
-            assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOSYS)), "{what}");
+            assert_eq!(
+                result.map_err(|error| error.raw_os_error()),
+                Err(Some(libc::ENOSYS)),
+                "{what}"
+            );
         };
         unknown("socket", std::net::UdpSocket::bind("127.0.0.1:0").map(drop));
-        unknown("kill", nix::sys::signal::kill(nix::unistd::Pid::from_raw(1), None).map_err(io::Error::from));
+        unknown(
+            "kill",
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(1), None).map_err(io::Error::from),
+        );
         unknown("fork", Command::new("/bin/true").status().map(drop));
         // What the logkeeper needs still works, including threads.
         thread::spawn(|| {
@@ -222,14 +275,24 @@ mod tests {
         .join()
         .unwrap();
         let status = fs::read_to_string("/proc/self/status").unwrap();
-        assert!(status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"), "{status}");
+        assert!(
+            status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"),
+            "{status}"
+        );
     }
 
     #[test]
     fn allowed_and_denied_calls_are_disjoint_except_seccomp() {
-        let both: Vec<_> = ALLOWED.iter().filter(|call| REFUSED.contains(call)).collect();
+        let both: Vec<_> = ALLOWED
+            .iter()
+            .filter(|call| REFUSED.contains(call))
+            .collect();
         assert_eq!(both, [&libc::SYS_seccomp]);
-        assert!(with_conditions().iter().all(|(call, _)| !ALLOWED.contains(call) && !REFUSED.contains(call)));
+        assert!(
+            with_conditions()
+                .iter()
+                .all(|(call, _)| !ALLOWED.contains(call) && !REFUSED.contains(call))
+        );
         programs().unwrap();
     }
 }

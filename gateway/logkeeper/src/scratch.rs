@@ -18,7 +18,11 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) const fn new() -> Self {
-        Self { input: Vec::new(), batch: Batch::new(), clock: Clock::new() }
+        Self {
+            input: Vec::new(),
+            batch: Batch::new(),
+            clock: Clock::new(),
+        }
     }
 
     /// Makes the input buffer large enough for a batch after a held-back line.

@@ -98,7 +98,13 @@ impl Server {
         let keeper = Arc::new(Keeper::recover(&config.state_dir).await?);
         let listener = listen(config).await?;
         let build = Arc::from(config.build.as_str());
-        Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()), build })
+        Ok(Self {
+            listener,
+            socket: config.socket.clone(),
+            keeper,
+            shutdown: Arc::new(Notify::new()),
+            build,
+        })
     }
 
     /// Starts, and serves until `shutdown` completes or a client asks to end.
@@ -114,7 +120,13 @@ impl Server {
     ///
     /// Dropping the future aborts everything, which loses no output either.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, socket, keeper, shutdown: asked, build } = self;
+        let Self {
+            listener,
+            socket,
+            keeper,
+            shutdown: asked,
+            build,
+        } = self;
         let mut connections = JoinSet::new();
         let held = SocketHolder::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -123,7 +135,10 @@ impl Server {
         loop {
             let accept = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;
-                (permit.expect("the semaphore is never closed"), listener.accept().await)
+                (
+                    permit.expect("the semaphore is never closed"),
+                    listener.accept().await,
+                )
             };
             tokio::select! {
                 () = &mut shutdown => break,
@@ -174,12 +189,21 @@ impl Server {
 /// Binds under a temporary name, sets owner and mode, and only then renames the socket to its path: no
 /// process can connect before the permissions are set, and a stale socket is replaced atomically.
 async fn listen(config: &Config) -> Result<UnixListener, Error> {
-    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid, sandbox: _, build: _ } = config;
+    let Config {
+        socket,
+        state_dir: _,
+        socket_mode,
+        socket_uid,
+        socket_gid,
+        sandbox: _,
+        build: _,
+    } = config;
     match timeout(WRITE_LIMIT, UnixStream::connect(socket)).await {
         // A server that accepts slowly is running too.
         Ok(Ok(_)) | Err(_) => return Err(Error::SocketInUse(socket.clone())),
         Ok(Err(error)) => {
-            let vacant = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
+            let vacant =
+                [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
             if !vacant {
                 return Err(Error::file("check for another logkeeper on", socket)(error));
             }
@@ -218,7 +242,11 @@ async fn serve_client(
 ) -> io::Result<Option<(UnixStream, Follower)>> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
-        tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a control connection of another user");
+        tracing::warn!(
+            uid = peer.uid(),
+            pid = peer.pid(),
+            "refused a control connection of another user"
+        );
         return Ok(None);
     }
     let mut stream = BufReader::new(stream);
@@ -230,7 +258,11 @@ async fn serve_client(
         let reply = match request {
             Ok(Request::Hello { version: VERSION }) => {
                 greeted = true;
-                encode(Ok(Welcome { version: VERSION, pid: std::process::id(), build: build.to_owned() }))
+                encode(Ok(Welcome {
+                    version: VERSION,
+                    pid: std::process::id(),
+                    build: build.to_owned(),
+                }))
             }
             Ok(Request::Hello { version }) => encode::<Done>(Err(Fault::new(
                 FaultKind::Unsupported,
@@ -241,16 +273,30 @@ async fn serve_client(
                 Ok(()) => {
                     send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
                     // The client waits for the answer before it sends the byte, so the buffer is empty.
-                    encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
-                        sockets.push(socket);
-                        Done {}
-                    }))
+                    encode(
+                        held.receive(stream.get_ref(), one_call)
+                            .await?
+                            .map(|socket| {
+                                sockets.push(socket);
+                                Done {}
+                            }),
+                    )
                 }
             },
-            Ok(Request::Attach { id, stream: output, from }) if greeted => {
+            Ok(Request::Attach {
+                id,
+                stream: output,
+                from,
+            }) if greeted => {
                 match while_connected(stream.get_ref(), keeper.attach(&id, output, from)).await? {
                     Ok(follower) => {
-                        send_reply(&mut stream, &encode(Ok(Attached { from: follower.offset() }))?).await?;
+                        send_reply(
+                            &mut stream,
+                            &encode(Ok(Attached {
+                                from: follower.offset(),
+                            }))?,
+                        )
+                        .await?;
                         return Ok(Some((stream.into_inner(), follower)));
                     }
                     Err(fault) => encode::<Attached>(Err(fault)),
@@ -284,7 +330,9 @@ async fn read_request(
     if greeted {
         return read.await;
     }
-    timeout(GREETING, read).await.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
+    timeout(GREETING, read)
+        .await
+        .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// Sends an answer; fails if the client does not read it in time.
@@ -298,17 +346,20 @@ async fn answer(request: Request, keeper: &Keeper, client: &UnixStream) -> io::R
     match request {
         Request::Open(spec) => encode(keeper.open(spec).await.map(|()| Done {})),
         // Given up with its client, who may have given the old file its name back.
-        Request::Reopen { id } => {
-            encode(while_connected(client, keeper.reopen(&id)).await?.map(|()| Done {}))
-        }
+        Request::Reopen { id } => encode(
+            while_connected(client, keeper.reopen(&id))
+                .await?
+                .map(|()| Done {}),
+        ),
         Request::Finish { id, drain_ms } => encode(keeper.finish(&id, drain_ms).await),
         Request::Abandon { id } => encode(keeper.abandon(&id).await),
         Request::List { after } => encode(keeper.list(after.as_deref())),
         Request::Stats => encode(keeper.stats()),
         Request::Shutdown => encode(Ok(Done {})),
-        Request::Hello { .. } | Request::Hold { .. } | Request::Release | Request::Attach { .. } => {
-            refuse("hello was sent already")
-        }
+        Request::Hello { .. }
+        | Request::Hold { .. }
+        | Request::Release
+        | Request::Attach { .. } => refuse("hello was sent already"),
     }
 }
 
@@ -328,7 +379,11 @@ async fn closed(client: &UnixStream) -> io::Error {
             return error;
         }
         let peeked = client.try_io(Interest::READABLE, || {
-            Ok(recv(client, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT)?)
+            Ok(recv(
+                client,
+                &mut [0_u8],
+                RecvFlags::PEEK | RecvFlags::DONTWAIT,
+            )?)
         });
         match peeked {
             Ok((_, 0)) => return io::ErrorKind::UnexpectedEof.into(),

@@ -53,7 +53,12 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) const fn new() -> Self {
-        Self { text: Vec::new(), notice: 0, lines: 0, bytes: 0 }
+        Self {
+            text: Vec::new(),
+            notice: 0,
+            lines: 0,
+            bytes: 0,
+        }
     }
 
     fn clear(&mut self) {
@@ -87,7 +92,12 @@ impl Sink {
     /// Opens the log file of a new container, if it has one.
     pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
         let path = path.map(PathBuf::from);
-        let mut sink = Self { path, file: None, write_failing: false, position: Position::default() };
+        let mut sink = Self {
+            path,
+            file: None,
+            write_failing: false,
+            position: Position::default(),
+        };
         if sink.is_wanted() {
             sink.reopen()?;
         }
@@ -102,11 +112,23 @@ impl Sink {
     /// Recovers the log file of a container: what an interrupted batch has written is truncated, also if the
     /// file has been renamed meanwhile. If the file cannot be opened, each batch tries again.
     pub(crate) fn recover(path: Option<&Path>, position: Position) -> Self {
-        let Some(path) = path else { return Self { path: None, file: None, write_failing: false, position } };
+        let Some(path) = path else {
+            return Self {
+                path: None,
+                file: None,
+                write_failing: false,
+                position,
+            };
+        };
         if let Err(error) = truncate_to_record(path, &position) {
             tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be duplicated");
         }
-        let mut sink = Self { path: Some(path.into()), file: None, write_failing: false, position };
+        let mut sink = Self {
+            path: Some(path.into()),
+            file: None,
+            write_failing: false,
+            position,
+        };
         if let Err(error) = sink.reopen() {
             tracing::warn!(log = %path.display(), %error, "cannot open the log; output is dropped until it can be");
         }
@@ -129,7 +151,10 @@ impl Sink {
     /// Those of [`log_file::open`]; `Unsupported` if there is no log.
     pub(crate) fn open_next(&self) -> io::Result<NextFile> {
         let Some(path) = self.path.as_deref() else {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the container has no log"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the container has no log",
+            ));
         };
         let file = log_file::open(path)?;
         let metadata = file.metadata()?;
@@ -167,13 +192,18 @@ impl Sink {
     pub(crate) fn begin(&self, batch: &mut Batch, stamp: &Stamp) {
         batch.clear();
         if self.has_unreported_loss() {
-            let Position { unreported_lines: untold_lines, unreported_bytes: untold_bytes, errno, .. } =
-                self.position;
+            let Position {
+                unreported_lines: untold_lines,
+                unreported_bytes: untold_bytes,
+                errno,
+                ..
+            } = self.position;
             let cause = match i32::try_from(errno) {
                 Ok(0) | Err(_) => "not a file that can be written".to_owned(),
                 Ok(errno) => Errno::from_raw(errno).desc().to_lowercase(),
             };
-            let text = format!("[switchyard: {untold_lines} lines lost: {cause} ({untold_bytes} bytes)]");
+            let text =
+                format!("[switchyard: {untold_lines} lines lost: {cause} ({untold_bytes} bytes)]");
             let mut header = Header::new(stamp, Stream::Stderr);
             header.push_line(&mut batch.text, Tag::Full, text.as_bytes());
             batch.notice = batch.text.len();
@@ -195,8 +225,12 @@ impl Sink {
             position.unreported_bytes = 0;
         }
         // The counters come from a stored record and may have any value.
-        position.lines = position.lines.saturating_add(batch.lines.saturating_sub(lost_lines));
-        position.bytes = position.bytes.saturating_add(batch.bytes.saturating_sub(lost_bytes));
+        position.lines = position
+            .lines
+            .saturating_add(batch.lines.saturating_sub(lost_lines));
+        position.bytes = position
+            .bytes
+            .saturating_add(batch.bytes.saturating_sub(lost_bytes));
         if let Some(error) = error {
             self.count_loss(lost_lines, lost_bytes, &error);
         } else if std::mem::take(&mut self.write_failing) {
@@ -215,7 +249,9 @@ impl Sink {
         position.dropped_bytes = position.dropped_bytes.saturating_add(bytes);
         position.unreported_lines = position.unreported_lines.saturating_add(lines);
         position.unreported_bytes = position.unreported_bytes.saturating_add(bytes);
-        position.errno = log_file::errno(error).and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
+        position.errno = log_file::errno(error)
+            .and_then(|code| u64::try_from(code).ok())
+            .unwrap_or(0);
     }
 
     /// Appends text, and returns how many bytes of it remain in the file; they always end with a newline.
@@ -225,7 +261,9 @@ impl Sink {
         {
             return (0, Some(error));
         }
-        let Some(file) = &mut self.file else { return (0, Some(io::ErrorKind::NotFound.into())) };
+        let Some(file) = &mut self.file else {
+            return (0, Some(io::ErrorKind::NotFound.into()));
+        };
         let (written, error) = write_fully(file, text);
         let kept = match &error {
             None => written,
@@ -233,13 +271,16 @@ impl Sink {
             Some(_) => memchr::memrchr(b'\n', &text[..written]).map_or(0, |end| end + 1),
         };
         // The size is read from the file, since other processes may have truncated it.
-        let trimmed = file.metadata().map(|metadata| metadata.len()).and_then(|len| {
-            let torn = (written - kept) as u64;
-            if torn > 0 {
-                file.set_len(len.saturating_sub(torn))?;
-            }
-            Ok(len.saturating_sub(torn))
-        });
+        let trimmed = file
+            .metadata()
+            .map(|metadata| metadata.len())
+            .and_then(|len| {
+                let torn = (written - kept) as u64;
+                if torn > 0 {
+                    file.set_len(len.saturating_sub(torn))?;
+                }
+                Ok(len.saturating_sub(torn))
+            });
         match trimmed {
             Ok(len) => self.position.log_len = len,
             Err(error) => {
@@ -270,8 +311,12 @@ fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
 fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     let mut recorded = open_recorded(path, position)?;
     if recorded.is_none() {
-        let Some(parent) = path.parent() else { return Ok(()) };
-        let Some(entries) = if_present(parent.read_dir())? else { return Ok(()) };
+        let Some(parent) = path.parent() else {
+            return Ok(());
+        };
+        let Some(entries) = if_present(parent.read_dir())? else {
+            return Ok(());
+        };
         for entry in entries.flatten() {
             recorded = open_recorded(&entry.path(), position)?;
             if recorded.is_some() {
@@ -293,11 +338,17 @@ fn open_recorded(candidate: &Path, position: &Position) -> io::Result<Option<Fil
     let is_recorded = |metadata: &Metadata| {
         metadata.is_file() && metadata.ino() == position.inode && metadata.dev() == position.device
     };
-    if !candidate.symlink_metadata().is_ok_and(|metadata| is_recorded(&metadata)) {
+    if !candidate
+        .symlink_metadata()
+        .is_ok_and(|metadata| is_recorded(&metadata))
+    {
         return Ok(None);
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
-    let file = OpenOptions::new().write(true).custom_flags(flags.bits()).open(candidate)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .custom_flags(flags.bits())
+        .open(candidate)?;
     Ok(is_recorded(&file.metadata()?).then_some(file))
 }
 
@@ -363,15 +414,28 @@ mod tests {
         fs::write(&target, "as it was").unwrap();
         fs::write(&log, "whole\ntorn").unwrap();
         let metadata = log.metadata().unwrap();
-        let position =
-            Position { device: metadata.dev(), inode: metadata.ino(), log_len: 6, ..Position::default() };
+        let position = Position {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            log_len: 6,
+            ..Position::default()
+        };
         fs::rename(&log, temp.path().join("0.log.1")).unwrap();
         symlink(&target, &log).unwrap();
         let of_target = target.metadata().unwrap();
-        let other = Position { inode: of_target.ino(), ..position };
+        let other = Position {
+            inode: of_target.ino(),
+            ..position
+        };
         truncate_to_record(&log, &position).unwrap();
-        assert_eq!(fs::read_to_string(temp.path().join("0.log.1")).unwrap(), "whole\n");
-        assert!(open_recorded(&log, &other).unwrap().is_none(), "a link is not what it leads to");
+        assert_eq!(
+            fs::read_to_string(temp.path().join("0.log.1")).unwrap(),
+            "whole\n"
+        );
+        assert!(
+            open_recorded(&log, &other).unwrap().is_none(),
+            "a link is not what it leads to"
+        );
         assert_eq!(fs::read_to_string(&target).unwrap(), "as it was");
     }
 }

@@ -58,7 +58,10 @@ pub(crate) struct HeldSocket {
 
 impl SocketHolder {
     pub(crate) fn new() -> Self {
-        Self { permits: Arc::new(Semaphore::new(MOST)), lingering: Arc::default() }
+        Self {
+            permits: Arc::new(Semaphore::new(MOST)),
+            lingering: Arc::default(),
+        }
     }
 
     /// Receives the socket that comes with the next byte on `stream`, see [`crate::protocol::Request::Hold`].
@@ -79,11 +82,21 @@ impl SocketHolder {
             }
         };
         let Some(socket) = socket else {
-            return Ok(Err(Fault::new(FaultKind::InvalidArgument, "no socket came with the byte")));
+            return Ok(Err(Fault::new(
+                FaultKind::InvalidArgument,
+                "no socket came with the byte",
+            )));
         };
         Ok(match self.place().await {
-            Some(place) => Ok(HeldSocket { socket, one_call, _permit: place }),
-            None => Err(Fault::new(FaultKind::Busy, format!("{MOST} sockets are held, which is the most"))),
+            Some(place) => Ok(HeldSocket {
+                socket,
+                one_call,
+                _permit: place,
+            }),
+            None => Err(Fault::new(
+                FaultKind::Busy,
+                format!("{MOST} sockets are held, which is the most"),
+            )),
         })
     }
 
@@ -141,12 +154,19 @@ fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let read = recvmsg(stream, &mut [io::IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let read = recvmsg(
+        stream,
+        &mut [io::IoSliceMut::new(&mut byte)],
+        &mut control,
+        flags,
+    )?;
     if read.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let sockets = control.drain().filter_map(|message| {
-        let RecvAncillaryMessage::ScmRights(sockets) = message else { return None };
+        let RecvAncillaryMessage::ScmRights(sockets) = message else {
+            return None;
+        };
         Some(sockets)
     });
     Ok(sockets.flatten().next())
@@ -164,12 +184,21 @@ impl HeldSocket {
     /// Returns whether the other end has closed the socket, or has answered its one call. With several
     /// concurrent calls, an answer means nothing: others may still run.
     fn is_over(&self) -> bool {
-        let answer = if self.one_call { PollFlags::IN } else { PollFlags::empty() };
+        let answer = if self.one_call {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
         let mut socket = [PollFd::new(&self.socket, answer)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // A poll that fails is repeated; the time to linger is bounded anyway.
         poll(&mut socket, Some(&now)).is_ok()
-            && socket[0].revents().intersects(answer | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+            && socket[0]
+                .revents()
+                .intersects(answer | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
     }
 }
 
@@ -198,9 +227,14 @@ mod tests {
     async fn place_that_is_given_away_goes_to_the_one_who_needs_it() {
         let holder = SocketHolder::new();
         let permits = &holder.permits;
-        let _others = Arc::clone(permits).try_acquire_many_owned(u32::try_from(MOST).unwrap() - 1).unwrap();
+        let _others = Arc::clone(permits)
+            .try_acquire_many_owned(u32::try_from(MOST).unwrap() - 1)
+            .unwrap();
         let last = Arc::clone(permits).try_acquire_owned().unwrap();
-        let rival = Arc::new(Rival { permits: Arc::clone(permits), place: Mutex::new(Some(last)) });
+        let rival = Arc::new(Rival {
+            permits: Arc::clone(permits),
+            place: Mutex::new(Some(last)),
+        });
         let (replace, mut replaced) = oneshot::channel();
         holder.lingering.lock().push_back(replace);
         let waker = Waker::from(Arc::clone(&rival));
@@ -209,6 +243,9 @@ mod tests {
         let given = holder.place().await;
         assert!(given.is_some());
         assert!(rival.place.lock().is_none());
-        assert!(holder.place().await.is_none(), "nobody is left who gives a place away");
+        assert!(
+            holder.place().await.is_none(),
+            "nobody is left who gives a place away"
+        );
     }
 }

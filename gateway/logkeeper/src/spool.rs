@@ -38,20 +38,40 @@ pub(crate) struct Spool {
 impl Spool {
     /// Creates an empty spool.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        Ok(Self { file, end: 0, logged: 0, freed: 0 })
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Self {
+            file,
+            end: 0,
+            logged: 0,
+            freed: 0,
+        })
     }
 
     /// Recovers the spool of an earlier logkeeper. `logged` is `None` if it is unknown how far it was logged;
     /// its content then counts as logged.
     pub(crate) fn recover(path: &Path, logged: Option<u64>) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
         let end = file.metadata()?.len();
         let freed = first_byte(&file, end)?;
         // The record is not trusted: its offset may lie beyond the end of the file.
-        Ok(Self { file, end, logged: logged.unwrap_or(end).min(end), freed })
+        Ok(Self {
+            file,
+            end,
+            logged: logged.unwrap_or(end).min(end),
+            freed,
+        })
     }
 
     /// Moves up to `len` bytes from a FIFO to the end of the spool; 0 means that the FIFO has no writer.
@@ -60,7 +80,14 @@ impl Spool {
     /// `WouldBlock` if the FIFO is empty, and the errors of writing to the spool's file system.
     pub(crate) fn receive(&mut self, fifo: impl AsFd, len: usize) -> io::Result<usize> {
         let mut offset = i64::try_from(self.end).map_err(io::Error::other)?;
-        let moved = splice(fifo, None, &self.file, Some(&mut offset), len, SpliceFFlags::SPLICE_F_NONBLOCK)?;
+        let moved = splice(
+            fifo,
+            None,
+            &self.file,
+            Some(&mut offset),
+            len,
+            SpliceFFlags::SPLICE_F_NONBLOCK,
+        )?;
         self.end += u64::try_from(moved).map_err(io::Error::other)?;
         Ok(moved)
     }
@@ -77,7 +104,9 @@ impl Spool {
 
     /// Reads unlogged bytes into `buffer`, as many as there are and fit.
     pub(crate) fn read_pending(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let len = usize::try_from(self.pending()).unwrap_or(usize::MAX).min(buffer.len());
+        let len = usize::try_from(self.pending())
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         self.file.read_exact_at(&mut buffer[..len], self.logged)?;
         Ok(len)
     }
@@ -113,7 +142,12 @@ impl Spool {
         // The size stays, because it is the offset of the next output.
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let from = i64::try_from(self.freed).map_err(io::Error::other)?;
-        fallocate(&self.file, flags, from, i64::try_from(len).map_err(io::Error::other)?)?;
+        fallocate(
+            &self.file,
+            flags,
+            from,
+            i64::try_from(len).map_err(io::Error::other)?,
+        )?;
         reach(CrashPoint::SpoolReleased);
         self.freed = until;
         Ok(())
@@ -136,6 +170,11 @@ impl Spool {
     pub(crate) fn read_only(path: &Path, logged: u64) -> Self {
         let file = File::open(path).expect("the spool exists");
         let end = file.metadata().expect("an open file has metadata").len();
-        Self { file, end, logged, freed: 0 }
+        Self {
+            file,
+            end,
+            logged,
+            freed: 0,
+        }
     }
 }

@@ -40,8 +40,13 @@ pub(crate) async fn run_container(
     (commands, counters): (mpsc::Receiver<Command>, Arc<Mutex<Counters>>),
 ) {
     // Without a log, all files are in the state directory.
-    let file = spec.log.clone().unwrap_or_else(|| shared.state.unused_path());
-    let fs_thread = fs_threads.of(&file, |fs_thread| progress.set_fs_thread(fs_thread)).await;
+    let file = spec
+        .log
+        .clone()
+        .unwrap_or_else(|| shared.state.unused_path());
+    let fs_thread = fs_threads
+        .of(&file, |fs_thread| progress.set_fs_thread(fs_thread))
+        .await;
     drop(fs_threads);
     let fs_thread = match fs_thread {
         Ok(fs_thread) => fs_thread,
@@ -82,7 +87,10 @@ pub(crate) async fn run_container(
 
 /// The answer for a container that could not be opened.
 fn not_opened(id: &str, origin: Origin, error: &io::Error) -> Fault {
-    let unusable = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput);
+    let unusable = matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+    );
     let (kind, action) = match origin {
         Origin::New if unusable => (FaultKind::InvalidArgument, "open"),
         Origin::New => (FaultKind::Io, "open"),
@@ -98,7 +106,10 @@ fn not_opened(id: &str, origin: Origin, error: &io::Error) -> Fault {
 
 impl ContainerHandle {
     pub(crate) fn new(commands: mpsc::Sender<Command>) -> Self {
-        Self { commands, progress: Arc::default() }
+        Self {
+            commands,
+            progress: Arc::default(),
+        }
     }
 
     /// Returns whether the container's task has ended.
@@ -145,7 +156,11 @@ impl ContainerHandle {
         tokio::pin!(asked);
         let end = Instant::now() + limit;
         // Refused at once if the file system hangs already; otherwise that is checked at intervals.
-        let mut look = if self.stalled(id).is_err() { Instant::now() } else { Instant::now() + STALLED };
+        let mut look = if self.stalled(id).is_err() {
+            Instant::now()
+        } else {
+            Instant::now() + STALLED
+        };
         loop {
             tokio::select! {
                 biased;

@@ -60,14 +60,22 @@ impl StateDir {
         let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.map_err(Error::file("create", path))?;
         let lock_path = path.join("lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path);
         let file = file.map_err(Error::file("open", &lock_path))?;
         let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((_, Errno::EWOULDBLOCK)) => return Err(Error::StateInUse(path.into())),
             Err((_, errno)) => return Err(Error::file("lock", &lock_path)(errno.into())),
         };
-        probe(&path.join("probe")).map_err(|source| Error::UnfitStateDir { path: path.into(), source })?;
+        probe(&path.join("probe")).map_err(|source| Error::UnfitStateDir {
+            path: path.into(),
+            source,
+        })?;
         Ok((Self { path: path.into() }, StateLock { _lock: lock }))
     }
 
@@ -81,16 +89,22 @@ impl StateDir {
         EntryPaths {
             entry: self.path.join(format!("{id}.json")),
             position: self.path.join(format!("{id}.pos")),
-            spools: Stream::ALL.map(|stream| self.path.join(format!("{id}.{}.spool", stream.as_str()))),
+            spools: Stream::ALL
+                .map(|stream| self.path.join(format!("{id}.{}.spool", stream.as_str()))),
         }
     }
 
     /// Writes the entry of a container, atomically and before the request is answered.
     pub(crate) fn write(&self, spec: &LogSpec) -> io::Result<()> {
         let entry = self.paths(&spec.id).entry;
-        let text = serde_json::to_vec(&Stored { version: VERSION, container: spec.clone() })?;
+        let text = serde_json::to_vec(&Stored {
+            version: VERSION,
+            container: spec.clone(),
+        })?;
         // An entry whose name a power cut has undone is of a container that has ended with the boot.
-        files::replace(&entry, &text, 0o600, Durable::Content, || reach(CrashPoint::EntryDrafted))?;
+        files::replace(&entry, &text, 0o600, Durable::Content, || {
+            reach(CrashPoint::EntryDrafted)
+        })?;
         reach(CrashPoint::EntryStored);
         Ok(())
     }
@@ -108,7 +122,11 @@ impl StateDir {
     /// Removes a container. Once its entry is gone, the other files have no meaning, so their removal may
     /// fail.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
-        let EntryPaths { entry, position, spools } = self.paths(id);
+        let EntryPaths {
+            entry,
+            position,
+            spools,
+        } = self.paths(id);
         // The entry goes first: after a kill, the next start removes files that have none.
         if_present(fs::remove_file(&entry))?;
         reach(CrashPoint::EntryForgotten);
@@ -130,7 +148,10 @@ impl StateDir {
             // All names that we create are valid UTF-8.
             names.extend(entry.map_err(failed())?.file_name().into_string());
         }
-        let ids: BTreeSet<_> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
+        let ids: BTreeSet<_> = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(".json"))
+            .collect();
         let suffixes = [".json.new", ".pos", ".stdout.spool", ".stderr.spool"];
         for name in &names {
             let owner = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
@@ -143,10 +164,16 @@ impl StateDir {
         let specs = ids.into_iter().filter_map(|id| {
             let path = self.paths(id).entry;
             let stored = read_entry(&path).and_then(|spec| {
-                if spec.id == id { Ok(spec) } else { Err(io::Error::other("the entry is of another id")) }
+                if spec.id == id {
+                    Ok(spec)
+                } else {
+                    Err(io::Error::other("the entry is of another id"))
+                }
             });
             stored
-                .inspect_err(|error| tracing::error!(path = %path.display(), %error, "cannot read an entry"))
+                .inspect_err(
+                    |error| tracing::error!(path = %path.display(), %error, "cannot read an entry"),
+                )
                 .ok()
         });
         Ok(specs.collect())
@@ -156,7 +183,9 @@ impl StateDir {
 fn read_entry(path: &Path) -> io::Result<LogSpec> {
     let mut text = Vec::new();
     // A longer file was not written from a request.
-    File::open(path)?.take(MAX_LINE as u64).read_to_end(&mut text)?;
+    File::open(path)?
+        .take(MAX_LINE as u64)
+        .read_to_end(&mut text)?;
     decode(&text)
 }
 
@@ -165,7 +194,9 @@ fn decode(text: &[u8]) -> io::Result<LogSpec> {
     if version == VERSION {
         Ok(container)
     } else {
-        Err(io::Error::other(format!("version {version} is not {VERSION}")))
+        Err(io::Error::other(format!(
+            "version {version} is not {VERSION}"
+        )))
     }
 }
 
@@ -173,7 +204,10 @@ fn decode(text: &[u8]) -> io::Result<LogSpec> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_entry(data: &[u8]) {
     if let Ok(container) = decode(data) {
-        let text = serde_json::to_vec(&Stored { version: VERSION, container: container.clone() });
+        let text = serde_json::to_vec(&Stored {
+            version: VERSION,
+            container: container.clone(),
+        });
         let again = text.map_err(io::Error::from).and_then(|text| decode(&text));
         assert_eq!(again.expect("what was encoded is understood"), container);
     }

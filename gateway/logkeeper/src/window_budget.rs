@@ -55,7 +55,9 @@ impl WindowBudget {
         let total = match statvfs(state_dir) {
             // A file system without a limit of its own reports 0.
             Ok(stat) if stat.blocks() == 0 => MOST,
-            Ok(stat) => (stat.blocks().saturating_mul(stat.fragment_size()) / SHARE).clamp(BASE, MOST),
+            Ok(stat) => {
+                (stat.blocks().saturating_mul(stat.fragment_size()) / SHARE).clamp(BASE, MOST)
+            }
             Err(error) => {
                 tracing::warn!(dir = %state_dir.display(), %error, "cannot read the size of the state directory's file system: few clients can attach");
                 BASE
@@ -66,18 +68,27 @@ impl WindowBudget {
 
     fn with(total: u64) -> Arc<Self> {
         let streams = AtomicU64::new((total / 2 / BASE).max(1));
-        Arc::new(Self { streams, growth: AtomicU64::new(total / 2) })
+        Arc::new(Self {
+            streams,
+            growth: AtomicU64::new(total / 2),
+        })
     }
 
     /// The smallest window; `None` if as many streams are followed as the budget permits.
     pub(crate) fn window(self: &Arc<Self>) -> Option<SpoolWindow> {
-        take(&self.streams, 1).then(|| SpoolWindow { budget: Arc::clone(self), size: BASE })
+        take(&self.streams, 1).then(|| SpoolWindow {
+            budget: Arc::clone(self),
+            size: BASE,
+        })
     }
 }
 
 /// Takes this much of what is left, or nothing.
 fn take(left: &AtomicU64, wanted: u64) -> bool {
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(wanted)).is_ok()
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        left.checked_sub(wanted)
+    })
+    .is_ok()
 }
 
 // === impl SpoolWindow ===
@@ -102,7 +113,9 @@ impl SpoolWindow {
     pub(crate) fn shrink(&mut self, behind: u64) {
         let needed = needed(behind);
         if self.size > needed {
-            self.budget.growth.fetch_add(self.size - needed, Ordering::Relaxed);
+            self.budget
+                .growth
+                .fetch_add(self.size - needed, Ordering::Relaxed);
             self.size = needed;
         }
     }
@@ -110,7 +123,9 @@ impl SpoolWindow {
 
 impl Drop for SpoolWindow {
     fn drop(&mut self) {
-        self.budget.growth.fetch_add(self.size - BASE, Ordering::Relaxed);
+        self.budget
+            .growth
+            .fetch_add(self.size - BASE, Ordering::Relaxed);
         self.budget.streams.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -118,7 +133,10 @@ impl Drop for SpoolWindow {
 /// The size of the window for a client that is `behind` bytes behind. One that is not needs some output too: if the
 /// logkeeper ends now, the next one begins with the last [`BUSY_SLACK`] bytes.
 fn needed(behind: u64) -> u64 {
-    BASE + (behind.saturating_add(BUSY_SLACK)).div_ceil(UNIT).saturating_mul(UNIT).min(LARGEST)
+    BASE + (behind.saturating_add(BUSY_SLACK))
+        .div_ceil(UNIT)
+        .saturating_mul(UNIT)
+        .min(LARGEST)
 }
 
 #[cfg(test)]
@@ -131,11 +149,22 @@ mod tests {
         let mut window = budget.window().unwrap();
         for behind in [0, 1, 200_000, 300_000, 5 << 20, 1 << 20, 0] {
             let (keep, slack) = window.fit(behind);
-            assert!(keep >= behind + BASE / 2 && keep >= BUSY_SLACK, "{behind}: {keep}");
+            assert!(
+                keep >= behind + BASE / 2 && keep >= BUSY_SLACK,
+                "{behind}: {keep}"
+            );
             window.shrink(behind);
-            assert!(keep + slack <= window.size, "{behind}: {keep} and {slack} of {}", window.size);
+            assert!(
+                keep + slack <= window.size,
+                "{behind}: {keep} and {slack} of {}",
+                window.size
+            );
         }
-        assert_eq!(window.size, BASE + BUSY_SLACK, "its clients have read everything");
+        assert_eq!(
+            window.size,
+            BASE + BUSY_SLACK,
+            "its clients have read everything"
+        );
         let (keep, _) = window.fit(1 << 40);
         assert!((7 << 20..=8 << 20).contains(&keep), "{keep}");
         drop(window);
@@ -144,7 +173,10 @@ mod tests {
 
     #[test]
     fn windows_shrink_and_end_with_the_budget() {
-        let budget = WindowBudget { streams: AtomicU64::new(3), growth: AtomicU64::new(UNIT) };
+        let budget = WindowBudget {
+            streams: AtomicU64::new(3),
+            growth: AtomicU64::new(UNIT),
+        };
         let budget = Arc::new(budget);
         let mut windows: Vec<_> = std::iter::from_fn(|| budget.window()).collect();
         for window in &mut windows {
@@ -163,10 +195,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let of = |path: &Path| {
             let WindowBudget { streams, growth } = &*WindowBudget::of(path);
-            (streams.load(Ordering::Relaxed), growth.load(Ordering::Relaxed))
+            (
+                streams.load(Ordering::Relaxed),
+                growth.load(Ordering::Relaxed),
+            )
         };
         let (streams, growth) = of(dir.path());
-        assert!((1..=MOST / 2 / BASE).contains(&streams) && growth <= MOST / 2, "{streams} {growth}");
+        assert!(
+            (1..=MOST / 2 / BASE).contains(&streams) && growth <= MOST / 2,
+            "{streams} {growth}"
+        );
         assert_eq!(of(&dir.path().join("none")), (1, BASE / 2));
     }
 }

@@ -25,7 +25,11 @@ pub(crate) async fn read_line(
     if line.last() == Some(&b'\n') {
         return Ok(true);
     }
-    let message = if line.len() == MAX_LINE { "line is too long" } else { "connection ended within a line" };
+    let message = if line.len() == MAX_LINE {
+        "line is too long"
+    } else {
+        "connection ended within a line"
+    };
     Err(io::Error::new(io::ErrorKind::InvalidData, message))
 }
 
@@ -34,7 +38,10 @@ pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     if line.len() > MAX_LINE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "message is too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "message is too long",
+        ));
     }
     Ok(line)
 }
@@ -45,7 +52,10 @@ pub(crate) fn decode<T: DeserializeOwned>(line: &[u8]) -> io::Result<T> {
 }
 
 /// Writes an encoded line. Not cancel-safe: a part of the line may have been written.
-pub(crate) async fn write_line(writer: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> io::Result<()> {
+pub(crate) async fn write_line(
+    writer: &mut (impl AsyncWrite + Unpin),
+    line: &[u8],
+) -> io::Result<()> {
     writer.write_all(line).await?;
     writer.flush().await
 }

@@ -133,11 +133,16 @@ impl RegularFile {
         // O_NONBLOCK: opening a FIFO would wait for a writer, and opening some devices for a carrier. O_NOCTTY: a
         // terminal must not become the daemon's.
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
-        let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)?;
         // Of the open file: what is at the path may be another one by now.
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(ReadError::NotRegular { found: kind(metadata.file_type()) });
+            return Err(ReadError::NotRegular {
+                found: kind(metadata.file_type()),
+            });
         }
         Ok(Self { file, metadata })
     }
@@ -155,7 +160,9 @@ impl RegularFile {
     pub fn read(self, max: u64) -> Result<Vec<u8>, ReadError> {
         let mut content = Vec::new();
         // The size is not asked for: files of /proc have none, and others may grow meanwhile.
-        self.file.take(max.saturating_add(1)).read_to_end(&mut content)?;
+        self.file
+            .take(max.saturating_add(1))
+            .read_to_end(&mut content)?;
         if u64::try_from(content.len()).is_ok_and(|length| length > max) {
             return Err(ReadError::TooLarge { max });
         }

@@ -21,8 +21,15 @@ fn regular_file_is_read_up_to_its_limit() {
     assert_eq!(error.to_string(), "it is longer than 4 bytes");
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::FileTooLarge);
     // A file without a size of its own.
-    assert!(!read(Path::new("/proc/self/cmdline"), 1 << 20).unwrap().is_empty());
-    assert!(matches!(read(Path::new("/proc/self/cmdline"), 1), Err(ReadError::TooLarge { max: 1 })));
+    assert!(
+        !read(Path::new("/proc/self/cmdline"), 1 << 20)
+            .unwrap()
+            .is_empty()
+    );
+    assert!(matches!(
+        read(Path::new("/proc/self/cmdline"), 1),
+        Err(ReadError::TooLarge { max: 1 })
+    ));
 }
 
 #[test]
@@ -39,7 +46,11 @@ fn what_is_no_regular_file_is_refused_without_waiting_and_named() {
         (".", "a directory"),
     ] {
         let error = read(&dir.path().join(name), 5).unwrap_err();
-        assert_eq!(error.to_string(), format!("it is no regular file but {found}"), "{name}");
+        assert_eq!(
+            error.to_string(),
+            format!("it is no regular file but {found}"),
+            "{name}"
+        );
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
     }
 }
@@ -61,7 +72,10 @@ fn links_are_followed_unless_it_is_not_wanted() {
     symlink("file", &link).unwrap();
     assert_eq!(read_text(&link, 4).unwrap(), "text");
     let error = io::Error::from(RegularFile::open_no_link(&link).unwrap_err());
-    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()));
+    assert_eq!(
+        error.raw_os_error(),
+        Some(rustix::io::Errno::LOOP.raw_os_error())
+    );
     fs::write(dir.path().join("file"), [0xff]).unwrap();
     assert!(matches!(read_text(&link, 4), Err(ReadError::NotText)));
 }
@@ -88,5 +102,9 @@ fn directory_is_listed_in_order_up_to_its_limit() {
     assert_eq!(list(dir.path(), 3).unwrap(), expected);
     let error = list(dir.path(), 2).unwrap_err();
     assert_eq!(error.to_string(), "it has more than 2 entries");
-    assert!(list(&dir.path().join("missing"), 2).unwrap_err().is_not_found());
+    assert!(
+        list(&dir.path().join("missing"), 2)
+            .unwrap_err()
+            .is_not_found()
+    );
 }

@@ -34,7 +34,9 @@ pub(crate) async fn credentials(
         return Ok(own.clone());
     }
     // The pull of a text that is not a reference is refused: no credentials are sent anywhere.
-    let Ok(reference) = wanted.reference.parse() else { return Ok(Credentials::Anonymous) };
+    let Ok(reference) = wanted.reference.parse() else {
+        return Ok(Credentials::Anonymous);
+    };
     let registry = registry_of(&reference);
     match look_up(registry, config, pool).await {
         Ok(found) => Ok(found.unwrap_or_default()),
@@ -50,9 +52,15 @@ pub(crate) async fn credentials(
     }
 }
 
-async fn look_up(registry: &str, config: &AuthConfig, pool: &BlockingPool) -> Result<Option<Credentials>> {
+async fn look_up(
+    registry: &str,
+    config: &AuthConfig,
+    pool: &BlockingPool,
+) -> Result<Option<Credentials>> {
     if !config.config.is_empty() {
-        let place = read(&config.config, pool).await?.credential_source(registry)?;
+        let place = read(&config.config, pool)
+            .await?
+            .credential_source(registry)?;
         let found = match place {
             Some(CredentialSource::Here(credentials)) => Some(credentials),
             Some(CredentialSource::Helper(name)) => helper::get(&name, registry).await?,
@@ -62,15 +70,24 @@ async fn look_up(registry: &str, config: &AuthConfig, pool: &BlockingPool) -> Re
             return Ok(found);
         }
     }
-    if config.helper.is_empty() { Ok(None) } else { helper::get(&config.helper, registry).await }
+    if config.helper.is_empty() {
+        Ok(None)
+    } else {
+        helper::get(&config.helper, registry).await
+    }
 }
 
 /// Reads the file on the pool for host paths, with its time limit: it may be on a file system that hangs.
 async fn read(path: &str, pool: &BlockingPool) -> Result<DockerConfig> {
     let shown = format!("auth.config ({path})");
     let own = PathBuf::from(path);
-    let bytes = pool.run(shown.clone(), move || Ok(switchyard_node_files::read(&own, FILE_LIMIT))).await?;
-    let bytes = bytes.map_err(|fault| Error::unavailable(format!("read {shown}")).with_source(fault))?;
+    let bytes = pool
+        .run(shown.clone(), move || {
+            Ok(switchyard_node_files::read(&own, FILE_LIMIT))
+        })
+        .await?;
+    let bytes =
+        bytes.map_err(|fault| Error::unavailable(format!("read {shown}")).with_source(fault))?;
     DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown}")))
 }
 

@@ -8,7 +8,11 @@ use crate::PluginConfig;
 
 /// The capabilities of a driver with this configuration.
 pub(crate) fn capabilities(config: &PluginConfig) -> nomad::DriverCapabilities {
-    let modes = [NetworkIsolationMode::Host, NetworkIsolationMode::Group, NetworkIsolationMode::Task];
+    let modes = [
+        NetworkIsolationMode::Host,
+        NetworkIsolationMode::Group,
+        NetworkIsolationMode::Task,
+    ];
     nomad::DriverCapabilities {
         send_signals: true,
         exec: true,

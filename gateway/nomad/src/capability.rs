@@ -15,12 +15,19 @@ use switchyard_docker_options::capabilities::{self, ALL, DEFAULTS};
 /// # Errors
 /// `InvalidArgument` with the text of Nomad's drivers, if the task adds one that is not allowed; naming
 /// `cap_add`, if it adds one that does not exist.
-pub(crate) fn changes(allowed: &[String], add: &[String], drop: &[String]) -> Result<CapabilityChanges> {
+pub(crate) fn changes(
+    allowed: &[String],
+    add: &[String],
+    drop: &[String],
+) -> Result<CapabilityChanges> {
     let allowed: BTreeSet<&str> = allowed.iter().map(String::as_str).collect();
     let all_allowed = allowed.contains(ALL);
     if !all_allowed {
         let added: BTreeSet<&str> = add.iter().map(String::as_str).collect();
-        let refused: Vec<String> = added.difference(&allowed).map(|name| name.to_ascii_lowercase()).collect();
+        let refused: Vec<String> = added
+            .difference(&allowed)
+            .map(|name| name.to_ascii_lowercase())
+            .collect();
         if !refused.is_empty() {
             let refused = refused.join(", ");
             return Err(Error::new(
@@ -29,7 +36,9 @@ pub(crate) fn changes(allowed: &[String], add: &[String], drop: &[String]) -> Re
             ));
         }
     }
-    let defaults = DEFAULTS.into_iter().filter(|name| all_allowed || allowed.contains(name));
+    let defaults = DEFAULTS
+        .into_iter()
+        .filter(|name| all_allowed || allowed.contains(name));
     capabilities::changes("cap_add", defaults, add, drop)
 }
 
@@ -54,7 +63,13 @@ mod tests {
         check(&SOME, &[], &[], &SOME, &["ALL"]);
         check(&["CHOWN"], &[], &[], &["CHOWN"], &["ALL"]);
         check(&["ALL"], &[], &[], &DEFAULTS, &["ALL"]);
-        check(&["CHOWN", "NET_RAW", "SYS_TIME"], &[], &[], &["CHOWN", "NET_RAW"], &["ALL"]);
+        check(
+            &["CHOWN", "NET_RAW", "SYS_TIME"],
+            &[],
+            &[],
+            &["CHOWN", "NET_RAW"],
+            &["ALL"],
+        );
     }
 
     #[test]
@@ -81,6 +96,9 @@ mod tests {
     #[test]
     fn unknown_capability_is_rejected_although_all_are_allowed() {
         let error = changes(&own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
-        assert_eq!(error.to_string(), "cap_add: \"SYS_ADMINISTER\" is no capability of Linux");
+        assert_eq!(
+            error.to_string(),
+            "cap_add: \"SYS_ADMINISTER\" is no capability of Linux"
+        );
     }
 }

@@ -13,7 +13,12 @@ use crate::session::{Processors, Session};
 
 /// A map with these entries.
 pub(crate) fn map<const N: usize>(entries: [(&str, Value); N]) -> Value {
-    Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+    Value::Map(
+        entries
+            .into_iter()
+            .map(|(key, value)| (key.into(), value))
+            .collect(),
+    )
 }
 
 /// A list.
@@ -28,7 +33,12 @@ pub(crate) fn texts(list: &[&str]) -> Value {
 
 /// A block whose schema is a list of maps.
 pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Value {
-    list([Value::Map(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())])
+    list([Value::Map(
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect(),
+    )])
 }
 
 /// The MessagePack encoding of a value.
@@ -40,7 +50,9 @@ pub(crate) fn bytes(value: &Value) -> Vec<u8> {
 
 /// A configuration with these keys and an image.
 pub(crate) fn config<const N: usize>(entries: [(&str, Value); N]) -> Vec<u8> {
-    let Value::Map(mut pairs) = map(entries) else { unreachable!("it was made as a map") };
+    let Value::Map(mut pairs) = map(entries) else {
+        unreachable!("it was made as a map")
+    };
     if !pairs.iter().any(|(key, _)| key.as_str() == Some("image")) {
         pairs.push(("image".into(), "busybox:1".into()));
     }
@@ -57,9 +69,13 @@ pub(crate) fn task<const N: usize>(entries: [(&str, Value); N]) -> nomad::TaskCo
         msgpack_driver_config: config(entries),
         stdout_path: "/var/nomad/alloc/f3a1b2c4/alloc/logs/.web.stdout.fifo".to_owned(),
         stderr_path: "/var/nomad/alloc/f3a1b2c4/alloc/logs/.web.stderr.fifo".to_owned(),
-        env: [("NOMAD_ALLOC_DIR", "/alloc"), ("NOMAD_TASK_DIR", "/local"), ("NOMAD_SECRETS_DIR", "/secrets")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into(),
+        env: [
+            ("NOMAD_ALLOC_DIR", "/alloc"),
+            ("NOMAD_TASK_DIR", "/local"),
+            ("NOMAD_SECRETS_DIR", "/secrets"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into(),
         job_name: "shop".to_owned(),
         namespace: "default".to_owned(),
         ..nomad::TaskConfig::default()
@@ -72,7 +88,10 @@ pub(crate) fn session(config: PluginConfig) -> Session {
         id: "s".to_owned(),
         driver: "switchyard".to_owned(),
         config: Arc::new(config),
-        processors: Processors { cores: 4, total_mhz: 8000 },
+        processors: Processors {
+            cores: 4,
+            total_mhz: 8000,
+        },
     }
 }
 
@@ -84,8 +103,14 @@ pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
         pci_bus_id: Some("0000:3b:00.0".to_owned()),
         ..Device::new(id, node(format!("/dev/{id}").into(), "rw"))
     };
-    let source = MountSource::Host { path: "/opt/acme".into(), missing: MissingSource::Fail };
-    let library = Mount { readonly: true, ..Mount::new("/opt/acme", source) };
+    let source = MountSource::Host {
+        path: "/opt/acme".into(),
+        missing: MissingSource::Fail,
+    };
+    let library = Mount {
+        readonly: true,
+        ..Mount::new("/opt/acme", source)
+    };
     let group = DeviceGroup {
         resource: "acme.com/tpu".to_owned(),
         shares,

@@ -58,17 +58,26 @@ impl DeviceService {
     /// Leases these devices as soon as possible: after recovery and the first hardware scan.
     async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
         self.scope.recovered().await;
-        if tokio::time::timeout(RESERVE_WAIT, self.scope.devices().scanned()).await.is_err() {
-            return Err(Error::unavailable("the devices of the node have not been scanned yet: try again"));
+        if tokio::time::timeout(RESERVE_WAIT, self.scope.devices().scanned())
+            .await
+            .is_err()
+        {
+            return Err(Error::unavailable(
+                "the devices of the node have not been scanned yet: try again",
+            ));
         }
-        let slots: Vec<SlotId> =
-            device_ids.iter().map(|id| id.parse()).collect::<Result<_, InvalidSlotId>>()?;
+        let slots: Vec<SlotId> = device_ids
+            .iter()
+            .map(|id| id.parse())
+            .collect::<Result<_, InvalidSlotId>>()?;
         self.scope.devices().lease(&slots).await
     }
 
     /// The devices: first as soon as they are known, but not later than a short time limit; then after each
     /// change. Ends only with the gateway.
-    fn fingerprints(&self) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
+    fn fingerprints(
+        &self,
+    ) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
         let start = (self.scope.devices().subscribe(), ended, None);
         stream::unfold(start, async |(mut inventories, mut ended, mut sent)| {
@@ -101,27 +110,34 @@ impl DeviceService {
     ) -> impl Stream<Item = Result<nomad::StatsResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
         let start = (self.scope.devices().subscribe(), ended, (None, interval));
-        stream::unfold(start, async |(mut inventories, mut ended, (pause, interval))| {
-            let pass = async {
-                match pause {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    // Known or not: the present value is sent.
-                    None => wait_known(&mut inventories).await,
+        stream::unfold(
+            start,
+            async |(mut inventories, mut ended, (pause, interval))| {
+                let pass = async {
+                    match pause {
+                        Some(pause) => tokio::time::sleep(pause).await,
+                        // Known or not: the present value is sent.
+                        None => wait_known(&mut inventories).await,
+                    }
+                };
+                tokio::select! {
+                    () = pass => {}
+                    () = &mut ended => return None,
                 }
-            };
-            tokio::select! {
-                () = pass => {}
-                () = &mut ended => return None,
-            }
-            let now = to_proto::stats(inventories.borrow().as_deref(), SystemTime::now());
-            Some((Ok(now), (inventories, ended, (Some(interval), interval))))
-        })
+                let now = to_proto::stats(inventories.borrow().as_deref(), SystemTime::now());
+                Some((Ok(now), (inventories, ended, (Some(interval), interval))))
+            },
+        )
     }
 }
 
 /// Waits until the devices are known, but not longer than a short time limit.
 async fn wait_known(inventories: &mut Inventories) {
-    let _ = tokio::time::timeout(FIRST_FINGERPRINT_WAIT, inventories.wait_for(Option::is_some)).await;
+    let _ = tokio::time::timeout(
+        FIRST_FINGERPRINT_WAIT,
+        inventories.wait_for(Option::is_some),
+    )
+    .await;
 }
 
 #[tonic::async_trait]

@@ -73,7 +73,9 @@ type RpcResult<T> = Result<Response<T>, Status>;
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("scope", &self.shared.scope).finish_non_exhaustive()
+        f.debug_struct("Driver")
+            .field("scope", &self.shared.scope)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,7 +86,10 @@ impl Driver {
     /// these sessions. The caller must also poll [`Driver::run_background`].
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
         let image_gc = Arc::new(ImageGc::new(scope.clone(), sessions.clone()));
-        let pool = Arc::new(BlockingPool::new(threads::FRONTEND_POOL, blocking_pool::LIMIT));
+        let pool = Arc::new(BlockingPool::new(
+            threads::FRONTEND_POOL,
+            blocking_pool::LIMIT,
+        ));
         let shared = Shared {
             images: Images::new(scope.clone(), Arc::clone(&image_gc), Arc::clone(&pool)),
             pool,
@@ -98,14 +103,20 @@ impl Driver {
                 Stat::of(std::process::id().cast_signed()).map(|stat| stat.id.started),
             ),
         };
-        Self { shared: Arc::new(shared) }
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Removes unused images and dangling tasks and networks, and completes removals that have failed, while it is
     /// polled. Cancel-safe.
     pub(crate) async fn run_background(&self) {
         self.shared.scope.recovered().await;
-        tokio::join!(self.shared.image_gc.run(), self.reconcile(), self.finish_removals());
+        tokio::join!(
+            self.shared.image_gc.run(),
+            self.reconcile(),
+            self.finish_removals()
+        );
     }
 
     /// The gateway's view of Nomad's tasks and images.
@@ -155,7 +166,11 @@ impl Driver {
 
     /// The task with this Nomad id.
     fn task(&self, id: &str) -> Result<Arc<Task>> {
-        self.shared.scope.tasks().named(id)?.ok_or_else(|| unknown_task(id))
+        self.shared
+            .scope
+            .tasks()
+            .named(id)?
+            .ok_or_else(|| unknown_task(id))
     }
 
     /// The sandbox of a task, unless it has just been removed.
@@ -181,7 +196,10 @@ impl nomad::driver_server::Driver for Driver {
     }
 
     /// Stops nothing: tasks outlive sessions, and the launcher exits by itself.
-    async fn shutdown(&self, _: Request<nomad::ShutdownRequest>) -> RpcResult<nomad::ShutdownResponse> {
+    async fn shutdown(
+        &self,
+        _: Request<nomad::ShutdownRequest>,
+    ) -> RpcResult<nomad::ShutdownResponse> {
         respond(Ok(nomad::ShutdownResponse {}))
     }
 
@@ -189,16 +207,21 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         _: Request<nomad::TaskConfigSchemaRequest>,
     ) -> RpcResult<nomad::TaskConfigSchemaResponse> {
-        respond(Ok(nomad::TaskConfigSchemaResponse { spec: Some(crate::schema::task_schema()) }))
+        respond(Ok(nomad::TaskConfigSchemaResponse {
+            spec: Some(crate::schema::task_schema()),
+        }))
     }
 
     async fn capabilities(
         &self,
         request: Request<nomad::CapabilitiesRequest>,
     ) -> RpcResult<nomad::CapabilitiesResponse> {
-        respond(self.session(request.metadata()).map(|session| nomad::CapabilitiesResponse {
-            capabilities: Some(crate::capabilities::capabilities(&session.config)),
-        }))
+        respond(
+            self.session(request.metadata())
+                .map(|session| nomad::CapabilitiesResponse {
+                    capabilities: Some(crate::capabilities::capabilities(&session.config)),
+                }),
+        )
     }
 
     async fn fingerprint(
@@ -208,7 +231,9 @@ impl nomad::driver_server::Driver for Driver {
         let scope = self.shared.scope.clone();
         respond(
             self.session(request.metadata())
-                .map(|session| -> Self::FingerprintStream { Box::pin(fingerprint::stream(scope, session)) }),
+                .map(|session| -> Self::FingerprintStream {
+                    Box::pin(fingerprint::stream(scope, session))
+                }),
         )
     }
 
@@ -219,9 +244,10 @@ impl nomad::driver_server::Driver for Driver {
         let events = &self.shared.events;
         let ended = self.shared.scope.ended();
         respond(
-            self.session(request.metadata()).map(|session| -> Self::TaskEventsStream {
-                Box::pin(events.stream(session.id.clone(), ended))
-            }),
+            self.session(request.metadata())
+                .map(|session| -> Self::TaskEventsStream {
+                    Box::pin(events.stream(session.id.clone(), ended))
+                }),
         )
     }
 
@@ -231,7 +257,9 @@ impl nomad::driver_server::Driver for Driver {
     ) -> RpcResult<nomad::StartTaskResponse> {
         let (metadata, _, request) = request.into_parts();
         let session = self.session(&metadata).map_err(|error| status(&error))?;
-        let task = request.task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
+        let task = request
+            .task
+            .ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
         self.note_caller(&session, &metadata, &task.alloc_dir);
         self.shared.scope.recovered().await;
         respond(self.start(session, task).await)
@@ -243,7 +271,11 @@ impl nomad::driver_server::Driver for Driver {
     ) -> RpcResult<nomad::RecoverTaskResponse> {
         let (metadata, _, nomad::RecoverTaskRequest { task_id, handle }) = request.into_parts();
         let config = handle.and_then(|handle| handle.config).unwrap_or_default();
-        let id = if config.id.is_empty() { &task_id } else { &config.id };
+        let id = if config.id.is_empty() {
+            &task_id
+        } else {
+            &config.id
+        };
         self.await_recovery(&metadata, id).await;
         if let Ok(session) = self.session(&metadata) {
             self.note_caller(&session, &metadata, &config.alloc_dir);
@@ -268,7 +300,15 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::StopTaskRequest>,
     ) -> RpcResult<nomad::StopTaskResponse> {
-        let (metadata, _, nomad::StopTaskRequest { task_id, timeout, signal }) = request.into_parts();
+        let (
+            metadata,
+            _,
+            nomad::StopTaskRequest {
+                task_id,
+                timeout,
+                signal,
+            },
+        ) = request.into_parts();
         self.await_recovery(&metadata, &task_id).await;
         respond(self.stop(&task_id, &signal, duration(timeout)).await)
     }
@@ -282,7 +322,10 @@ impl nomad::driver_server::Driver for Driver {
         // image.
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         self.shared.scope.recovered().await;
-        respond(self.destroy(task_id, force, session.config.gc.clone()).await)
+        respond(
+            self.destroy(task_id, force, session.config.gc.clone())
+                .await,
+        )
     }
 
     async fn inspect_task(
@@ -291,7 +334,10 @@ impl nomad::driver_server::Driver for Driver {
     ) -> RpcResult<nomad::InspectTaskResponse> {
         let (metadata, _, nomad::InspectTaskRequest { task_id }) = request.into_parts();
         self.await_recovery(&metadata, &task_id).await;
-        respond(self.task(&task_id).map(|task| to_proto::inspected(self.sandbox_of(&task).as_deref(), &task)))
+        respond(
+            self.task(&task_id)
+                .map(|task| to_proto::inspected(self.sandbox_of(&task).as_deref(), &task)),
+        )
     }
 
     async fn signal_task(
@@ -307,12 +353,27 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::TaskStatsRequest>,
     ) -> RpcResult<Self::TaskStatsStream> {
-        let (metadata, _, nomad::TaskStatsRequest { task_id, collection_interval }) = request.into_parts();
+        let (
+            metadata,
+            _,
+            nomad::TaskStatsRequest {
+                task_id,
+                collection_interval,
+            },
+        ) = request.into_parts();
         self.await_recovery(&metadata, &task_id).await;
-        let processors = self.session(&metadata).map(|session| session.processors).unwrap_or_default();
+        let processors = self
+            .session(&metadata)
+            .map(|session| session.processors)
+            .unwrap_or_default();
         respond(self.task(&task_id).map(|task| -> Self::TaskStatsStream {
             let scope = self.shared.scope.clone();
-            Box::pin(stats::stream(scope, &task, interval(collection_interval), processors))
+            Box::pin(stats::stream(
+                scope,
+                &task,
+                interval(collection_interval),
+                processors,
+            ))
         }))
     }
 
@@ -320,7 +381,15 @@ impl nomad::driver_server::Driver for Driver {
         &self,
         request: Request<nomad::ExecTaskRequest>,
     ) -> RpcResult<nomad::ExecTaskResponse> {
-        let (metadata, _, nomad::ExecTaskRequest { task_id, command, timeout }) = request.into_parts();
+        let (
+            metadata,
+            _,
+            nomad::ExecTaskRequest {
+                task_id,
+                command,
+                timeout,
+            },
+        ) = request.into_parts();
         self.await_recovery(&metadata, &task_id).await;
         respond(self.exec(&task_id, command, duration(timeout)).await)
     }
@@ -330,27 +399,38 @@ impl nomad::driver_server::Driver for Driver {
         request: Request<Streaming<nomad::ExecTaskStreamingRequest>>,
     ) -> RpcResult<Self::ExecTaskStreamingStream> {
         let (metadata, _, requests) = request.into_parts();
-        self.exec_streaming(&metadata, requests).await.map(Response::new)
+        self.exec_streaming(&metadata, requests)
+            .await
+            .map(Response::new)
     }
 
     async fn create_network(
         &self,
         request: Request<nomad::CreateNetworkRequest>,
     ) -> RpcResult<nomad::CreateNetworkResponse> {
-        let (metadata, _, nomad::CreateNetworkRequest { alloc_id, hostname }) = request.into_parts();
+        let (metadata, _, nomad::CreateNetworkRequest { alloc_id, hostname }) =
+            request.into_parts();
         let session = self.session(&metadata).ok();
         if let Some(session) = &session {
-            self.shared.references.note_process(&session.id, caller(&metadata));
+            self.shared
+                .references
+                .note_process(&session.id, caller(&metadata));
         }
         self.shared.scope.recovered().await;
-        respond(self.make_network(session.as_deref(), &alloc_id, &hostname).await)
+        respond(
+            self.make_network(session.as_deref(), &alloc_id, &hostname)
+                .await,
+        )
     }
 
     async fn destroy_network(
         &self,
         request: Request<nomad::DestroyNetworkRequest>,
     ) -> RpcResult<nomad::DestroyNetworkResponse> {
-        let nomad::DestroyNetworkRequest { alloc_id, isolation_spec: _ } = request.into_inner();
+        let nomad::DestroyNetworkRequest {
+            alloc_id,
+            isolation_spec: _,
+        } = request.into_inner();
         self.shared.scope.recovered().await;
         respond(self.remove_network(&alloc_id).await)
     }

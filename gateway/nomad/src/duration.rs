@@ -28,7 +28,9 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
         nanos = nanos.checked_add(part(number, *each)?)?;
         rest = &tail[unit.len()..];
         if rest.is_empty() {
-            return i64::try_from(nanos).is_ok().then(|| Duration::from_nanos(nanos));
+            return i64::try_from(nanos)
+                .is_ok()
+                .then(|| Duration::from_nanos(nanos));
         }
     }
 }
@@ -39,7 +41,11 @@ fn part(number: &str, each: u64) -> Option<u64> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let whole: u64 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().ok()?
+    };
     let mut nanos = whole.checked_mul(each)?;
     let mut share = each;
     for digit in fraction.chars() {

@@ -41,7 +41,9 @@ pub(crate) struct TaskEventSender {
 
 impl Default for Events {
     fn default() -> Self {
-        Self { sender: broadcast::channel(QUEUE).0 }
+        Self {
+            sender: broadcast::channel(QUEUE).0,
+        }
     }
 }
 
@@ -92,8 +94,10 @@ impl Events {
 impl TaskEventSender {
     /// Sends an event to the agent; never waits, and succeeds without a receiver.
     pub(crate) fn send(&self, message: impl Into<String>, annotations: &[(&str, &str)]) {
-        let annotations: BTreeMap<_, _> =
-            annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let annotations: BTreeMap<_, _> = annotations
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
         let event = nomad::DriverTaskEvent {
             task_id: self.task_id.clone(),
             alloc_id: self.alloc_id.clone(),
@@ -102,7 +106,10 @@ impl TaskEventSender {
             message: message.into(),
             annotations,
         };
-        let message = SessionEvent { session: Arc::clone(&self.session), event: Arc::new(event) };
+        let message = SessionEvent {
+            session: Arc::clone(&self.session),
+            event: Arc::new(event),
+        };
         // It is not an error to have no receiver.
         let _ = self.events.sender.send(message);
     }
@@ -134,9 +141,19 @@ mod tests {
         let mut stream = Box::pin(events.stream("1".into(), end.clone().cancelled_owned()));
         theirs.send("other", &[]);
         ours.send("Downloading image", &[("image", "busybox")]);
-        let event = stream.next().await.expect("it is open").expect("it is an event");
-        assert_eq!((event.task_id.as_str(), event.message.as_str()), ("a/t/00000000", "Downloading image"));
-        assert_eq!((event.alloc_id.as_str(), event.task_name.as_str()), ("a", "t"));
+        let event = stream
+            .next()
+            .await
+            .expect("it is open")
+            .expect("it is an event");
+        assert_eq!(
+            (event.task_id.as_str(), event.message.as_str()),
+            ("a/t/00000000", "Downloading image")
+        );
+        assert_eq!(
+            (event.alloc_id.as_str(), event.task_name.as_str()),
+            ("a", "t")
+        );
         assert_eq!(event.annotations["image"], "busybox");
         assert!(event.timestamp.is_some());
         end.cancel();
@@ -152,7 +169,11 @@ mod tests {
         for number in 0..QUEUE + 5 {
             sender.send(number.to_string(), &[]);
         }
-        let event = stream.next().await.expect("it is open").expect("it is an event");
+        let event = stream
+            .next()
+            .await
+            .expect("it is open")
+            .expect("it is an event");
         assert_eq!(event.message, "5");
     }
 }

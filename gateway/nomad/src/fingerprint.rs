@@ -35,26 +35,35 @@ pub(crate) fn stream(
     session: Arc<Session>,
 ) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send {
     let ended = Box::pin(scope.ended());
-    stream::unfold((scope, session, ended, None), async |(scope, session, mut ended, mut sent)| {
-        loop {
-            let now = current(&scope, &session);
-            let due =
-                |(last, at): &(nomad::FingerprintResponse, Instant)| *last != now || at.elapsed() >= REPEAT;
-            if sent.as_ref().is_none_or(due) {
-                sent = Some((now.clone(), Instant::now()));
-                return Some((Ok(now), (scope, session, ended, sent)));
+    stream::unfold(
+        (scope, session, ended, None),
+        async |(scope, session, mut ended, mut sent)| {
+            loop {
+                let now = current(&scope, &session);
+                let due = |(last, at): &(nomad::FingerprintResponse, Instant)| {
+                    *last != now || at.elapsed() >= REPEAT
+                };
+                if sent.as_ref().is_none_or(due) {
+                    sent = Some((now.clone(), Instant::now()));
+                    return Some((Ok(now), (scope, session, ended, sent)));
+                }
+                let is_well = now.health() == HealthState::Healthy;
+                tokio::select! {
+                    () = tokio::time::sleep(if is_well { POLL } else { POLL_UNHEALTHY }) => {}
+                    () = &mut ended => return None,
+                }
             }
-            let is_well = now.health() == HealthState::Healthy;
-            tokio::select! {
-                () = tokio::time::sleep(if is_well { POLL } else { POLL_UNHEALTHY }) => {}
-                () = &mut ended => return None,
-            }
-        }
-    })
+        },
+    )
 }
 
 fn current(scope: &Scope, session: &Session) -> nomad::FingerprintResponse {
-    fingerprint(&scope.status(), scope.is_recovered(), &scope.handlers(), session)
+    fingerprint(
+        &scope.status(),
+        scope.is_recovered(),
+        &scope.handlers(),
+        session,
+    )
 }
 
 /// The fingerprint of a driver. The description is constant while the health is: each change creates a node
@@ -66,12 +75,14 @@ fn fingerprint(
     session: &Session,
 ) -> nomad::FingerprintResponse {
     let (health, description) = match &status.runtime {
-        Condition::False { reason, message: _ } => {
-            (HealthState::Unhealthy, format!("the runtime is away ({reason}): does containerd run?"))
-        }
-        Condition::True if !recovered => {
-            (HealthState::Unhealthy, "the gateway recovers what its predecessor left".to_owned())
-        }
+        Condition::False { reason, message: _ } => (
+            HealthState::Unhealthy,
+            format!("the runtime is away ({reason}): does containerd run?"),
+        ),
+        Condition::True if !recovered => (
+            HealthState::Unhealthy,
+            "the gateway recovers what its predecessor left".to_owned(),
+        ),
         Condition::True => (HealthState::Healthy, "Healthy".to_owned()),
     };
     nomad::FingerprintResponse {
@@ -91,7 +102,10 @@ fn attributes(
 ) -> BTreeMap<String, Attribute> {
     let config = &session.config;
     let text = |text: &str| Value::StringVal(text.to_owned());
-    let mut names: Vec<&str> = handlers.iter().map(|handler| handler.name.as_str()).collect();
+    let mut names: Vec<&str> = handlers
+        .iter()
+        .map(|handler| handler.name.as_str())
+        .collect();
     names.sort_unstable();
     let cgroups = match status.cgroup_driver {
         CgroupDriver::Systemd => "systemd",
@@ -102,7 +116,10 @@ fn attributes(
         ("runtimes", text(&names.join(","))),
         ("os_type", text("linux")),
         ("cgroup_driver", text(cgroups)),
-        ("privileged.enabled", Value::BoolVal(config.allow_privileged)),
+        (
+            "privileged.enabled",
+            Value::BoolVal(config.allow_privileged),
+        ),
         ("volumes.enabled", Value::BoolVal(config.volumes.enabled)),
     ];
     if !status.version.is_empty() {
@@ -119,7 +136,10 @@ fn attributes(
         .map(|(name, value)| {
             (
                 format!("driver.{}.{name}", session.driver),
-                Attribute { value: Some(value), unit: String::new() },
+                Attribute {
+                    value: Some(value),
+                    unit: String::new(),
+                },
             )
         })
         .collect()
@@ -151,8 +171,10 @@ mod tests {
     }
 
     fn away(message: &str) -> BackendStatus {
-        let runtime =
-            Condition::False { reason: "ContainerdUnavailable".into(), message: message.to_owned() };
+        let runtime = Condition::False {
+            reason: "ContainerdUnavailable".into(),
+            message: message.to_owned(),
+        };
         BackendStatus { runtime, ..well() }
     }
 
@@ -164,7 +186,11 @@ mod tests {
         let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
         let mut next = async || {
             let before = Instant::now();
-            let sent = stream.next().await.expect("it is open").expect("it is no error");
+            let sent = stream
+                .next()
+                .await
+                .expect("it is open")
+                .expect("it is no error");
             (sent.health(), before.elapsed())
         };
         assert_eq!(next().await, (HealthState::Unhealthy, Duration::ZERO));
@@ -174,7 +200,10 @@ mod tests {
         fake.set_status(well());
         gateway.recover().await.expect("the fake recovers");
         assert_eq!(next().await, (HealthState::Healthy, Duration::ZERO));
-        gateway.shut_down(Duration::from_secs(1)).await.expect("nothing is in flight");
+        gateway
+            .shut_down(Duration::from_secs(1))
+            .await
+            .expect("nothing is in flight");
         assert!(stream.next().await.is_none());
     }
 
@@ -183,22 +212,37 @@ mod tests {
         let fake = Fake::new();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
-        let sent = stream.next().await.expect("it is open").expect("it is no error");
+        let sent = stream
+            .next()
+            .await
+            .expect("it is open")
+            .expect("it is no error");
         assert_eq!(sent.health(), HealthState::Unhealthy);
         let before = Instant::now();
         let (sent, ()) = tokio::join!(stream.next(), async {
             tokio::time::sleep(POLL_UNHEALTHY / 2).await;
             gateway.recover().await.expect("the fake recovers");
         });
-        assert_eq!(sent.expect("it is open").expect("it is no error").health(), HealthState::Healthy);
+        assert_eq!(
+            sent.expect("it is open").expect("it is no error").health(),
+            HealthState::Healthy
+        );
         assert_eq!(before.elapsed(), POLL_UNHEALTHY);
     }
 
     #[test]
     fn fingerprint_attributes_have_the_driver_name() {
-        let status = BackendStatus { bridge_address: Some([172, 26, 80, 1].into()), ..away("refused") };
+        let status = BackendStatus {
+            bridge_address: Some([172, 26, 80, 1].into()),
+            ..away("refused")
+        };
         let attributes = attributes(&status, &[], &session());
-        assert!(attributes.keys().all(|name| name.starts_with("driver.docker.")), "{attributes:?}");
+        assert!(
+            attributes
+                .keys()
+                .all(|name| name.starts_with("driver.docker.")),
+            "{attributes:?}"
+        );
         let enabled = &attributes["driver.docker.privileged.enabled"];
         assert_eq!(enabled.value, Some(Value::BoolVal(false)));
         let bridge = &attributes["driver.docker.bridge_ip"];

@@ -11,8 +11,8 @@ use std::time::UNIX_EPOCH;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, LimitedPlaces, Meta, Output, Project, SandboxPid,
-    SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
+    CgroupPlacement, DEFAULT_SHM_BYTES, DiskLimit, EnvVar, LimitedPlaces, Meta, Output, Project,
+    SandboxPid, SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
 };
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{absolute, check_variable};
@@ -59,7 +59,13 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         meta: meta.clone(),
         handler,
         hostname: namespaces.hostname,
-        sysctls: sysctls("sysctl", &options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
+        sysctls: sysctls(
+            "sysctl",
+            &options.sysctl,
+            &network.network,
+            namespaces.ipc,
+            namespaces.uts,
+        )?,
         extra_hosts: names::extra_hosts(&options.extra_hosts, &network.network)?,
         network: network.network,
         host_ports: network.host_ports,
@@ -109,7 +115,14 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         stop_signal: None,
         annotations: BTreeMap::new(),
     };
-    Ok(Plan { image, sandbox, task, ports: network.ports, confined: mounts.confined, warnings })
+    Ok(Plan {
+        image,
+        sandbox,
+        task,
+        ports: network.ports,
+        confined: mounts.confined,
+        warnings,
+    })
 }
 
 fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
@@ -126,7 +139,10 @@ fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
 /// image's command.
 fn command_line(options: &TaskOptions) -> (Vec<String>, Vec<String>) {
     let command = Some(&options.command).filter(|command| !command.is_empty());
-    (options.entrypoint.clone(), command.into_iter().chain(&options.args).cloned().collect())
+    (
+        options.entrypoint.clone(),
+        command.into_iter().chain(&options.args).cloned().collect(),
+    )
 }
 
 fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
@@ -138,12 +154,19 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
 
 /// The environment of the task. Errors never contain a value.
 fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
-    task.env.iter().filter(|(name, _)| !devices::is_lease(task, name)).map(variable).collect()
+    task.env
+        .iter()
+        .filter(|(name, _)| !devices::is_lease(task, name))
+        .map(variable)
+        .collect()
 }
 
 fn variable((name, value): (&String, &String)) -> Result<EnvVar> {
     check_variable("task.env", name, value)?;
-    Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
+    Ok(EnvVar {
+        name: name.clone(),
+        value: value.clone().into_bytes(),
+    })
 }
 
 fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
@@ -157,7 +180,11 @@ fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
     for (index, group) in asked.options.group_add.iter().enumerate() {
         check_group(format_args!("group_add[{index}]"), group)?;
     }
-    Ok(UserSpec { user, named: asked.options.group_add.clone(), ..UserSpec::default() })
+    Ok(UserSpec {
+        user,
+        named: asked.options.group_add.clone(),
+        ..UserSpec::default()
+    })
 }
 
 /// The standard streams. The FIFOs belong to the agent: the runtime gets them as they are.
@@ -174,13 +201,24 @@ fn stdio(asked: &TaskRequest<'_>) -> Result<Stdio> {
             stderr: absolute("task.stderr_path", &task.stderr_path)?,
         }
     };
-    let stdin = if options.interactive { Stdin::Open } else { Stdin::Closed };
-    Ok(Stdio { stdin, tty: options.tty, output })
+    let stdin = if options.interactive {
+        Stdin::Open
+    } else {
+        Stdin::Closed
+    };
+    Ok(Stdio {
+        stdin,
+        tty: options.tty,
+        output,
+    })
 }
 
 fn init(options: &TaskOptions, pid: SandboxPid) -> Result<bool> {
     if options.init && pid == SandboxPid::Host {
-        return Err(Error::invalid("init", "it is the first of a process namespace; pid_mode is \"host\""));
+        return Err(Error::invalid(
+            "init",
+            "it is the first of a process namespace; pid_mode is \"host\"",
+        ));
     }
     Ok(options.init)
 }

@@ -35,7 +35,9 @@ impl health_server::Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        serving(&request.into_inner()).map(Response::new).map_err(|error| status(&error))
+        serving(&request.into_inner())
+            .map(Response::new)
+            .map_err(|error| status(&error))
     }
 
     async fn watch(
@@ -45,14 +47,21 @@ impl health_server::Health for HealthService {
         let now = serving(&request.into_inner()).map_err(|error| status(&error))?;
         // It never changes: the stream ends with the daemon.
         let end = self.stop.clone().cancelled_owned();
-        let open = stream::once(async move { Ok(now) }).chain(stream::pending()).take_until(end);
+        let open = stream::once(async move { Ok(now) })
+            .chain(stream::pending())
+            .take_until(end);
         Ok(Response::new(Box::pin(open)))
     }
 }
 
 fn serving(request: &HealthCheckRequest) -> switchyard_core::Result<HealthCheckResponse> {
     if request.service.is_empty() {
-        return Ok(HealthCheckResponse { status: ServingStatus::Serving.into() });
+        return Ok(HealthCheckResponse {
+            status: ServingStatus::Serving.into(),
+        });
     }
-    Err(Error::not_found(format!("there is no service {:?} here", request.service)))
+    Err(Error::not_found(format!(
+        "there is no service {:?} here",
+        request.service
+    )))
 }

@@ -95,7 +95,11 @@ impl Record {
             node_id: request.node_id.clone(),
             digest: Sha256::digest(request.encode_to_vec()).to_vec(),
             namespace: cut(&request.namespace),
-            job: cut(if request.job_id.is_empty() { &request.job_name } else { &request.job_id }),
+            job: cut(if request.job_id.is_empty() {
+                &request.job_name
+            } else {
+                &request.job_id
+            }),
             group: cut(&request.task_group_name),
             ..Self::default()
         }
@@ -104,9 +108,17 @@ impl Record {
     /// Adds the image, and the plan's description of the network for the agent.
     pub(crate) fn with_plan(self, plan: &Plan) -> Self {
         let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
-        let ports =
-            plan.ports.iter().map(|port| (port.label.clone(), i32::from(port.container_port))).collect();
-        Self { ports, own_network, image: plan.image.reference.clone(), ..self }
+        let ports = plan
+            .ports
+            .iter()
+            .map(|port| (port.label.clone(), i32::from(port.container_port)))
+            .collect();
+        Self {
+            ports,
+            own_network,
+            image: plan.image.reference.clone(),
+            ..self
+        }
     }
 
     /// The record of the network of an allocation, with the agent that it belongs to if that is known.
@@ -114,7 +126,9 @@ impl Record {
         Self {
             alloc_id: alloc_id.to_owned(),
             hostname: hostname.to_owned(),
-            alloc_dir: agent.map(|agent| agent.dir_of(alloc_id).display().to_string()).unwrap_or_default(),
+            alloc_dir: agent
+                .map(|agent| agent.dir_of(alloc_id).display().to_string())
+                .unwrap_or_default(),
             ..Self::default()
         }
     }
@@ -173,7 +187,10 @@ pub(crate) fn check(request: &nomad::TaskConfig) -> Result<()> {
     check_part("task.name", &request.name)?;
     check_part("task.alloc_id", &request.alloc_id)?;
     if is_network(&request.id) {
-        return Err(Error::invalid("task.id", format!("{:?} is no id of a task", request.id)));
+        return Err(Error::invalid(
+            "task.id",
+            format!("{:?} is no id of a task", request.id),
+        ));
     }
     Ok(())
 }
@@ -187,10 +204,16 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
         return Err(Error::invalid(field, "it is missing"));
     }
     if name.len() > NAME_MAX {
-        return Err(Error::invalid(field, format!("it is longer than {NAME_MAX} bytes")));
+        return Err(Error::invalid(
+            field,
+            format!("it is longer than {NAME_MAX} bytes"),
+        ));
     }
     if name.chars().any(char::is_control) {
-        return Err(Error::invalid(field, format!("{name:?} has a character that is none to read")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} has a character that is none to read"),
+        ));
     }
     Ok(())
 }
@@ -202,7 +225,10 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
 pub(crate) fn check_part(field: &str, name: &str) -> Result<()> {
     check_name(field, name)?;
     if name.contains('/') || matches!(name, "." | "..") {
-        return Err(Error::invalid(field, format!("{name:?} names no directory")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} names no directory"),
+        ));
     }
     Ok(())
 }
@@ -216,7 +242,9 @@ fn cut(name: &str) -> String {
 pub(crate) fn task_key(id: &str) -> &str {
     match id.rsplit_once('/') {
         Some((place, start))
-            if place.contains('/') && start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) =>
+            if place.contains('/')
+                && start.len() == 8
+                && start.bytes().all(|b| b.is_ascii_hexdigit()) =>
         {
             place
         }
@@ -240,11 +268,22 @@ pub(crate) fn is_network(name: &str) -> bool {
 pub(crate) fn meta(record: &Record, planned: &Meta, now: SystemTime) -> Meta {
     let name = record.id.clone();
     let labels = planned.labels.clone();
-    Meta { owner: Owner::Nomad, name, labels, created_at: now, record: record.encode() }
+    Meta {
+        owner: Owner::Nomad,
+        name,
+        labels,
+        created_at: now,
+        record: record.encode(),
+    }
 }
 
 /// The metadata that the core stores with the network of an allocation.
-pub(crate) fn network_meta(alloc_id: &str, hostname: &str, agent: Option<&Agent>, now: SystemTime) -> Meta {
+pub(crate) fn network_meta(
+    alloc_id: &str,
+    hostname: &str,
+    agent: Option<&Agent>,
+    now: SystemTime,
+) -> Meta {
     Meta {
         owner: Owner::Nomad,
         name: network_name(alloc_id),
@@ -276,7 +315,14 @@ mod tests {
     fn all_starts_of_a_task_share_a_name() {
         assert_eq!(task_key("3a7c/web/0123abcd"), "3a7c/web");
         assert_eq!(task_key("3a7c/web/89efABCD"), "3a7c/web");
-        for alone in ["3a7c", "3a7c/web", "web/0123abcd", "3a7c/web/0123abcx", "3a7c/web/0123abcd0", ""] {
+        for alone in [
+            "3a7c",
+            "3a7c/web",
+            "web/0123abcd",
+            "3a7c/web/0123abcx",
+            "3a7c/web/0123abcd0",
+            "",
+        ] {
             assert_eq!(task_key(alone), alone);
         }
     }
@@ -286,7 +332,10 @@ mod tests {
         let record = Record::new(&request());
         let now = SystemTime::UNIX_EPOCH;
         let meta = meta(&record, &network_meta("3a7c", "", None, now), now);
-        assert_eq!((Record::of(&meta), meta.name.as_str()), (record, "3a7c/web/0123abcd"));
+        assert_eq!(
+            (Record::of(&meta), meta.name.as_str()),
+            (record, "3a7c/web/0123abcd")
+        );
         assert!(!meta.record.windows(7).any(|part| part == b"hunter2"));
     }
 
@@ -308,7 +357,10 @@ mod tests {
     #[test]
     fn record_equality_matches_request_equality() {
         assert_eq!(Record::new(&request()), Record::new(&request()));
-        let other = nomad::TaskConfig { user: "root".into(), ..request() };
+        let other = nomad::TaskConfig {
+            user: "root".into(),
+            ..request()
+        };
         assert_ne!(Record::new(&request()), Record::new(&other));
     }
 
@@ -338,7 +390,11 @@ mod tests {
         let meta = network_meta("3a7c", "web", agent.as_ref(), SystemTime::UNIX_EPOCH);
         let record = Record::of(&meta);
         assert_eq!(
-            (record.agent(), record.alloc_id.as_str(), record.hostname.as_str()),
+            (
+                record.agent(),
+                record.alloc_id.as_str(),
+                record.hostname.as_str()
+            ),
             (agent, "3a7c", "web")
         );
         let meta = network_meta("3a7c", "web", None, SystemTime::UNIX_EPOCH);
@@ -349,18 +405,54 @@ mod tests {
     fn request_without_id_or_with_a_network_id_is_rejected() {
         assert!(check(&request()).is_ok());
         for wrong in [
-            nomad::TaskConfig { id: String::new(), ..request() },
-            nomad::TaskConfig { name: String::new(), ..request() },
-            nomad::TaskConfig { alloc_id: String::new(), ..request() },
-            nomad::TaskConfig { id: "network/3a7c".into(), ..request() },
-            nomad::TaskConfig { id: "a/b/\0".into(), ..request() },
-            nomad::TaskConfig { id: "a".repeat(1025), ..request() },
-            nomad::TaskConfig { name: "we\nb".into(), ..request() },
-            nomad::TaskConfig { alloc_id: "\u{7f}".into(), ..request() },
-            nomad::TaskConfig { alloc_id: "../../3a7c".into(), ..request() },
-            nomad::TaskConfig { alloc_id: "..".into(), ..request() },
-            nomad::TaskConfig { name: ".".into(), ..request() },
-            nomad::TaskConfig { name: "web/".into(), ..request() },
+            nomad::TaskConfig {
+                id: String::new(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                name: String::new(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                alloc_id: String::new(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                id: "network/3a7c".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                id: "a/b/\0".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                id: "a".repeat(1025),
+                ..request()
+            },
+            nomad::TaskConfig {
+                name: "we\nb".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                alloc_id: "\u{7f}".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                alloc_id: "../../3a7c".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                alloc_id: "..".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                name: ".".into(),
+                ..request()
+            },
+            nomad::TaskConfig {
+                name: "web/".into(),
+                ..request()
+            },
         ] {
             assert_eq!(
                 check(&wrong).map_err(|error| error.kind()),

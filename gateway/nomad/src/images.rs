@@ -49,7 +49,11 @@ struct PullMonitor {
 
 impl Images {
     pub(crate) fn new(scope: Scope, image_gc: Arc<ImageGc>, pool: Arc<BlockingPool>) -> Self {
-        Self { scope, image_gc, pool }
+        Self {
+            scope,
+            image_gc,
+            pool,
+        }
     }
 
     /// Ensures that the node has an image that Nomad may use, and returns its id; archives are read from a
@@ -81,9 +85,16 @@ impl Images {
         events.send("Downloading image", &[("image", &wanted.reference)]);
         let reference = wanted.reference.clone();
         let handler = handler.to_owned();
-        let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };
-        let id =
-            self.pull(&request, wanted, events).await.map_err(|error| reworded(error, &wanted.reference))?;
+        let request = PullRequest {
+            reference,
+            credentials,
+            handler,
+            owner: Owner::Nomad,
+        };
+        let id = self
+            .pull(&request, wanted, events)
+            .await
+            .map_err(|error| reworded(error, &wanted.reference))?;
         self.image_gc.cancel(&id);
         Ok(id)
     }
@@ -101,15 +112,26 @@ impl Images {
         let path = PathBuf::from(path);
         let open = move || {
             open_below(&root, &path).map_err(|fault| {
-                let why = format!("{} cannot be read in the task's local directory", path.display());
+                let why = format!(
+                    "{} cannot be read in the task's local directory",
+                    path.display()
+                );
                 Error::invalid("load", why).with_source(fault)
             })
         };
         let archive = self.pool.run(object, open).await?;
-        let loading = self.scope.images().load(archive, wanted.reference.clone(), handler.to_owned());
-        let loaded = tokio::time::timeout(wanted.timeout, loading).await.unwrap_or_else(|_| {
-            Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wanted.timeout)))
-        });
+        let loading =
+            self.scope
+                .images()
+                .load(archive, wanted.reference.clone(), handler.to_owned());
+        let loaded = tokio::time::timeout(wanted.timeout, loading)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::deadline(format!(
+                    "it did not end within image_pull_timeout, {:?}",
+                    wanted.timeout
+                )))
+            });
         loaded.map_err(|error| error.context(format!("load {shown}")))
     }
 
@@ -152,7 +174,12 @@ fn reworded(error: Error, reference: &str) -> Error {
 
 impl PullMonitor {
     fn new(now: Instant) -> Self {
-        Self { begun: now, last_progress: PullProgress::default(), last_progress_at: now, last_event_at: now }
+        Self {
+            begun: now,
+            last_progress: PullProgress::default(),
+            last_progress_at: now,
+            last_event_at: now,
+        }
     }
 
     /// Records the progress of the pull.
@@ -172,11 +199,15 @@ impl PullMonitor {
     fn check_timeouts(&self, wanted: &ImageRequest, now: Instant) -> Result<()> {
         if now - self.begun >= wanted.timeout {
             let limit = wanted.timeout;
-            return Err(Error::deadline(format!("it did not end within image_pull_timeout, {limit:?}")));
+            return Err(Error::deadline(format!(
+                "it did not end within image_pull_timeout, {limit:?}"
+            )));
         }
         if now - self.last_progress_at >= wanted.activity_timeout {
             let limit = wanted.activity_timeout;
-            return Err(Error::deadline(format!("it did not get on for pull_activity_timeout, {limit:?}")));
+            return Err(Error::deadline(format!(
+                "it did not get on for pull_activity_timeout, {limit:?}"
+            )));
         }
         Ok(())
     }
@@ -187,7 +218,12 @@ impl PullMonitor {
             return None;
         }
         self.last_event_at = now;
-        let PullProgress { layers, layers_done, bytes, bytes_done } = self.last_progress;
+        let PullProgress {
+            layers,
+            layers_done,
+            bytes,
+            bytes_done,
+        } = self.last_progress;
         let mib = |bytes: u64| bytes >> 20;
         let mut text = format!(
             "Image pull progress: Pulled {layers_done}/{layers} layers ({}/{} MiB)",
@@ -196,7 +232,11 @@ impl PullMonitor {
         );
         let elapsed = (now - self.begun).as_secs();
         // Extrapolated from the speed so far.
-        if let Some(rest) = bytes.saturating_sub(bytes_done).saturating_mul(elapsed).checked_div(bytes_done) {
+        if let Some(rest) = bytes
+            .saturating_sub(bytes_done)
+            .saturating_mul(elapsed)
+            .checked_div(bytes_done)
+        {
             text.push_str(&format!(" - est {rest}s remaining"));
         }
         Some(text)

@@ -69,7 +69,10 @@ pub enum LaunchError {
 ///
 /// # Errors
 /// [`LaunchError`]. An error before the handshake appears to the agent as a plugin that does not start.
-pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Result<End, LaunchError> {
+pub async fn run(
+    launch: Launch,
+    say: impl FnOnce(&str) -> io::Result<()>,
+) -> Result<End, LaunchError> {
     // From here on SIGINT, which a terminal sends to all processes of an agent, has no effect.
     let _interrupts = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;

@@ -18,7 +18,15 @@ const SHORT_ALLOC: usize = 8;
 #[must_use]
 pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let meta = task.unwrap_or(sandbox);
-    let Record { task_name, alloc_id, namespace, job, group, image, .. } = Record::of(meta);
+    let Record {
+        task_name,
+        alloc_id,
+        namespace,
+        job,
+        group,
+        image,
+        ..
+    } = Record::of(meta);
     let alloc: String = alloc_id.chars().take(SHORT_ALLOC).collect();
     let display = if is_network(&meta.name) {
         format!("network ({alloc})")
@@ -39,14 +47,22 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
         .with("nomad_group", group)
         .with("nomad_alloc", alloc_id)
         .with("nomad_task", task_name);
-    if task.is_some() { names.with("image", image) } else { names }
+    if task.is_some() {
+        names.with("image", image)
+    } else {
+        names
+    }
 }
 
 /// Returns where an agent writes the output of a task as plain text: the allocation's directory, and the
 /// task's name, with which the files in its `alloc/logs` begin. `None` if the record does not contain it.
 #[must_use]
 pub fn log_files(task: &Meta) -> Option<(PathBuf, String)> {
-    let Record { alloc_dir, task_name, .. } = Record::of(task);
+    let Record {
+        alloc_dir,
+        task_name,
+        ..
+    } = Record::of(task);
     let is_known = !alloc_dir.is_empty() && !task_name.is_empty();
     is_known.then(|| (alloc_dir.into(), task_name))
 }
@@ -102,37 +118,63 @@ mod tests {
 
     #[test]
     fn agent_without_job_ids_gives_the_name_of_the_job() {
-        let request = nomad::TaskConfig { job_id: String::new(), namespace: String::new(), ..request() };
+        let request = nomad::TaskConfig {
+            job_id: String::new(),
+            namespace: String::new(),
+            ..request()
+        };
         let names = names(&with_record(&Record::new(&request)), None);
-        assert_eq!((names.get("nomad_job"), names.get("nomad_namespace")), (Some("the shop"), None));
+        assert_eq!(
+            (names.get("nomad_job"), names.get("nomad_namespace")),
+            (Some("the shop"), None)
+        );
     }
 
     #[test]
     fn record_of_an_earlier_version_has_fewer_names() {
-        let record = Record { task_name: "web".into(), alloc_id: ALLOC.into(), ..Record::default() };
+        let record = Record {
+            task_name: "web".into(),
+            alloc_id: ALLOC.into(),
+            ..Record::default()
+        };
         let names = names(&with_record(&record), None);
         assert_eq!(names.to_string(), "web (3a7c5f1e)");
-        assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC), ("nomad_task", "web")]);
+        assert_eq!(
+            names.iter().collect::<Vec<_>>(),
+            [("nomad_alloc", ALLOC), ("nomad_task", "web")]
+        );
     }
 
     #[test]
     fn network_of_an_allocation_has_its_allocation_alone() {
-        let names = names(&network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH), None);
+        let names = names(
+            &network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH),
+            None,
+        );
         assert_eq!(names.to_string(), "network (3a7c5f1e)");
         assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC)]);
     }
 
     #[test]
     fn log_files_are_named_after_the_task() {
-        let request = nomad::TaskConfig { alloc_dir: "/opt/nomad/alloc/3a7c".into(), ..request() };
+        let request = nomad::TaskConfig {
+            alloc_dir: "/opt/nomad/alloc/3a7c".into(),
+            ..request()
+        };
         let known = log_files(&with_record(&Record::new(&request)));
-        assert_eq!(known, Some((PathBuf::from("/opt/nomad/alloc/3a7c"), "web".to_owned())));
+        assert_eq!(
+            known,
+            Some((PathBuf::from("/opt/nomad/alloc/3a7c"), "web".to_owned()))
+        );
         assert_eq!(log_files(&with_record(&Record::default())), None);
     }
 
     #[test]
     fn unreadable_record_leaves_the_raw_name() {
-        let meta = Meta { record: vec![9], ..with_record(&Record::default()) };
+        let meta = Meta {
+            record: vec![9],
+            ..with_record(&Record::default())
+        };
         let names = names(&meta, None);
         assert_eq!(names.to_string(), meta.name);
         assert_eq!(names.iter().count(), 0);

@@ -34,8 +34,12 @@ const ATTEMPTS: u32 = 16;
 /// created before stay.
 pub(crate) fn resolve_sources(plan: &mut Plan) -> Result<()> {
     for ConfinedMount { mount, root, field } in &plan.confined {
-        let Some(mount) = plan.task.mounts.get_mut(*mount) else { continue };
-        let MountSource::Host { path, missing } = &mount.source else { continue };
+        let Some(mount) = plan.task.mounts.get_mut(*mount) else {
+            continue;
+        };
+        let MountSource::Host { path, missing } = &mount.source else {
+            continue;
+        };
         let refused = |error: std::io::Error| {
             let why = format!("{} cannot be mounted: {}", path.display(), reason(&error));
             Error::invalid(field, why).with_source(error)
@@ -49,8 +53,13 @@ pub(crate) fn resolve_sources(plan: &mut Plan) -> Result<()> {
 
 /// The path of the cgroup that an agent names as created by it; empty if there is none.
 pub(crate) fn named_group(task: &nomad::TaskConfig) -> &str {
-    let linux = task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
-    linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default()
+    let linux = task
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.linux_resources.as_ref());
+    linux
+        .map(|linux| linux.cpuset_cgroup.as_str())
+        .unwrap_or_default()
 }
 
 /// Places a task in a cgroup of the gateway's own if the one that its agent names does not exist: an agent
@@ -63,8 +72,9 @@ pub(crate) fn resolve_cgroup(plan: &mut Plan, task: &nomad::TaskConfig) {
         return;
     }
     plan.task.cgroup = None;
-    plan.warnings
-        .push(format!("the agent's cgroup {group} is not there: the task is in one of the gateway's own"));
+    plan.warnings.push(format!(
+        "the agent's cgroup {group} is not there: the task is in one of the gateway's own"
+    ));
 }
 
 /// Makes the directory of the agent's output FIFOs read-only: the agent and the runtime would follow a link
@@ -72,18 +82,31 @@ pub(crate) fn resolve_cgroup(plan: &mut Plan, task: &nomad::TaskConfig) {
 fn protect_logs(mounts: &mut Vec<Mount>) {
     let mut covers = Vec::new();
     for mount in mounts.iter_mut() {
-        let MountSource::Beneath { root, path } = &mount.source else { continue };
+        let MountSource::Beneath { root, path } = &mount.source else {
+            continue;
+        };
         if path.starts_with(LOGS) {
             mount.readonly = true;
         } else if let Ok(below) = Path::new(LOGS).strip_prefix(path) {
-            let source = MountSource::Beneath { root: root.clone(), path: LOGS.into() };
+            let source = MountSource::Beneath {
+                root: root.clone(),
+                path: LOGS.into(),
+            };
             let destination = mount.destination.join(below);
-            covers.push(Mount { destination, source, readonly: true, ..mount.clone() });
+            covers.push(Mount {
+                destination,
+                source,
+                readonly: true,
+                ..mount.clone()
+            });
         }
     }
     for cover in covers {
         // An existing mount there already hides the directory.
-        if !mounts.iter().any(|mount| mount.destination == cover.destination) {
+        if !mounts
+            .iter()
+            .any(|mount| mount.destination == cover.destination)
+        {
             mounts.push(cover);
         }
     }
@@ -98,7 +121,10 @@ pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
     // It may be a FIFO or a device, so check the type before opening it for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     if !std::fs::metadata(&link)?.is_file() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "it is no regular file",
+        ));
     }
     File::open(link)
 }
@@ -114,27 +140,44 @@ fn reason(error: &std::io::Error) -> &'static str {
 
 /// Resolves `path`, which is lexically below `root`: returns the path of the root without links, and the
 /// rest.
-fn resolve(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(PathBuf, PathBuf)> {
+fn resolve(
+    root: &Path,
+    path: &Path,
+    missing: MissingSource,
+) -> std::io::Result<(PathBuf, PathBuf)> {
     let root_fd = directory(root)?;
     let below = path.strip_prefix(root).map_err(|_| Errno::EXDEV)?;
-    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let below = if below.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        below
+    };
     let place = match (open_beneath(&root_fd, below), missing) {
-        (Err(error), MissingSource::CreateDir) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
+        (Err(error), MissingSource::CreateDir)
+            if error.raw_os_error() == Some(Errno::ENOENT as i32) =>
+        {
             make(&root_fd, below)?
         }
         (place, MissingSource::CreateDir | MissingSource::Fail) => place?,
     };
-    let [root, place] =
-        [&root_fd, &place].map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
+    let [root, place] = [&root_fd, &place]
+        .map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
     let root = root?;
     let place = place?;
     // It was moved away concurrently.
-    let below = place.strip_prefix(&root).map_err(|_| Errno::EXDEV)?.to_owned();
+    let below = place
+        .strip_prefix(&root)
+        .map_err(|_| Errno::EXDEV)?
+        .to_owned();
     Ok((root, below))
 }
 
 fn directory(path: &Path) -> std::io::Result<OwnedFd> {
-    Ok(open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
+    Ok(open(
+        path,
+        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// Opens a path below a directory without ever leaving it.

@@ -81,7 +81,11 @@ impl Plan {
     pub(crate) fn with_reservations(mut self, reserved: Vec<Reservation>) -> Self {
         for reservation in reserved {
             // The agent forwards the variables itself.
-            Reservation { env: BTreeMap::new(), ..reservation }.add_to(&mut self.task);
+            Reservation {
+                env: BTreeMap::new(),
+                ..reservation
+            }
+            .add_to(&mut self.task);
         }
         self
     }

@@ -191,7 +191,12 @@ impl Default for GcConfig {
 impl Default for DanglingConfig {
     fn default() -> Self {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        Self { enabled: true, dry_run: false, period: minutes(5), creation_grace: minutes(5) }
+        Self {
+            enabled: true,
+            dry_run: false,
+            period: minutes(5),
+            creation_grace: minutes(5),
+        }
     }
 }
 

@@ -72,9 +72,15 @@ impl Driver {
                 }
             }
             let open = self.sessions();
-            let Ok(sandboxes) = self.scope().sandboxes().list() else { continue };
-            self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
-            state.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
+            let Ok(sandboxes) = self.scope().sandboxes().list() else {
+                continue;
+            };
+            self.references().retain(&open, |id| {
+                sandboxes.iter().any(|sandbox| sandbox.meta.name == id)
+            });
+            state
+                .swept
+                .retain(|id, _| open.iter().any(|session| session.id == *id));
             for session in open {
                 self.reconcile_session(&session, &sandboxes, &mut state, (&mut sweeps, &permits));
             }
@@ -130,28 +136,44 @@ impl Driver {
 
     /// The allocations with a task that no agent references, or with a network, of which more has to be found
     /// out.
-    fn allocations_to_clear(&self, session: &Session, sandboxes: &[Arc<Sandbox>]) -> BTreeSet<String> {
+    fn allocations_to_clear(
+        &self,
+        session: &Session,
+        sandboxes: &[Arc<Sandbox>],
+    ) -> BTreeSet<String> {
         let grace = session.config.gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
         let may_be_cleared = |sandbox: &&Arc<Sandbox>| {
-            is_network(&sandbox.meta.name) || self.references().is_dangling(&session.id, sandbox, grace, now)
+            is_network(&sandbox.meta.name)
+                || self
+                    .references()
+                    .is_dangling(&session.id, sandbox, grace, now)
         };
-        sandboxes.iter().filter(may_be_cleared).map(|sandbox| Record::of(&sandbox.meta).alloc_id).collect()
+        sandboxes
+            .iter()
+            .filter(may_be_cleared)
+            .map(|sandbox| Record::of(&sandbox.meta).alloc_id)
+            .collect()
     }
 
     /// Removes the tasks of an allocation that no agent references, and then its network. What is there is listed now:
     /// the sweep may have waited since it found the allocation.
     async fn clear_allocation(&self, session: &Session, alloc: &str) {
-        let Ok(sandboxes) = self.scope().sandboxes().list() else { return };
+        let Ok(sandboxes) = self.scope().sandboxes().list() else {
+            return;
+        };
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
-        let of_alloc = sandboxes.iter().filter(|sandbox| Record::of(&sandbox.meta).alloc_id == alloc);
+        let of_alloc = sandboxes
+            .iter()
+            .filter(|sandbox| Record::of(&sandbox.meta).alloc_id == alloc);
         let (networks, tasks): (Vec<_>, Vec<_>) =
             of_alloc.partition(|sandbox| is_network(&sandbox.meta.name));
         let mut gone = 0;
         for task in &tasks {
-            if self.references().is_dangling(&session.id, task, grace, now) && self.sweep_task(gc, task).await
+            if self.references().is_dangling(&session.id, task, grace, now)
+                && self.sweep_task(gc, task).await
             {
                 gone += 1;
             }
@@ -160,7 +182,8 @@ impl Driver {
             // With tasks in the allocation, it goes together with them if all of them are dangling; without tasks
             // it is judged by itself.
             let is_dangling = if tasks.is_empty() {
-                self.is_dangling_network(session, network, &sandboxes, now).await
+                self.is_dangling_network(session, network, &sandboxes, now)
+                    .await
             } else {
                 gone == tasks.len()
                     && references::is_old(network, grace, now.1)
@@ -176,25 +199,36 @@ impl Driver {
     async fn sweep_task(&self, gc: &GcConfig, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
         // Exited tasks may be kept for inspection.
-        let ended =
-            self.scope().tasks().named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
+        let ended = self
+            .scope()
+            .tasks()
+            .named(name)
+            .is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
         if !gc.container && ended {
             return false;
         }
         if gc.dangling.dry_run {
-            tracing::info!(task = name, "no agent references a task: not removing it, since dry_run is set");
+            tracing::info!(
+                task = name,
+                "no agent references a task: not removing it, since dry_run is set"
+            );
             return false;
         }
         tracing::warn!(task = name, "no agent references a task: removing it");
-        let gc = GcConfig { container: true, ..gc.clone() };
-        self.remove_dangling(name, &gc).await.unwrap_or_else(|error| {
-            tracing::warn!(
-                task = name,
-                error = error.report(),
-                "cannot remove a task that no agent references"
-            );
-            false
-        })
+        let gc = GcConfig {
+            container: true,
+            ..gc.clone()
+        };
+        self.remove_dangling(name, &gc)
+            .await
+            .unwrap_or_else(|error| {
+                tracing::warn!(
+                    task = name,
+                    error = error.report(),
+                    "cannot remove a task that no agent references"
+                );
+                false
+            })
     }
 
     /// Returns whether no agent references the network of an allocation without tasks.
@@ -207,21 +241,31 @@ impl Driver {
     ) -> bool {
         let grace = session.config.gc.dangling.creation_grace;
         let record = Record::of(&network.meta);
-        let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
-        self.references().is_past_grace(&session.id, network, &owner, grace, now)
-            && (self.references().is_unreferenced(&session.id, &network.meta.name)
+        let Some(owner) = self.owner(session, &record, sandboxes).await else {
+            return false;
+        };
+        self.references()
+            .is_past_grace(&session.id, network, &owner, grace, now)
+            && (self
+                .references()
+                .is_unreferenced(&session.id, &network.meta.name)
                 || self.is_cleared(&record).await)
     }
 
     /// Returns whether the agent recorded with a network has removed the directory of the allocation: then no
     /// task will join the network any more, whatever was requested before.
     pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
-        let Some(agent) = network.agent() else { return false };
+        let Some(agent) = network.agent() else {
+            return false;
+        };
         let all = agent.dir().to_owned();
         let own = agent.dir_of(&network.alloc_id);
         // If the parent directory does not exist, for example while it is moved, nothing is known.
         let check = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
-        let checked = self.pool().run(format!("allocation {}", network.alloc_id), check).await;
+        let checked = self
+            .pool()
+            .run(format!("allocation {}", network.alloc_id), check)
+            .await;
         checked.unwrap_or_else(|error| {
             let alloc = &network.alloc_id;
             tracing::debug!(
@@ -235,7 +279,12 @@ impl Driver {
 
     /// The agent that a network belongs to: the one recorded at its creation, or the one of this session that
     /// has a directory of the allocation, or else the only one on the node.
-    async fn owner(&self, session: &Session, record: &Record, sandboxes: &[Arc<Sandbox>]) -> Option<Agent> {
+    async fn owner(
+        &self,
+        session: &Session,
+        record: &Record,
+        sandboxes: &[Arc<Sandbox>],
+    ) -> Option<Agent> {
         if let Some(agent) = record.agent() {
             return Some(agent);
         }
@@ -243,7 +292,11 @@ impl Driver {
         for agent in &agents {
             let dir = agent.dir_of(&record.alloc_id);
             let check = move || Ok(dir.exists());
-            match self.pool().run(format!("allocation {}", record.alloc_id), check).await {
+            match self
+                .pool()
+                .run(format!("allocation {}", record.alloc_id), check)
+                .await
+            {
                 Ok(true) => return Some(agent.clone()),
                 Ok(false) => {}
                 // Without a successful check nothing is removed.
@@ -258,7 +311,9 @@ impl Driver {
             }
         }
         let only = agents.pop().filter(|_| agents.is_empty())?;
-        let of_tasks = sandboxes.iter().filter_map(|sandbox| Record::of(&sandbox.meta).agent());
+        let of_tasks = sandboxes
+            .iter()
+            .filter_map(|sandbox| Record::of(&sandbox.meta).agent());
         let mut all = self
             .sessions()
             .into_iter()
@@ -276,7 +331,10 @@ impl Driver {
             );
             return;
         }
-        tracing::warn!(network = name, "no agent references the network of an allocation: removing it");
+        tracing::warn!(
+            network = name,
+            "no agent references the network of an allocation: removing it"
+        );
         if let Err(error) = self.remove_unused_network(name.clone()).await {
             tracing::warn!(
                 network = name,

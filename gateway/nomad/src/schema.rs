@@ -24,19 +24,30 @@ fn spec(block: Block) -> hclspec::Spec {
 }
 
 fn object(entries: impl IntoIterator<Item = SchemaEntry>) -> hclspec::Spec {
-    let attributes = entries.into_iter().map(|(name, spec)| (name.to_owned(), spec)).collect();
+    let attributes = entries
+        .into_iter()
+        .map(|(name, spec)| (name.to_owned(), spec))
+        .collect();
     spec(Block::Object(hclspec::Object { attributes }))
 }
 
 /// An attribute of an HCL type.
 fn attr(name: &'static str, type_: &str) -> SchemaEntry {
-    let attr = hclspec::Attr { name: name.to_owned(), r#type: type_.to_owned(), required: false };
+    let attr = hclspec::Attr {
+        name: name.to_owned(),
+        r#type: type_.to_owned(),
+        required: false,
+    };
     (name, spec(Block::Attr(attr)))
 }
 
 /// A required attribute.
 fn required(name: &'static str, type_: &str) -> SchemaEntry {
-    let attr = hclspec::Attr { name: name.to_owned(), r#type: type_.to_owned(), required: true };
+    let attr = hclspec::Attr {
+        name: name.to_owned(),
+        r#type: type_.to_owned(),
+        required: true,
+    };
     (name, spec(Block::Attr(attr)))
 }
 
@@ -45,14 +56,23 @@ fn block(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> 
     let nested = Some(Box::new(object(entries)));
     (
         name,
-        spec(Block::BlockValue(Box::new(hclspec::Block { name: name.to_owned(), required: false, nested }))),
+        spec(Block::BlockValue(Box::new(hclspec::Block {
+            name: name.to_owned(),
+            required: false,
+            nested,
+        }))),
     )
 }
 
 /// A block that may occur any number of times.
 fn blocks(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> SchemaEntry {
     let nested = Some(Box::new(object(entries)));
-    let list = hclspec::BlockList { name: name.to_owned(), min_items: 0, max_items: 0, nested };
+    let list = hclspec::BlockList {
+        name: name.to_owned(),
+        min_items: 0,
+        max_items: 0,
+        nested,
+    };
     (name, spec(Block::BlockList(Box::new(list))))
 }
 

@@ -58,7 +58,10 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     Services {
-        routes: Routes::new(open).add_service(driver).add_service(devices).add_service(health),
+        routes: Routes::new(open)
+            .add_service(driver)
+            .add_service(devices)
+            .add_service(health),
         launchers: Launchers([sessions, of_devices]),
         background: tending,
     }

@@ -63,7 +63,10 @@ impl Sessions {
     pub(crate) fn open(&self, session: Session) -> SessionGuard {
         let id = session.id.clone();
         self.lock().insert(id.clone(), Arc::new(session));
-        SessionGuard { sessions: self.clone(), id }
+        SessionGuard {
+            sessions: self.clone(),
+            id,
+        }
     }
 
     /// The session of a call.

@@ -31,7 +31,11 @@ pub(crate) struct SessionService {
 
 impl SessionService {
     pub(crate) const fn new(drivers: Sessions, devices: Sessions, stop: CancellationToken) -> Self {
-        Self { drivers, devices, stop }
+        Self {
+            drivers,
+            devices,
+            stop,
+        }
     }
 }
 
@@ -39,7 +43,10 @@ impl SessionService {
 impl sessions_server::Sessions for SessionService {
     type OpenStream = Pin<Box<dyn Stream<Item = Result<wire::OpenResponse, Status>> + Send>>;
 
-    async fn open(&self, request: Request<wire::OpenRequest>) -> Result<Response<Self::OpenStream>, Status> {
+    async fn open(
+        &self,
+        request: Request<wire::OpenRequest>,
+    ) -> Result<Response<Self::OpenStream>, Status> {
         let request = request.into_inner();
         let version = request.version.clone();
         let sessions = match request.role() {
@@ -53,26 +60,39 @@ impl sessions_server::Sessions for SessionService {
             version,
             "a launcher has opened a session"
         );
-        let opened = wire::OpenResponse { session_id: session.id.clone() };
+        let opened = wire::OpenResponse {
+            session_id: session.id.clone(),
+        };
         let held = sessions.open(session);
         let end = self.stop.clone().cancelled_owned();
         // The stream holds the session: it ends with the launcher's connection, or with the daemon.
-        let open = stream::once(async { Ok(opened) }).chain(stream::pending()).take_until(async move {
-            end.await;
-            drop(held);
-        });
+        let open = stream::once(async { Ok(opened) })
+            .chain(stream::pending())
+            .take_until(async move {
+                end.await;
+                drop(held);
+            });
         Ok(Response::new(Box::pin(open)))
     }
 }
 
 fn session_of(request: wire::OpenRequest) -> Result<Session> {
     let role = request.role();
-    let wire::OpenRequest { role: _, name, msgpack_config, nomad_config, version: _ } = request;
+    let wire::OpenRequest {
+        role: _,
+        name,
+        msgpack_config,
+        nomad_config,
+        version: _,
+    } = request;
     let (config, warnings) = match role {
         wire::Role::Driver => PluginConfig::decode(&msgpack_config)?,
         wire::Role::Device => (PluginConfig::default(), Vec::new()),
         wire::Role::Unspecified => {
-            return Err(Error::invalid("role", "a session is a driver's or a device plugin's"));
+            return Err(Error::invalid(
+                "role",
+                "a session is a driver's or a device plugin's",
+            ));
         }
     };
     for warning in warnings {
@@ -106,18 +126,34 @@ mod tests {
     async fn device_plugin_sessions_do_not_affect_task_and_image_cleanup() {
         let drivers = Sessions::default();
         let devices = Sessions::default();
-        let service = SessionService::new(drivers.clone(), devices.clone(), CancellationToken::new());
+        let service =
+            SessionService::new(drivers.clone(), devices.clone(), CancellationToken::new());
         let open = |role: wire::Role| {
-            let request = wire::OpenRequest { role: role.into(), name: "x".into(), ..Default::default() };
+            let request = wire::OpenRequest {
+                role: role.into(),
+                name: "x".into(),
+                ..Default::default()
+            };
             service.open(Request::new(request))
         };
-        let device = open(wire::Role::Device).await.expect("it says all that is needed");
+        let device = open(wire::Role::Device)
+            .await
+            .expect("it says all that is needed");
         assert_eq!((drivers.count(), devices.count()), (0, 1));
-        let driver = open(wire::Role::Driver).await.expect("it says all that is needed");
+        let driver = open(wire::Role::Driver)
+            .await
+            .expect("it says all that is needed");
         assert_eq!((drivers.count(), devices.count()), (1, 1));
-        let refused = open(wire::Role::Unspecified).await.err().expect("it says not what it is");
+        let refused = open(wire::Role::Unspecified)
+            .await
+            .err()
+            .expect("it says not what it is");
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         drop((device, driver));
-        assert_eq!((drivers.count(), devices.count()), (0, 0), "they end with their connections");
+        assert_eq!(
+            (drivers.count(), devices.count()),
+            (0, 0),
+            "they end with their connections"
+        );
     }
 }

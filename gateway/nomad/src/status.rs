@@ -13,7 +13,8 @@ use switchyard_proto::nomad::shared::structs::RecoverableError;
 use tonic::{Code, Status};
 
 /// The type name of an agent's recoverable error on the wire.
-const RECOVERABLE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
+const RECOVERABLE: &str =
+    "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
 
 /// The text with which drivers report an unknown task.
 pub(crate) const UNKNOWN_TASK: &str = "task not found for given id";
@@ -60,9 +61,17 @@ const fn code(kind: ErrorKind) -> Option<Code> {
 /// A `google.rpc.Status` with the detail for recoverable errors.
 fn details(text: &str) -> Vec<u8> {
     let recoverable = RecoverableError { recoverable: true };
-    let detail = Any { type_url: RECOVERABLE.to_owned(), value: recoverable.encode_to_vec() };
+    let detail = Any {
+        type_url: RECOVERABLE.to_owned(),
+        value: recoverable.encode_to_vec(),
+    };
     let code = Code::FailedPrecondition.into();
-    rpc::Status { code, message: text.to_owned(), details: vec![detail] }.encode_to_vec()
+    rpc::Status {
+        code,
+        message: text.to_owned(),
+        details: vec![detail],
+    }
+    .encode_to_vec()
 }
 
 #[cfg(test)]
@@ -74,18 +83,26 @@ mod tests {
     #[test]
     fn recoverable_error_carries_the_nomad_detail() {
         let status = status(&Error::unavailable("away"));
-        assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "away"));
+        assert_eq!(
+            (status.code(), status.message()),
+            (Code::FailedPrecondition, "away")
+        );
         let mut expected = vec![0x08, 9, 0x12, 4];
         expected.extend(b"away");
         expected.extend([0x1a, 81, 0x0a, 75]);
-        expected.extend(b"type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError");
+        expected
+            .extend(b"type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError");
         expected.extend([0x12, 2, 0x08, 1]);
         assert_eq!(status.details(), expected);
     }
 
     #[test]
     fn unrecoverable_error_carries_no_detail() {
-        for error in [Error::not_found("x"), Error::invalid("x", "y"), Error::unimplemented("x")] {
+        for error in [
+            Error::not_found("x"),
+            Error::invalid("x", "y"),
+            Error::unimplemented("x"),
+        ] {
             let status = status(&error);
             assert!(status.details().is_empty());
             assert_ne!(status.code(), Code::FailedPrecondition);
@@ -94,8 +111,15 @@ mod tests {
 
     #[test]
     fn no_error_code_is_mistaken_for_plugin_shutdown() {
-        for error in [Error::unavailable("x"), Error::cancelled("x"), Error::deadline("x")] {
-            assert!(!matches!(status(&error).code(), Code::Unavailable | Code::Cancelled));
+        for error in [
+            Error::unavailable("x"),
+            Error::cancelled("x"),
+            Error::deadline("x"),
+        ] {
+            assert!(!matches!(
+                status(&error).code(),
+                Code::Unavailable | Code::Cancelled
+            ));
         }
         assert_eq!(shutting_down().code(), Code::Unavailable);
     }

@@ -37,7 +37,13 @@ mod tests {
 
     #[test]
     fn invalid_duration_is_none() {
-        for none in [None, wire(0, 0), wire(-1, 0), wire(0, -5), wire(i64::MIN, i32::MIN)] {
+        for none in [
+            None,
+            wire(0, 0),
+            wire(-1, 0),
+            wire(0, -5),
+            wire(i64::MIN, i32::MIN),
+        ] {
             assert_eq!(duration(none), Duration::ZERO, "{none:?}");
         }
         assert_eq!(duration(wire(2, 500_000_000)), Duration::from_millis(2500));

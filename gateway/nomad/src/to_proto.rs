@@ -22,7 +22,10 @@ pub(crate) use stats::{Sample, stats};
 const HANDLE_VERSION: i32 = 1;
 
 /// Go's zero time: agents recognise it, and panic if the field is missing.
-const NO_TIME: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
+const NO_TIME: Timestamp = Timestamp {
+    seconds: -62_135_596_800,
+    nanos: 0,
+};
 
 /// The driver state in a handle; only for people, as a task is found by its id.
 #[derive(Clone, PartialEq, Message)]
@@ -39,7 +42,10 @@ pub(crate) fn started(
     sandbox: Option<&Sandbox>,
     task: &Task,
 ) -> nomad::StartTaskResponse {
-    let state = DriverState { container: task.id.to_string(), sandbox: task.sandbox.to_string() };
+    let state = DriverState {
+        container: task.id.to_string(),
+        sandbox: task.sandbox.to_string(),
+    };
     nomad::StartTaskResponse {
         result: nomad::start_task_response::Result::Success.into(),
         driver_error_msg: String::new(),
@@ -57,7 +63,10 @@ pub(crate) fn started(
 pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::InspectTaskResponse {
     let record = Record::of(&task.meta);
     let exit = match &task.state {
-        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => Some(exit),
+        TaskState::Exited { exit, .. }
+        | TaskState::Removing {
+            exit: Some(exit), ..
+        } => Some(exit),
         TaskState::Created
         | TaskState::Starting
         | TaskState::Unattended
@@ -76,7 +85,9 @@ pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::Inspec
             completed_at: time(exit.map(|exit| exit.finished_at)),
             result: Some(exit.map(result).unwrap_or_default()),
         }),
-        driver: Some(nomad::TaskDriverStatus { attributes: attributes(task) }),
+        driver: Some(nomad::TaskDriverStatus {
+            attributes: attributes(task),
+        }),
     }
 }
 
@@ -98,7 +109,9 @@ const fn state(state: &TaskState) -> nomad::TaskState {
     match state {
         TaskState::Running { .. } | TaskState::Stopping { .. } => nomad::TaskState::Running,
         TaskState::Exited { .. } | TaskState::Removing { .. } => nomad::TaskState::Exited,
-        TaskState::Created | TaskState::Starting | TaskState::Unattended => nomad::TaskState::Unknown,
+        TaskState::Created | TaskState::Starting | TaskState::Unattended => {
+            nomad::TaskState::Unknown
+        }
     }
 }
 
@@ -108,18 +121,31 @@ pub(crate) fn ended(exit: &Exit) -> nomad::WaitTaskResponse {
         ExitCause::Exited => String::new(),
         ExitCause::OomKilled => "OOM Killed".to_owned(),
         ExitCause::StartFailed(why) => why.clone(),
-        ExitCause::Lost => "the exit of the task was not observed: its exit code is not known".to_owned(),
+        ExitCause::Lost => {
+            "the exit of the task was not observed: its exit code is not known".to_owned()
+        }
     };
-    nomad::WaitTaskResponse { result: Some(result(exit)), err }
+    nomad::WaitTaskResponse {
+        result: Some(result(exit)),
+        err,
+    }
 }
 
 fn result(exit: &Exit) -> nomad::ExitResult {
-    nomad::ExitResult { exit_code: exit.code, signal: 0, oom_killed: exit.cause == ExitCause::OomKilled }
+    nomad::ExitResult {
+        exit_code: exit.code,
+        signal: 0,
+        oom_killed: exit.cause == ExitCause::OomKilled,
+    }
 }
 
 /// The exit code of a command.
 pub(crate) const fn exit_code(code: i32) -> nomad::ExitResult {
-    nomad::ExitResult { exit_code: code, signal: 0, oom_killed: false }
+    nomad::ExitResult {
+        exit_code: code,
+        signal: 0,
+        oom_killed: false,
+    }
 }
 
 /// The network information for an agent: only for a network that belongs to the task alone, not for one that
@@ -128,7 +154,11 @@ fn network(record: &Record, sandbox: Option<&Sandbox>) -> Option<nomad::NetworkO
     let addresses = &sandbox.filter(|_| record.own_network)?.details.ips;
     let address = addresses.first().map(IpAddr::to_string)?;
     // Services of a task use the node's address, on which its ports are published.
-    Some(nomad::NetworkOverride { port_map: record.ports.clone(), addr: address, auto_advertise: false })
+    Some(nomad::NetworkOverride {
+        port_map: record.ports.clone(),
+        addr: address,
+        auto_advertise: false,
+    })
 }
 
 /// The network of an allocation. The label makes the agent set the host name for its tasks.
@@ -140,7 +170,12 @@ pub(crate) fn isolation(sandbox: &Sandbox) -> nomad::NetworkIsolationSpec {
     }
     nomad::NetworkIsolationSpec {
         mode: NetworkIsolationMode::Group.into(),
-        path: sandbox.details.netns.as_deref().map(|path| path.display().to_string()).unwrap_or_default(),
+        path: sandbox
+            .details
+            .netns
+            .as_deref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default(),
         labels,
         hosts_config: None,
     }

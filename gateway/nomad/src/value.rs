@@ -44,9 +44,15 @@ impl Block {
         validate::check(bytes)
             .map_err(|why| Error::invalid("config", format!("it is not MessagePack: {why}")))?;
         let mut rest = bytes;
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, DECODER_DEPTH)
-            .map_err(|error| Error::invalid("config", "it is not MessagePack").with_source(error))?;
-        if value == Value::Nil { Ok(Self::default()) } else { Self::of(String::new(), value) }
+        let value =
+            rmpv::decode::read_value_with_max_depth(&mut rest, DECODER_DEPTH).map_err(|error| {
+                Error::invalid("config", "it is not MessagePack").with_source(error)
+            })?;
+        if value == Value::Nil {
+            Ok(Self::default())
+        } else {
+            Self::of(String::new(), value)
+        }
     }
 
     fn of(path: String, value: Value) -> Result<Self> {
@@ -69,35 +75,51 @@ impl Block {
 
     /// The path of a key, for errors.
     pub(crate) fn at(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     /// Removes and returns the value of a key.
     fn take(&mut self, key: &str) -> Option<Value> {
-        self.entries.remove(key).filter(|value| *value != Value::Nil)
+        self.entries
+            .remove(key)
+            .filter(|value| *value != Value::Nil)
     }
 
     /// Returns whether a key has a value.
     pub(crate) fn has(&self, key: &str) -> bool {
-        self.entries.get(key).is_some_and(|value| *value != Value::Nil)
+        self.entries
+            .get(key)
+            .is_some_and(|value| *value != Value::Nil)
     }
 
     /// A text; empty if it is not set.
     pub(crate) fn text(&mut self, key: &str) -> Result<String> {
-        self.take(key).map(|value| text(&self.at(key), value)).transpose().map(Option::unwrap_or_default)
+        self.take(key)
+            .map(|value| text(&self.at(key), value))
+            .transpose()
+            .map(Option::unwrap_or_default)
     }
 
     /// A flag.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>> {
         let value = self.take(key);
-        let flag =
-            |value: Value| value.as_bool().ok_or_else(|| unlike(&self.at(key), "true or false", &value));
+        let flag = |value: Value| {
+            value
+                .as_bool()
+                .ok_or_else(|| unlike(&self.at(key), "true or false", &value))
+        };
         value.map(flag).transpose()
     }
 
     /// An integer.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<i64>> {
-        self.take(key).map(|value| number(&self.at(key), value)).transpose()
+        self.take(key)
+            .map(|value| number(&self.at(key), value))
+            .transpose()
     }
 
     /// A non-negative integer.
@@ -115,7 +137,8 @@ impl Block {
     pub(crate) fn texts(&mut self, key: &str) -> Result<Vec<String>> {
         let path = self.at(key);
         let list = self.list(key)?.into_iter().enumerate();
-        list.map(|(index, value)| text(&format!("{path}[{index}]"), value)).collect()
+        list.map(|(index, value)| text(&format!("{path}[{index}]"), value))
+            .collect()
     }
 
     /// Pairs of texts: a map, or several maps of which later ones take precedence.
@@ -131,7 +154,11 @@ impl Block {
             let block = Self::of(path.clone(), map)?;
             for (name, value) in block.entries {
                 // A key with a nil value has an empty one.
-                let value = if value == Value::Nil { "".into() } else { value };
+                let value = if value == Value::Nil {
+                    "".into()
+                } else {
+                    value
+                };
                 let value = text(&format!("{path}.{name}"), value)?;
                 pairs.insert(name, value);
             }
@@ -143,9 +170,15 @@ impl Block {
     pub(crate) fn block(&mut self, key: &str) -> Result<Self> {
         let path = self.at(key);
         match self.take(key) {
-            None => Ok(Self { path, entries: BTreeMap::new() }),
+            None => Ok(Self {
+                path,
+                entries: BTreeMap::new(),
+            }),
             Some(Value::Array(mut blocks)) if blocks.len() <= 1 => match blocks.pop() {
-                None | Some(Value::Nil) => Ok(Self { path, entries: BTreeMap::new() }),
+                None | Some(Value::Nil) => Ok(Self {
+                    path,
+                    entries: BTreeMap::new(),
+                }),
                 Some(block) => Self::of(path, block),
             },
             Some(block) => Self::of(path, block),
@@ -156,16 +189,24 @@ impl Block {
     pub(crate) fn blocks(&mut self, key: &str) -> Result<Vec<Self>> {
         let path = self.at(key);
         let list = self.list(key)?.into_iter().enumerate();
-        list.map(|(index, value)| Self::of(format!("{path}[{index}]"), value)).collect()
+        list.map(|(index, value)| Self::of(format!("{path}[{index}]"), value))
+            .collect()
     }
 
     /// A duration in Go's format: `1h30m`.
     pub(crate) fn duration(&mut self, key: &str) -> Result<Option<Duration>> {
         let text = self.text(key)?;
         let wrong = || {
-            Error::invalid(self.at(key), format!("{text:?} is no length of time such as \"5m\" or \"1m30s\""))
+            Error::invalid(
+                self.at(key),
+                format!("{text:?} is no length of time such as \"5m\" or \"1m30s\""),
+            )
         };
-        if text.is_empty() { Ok(None) } else { duration::parse(&text).ok_or_else(wrong).map(Some) }
+        if text.is_empty() {
+            Ok(None)
+        } else {
+            duration::parse(&text).ok_or_else(wrong).map(Some)
+        }
     }
 
     fn list(&mut self, key: &str) -> Result<Vec<Value>> {
@@ -191,7 +232,11 @@ fn text(path: &str, value: Value) -> Result<String> {
         | Value::Ext(..) => return Err(unlike(path, "a text", &value)),
     };
     let text = text.ok_or_else(|| Error::invalid(path, "it is not UTF-8"))?;
-    if text.contains('\0') { Err(Error::invalid(path, "it contains a NUL byte")) } else { Ok(text) }
+    if text.contains('\0') {
+        Err(Error::invalid(path, "it contains a NUL byte"))
+    } else {
+        Ok(text)
+    }
 }
 
 fn number(path: &str, value: Value) -> Result<i64> {
@@ -202,7 +247,9 @@ fn number(path: &str, value: Value) -> Result<i64> {
         // A number that is not exactly representable as a float is encoded as a decimal text.
         Value::String(_) | Value::Binary(_) => {
             let text = text(path, value)?;
-            text.parse().ok().or_else(|| text.parse().ok().and_then(whole))
+            text.parse()
+                .ok()
+                .or_else(|| text.parse().ok().and_then(whole))
         }
         Value::Nil | Value::Boolean(_) | Value::Array(_) | Value::Map(_) | Value::Ext(..) => {
             return Err(unlike(path, "a number", &value));

@@ -122,7 +122,9 @@ impl fmt::Display for Effect {
                 "takes effect with a restart of the daemon, and then of its containerd"
             }
             Self::RestartLogkeeper => "takes effect with a restart of the logkeeper",
-            Self::EmptyNode => "takes effect with a restart of the daemon, on a node without containers",
+            Self::EmptyNode => {
+                "takes effect with a restart of the daemon, on a node without containers"
+            }
         })
     }
 }

@@ -187,17 +187,28 @@ impl DevicesView {
     #[must_use]
     pub fn of(report: &LedgerReport, host: Option<HostView>) -> Self {
         let devices = report.devices.report();
-        let mut ports: Vec<PortView> =
-            report.ports.iter().flat_map(|(id, holder)| ports_of(*id, holder)).collect();
+        let mut ports: Vec<PortView> = report
+            .ports
+            .iter()
+            .flat_map(|(id, holder)| ports_of(*id, holder))
+            .collect();
         ports.sort_by(|a, b| {
-            (a.port, &a.protocol, a.address, &a.sandbox).cmp(&(b.port, &b.protocol, b.address, &b.sandbox))
+            (a.port, &a.protocol, a.address, &a.sandbox).cmp(&(
+                b.port,
+                &b.protocol,
+                b.address,
+                &b.sandbox,
+            ))
         });
-        let refusals = report.refusals.iter().map(|((owner, resource, reason), count)| RefusalView {
-            owner: owner.to_string(),
-            resource: (*resource).to_owned(),
-            reason: (*reason).to_owned(),
-            count: *count,
-        });
+        let refusals = report
+            .refusals
+            .iter()
+            .map(|((owner, resource, reason), count)| RefusalView {
+                owner: owner.to_string(),
+                resource: (*resource).to_owned(),
+                reason: (*reason).to_owned(),
+                count: *count,
+            });
         Self {
             ready: report.devices.is_recovered(),
             groups: devices.groups.into_iter().map(Into::into).collect(),
@@ -237,8 +248,12 @@ impl DevicesView {
             group.held.retain(|held| held.owner == owner);
         }
         self.ports.retain(|port| port.owner == owner);
-        self.compute.reserved.retain(|reserved| reserved.owner == owner);
-        self.compute.exclusive.retain(|exclusive| exclusive.owner == owner);
+        self.compute
+            .reserved
+            .retain(|reserved| reserved.owner == owner);
+        self.compute
+            .exclusive
+            .retain(|exclusive| exclusive.owner == owner);
         self.refusals.retain(|refusal| refusal.owner == owner);
         // Vendors' plugins serve all owners.
         self.host = None;
@@ -251,17 +266,21 @@ impl DevicesView {
 impl ComputeView {
     fn of(compute: &Compute) -> Self {
         let reserved = compute.reserved().iter();
-        let reserved = reserved
-            .map(|(owner, amount)| ReservedView { owner: owner.to_string(), amount: (*amount).into() });
-        let exclusive = compute.exclusive().map(|(task, holder, cpus)| ExclusiveView {
-            cpus: cpus.to_string(),
-            count: cpus.count(),
-            owner: holder.owner.to_string(),
-            task: task.to_string(),
-            sandbox: holder.sandbox.to_string(),
-            name: holder.name.clone(),
-            display_name: String::new(),
+        let reserved = reserved.map(|(owner, amount)| ReservedView {
+            owner: owner.to_string(),
+            amount: (*amount).into(),
         });
+        let exclusive = compute
+            .exclusive()
+            .map(|(task, holder, cpus)| ExclusiveView {
+                cpus: cpus.to_string(),
+                count: cpus.count(),
+                owner: holder.owner.to_string(),
+                task: task.to_string(),
+                sandbox: holder.sandbox.to_string(),
+                name: holder.name.clone(),
+                display_name: String::new(),
+            });
         Self {
             capacity: compute.capacity().map(Into::into),
             reserved: reserved.collect(),
@@ -271,8 +290,16 @@ impl ComputeView {
 }
 
 impl From<Reserved> for AmountView {
-    fn from(Reserved { cpu_milli, memory_bytes }: Reserved) -> Self {
-        Self { cpu_milli, memory_bytes }
+    fn from(
+        Reserved {
+            cpu_milli,
+            memory_bytes,
+        }: Reserved,
+    ) -> Self {
+        Self {
+            cpu_milli,
+            memory_bytes,
+        }
     }
 }
 
@@ -292,9 +319,30 @@ fn ports_of(id: SandboxId, holder: &PortHolder) -> impl Iterator<Item = PortView
 // === impl GroupView ===
 
 impl From<GroupReport> for GroupView {
-    fn from(GroupReport { vendor, kind, name, resource, capacity, free, held }: GroupReport) -> Self {
-        let held = held.into_iter().map(|(owner, slots)| HeldView { owner: owner.to_string(), slots });
-        Self { vendor, kind, name, resource, capacity, free, held: held.collect() }
+    fn from(
+        GroupReport {
+            vendor,
+            kind,
+            name,
+            resource,
+            capacity,
+            free,
+            held,
+        }: GroupReport,
+    ) -> Self {
+        let held = held.into_iter().map(|(owner, slots)| HeldView {
+            owner: owner.to_string(),
+            slots,
+        });
+        Self {
+            vendor,
+            kind,
+            name,
+            resource,
+            capacity,
+            free,
+            held: held.collect(),
+        }
     }
 }
 
@@ -309,18 +357,41 @@ impl GroupView {
 // === impl SlotView ===
 
 impl From<SlotReport> for SlotView {
-    fn from(SlotReport { id, device, group, health, holders }: SlotReport) -> Self {
+    fn from(
+        SlotReport {
+            id,
+            device,
+            group,
+            health,
+            holders,
+        }: SlotReport,
+    ) -> Self {
         let reason = health.fault().unwrap_or_default().to_owned();
         let healthy = health == Health::Healthy;
         let holders = holders.into_iter().map(Into::into).collect();
-        Self { id: id.into(), device, group, healthy, reason, holders }
+        Self {
+            id: id.into(),
+            device,
+            group,
+            healthy,
+            reason,
+            holders,
+        }
     }
 }
 
 // === impl HolderView ===
 
 impl From<SlotHolder> for HolderView {
-    fn from(SlotHolder { owner, sandbox, name, state, token }: SlotHolder) -> Self {
+    fn from(
+        SlotHolder {
+            owner,
+            sandbox,
+            name,
+            state,
+            token,
+        }: SlotHolder,
+    ) -> Self {
         Self {
             owner: owner.to_string(),
             sandbox: sandbox.map(|id| id.to_string()),

@@ -65,7 +65,10 @@ impl ImageView {
         let mut views: Vec<_> = images
             .into_iter()
             .map(|image| {
-                let users = users.get(image.id.as_str()).map(Vec::as_slice).unwrap_or_default();
+                let users = users
+                    .get(image.id.as_str())
+                    .map(Vec::as_slice)
+                    .unwrap_or_default();
                 Self::of(image, users)
             })
             .collect();
@@ -95,8 +98,10 @@ impl ImageView {
             };
             (owner.to_string(), right.to_owned())
         };
-        let user =
-            |task: &&Task| ImageUserView { id: task.id.to_string(), owner: task.meta.owner.to_string() };
+        let user = |task: &&Task| ImageUserView {
+            id: task.id.to_string(),
+            owner: task.meta.owner.to_string(),
+        };
         Self {
             id: id.to_string(),
             tags: repo_tags,
@@ -106,7 +111,10 @@ impl ImageView {
             pinned,
             imported,
             holders: holders.into_iter().map(right).collect(),
-            users: tasks.iter().map(|task| task.meta.owner.to_string()).collect(),
+            users: tasks
+                .iter()
+                .map(|task| task.meta.owner.to_string())
+                .collect(),
             tasks: tasks.iter().take(TASKS).map(user).collect(),
             task_count: tasks.len(),
         }

@@ -203,7 +203,11 @@ impl InspectionView {
     pub fn of_sandbox(inspected: &Inspected<'_>, tasks: BTreeMap<String, String>) -> Self {
         let sandbox = inspected.sandbox;
         let mut budget = Budget::of(inspected.disclosure);
-        let pid = inspected.inspection.as_ref().ok().and_then(|inspection| inspection.pid);
+        let pid = inspected
+            .inspection
+            .as_ref()
+            .ok()
+            .and_then(|inspection| inspection.pid);
         let view = Self {
             kind: "sandbox".to_owned(),
             id: sandbox.id.to_string(),
@@ -220,7 +224,10 @@ impl InspectionView {
             tasks: budget.pairs(tasks),
             ..Self::common(&sandbox.meta, inspected, &mut budget)
         };
-        Self { left_out: budget.left_out(), ..view }
+        Self {
+            left_out: budget.left_out(),
+            ..view
+        }
     }
 
     /// The view of a task.
@@ -233,7 +240,11 @@ impl InspectionView {
         let inspection = inspected.inspection.as_ref();
         let stored = |text: fn(&Inspection) -> &String| inspection.map(|found| text(found).clone());
         let image = ImageOfTaskView {
-            name: inspected.names.get("image").unwrap_or(&details.image_ref).to_owned(),
+            name: inspected
+                .names
+                .get("image")
+                .unwrap_or(&details.image_ref)
+                .to_owned(),
             reference: details.image_ref.clone(),
             id: details.image_id.to_string(),
             snapshotter: stored(|found| &found.snapshotter).unwrap_or_default(),
@@ -244,8 +255,13 @@ impl InspectionView {
             memory_bytes: details.compute.reserved.memory_bytes,
             exclusive_cpus: details.compute.exclusive_cpus,
         };
-        let is_reserved = details.compute.reserved != Reserved::default() || reservation.exclusive_cpus;
-        let lease = |LeaseClaim { token, slots, named: _ }: &LeaseClaim| LeaseView {
+        let is_reserved =
+            details.compute.reserved != Reserved::default() || reservation.exclusive_cpus;
+        let lease = |LeaseClaim {
+                         token,
+                         slots,
+                         named: _,
+                     }: &LeaseClaim| LeaseView {
             token: token.to_string(),
             slots: slots.iter().map(ToString::to_string).collect(),
         };
@@ -268,18 +284,34 @@ impl InspectionView {
             resources: resources(&details.resources, &mut budget),
             reserved: is_reserved.then_some(reservation),
             leases: details.leases.iter().map(lease).collect(),
-            log: details.log_path.as_ref().map(|path| path.display().to_string()),
+            log: details
+                .log_path
+                .as_ref()
+                .map(|path| path.display().to_string()),
             ..common
         };
-        Self { left_out: budget.left_out(), ..view }
+        Self {
+            left_out: budget.left_out(),
+            ..view
+        }
     }
 
     /// Returns a view of the values that sandboxes and tasks have in common.
     fn common(meta: &Meta, inspected: &Inspected<'_>, budget: &mut Budget) -> Self {
-        let Inspected { sandbox, names, inspection, annotations, disclosure: _ } = *inspected;
+        let Inspected {
+            sandbox,
+            names,
+            inspection,
+            annotations,
+            disclosure: _,
+        } = *inspected;
         let ports = &sandbox.details.host_ports.ports;
         let network = NetworkView {
-            namespace: sandbox.details.netns.as_ref().map(|path| path.display().to_string()),
+            namespace: sandbox
+                .details
+                .netns
+                .as_ref()
+                .map(|path| path.display().to_string()),
             ips: sandbox.details.ips.clone(),
             host_ports: ports.iter().map(ToString::to_string).collect(),
         };
@@ -287,7 +319,10 @@ impl InspectionView {
             owner: meta.owner.to_string(),
             name: meta.name.clone(),
             display_name: names.to_string(),
-            names: names.iter().map(|(label, name)| (label.to_owned(), name.to_owned())).collect(),
+            names: names
+                .iter()
+                .map(|(label, name)| (label.to_owned(), name.to_owned()))
+                .collect(),
             created_at: rfc3339(meta.created_at),
             handler: sandbox.handler.clone(),
             network,
@@ -295,9 +330,16 @@ impl InspectionView {
         };
         let view = match inspection {
             Ok(found) => spec::add(view, found, budget),
-            Err(error) => Self { unavailable: Some(error.report()), ..view },
+            Err(error) => Self {
+                unavailable: Some(error.report()),
+                ..view
+            },
         };
-        Self { labels: budget.withheld(&meta.labels), annotations: budget.withheld(annotations), ..view }
+        Self {
+            labels: budget.withheld(&meta.labels),
+            annotations: budget.withheld(annotations),
+            ..view
+        }
     }
 }
 
@@ -346,20 +388,45 @@ fn resources(resources: &Resources, budget: &mut Budget) -> BTreeMap<String, Str
     };
     add("cpu_shares", cpu_shares.map(|limit| limit.to_string()));
     add("cpu_quota_us", cpu_quota_us.map(|limit| limit.to_string()));
-    add("cpu_period_us", cpu_period_us.map(|limit| limit.to_string()));
+    add(
+        "cpu_period_us",
+        cpu_period_us.map(|limit| limit.to_string()),
+    );
     add("cpuset_cpus", cpuset_cpus.as_ref().map(ToString::to_string));
     add("cpuset_mems", cpuset_mems.as_ref().map(ToString::to_string));
-    add("memory_limit_bytes", memory_limit_bytes.map(|limit| limit.to_string()));
-    add("memory_swap_limit_bytes", memory_swap_limit_bytes.map(|limit| limit.to_string()));
-    add("memory_reservation_bytes", memory_reservation_bytes.map(|limit| limit.to_string()));
-    add("memory_swappiness", memory_swappiness.map(|limit| limit.to_string()));
+    add(
+        "memory_limit_bytes",
+        memory_limit_bytes.map(|limit| limit.to_string()),
+    );
+    add(
+        "memory_swap_limit_bytes",
+        memory_swap_limit_bytes.map(|limit| limit.to_string()),
+    );
+    add(
+        "memory_reservation_bytes",
+        memory_reservation_bytes.map(|limit| limit.to_string()),
+    );
+    add(
+        "memory_swappiness",
+        memory_swappiness.map(|limit| limit.to_string()),
+    );
     add("pids_limit", pids_limit.map(|limit| limit.to_string()));
-    add("oom_score_adj", oom_score_adj.map(|limit| limit.to_string()));
-    let pages = hugepages
-        .iter()
-        .map(|limit| (format!("hugepages_{}_bytes", limit.page_size), limit.limit_bytes.to_string()));
+    add(
+        "oom_score_adj",
+        oom_score_adj.map(|limit| limit.to_string()),
+    );
+    let pages = hugepages.iter().map(|limit| {
+        (
+            format!("hugepages_{}_bytes", limit.page_size),
+            limit.limit_bytes.to_string(),
+        )
+    });
     limits.extend(pages);
-    limits.extend(unified.iter().map(|(file, value)| (file.to_string(), value.clone())));
+    limits.extend(
+        unified
+            .iter()
+            .map(|(file, value)| (file.to_string(), value.clone())),
+    );
     budget.pairs(limits)
 }
 

@@ -38,7 +38,9 @@ pub mod text;
 mod version;
 mod volumes;
 
-pub use config::{Change, ConfigView, Effect, LevelView, Overridden, RefusedReloadView, ReloadReport};
+pub use config::{
+    Change, ConfigView, Effect, LevelView, Overridden, RefusedReloadView, ReloadReport,
+};
 pub use containers::{ContainersView, SandboxTrafficView, TaskUsageView};
 pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
@@ -47,8 +49,8 @@ pub use devices::{
 pub use events::{EventPage, EventView};
 pub use images::{ImageUserView, ImageView};
 pub use inspection::{
-    CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView, NetworkView,
-    ReservationView, SecurityView, UserView, WithheldValues,
+    CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView,
+    NetworkView, ReservationView, SecurityView, UserView, WithheldValues,
 };
 pub use logs::{LogView, TaskLogView};
 pub use objects::{Objects, SandboxView, TaskView};

@@ -84,25 +84,37 @@ impl Objects {
         tasks: &[Arc<Task>],
         names: impl Fn(&Sandbox, Option<&Task>) -> Names,
     ) -> Self {
-        let by_id: HashMap<SandboxId, &Arc<Sandbox>> =
-            sandboxes.iter().map(|sandbox| (sandbox.id, sandbox)).collect();
+        let by_id: HashMap<SandboxId, &Arc<Sandbox>> = sandboxes
+            .iter()
+            .map(|sandbox| (sandbox.id, sandbox))
+            .collect();
         let names_of_task = |task: &Task| match by_id.get(&task.sandbox) {
             Some(sandbox) => names(sandbox, Some(task)),
             // The sandbox was removed while the lists were made.
             None => Names::new(&task.meta.name),
         };
-        let mut sandboxes: Vec<_> =
-            sandboxes.iter().map(|sandbox| sandbox_view(sandbox, &names(sandbox, None))).collect();
-        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task, &names_of_task(task))).collect();
-        sandboxes.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
-        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        let mut sandboxes: Vec<_> = sandboxes
+            .iter()
+            .map(|sandbox| sandbox_view(sandbox, &names(sandbox, None)))
+            .collect();
+        let mut tasks: Vec<_> = tasks
+            .iter()
+            .map(|task| task_view(task, &names_of_task(task)))
+            .collect();
+        sandboxes.sort_by(|a, b| {
+            (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id))
+        });
+        tasks.sort_by(|a, b| {
+            (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id))
+        });
         Self { sandboxes, tasks }
     }
 
     /// Those of one owner.
     #[must_use]
     pub fn of_owner(mut self, owner: Owner) -> Self {
-        self.sandboxes.retain(|sandbox| sandbox.owner == owner.as_str());
+        self.sandboxes
+            .retain(|sandbox| sandbox.owner == owner.as_str());
         self.tasks.retain(|task| task.owner == owner.as_str());
         self
     }
@@ -123,15 +135,19 @@ fn sandbox_view(sandbox: &Sandbox, names: &Names) -> SandboxView {
 }
 
 fn names_view(names: &Names) -> BTreeMap<String, String> {
-    names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+    names
+        .iter()
+        .map(|(label, value)| (label.to_owned(), value.to_owned()))
+        .collect()
 }
 
 fn task_view(task: &Task, names: &Names) -> TaskView {
     let (pid, exit_code) = match &task.state {
         TaskState::Running { pid, .. } | TaskState::Stopping { pid, .. } => (Some(*pid), None),
-        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
-            (None, Some(exit.code))
-        }
+        TaskState::Exited { exit, .. }
+        | TaskState::Removing {
+            exit: Some(exit), ..
+        } => (None, Some(exit.code)),
         TaskState::Created
         | TaskState::Starting
         | TaskState::Unattended

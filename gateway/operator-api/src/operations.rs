@@ -47,7 +47,16 @@ impl OperationView {
     /// The view of an operation; `name` gives what people call the object that it changes.
     #[must_use]
     pub fn of(operation: OperationInFlight, name: impl Fn(&Meta, Option<&Meta>) -> Names) -> Self {
-        let OperationInFlight { number, kind, owner, subject, caller, began_at, age, steps } = operation;
+        let OperationInFlight {
+            number,
+            kind,
+            owner,
+            subject,
+            caller,
+            began_at,
+            age,
+            steps,
+        } = operation;
         let sandbox = subject.sandbox_meta.as_deref();
         let name = sandbox.map(|sandbox| name(sandbox, subject.task_meta.as_deref()).to_string());
         let words: Vec<_> = [name, subject.argument].into_iter().flatten().collect();
@@ -67,7 +76,10 @@ impl OperationView {
             seconds: age.as_secs_f64(),
             steps: steps
                 .into_iter()
-                .map(|(step, time)| StepView { step: step.to_owned(), seconds: time.as_secs_f64() })
+                .map(|(step, time)| StepView {
+                    step: step.to_owned(),
+                    seconds: time.as_secs_f64(),
+                })
                 .collect(),
         }
     }

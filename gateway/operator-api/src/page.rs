@@ -17,7 +17,11 @@ pub struct PageLinkView {
 
 impl fmt::Debug for PageLinkView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url: _, valid_seconds, is_loopback } = self;
+        let Self {
+            url: _,
+            valid_seconds,
+            is_loopback,
+        } = self;
         f.debug_struct("PageLinkView")
             .field("valid_seconds", valid_seconds)
             .field("is_loopback", is_loopback)

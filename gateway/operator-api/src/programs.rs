@@ -31,7 +31,12 @@ pub fn of_process(part: &str, pid: i32) -> Option<ProgramView> {
     let running = identity(&link)?;
     let path = path_of(&shown, |path| path.exists());
     let replaced = identity(&path) != Some(running);
-    Some(ProgramView { part: part.to_owned(), pid, path: path.display().to_string(), replaced })
+    Some(ProgramView {
+        part: part.to_owned(),
+        pid,
+        path: path.display().to_string(),
+        replaced,
+    })
 }
 
 /// The path that the program had when it was executed, from what the kernel shows. Pure but for `exists`.
@@ -72,7 +77,12 @@ mod tests {
         let pid = i32::try_from(child.0.id()).unwrap();
         let view = |replaced| {
             let path = program.display().to_string();
-            Some(ProgramView { part: "program".into(), pid, path, replaced })
+            Some(ProgramView {
+                part: "program".into(),
+                pid,
+                path,
+                replaced,
+            })
         };
         assert_eq!(of_process("program", pid), view(false));
         // As dpkg does it: the new file is renamed over the old one.

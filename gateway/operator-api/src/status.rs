@@ -53,8 +53,18 @@ pub struct AdvisoryView {
 }
 
 impl From<Advisory> for AdvisoryView {
-    fn from(Advisory { program, version, ids }: Advisory) -> Self {
-        Self { program, version, ids }
+    fn from(
+        Advisory {
+            program,
+            version,
+            ids,
+        }: Advisory,
+    ) -> Self {
+        Self {
+            program,
+            version,
+            ids,
+        }
     }
 }
 

@@ -13,7 +13,9 @@ const IMPLIED: [&str; 2] = ["docker.io/library/", "docker.io/"];
 /// A time as RFC 3339; empty if it is out of range.
 #[must_use]
 pub fn rfc3339(at: SystemTime) -> String {
-    Timestamp::try_from(at).map(|at| format!("{at:.3}")).unwrap_or_default()
+    Timestamp::try_from(at)
+        .map(|at| format!("{at:.3}"))
+        .unwrap_or_default()
 }
 
 /// Text on one line: control characters become blanks, and characters that are invisible or change the order of others become U+FFFD.
@@ -60,7 +62,9 @@ pub fn age(at: &str, now: Timestamp) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
-    let Ok(at) = at.parse::<Timestamp>() else { return at.to_owned() };
+    let Ok(at) = at.parse::<Timestamp>() else {
+        return at.to_owned();
+    };
     // A clock that was set back makes the past the future.
     let seconds = (now.as_second() - at.as_second()).max(0);
     // One of a unit is shown in the smaller one, as kubectl does: 119 seconds, not one minute.
@@ -88,14 +92,20 @@ pub fn size(bytes: u64) -> String {
         tenths /= 1024;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit])
+    }
 }
 
 /// A reference as people write it: without the registry if that is the default one, and with the beginning of a
 /// digest.
 #[must_use]
 pub fn short_reference(reference: &str) -> String {
-    let implied = IMPLIED.iter().find_map(|prefix| reference.strip_prefix(prefix));
+    let implied = IMPLIED
+        .iter()
+        .find_map(|prefix| reference.strip_prefix(prefix));
     let reference = implied.unwrap_or(reference);
     match reference.split_once("@sha256:") {
         Some((name, digest)) => format!("{name}@{}", first_digits(digest)),
@@ -121,10 +131,19 @@ mod tests {
     fn references_are_shown_as_people_write_them() {
         let digest = "0123456789abcdef".repeat(4);
         for (reference, expected) in [
-            ("docker.io/library/busybox:latest", "busybox:latest".to_owned()),
+            (
+                "docker.io/library/busybox:latest",
+                "busybox:latest".to_owned(),
+            ),
             ("docker.io/acme/web:1", "acme/web:1".to_owned()),
-            ("127.0.0.1:5000/library/busybox:1", "127.0.0.1:5000/library/busybox:1".to_owned()),
-            (&format!("ghcr.io/a/b@sha256:{digest}"), "ghcr.io/a/b@0123456789ab".to_owned()),
+            (
+                "127.0.0.1:5000/library/busybox:1",
+                "127.0.0.1:5000/library/busybox:1".to_owned(),
+            ),
+            (
+                &format!("ghcr.io/a/b@sha256:{digest}"),
+                "ghcr.io/a/b@0123456789ab".to_owned(),
+            ),
             (&format!("sha256:{digest}"), "0123456789ab".to_owned()),
             ("sha256:ä", "ä".to_owned()),
             ("", String::new()),
@@ -135,7 +154,10 @@ mod tests {
 
     #[test]
     fn names_cannot_end_a_line_or_look_like_another_name() {
-        assert_eq!(printable("a\u{202e}b\nc\u{200b}d\u{1b}[31m é"), "a\u{fffd}b c\u{fffd}d [31m é");
+        assert_eq!(
+            printable("a\u{202e}b\nc\u{200b}d\u{1b}[31m é"),
+            "a\u{fffd}b c\u{fffd}d [31m é"
+        );
     }
 
     #[test]
@@ -155,8 +177,16 @@ mod tests {
         ] {
             assert_eq!(age(at, now), expected, "{at}");
         }
-        assert_eq!((processors(2_550), processors(9)), ("2.55".to_owned(), "0.00".to_owned()));
-        let sizes = [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")];
+        assert_eq!(
+            (processors(2_550), processors(9)),
+            ("2.55".to_owned(), "0.00".to_owned())
+        );
+        let sizes = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (5 << 30, "5.0 GiB"),
+        ];
         for (bytes, expected) in sizes {
             assert_eq!(size(bytes), expected);
         }

@@ -21,7 +21,12 @@ pub struct VolumeView {
 
 impl From<NamedVolume> for VolumeView {
     fn from(volume: NamedVolume) -> Self {
-        let NamedVolume { owner, name, created_at, tasks } = volume;
+        let NamedVolume {
+            owner,
+            name,
+            created_at,
+            tasks,
+        } = volume;
         Self {
             owner: owner.to_string(),
             name,

@@ -123,7 +123,10 @@ impl AdminPages {
                 .merge(swarm::routes(Arc::clone(&self.node)))
                 .layer(from_fn(access::admit)),
         };
-        router.with_state(ListenerPages { admin: self.clone(), reach })
+        router.with_state(ListenerPages {
+            admin: self.clone(),
+            reach,
+        })
     }
 
     /// The pages for the metrics listener. With a token, requests that do not present it get no page.
@@ -134,7 +137,10 @@ impl AdminPages {
             .monitored(Reach::Network)
             .route("/", get(async move || text(StatusCode::OK, pages)))
             .fallback(async || text(StatusCode::NOT_FOUND, "there is no such page\n".into()))
-            .with_state(ListenerPages { admin: self.clone(), reach: Reach::Network });
+            .with_state(ListenerPages {
+                admin: self.clone(),
+                reach: Reach::Network,
+            });
         match token {
             None => router,
             // Around the whole router: paths that do not exist are no different from those that do.
@@ -162,7 +168,9 @@ async fn demand_token(State(token): State<BearerToken>, request: Request, next: 
     }
     let why = "the request does not present the bearer token of this node\n".to_owned();
     let mut refusal = text(StatusCode::UNAUTHORIZED, why);
-    refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refusal
+        .headers_mut()
+        .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal
 }
 
@@ -170,7 +178,12 @@ async fn readyz(
     State(pages): State<ListenerPages>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    probe("readyz", &pages.admin.node.parts().await, query.contains_key("verbose"), pages.reach)
+    probe(
+        "readyz",
+        &pages.admin.node.parts().await,
+        query.contains_key("verbose"),
+        pages.reach,
+    )
 }
 
 async fn readyz_part(
@@ -178,15 +191,28 @@ async fn readyz_part(
     Path(name): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    let part = pages.admin.node.parts().await.into_iter().find(|part| part.name == name);
+    let part = pages
+        .admin
+        .node
+        .parts()
+        .await
+        .into_iter()
+        .find(|part| part.name == name);
     match part {
         // A part that is requested by name counts as needed.
-        Some(part) => {
-            probe(&name, &[Part { needed: true, ..part }], query.contains_key("verbose"), pages.reach)
-        }
-        None => {
-            text(StatusCode::NOT_FOUND, format!("there is no part {name:?}; /readyz?verbose lists them\n"))
-        }
+        Some(part) => probe(
+            &name,
+            &[Part {
+                needed: true,
+                ..part
+            }],
+            query.contains_key("verbose"),
+            pages.reach,
+        ),
+        None => text(
+            StatusCode::NOT_FOUND,
+            format!("there is no part {name:?}; /readyz?verbose lists them\n"),
+        ),
     }
 }
 
@@ -210,7 +236,14 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
     }
     let verdict = if ready { "passed" } else { "failed" };
     writeln!(body, "{name} check {verdict}").expect("writing to a string cannot fail");
-    text(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, body)
+    text(
+        if ready {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        },
+        body,
+    )
 }
 
 async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>) -> Response {
@@ -222,7 +255,10 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         reported: admin.node.figures(),
         devices: admin.node.devices(),
         parts: admin.node.parts().await,
-        logs: tokio::time::timeout(COUNT_LIMIT, admin.node.log_figures()).await.ok().flatten(),
+        logs: tokio::time::timeout(COUNT_LIMIT, admin.node.log_figures())
+            .await
+            .ok()
+            .flatten(),
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
         audit: admin.history.audit.counts(),
@@ -233,7 +269,10 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
         Err(error) => {
             tracing::error!(%error, "metrics cannot be encoded");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "metrics cannot be encoded; the log says why\n".into())
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "metrics cannot be encoded; the log says why\n".into(),
+            )
         }
     }
 }
@@ -250,9 +289,10 @@ async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<Str
     match tokio::time::timeout(RELEASE_LIMIT, pages.admin.node.release_lease(token)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
-        Err(_) => {
-            text(StatusCode::GATEWAY_TIMEOUT, format!("the lease was not ended within {RELEASE_LIMIT:?}\n"))
-        }
+        Err(_) => text(
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("the lease was not ended within {RELEASE_LIMIT:?}\n"),
+        ),
     }
 }
 
@@ -265,8 +305,16 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
     };
     let operations = &pages.admin.history.operations;
     let subject = Subject::argument(&part);
-    let operation = operations.begin(OperationKind::RestartProcess, None, Caller::current(), subject);
-    match operation.run_with(process.restart(), |error| Error::unavailable(report(error))).await {
+    let operation = operations.begin(
+        OperationKind::RestartProcess,
+        None,
+        Caller::current(),
+        subject,
+    );
+    match operation
+        .run_with(process.restart(), |error| Error::unavailable(report(error)))
+        .await
+    {
         Ok(done) => json(&done),
         Err(error) => {
             let status = match error {
@@ -284,6 +332,10 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
 
 /// The lines of the list for the pages that all listeners serve.
 fn index_of_monitored(containers: bool) -> String {
-    let containers = if containers { "/metrics/containers?owner\n" } else { "" };
+    let containers = if containers {
+        "/metrics/containers?owner\n"
+    } else {
+        ""
+    };
     format!("/livez\n/readyz?verbose\n/metrics\n{containers}")
 }

@@ -101,7 +101,13 @@ impl AuditLog {
             }
         });
         let exec_sync = Reloadable::from(config.exec_sync);
-        Self(Arc::new(Recorder { lines, exec_sync, owners, counts, loss: LogPace::default() }))
+        Self(Arc::new(Recorder {
+            lines,
+            exec_sync,
+            owners,
+            counts,
+            loss: LogPace::default(),
+        }))
     }
 
     /// Puts another configuration in force, as far as a reload can.
@@ -118,7 +124,9 @@ impl AuditLog {
     pub fn record(&self, operation: &EndedOperation<'_>) {
         let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
         if self.0.lines.is_some() && wanted {
-            self.send(Message::Line(AuditLine::of(operation, &self.0.owners).to_json()));
+            self.send(Message::Line(
+                AuditLine::of(operation, &self.0.owners).to_json(),
+            ));
         }
     }
 
@@ -140,14 +148,21 @@ impl AuditLog {
         let mut message = Message::Flush(flushed);
         while let Err(TrySendError::Full(same)) = lines.try_send(message) {
             if Instant::now() >= deadline {
-                tracing::warn!("the last lines of the audit log may be lost: they are not written in time");
+                tracing::warn!(
+                    "the last lines of the audit log may be lost: they are not written in time"
+                );
                 return;
             }
             message = same;
             thread::sleep(Duration::from_millis(10));
         }
-        if wait.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
-            tracing::warn!("the last lines of the audit log may be lost: they are not written in time");
+        if wait
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            .is_err()
+        {
+            tracing::warn!(
+                "the last lines of the audit log may be lost: they are not written in time"
+            );
         }
     }
 
@@ -155,7 +170,9 @@ impl AuditLog {
         let Some(lines) = &self.0.lines else { return };
         match lines.try_send(message) {
             Ok(()) => {}
-            Err(TrySendError::Full(Message::Line(_)) | TrySendError::Disconnected(Message::Line(_))) => {
+            Err(
+                TrySendError::Full(Message::Line(_)) | TrySendError::Disconnected(Message::Line(_)),
+            ) => {
                 self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
                 if self.0.loss.is_due() {
                     tracing::error!(

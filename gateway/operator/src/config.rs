@@ -67,9 +67,16 @@ impl AdminConfig {
     /// The files with which the metrics listener serves HTTPS; `None` for plain HTTP.
     #[must_use]
     pub fn metrics_tls(&self) -> Option<TlsConfig> {
-        let files = self.metrics_tls_certificate.clone().zip(self.metrics_tls_key.clone());
+        let files = self
+            .metrics_tls_certificate
+            .clone()
+            .zip(self.metrics_tls_key.clone());
         let client_ca = self.metrics_client_ca.clone();
-        files.map(|(certificates, key)| TlsConfig { certificates, key, client_ca })
+        files.map(|(certificates, key)| TlsConfig {
+            certificates,
+            key,
+            client_ca,
+        })
     }
 }
 
@@ -100,6 +107,10 @@ pub enum AuditTarget {
 
 impl Default for AuditConfig {
     fn default() -> Self {
-        Self { to: AuditTarget::default(), file: "/var/log/switchyard/audit.log".into(), exec_sync: false }
+        Self {
+            to: AuditTarget::default(),
+            file: "/var/log/switchyard/audit.log".into(),
+            exec_sync: false,
+        }
     }
 }

@@ -43,28 +43,46 @@ pub async fn read(gateway: &Gateway, owners: &Owners) -> Result<ContainerReading
     let mut figures = Figures::default();
     let mut usage = Vec::new();
     let mut all_traffic = Vec::new();
-    for OwnReadings { sandboxes, tasks, traffic, metrics } in &readings {
+    for OwnReadings {
+        sandboxes,
+        tasks,
+        traffic,
+        metrics,
+    } in &readings
+    {
         let mut ready = HashMap::with_capacity(sandboxes.len());
         for sandbox in sandboxes {
             ready.insert(sandbox.id, sandbox);
             if let Some(interfaces) = traffic.get(&sandbox.id) {
                 let id = sandbox.id.to_string();
                 all_traffic.push(SandboxTraffic::of(sandbox.id, interfaces));
-                figures
-                    .add_sandbox(subject(sandbox.meta.owner, &id, &owners.names(sandbox, None)), interfaces);
+                figures.add_sandbox(
+                    subject(sandbox.meta.owner, &id, &owners.names(sandbox, None)),
+                    interfaces,
+                );
             }
         }
         for task in tasks {
             // A task that has exited meanwhile has no readings; one whose sandbox is not ready is left out.
-            let (Some(sandbox), Some(read)) = (ready.get(&task.sandbox), metrics.get(&task.id)) else {
+            let (Some(sandbox), Some(read)) = (ready.get(&task.sandbox), metrics.get(&task.id))
+            else {
                 continue;
             };
-            let subject = subject(task.meta.owner, &task.id.to_string(), &owners.names(sandbox, Some(task)));
+            let subject = subject(
+                task.meta.owner,
+                &task.id.to_string(),
+                &owners.names(sandbox, Some(task)),
+            );
             figures.add_task(subject, task, read, now);
             usage.push(TaskUsage::of(Arc::clone(task), Arc::clone(sandbox), read));
         }
     }
-    Ok(ContainerReading { at: now, figures: Arc::new(figures), tasks: usage, traffic: all_traffic })
+    Ok(ContainerReading {
+        at: now,
+        figures: Arc::new(figures),
+        tasks: usage,
+        traffic: all_traffic,
+    })
 }
 
 async fn read_owned(scope: Scope) -> Result<OwnReadings> {
@@ -75,9 +93,17 @@ async fn read_owned(scope: Scope) -> Result<OwnReadings> {
     sandboxes.retain(|sandbox| sandbox.state.is_ready());
     let sandbox_ids: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-    let (traffic, metrics) =
-        try_join(scope.sandboxes().traffic(&sandbox_ids), scope.tasks().metrics(&ids)).await?;
-    Ok(OwnReadings { sandboxes, tasks, traffic, metrics })
+    let (traffic, metrics) = try_join(
+        scope.sandboxes().traffic(&sandbox_ids),
+        scope.tasks().metrics(&ids),
+    )
+    .await?;
+    Ok(OwnReadings {
+        sandboxes,
+        tasks,
+        traffic,
+        metrics,
+    })
 }
 
 /// An object with the labels that its owner's users know.
@@ -103,12 +129,22 @@ mod tests {
         figures.add_sandbox(subject(owner, "ab", names), &[samples::interface()]);
         let text: String = Arc::new(figures).chunks(None).collect();
         let sample = text.lines().find(|line| !line.starts_with('#')).unwrap();
-        sample.split_once('{').unwrap().1.split_once('}').unwrap().0.to_owned()
+        sample
+            .split_once('{')
+            .unwrap()
+            .1
+            .split_once('}')
+            .unwrap()
+            .0
+            .to_owned()
     }
 
     #[test]
     fn pods_have_the_labels_of_cadvisor_and_jobs_those_of_nomad() {
-        let pod = Names::new("shop/web").with("namespace", "shop").with("pod", "web").with("uid", "u-1");
+        let pod = Names::new("shop/web")
+            .with("namespace", "shop")
+            .with("pod", "web")
+            .with("uid", "u-1");
         assert_eq!(
             labels(Owner::Kubernetes, &pod),
             r#"owner="kubernetes",id="ab",pod="web",namespace="shop",container="",image="",interface="eth0""#
@@ -118,7 +154,10 @@ mod tests {
             labels(Owner::Kubernetes, &container),
             r#"owner="kubernetes",id="ab",pod="web",namespace="shop",container="nginx",image="nginx:1",interface="eth0""#
         );
-        let job = Names::new("web").with("nomad_job", "shop").with("nomad_task", "web").with("image", "w:1");
+        let job = Names::new("web")
+            .with("nomad_job", "shop")
+            .with("nomad_task", "web")
+            .with("image", "w:1");
         assert_eq!(
             labels(Owner::Nomad, &job),
             r#"owner="nomad",id="ab",nomad_job="shop",nomad_task="web",image="w:1",interface="eth0""#

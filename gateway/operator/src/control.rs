@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use switchyard_core::Result;
-use switchyard_operator_api::{ConfigView, HostView, ReloadReport, RestartReport, SwarmJoin, SwarmView};
+use switchyard_operator_api::{
+    ConfigView, HostView, ReloadReport, RestartReport, SwarmJoin, SwarmView,
+};
 
 use crate::metrics::{ReloadCounts, ReportedFigures};
 use crate::status::Part;
@@ -98,7 +100,9 @@ pub enum RestartError {
         pid: i32,
     },
     /// It does not run, so that it is not known what would have to start it.
-    #[error("{0} does not run and is not managed by this daemon: start it as it was started before")]
+    #[error(
+        "{0} does not run and is not managed by this daemon: start it as it was started before"
+    )]
     Absent(&'static str),
     /// The service manager could not be asked.
     #[error("cannot run systemctl restart {unit}")]

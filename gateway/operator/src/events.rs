@@ -44,7 +44,12 @@ impl EventLog {
     #[must_use]
     pub fn new(owners: Owners) -> Self {
         let run = format!("{}-{}", std::process::id(), rfc3339(SystemTime::now()));
-        Self(Arc::new(EventStore { ring: Mutex::default(), latest: watch::Sender::new(0), run, owners }))
+        Self(Arc::new(EventStore {
+            ring: Mutex::default(),
+            latest: watch::Sender::new(0),
+            run,
+            owners,
+        }))
     }
 }
 
@@ -80,8 +85,15 @@ impl EventLog {
 
     /// The events after the one with this number in this run of the daemon, at most 500 of them; all events
     /// that are kept if no number is given. If there are none, waits for one for at most `wait`. Cancel-safe.
-    pub async fn after(&self, known: Option<(&str, u64)>, owner: Option<&str>, wait: Duration) -> EventPage {
-        let same_run = known.filter(|(run, _)| *run == self.0.run).map(|(_, number)| number);
+    pub async fn after(
+        &self,
+        known: Option<(&str, u64)>,
+        owner: Option<&str>,
+        wait: Duration,
+    ) -> EventPage {
+        let same_run = known
+            .filter(|(run, _)| *run == self.0.run)
+            .map(|(_, number)| number);
         let after = same_run.unwrap_or_default();
         let is_restarted = known.is_some() && same_run.is_none();
         let deadline = Instant::now() + wait;
@@ -89,7 +101,9 @@ impl EventLog {
         let mut passed = after;
         let (events, next) = loop {
             // The sender lives as long as `self`.
-            let is_late = timeout_at(deadline, latest.wait_for(|latest| *latest > passed)).await.is_err();
+            let is_late = timeout_at(deadline, latest.wait_for(|latest| *latest > passed))
+                .await
+                .is_err();
             let (events, next) = self.0.ring.lock().page(passed, PAGE, owner);
             if is_late || !events.is_empty() {
                 break (events, next);
@@ -99,17 +113,35 @@ impl EventLog {
         };
         let ring = self.0.ring.lock();
         // A client that asks for the first time has missed no event.
-        let missed = if same_run.is_some() { ring.missing_after(after) } else { 0 };
-        EventPage { run: self.0.run.clone(), next, missed, is_restarted, events }
+        let missed = if same_run.is_some() {
+            ring.missing_after(after)
+        } else {
+            0
+        };
+        EventPage {
+            run: self.0.run.clone(),
+            next,
+            missed,
+            is_restarted,
+            events,
+        }
     }
 }
 
 /// The view of an event.
 fn view(event: &Event, owners: &Owners) -> EventView {
-    let Event { at, owner, kind, sandbox, task } = event;
+    let Event {
+        at,
+        owner,
+        kind,
+        sandbox,
+        task,
+    } = event;
     let (word, detail) = describe(kind);
     let names = sandbox.as_deref().map(|sandbox| {
-        owners.names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta)).to_string()
+        owners
+            .names_in_record(&sandbox.meta, task.as_deref().map(|task| &*task.meta))
+            .to_string()
     });
     EventView {
         number: 0,
@@ -137,7 +169,13 @@ fn describe(kind: &EventKind) -> (&'static str, String) {
     }
 }
 
-fn exit_text(Exit { code, finished_at: _, cause }: &Exit) -> String {
+fn exit_text(
+    Exit {
+        code,
+        finished_at: _,
+        cause,
+    }: &Exit,
+) -> String {
     match cause {
         ExitCause::Exited => format!("code {code}"),
         ExitCause::OomKilled => format!("code {code}, killed because it ran out of memory"),

@@ -33,9 +33,14 @@ pub(crate) fn object(gateway: &Gateway, owners: &Owners, name: &str) -> Result<F
 ///
 /// # Errors
 /// As [`object`]; `FailedPrecondition` if a sandbox is meant.
-pub(crate) fn task(gateway: &Gateway, owners: &Owners, name: &str) -> Result<(Arc<Sandbox>, Arc<Task>)> {
-    let (tasks, sandboxes): (Vec<_>, Vec<_>) =
-        all(gateway)?.into_iter().partition(|found| found.task.is_some());
+pub(crate) fn task(
+    gateway: &Gateway,
+    owners: &Owners,
+    name: &str,
+) -> Result<(Arc<Sandbox>, Arc<Task>)> {
+    let (tasks, sandboxes): (Vec<_>, Vec<_>) = all(gateway)?
+        .into_iter()
+        .partition(|found| found.task.is_some());
     let found = one_of(owners, tasks, name, OfSeveral::Newest).map_err(|error| {
         let is_unknown = |error: &Error| error.kind() == ErrorKind::NotFound;
         // More than one sandbox may be meant.
@@ -49,10 +54,18 @@ pub(crate) fn task(gateway: &Gateway, owners: &Owners, name: &str) -> Result<(Ar
         ))
     })?;
     let Found { sandbox, task } = found;
-    Ok((sandbox, task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?))
+    Ok((
+        sandbox,
+        task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?,
+    ))
 }
 
-fn one_of(owners: &Owners, mut all: Vec<Found>, name: &str, of_several: OfSeveral) -> Result<Found> {
+fn one_of(
+    owners: &Owners,
+    mut all: Vec<Found>,
+    name: &str,
+    of_several: OfSeveral,
+) -> Result<Found> {
     let candidates: Vec<_> = all.iter().map(|found| found.candidate(owners)).collect();
     let place = select(&candidates, name, of_several)?;
     Ok(all.swap_remove(place))
@@ -64,14 +77,24 @@ fn all(gateway: &Gateway) -> Result<Vec<Found>> {
         let scope = gateway.scope(owner);
         // The tasks come first: then the sandboxes of new ones are in the list.
         let tasks = scope.tasks().list()?;
-        let sandboxes: HashMap<_, _> =
-            scope.sandboxes().list()?.into_iter().map(|sandbox| (sandbox.id, sandbox)).collect();
+        let sandboxes: HashMap<_, _> = scope
+            .sandboxes()
+            .list()?
+            .into_iter()
+            .map(|sandbox| (sandbox.id, sandbox))
+            .collect();
         // A task whose sandbox was removed meanwhile is being removed itself.
         all.extend(tasks.into_iter().filter_map(|task| {
             let sandbox = Arc::clone(sandboxes.get(&task.sandbox)?);
-            Some(Found { sandbox, task: Some(task) })
+            Some(Found {
+                sandbox,
+                task: Some(task),
+            })
         }));
-        all.extend(sandboxes.into_values().map(|sandbox| Found { sandbox, task: None }));
+        all.extend(sandboxes.into_values().map(|sandbox| Found {
+            sandbox,
+            task: None,
+        }));
     }
     Ok(all)
 }
@@ -88,7 +111,9 @@ impl Found {
                 None => ObjectId::Sandbox(sandbox.id),
             },
             owner: meta.owner.as_str(),
-            state: task.as_ref().map_or(sandbox.state.as_str(), |task| task.state.as_str()),
+            state: task
+                .as_ref()
+                .map_or(sandbox.state.as_str(), |task| task.state.as_str()),
             name: meta.name.clone(),
             display_name: owners.names(sandbox, task.as_deref()).to_string(),
             created_at: meta.created_at,

@@ -44,14 +44,24 @@ impl History {
     pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners) -> Self {
         let operations = Operations::default();
         let audit = AuditLog::start(audit, owners);
-        let observer = Observer { audit: audit.clone(), metrics: metrics.operations.clone() };
+        let observer = Observer {
+            audit: audit.clone(),
+            metrics: metrics.operations.clone(),
+        };
         operations.observe(Arc::new(observer));
-        Self { operations, audit, events: EventLog::new(owners), traces: None, owners }
+        Self {
+            operations,
+            audit,
+            events: EventLog::new(owners),
+            traces: None,
+            owners,
+        }
     }
 
     /// The operations in flight, for display.
     pub fn in_flight(&self) -> impl Iterator<Item = OperationView> {
-        let names = |sandbox: &Meta, task: Option<&Meta>| self.owners.names_in_record(sandbox, task);
+        let names =
+            |sandbox: &Meta, task: Option<&Meta>| self.owners.names_in_record(sandbox, task);
         let in_flight = self.operations.in_flight().into_iter();
         in_flight.map(move |operation| OperationView::of(operation, names))
     }
@@ -61,10 +71,15 @@ impl History {
     /// # Errors
     /// [`TraceSettingsError`] if no connection to the collector can be made.
     pub fn with_traces(self, settings: Option<&TraceSettings>) -> Result<Self, TraceSettingsError> {
-        let Some(settings) = settings else { return Ok(self) };
+        let Some(settings) = settings else {
+            return Ok(self);
+        };
         let traces = Traces::start(settings)?;
         self.operations.trace(traces.tracer().clone());
-        Ok(Self { traces: Some(Arc::new(traces)), ..self })
+        Ok(Self {
+            traces: Some(Arc::new(traces)),
+            ..self
+        })
     }
 
     /// Waits until the lines of the audit log so far are written and the spans so far are sent, for a bounded time.
@@ -74,13 +89,17 @@ impl History {
             traces.end().await;
         }
         let audit = self.audit.clone();
-        let flushed: Result<(), WorkLost> = blocking("writing the last lines of the audit log", move || {
-            audit.flush();
-            Ok(())
-        })
-        .await;
+        let flushed: Result<(), WorkLost> =
+            blocking("writing the last lines of the audit log", move || {
+                audit.flush();
+                Ok(())
+            })
+            .await;
         if let Err(error) = flushed {
-            tracing::error!(error = report(&error), "lines of the audit log may be missing");
+            tracing::error!(
+                error = report(&error),
+                "lines of the audit log may be missing"
+            );
         }
     }
 }

@@ -25,7 +25,10 @@ pub struct KnownHosts {
 
 impl Host {
     fn parse(text: &str) -> Self {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(text);
         match bare.parse::<IpAddr>() {
             Ok(address) => Self::Address(address.to_canonical()),
             Err(_) => Self::Name(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()),
@@ -40,7 +43,10 @@ impl KnownHosts {
     #[must_use]
     pub fn new(listener: SocketAddr, configured: &[String]) -> Self {
         let configured = configured.iter().map(|host| Host::parse(host)).collect();
-        Self { listener: listener.ip().to_canonical(), configured }
+        Self {
+            listener: listener.ip().to_canonical(),
+            configured,
+        }
     }
 
     /// Returns whether a request to a listener on loopback may name this host: a known name, or any address.
@@ -119,7 +125,10 @@ mod tests {
     fn listener_on_all_addresses_accepts_browsers_under_each_and_no_other_name() {
         for all in ["0.0.0.0:9640", "[::]:9640"] {
             let hosts = hosts(all);
-            assert!(hosts.accepts_browser("10.0.0.8") && hosts.accepts_browser("[2001:db8::1]"), "{all}");
+            assert!(
+                hosts.accepts_browser("10.0.0.8") && hosts.accepts_browser("[2001:db8::1]"),
+                "{all}"
+            );
             assert!(!hosts.accepts_browser("evil.example"), "{all}");
         }
     }
@@ -127,10 +136,21 @@ mod tests {
     #[test]
     fn other_clients_of_loopback_may_name_any_address() {
         let hosts = hosts("127.0.0.1:9640");
-        for good in ["localhost", "10.1.2.3", "[::1]", "[2001:db8::1]", "node7.example"] {
+        for good in [
+            "localhost",
+            "10.1.2.3",
+            "[::1]",
+            "[2001:db8::1]",
+            "node7.example",
+        ] {
             assert!(hosts.accepts(good), "{good}");
         }
-        for bad in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "127.1"] {
+        for bad in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "127.1",
+        ] {
             assert!(!hosts.accepts(bad), "{bad}");
         }
     }

@@ -40,7 +40,9 @@ pub async fn read(
 /// `Unavailable` before recovery, or if the images cannot be listed.
 pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
     if !gateway.is_recovered() {
-        return Err(Error::unavailable("what a predecessor left is being recovered: try again"));
+        return Err(Error::unavailable(
+            "what a predecessor left is being recovered: try again",
+        ));
     }
     let images = tokio::time::timeout(LIMIT, gateway.images().store().list()).await;
     let images = images.map_err(|_| late())??;
@@ -64,7 +66,12 @@ async fn sandbox(
         Disclosure::Secrets => Ok(in_time(scope.sandboxes().show_secrets(id)).await?),
     };
     let sandbox = &found.sandbox;
-    let name = |task: &Arc<Task>| (task.id.to_string(), owners.names(sandbox, Some(task)).to_string());
+    let name = |task: &Arc<Task>| {
+        (
+            task.id.to_string(),
+            owners.names(sandbox, Some(task)).to_string(),
+        )
+    };
     let inspected = Inspected {
         sandbox,
         names: &owners.names(sandbox, None),
@@ -72,10 +79,18 @@ async fn sandbox(
         annotations: &owners.annotations(&sandbox.meta, None),
         disclosure,
     };
-    Ok(InspectionView::of_sandbox(&inspected, found.tasks.iter().map(name).collect()))
+    Ok(InspectionView::of_sandbox(
+        &inspected,
+        found.tasks.iter().map(name).collect(),
+    ))
 }
 
-async fn task(scope: &Scope, owners: &Owners, id: TaskId, disclosure: Disclosure) -> Result<InspectionView> {
+async fn task(
+    scope: &Scope,
+    owners: &Owners,
+    id: TaskId,
+    disclosure: Disclosure,
+) -> Result<InspectionView> {
     let task = scope.tasks().find(&id.to_string())?;
     let sandbox = scope.sandboxes().by_id(task.sandbox)?;
     let inspection = match disclosure {
@@ -93,7 +108,9 @@ async fn task(scope: &Scope, owners: &Owners, id: TaskId, disclosure: Disclosure
 }
 
 async fn in_time<T>(query: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(LIMIT, query).await.unwrap_or_else(|_| Err(late()))
+    tokio::time::timeout(LIMIT, query)
+        .await
+        .unwrap_or_else(|_| Err(late()))
 }
 
 fn late() -> Error {

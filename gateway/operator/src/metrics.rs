@@ -158,13 +158,22 @@ impl Metrics {
     /// A name or label that Prometheus does not allow, which is a bug in this file.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        gauges(&registry, table::BUILD)?.with_label_values(&[VERSION, REVISION]).set(1);
+        gauges(&registry, table::BUILD)?
+            .with_label_values(&[VERSION, REVISION])
+            .set(1);
         let rpc = RpcMetrics::register(&registry)?;
         let operations = OperationMetrics::register(&registry)?;
         let backend = BackendMetrics::register(&registry)?;
         let restarts = counters(&registry, table::RESTARTS)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
-        Ok(Self { registry, rpc, operations, backend, restarts, node })
+        Ok(Self {
+            registry,
+            rpc,
+            operations,
+            backend,
+            restarts,
+            node,
+        })
     }
 
     /// The observer by which the backend is measured.
@@ -248,12 +257,16 @@ impl NodeMetrics {
             self.launchers.set(signed(launchers));
         }
         for (kind, open) in &counts.reported.streaming {
-            self.streaming.with_label_values(&[*kind]).set(signed(*open));
+            self.streaming
+                .with_label_values(&[*kind])
+                .set(signed(*open));
         }
         // Some parts come and go.
         self.up.reset();
         for part in &counts.parts {
-            self.up.with_label_values(&[part.name]).set(i64::from(part.is_up()));
+            self.up
+                .with_label_values(&[part.name])
+                .set(i64::from(part.is_up()));
         }
         self.ledger.set(&counts.devices);
         if let Some(plugins) = &counts.reported.plugins {
@@ -284,7 +297,9 @@ impl NodeMetrics {
 fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {
     gauge.reset();
     for ((owner, state), count) in counts {
-        gauge.with_label_values(&[owner.as_str(), state]).set(signed(*count));
+        gauge
+            .with_label_values(&[owner.as_str(), state])
+            .set(signed(*count));
     }
 }
 

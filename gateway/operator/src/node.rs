@@ -71,7 +71,10 @@ impl Node {
     /// The node with these components.
     #[must_use]
     pub fn new(sources: NodeSources) -> Self {
-        Self { sources, files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT) }
+        Self {
+            sources,
+            files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT),
+        }
     }
 
     fn gateway(&self) -> &Gateway {
@@ -80,10 +83,19 @@ impl Node {
 
     /// The parts, in the order in which they come up. Takes a few seconds at most. It may be dropped at any time.
     pub async fn parts(&self) -> Vec<Part> {
-        let NodeSources { gateway, recovery_error, processes, reporters, .. } = &self.sources;
+        let NodeSources {
+            gateway,
+            recovery_error,
+            processes,
+            reporters,
+            ..
+        } = &self.sources;
         // The backend comes first, since it may take a moment: the others report how they are after that.
         let backend = backend_parts::read(gateway, recovery_error).await;
-        let mut parts: Vec<_> = processes.iter().flat_map(|process| process.parts()).collect();
+        let mut parts: Vec<_> = processes
+            .iter()
+            .flat_map(|process| process.parts())
+            .collect();
         parts.extend(backend);
         parts.extend(reporters.iter().flat_map(|reporter| reporter.parts()));
         parts
@@ -164,7 +176,9 @@ impl Node {
             tasks.extend(scope.tasks().list().unwrap_or_default());
             sandboxes.extend(scope.sandboxes().list().unwrap_or_default());
         }
-        Objects::of(&sandboxes, &tasks, |sandbox, task| self.sources.owners.names(sandbox, task))
+        Objects::of(&sandboxes, &tasks, |sandbox, task| {
+            self.sources.owners.names(sandbox, task)
+        })
     }
 
     /// All that is known of the sandbox or task that is meant by a name. It may be dropped at any time.
@@ -188,7 +202,14 @@ impl Node {
     /// # Errors
     /// Those of [`Volumes::list`](switchyard_core::gateway::Volumes::list).
     pub async fn volumes(&self) -> Result<Vec<VolumeView>> {
-        Ok(self.gateway().volumes().list().await?.into_iter().map(VolumeView::from).collect())
+        Ok(self
+            .gateway()
+            .volumes()
+            .list()
+            .await?
+            .into_iter()
+            .map(VolumeView::from)
+            .collect())
     }
 
     /// Removes a named volume that no task has. If it is dropped, the removal continues.
@@ -198,7 +219,10 @@ impl Node {
     pub async fn remove_volume(&self, owner: Owner, name: String) -> Result<()> {
         // The removal of one that does not exist succeeds, and the name may be misspelt.
         let volumes = self.gateway().volumes().list().await?;
-        if !volumes.iter().any(|volume| volume.owner == owner && volume.name == name) {
+        if !volumes
+            .iter()
+            .any(|volume| volume.owner == owner && volume.name == name)
+        {
             let why = format!("{owner} has no volume {name:?}: `switchyard volume ls` lists them");
             return Err(Error::not_found(why));
         }
@@ -208,44 +232,68 @@ impl Node {
     /// Devices and host ports, with the names that people give their holders.
     #[must_use]
     pub fn named_devices(&self) -> DevicesView {
-        self.devices().with_display_names(|sandbox| self.display_name(sandbox))
+        self.devices()
+            .with_display_names(|sandbox| self.display_name(sandbox))
     }
 
     /// Devices and host ports, with their holders.
     #[must_use]
     pub fn devices(&self) -> DevicesView {
-        DevicesView::of(&self.gateway().claims().report(), self.sources.plugins.view())
+        DevicesView::of(
+            &self.gateway().claims().report(),
+            self.sources.plugins.view(),
+        )
     }
 
     /// The display name of the sandbox with this id; `None` if there is none.
     fn display_name(&self, sandbox: &str) -> Option<String> {
         let id = sandbox.parse().ok()?;
-        let mut found =
-            Owner::ALL.into_iter().filter_map(|owner| self.gateway().scope(owner).sandboxes().by_id(id).ok());
-        found.next().map(|sandbox| self.sources.owners.names(&sandbox, None).to_string())
+        let mut found = Owner::ALL
+            .into_iter()
+            .filter_map(|owner| self.gateway().scope(owner).sandboxes().by_id(id).ok());
+        found
+            .next()
+            .map(|sandbox| self.sources.owners.names(&sandbox, None).to_string())
     }
 
     /// The processes of this node that belong to Switchyard, with their programs; those that are not known now
     /// are left out.
     pub async fn programs(&self) -> Vec<ProgramView> {
-        let own = i32::try_from(std::process::id()).ok().map(|pid| ("daemon", pid));
-        let needed =
-            self.sources.processes.iter().filter_map(|process| Some((process.name(), process.pid()?)));
+        let own = i32::try_from(std::process::id())
+            .ok()
+            .map(|pid| ("daemon", pid));
+        let needed = self
+            .sources
+            .processes
+            .iter()
+            .filter_map(|process| Some((process.name(), process.pid()?)));
         let processes: Vec<_> = own.into_iter().chain(needed).collect();
         let look = move || {
-            let seen = processes.into_iter().filter_map(|(part, pid)| programs::of_process(part, pid));
+            let seen = processes
+                .into_iter()
+                .filter_map(|(part, pid)| programs::of_process(part, pid));
             Ok(seen.collect())
         };
-        self.files.run("the programs of the daemon".to_owned(), look).await.unwrap_or_else(|error| {
-            tracing::debug!(error = error.report(), "the files of programs cannot be compared");
-            Vec::new()
-        })
+        self.files
+            .run("the programs of the daemon".to_owned(), look)
+            .await
+            .unwrap_or_else(|error| {
+                tracing::debug!(
+                    error = error.report(),
+                    "the files of programs cannot be compared"
+                );
+                Vec::new()
+            })
     }
 
     /// The process with this name; `None` if the daemon needs none of that name, or cannot restart it.
     #[must_use]
     pub fn process(&self, name: &str) -> Option<&dyn RestartableProcess> {
-        self.sources.processes.iter().map(AsRef::as_ref).find(|process| process.name() == name)
+        self.sources
+            .processes
+            .iter()
+            .map(AsRef::as_ref)
+            .find(|process| process.name() == name)
     }
 
     /// Reads the metrics of all running containers. It may be dropped at any time.
@@ -263,7 +311,12 @@ impl Node {
     /// # Errors
     /// Those of [`task_logs::find`].
     pub async fn task_log(&self, task: &str) -> Result<TaskLogView> {
-        let NodeSources { gateway, owners, logs, .. } = &self.sources;
+        let NodeSources {
+            gateway,
+            owners,
+            logs,
+            ..
+        } = &self.sources;
         task_logs::find(gateway, owners, logs, task).await
     }
 

@@ -37,7 +37,9 @@ impl Owners {
     pub fn names(&self, sandbox: &Sandbox, task: Option<&Task>) -> Names {
         let names = self.names_in_record(&sandbox.meta, task.map(|task| &*task.meta));
         match task {
-            Some(task) if names.get("image").is_none() => names.with("image", &task.details.image_ref),
+            Some(task) if names.get("image").is_none() => {
+                names.with("image", &task.details.image_ref)
+            }
             Some(_) | None => names,
         }
     }
@@ -90,7 +92,11 @@ impl Default for OwnerFunctions {
 #[must_use]
 pub fn log_beneath(directory: Option<PathBuf>, file: &Path) -> LogLocation {
     let known = directory.and_then(|root| {
-        let path = file.strip_prefix(&root).ok().filter(|path| path.file_name().is_some())?.to_owned();
+        let path = file
+            .strip_prefix(&root)
+            .ok()
+            .filter(|path| path.file_name().is_some())?
+            .to_owned();
         Some(LogLocation::Cri { root, path })
     });
     known.unwrap_or_else(|| LogLocation::Cri {
@@ -106,9 +112,15 @@ mod tests {
     #[test]
     fn log_is_beneath_the_directory_of_its_pod() {
         let file = Path::new("/var/log/pods/shop_web_u-1/nginx/0.log");
-        let beneath = |root: &str, path: &str| LogLocation::Cri { root: root.into(), path: path.into() };
+        let beneath = |root: &str, path: &str| LogLocation::Cri {
+            root: root.into(),
+            path: path.into(),
+        };
         let pod = Some("/var/log/pods/shop_web_u-1".into());
-        assert_eq!(log_beneath(pod, file), beneath("/var/log/pods/shop_web_u-1", "nginx/0.log"));
+        assert_eq!(
+            log_beneath(pod, file),
+            beneath("/var/log/pods/shop_web_u-1", "nginx/0.log")
+        );
         for unknown in [None, Some("/elsewhere".into()), Some(file.to_owned())] {
             let own = beneath("/var/log/pods/shop_web_u-1/nginx", "0.log");
             assert_eq!(log_beneath(unknown, file), own);

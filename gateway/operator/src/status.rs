@@ -24,13 +24,21 @@ impl Part {
     /// A part without which the node is not ready.
     #[must_use]
     pub const fn needed(name: &'static str, condition: Condition) -> Self {
-        Self { name, needed: true, condition }
+        Self {
+            name,
+            needed: true,
+            condition,
+        }
     }
 
     /// A part that the node can be ready without.
     #[must_use]
     pub const fn optional(name: &'static str, condition: Condition) -> Self {
-        Self { name, needed: false, condition }
+        Self {
+            name,
+            needed: false,
+            condition,
+        }
     }
 
     /// Returns whether it works.

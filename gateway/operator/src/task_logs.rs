@@ -20,14 +20,23 @@ const LOGKEEPER_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Those of `find::task`.
-pub async fn find(gateway: &Gateway, owners: &Owners, logs: &Client, word: &str) -> Result<TaskLogView> {
+pub async fn find(
+    gateway: &Gateway,
+    owners: &Owners,
+    logs: &Client,
+    word: &str,
+) -> Result<TaskLogView> {
     let (sandbox, task) = find::task(gateway, owners, word)?;
     let display_name = owners.names(&sandbox, Some(&task)).to_string();
     let id = task.id.to_string();
     let log = owners.log_of(&sandbox, &task);
     let is_complete = match &task.state {
         // The agent writes what the gateway has passed on.
-        TaskState::Exited { .. } | TaskState::Removing { .. } if task.details.log_path.is_none() => true,
+        TaskState::Exited { .. } | TaskState::Removing { .. }
+            if task.details.log_path.is_none() =>
+        {
+            true
+        }
         TaskState::Exited { .. } | TaskState::Removing { .. } => is_complete(logs, &id).await,
         TaskState::Created
         | TaskState::Starting
@@ -66,7 +75,9 @@ fn log_view(log: std::result::Result<LogLocation, &str>) -> LogView {
     match log {
         Ok(LogLocation::Cri { root, path }) => LogView::Cri { root, path },
         Ok(LogLocation::Plain { root, dir, name }) => LogView::Plain { root, dir, name },
-        Err(reason) => LogView::None { reason: reason.to_owned() },
+        Err(reason) => LogView::None {
+            reason: reason.to_owned(),
+        },
     }
 }
 
@@ -88,13 +99,23 @@ mod tests {
 
     #[test]
     fn view_has_the_documented_shape() {
-        let plain = LogLocation::Plain { root: "/a".into(), dir: "alloc/logs".into(), name: "web".into() };
+        let plain = LogLocation::Plain {
+            root: "/a".into(),
+            dir: "alloc/logs".into(),
+            name: "web".into(),
+        };
         let view = log_view(Ok(plain.clone()));
         let text = serde_json::to_string(&view).unwrap();
-        assert_eq!(text, r#"{"format":"plain","root":"/a","dir":"alloc/logs","name":"web"}"#);
+        assert_eq!(
+            text,
+            r#"{"format":"plain","root":"/a","dir":"alloc/logs","name":"web"}"#
+        );
         assert_eq!(location(view), Ok(plain));
         let none = log_view(Err("why"));
-        assert_eq!(serde_json::to_string(&none).unwrap(), r#"{"format":"none","reason":"why"}"#);
+        assert_eq!(
+            serde_json::to_string(&none).unwrap(),
+            r#"{"format":"none","reason":"why"}"#
+        );
         assert_eq!(location(none), Err("why".to_owned()));
     }
 }

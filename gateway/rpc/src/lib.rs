@@ -71,7 +71,9 @@ pub const fn name_of(code: Code) -> &'static str {
 impl<O: CallObserver> Call<O> {
     /// A call that begins now.
     pub const fn begin(observer: O) -> Self {
-        Self { observer: Some(observer) }
+        Self {
+            observer: Some(observer),
+        }
     }
 
     /// Ends the call with this code, unless it has ended already.
@@ -99,7 +101,9 @@ impl<O: CallObserver> Drop for Call<O> {
 
 impl<O: CallObserver> fmt::Debug for Call<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("has_ended", &self.observer.is_none()).finish_non_exhaustive()
+        f.debug_struct("Call")
+            .field("has_ended", &self.observer.is_none())
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,7 +117,11 @@ impl<B: Body + Unpin, O: CallObserver> Body for WatchedBody<B, O> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let span = self.call.observer.as_ref().map_or_else(Span::none, CallObserver::span);
+        let span = self
+            .call
+            .observer
+            .as_ref()
+            .map_or_else(Span::none, CallObserver::span);
         let _entered = span.enter();
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         match &frame {
@@ -138,7 +146,9 @@ impl<B: Body + Unpin, O: CallObserver> Body for WatchedBody<B, O> {
 }
 
 fn code_in(headers: &HeaderMap) -> Option<Code> {
-    headers.get("grpc-status").map(|status| Code::from_bytes(status.as_bytes()))
+    headers
+        .get("grpc-status")
+        .map(|status| Code::from_bytes(status.as_bytes()))
 }
 
 #[cfg(test)]

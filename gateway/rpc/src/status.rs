@@ -34,9 +34,13 @@ mod tests {
 
     #[test]
     fn status_carries_the_whole_chain_of_causes() {
-        let error = Error::exhausted("slot tpu-1 is held by nomad").context("allocate acme.com/tpu");
+        let error =
+            Error::exhausted("slot tpu-1 is held by nomad").context("allocate acme.com/tpu");
         let status = status(&error);
-        assert_eq!(status.message(), "allocate acme.com/tpu: slot tpu-1 is held by nomad");
+        assert_eq!(
+            status.message(),
+            "allocate acme.com/tpu: slot tpu-1 is held by nomad"
+        );
         assert_eq!(status.code(), Code::ResourceExhausted);
     }
 }

@@ -26,7 +26,10 @@ impl Ends {
 }
 
 fn headers(status: Option<&str>) -> HeaderMap {
-    status.map(|code| ("grpc-status".parse().unwrap(), code.parse().unwrap())).into_iter().collect()
+    status
+        .map(|code| ("grpc-status".parse().unwrap(), code.parse().unwrap()))
+        .into_iter()
+        .collect()
 }
 
 fn body(status: Option<&str>) -> impl Body<Data = Bytes, Error = Infallible> + Unpin + use<> {
@@ -57,7 +60,10 @@ async fn a_call_that_fails_before_data_ends_with_its_headers_and_once() {
 
 #[tokio::test]
 async fn a_response_without_status_ends_as_unknown() {
-    for body in [body(None).boxed(), Full::new(Bytes::from_static(b"cut")).boxed()] {
+    for body in [
+        body(None).boxed(),
+        Full::new(Bytes::from_static(b"cut")).boxed(),
+    ] {
         let ends = Ends::default();
         let response = Call::begin(ends.clone()).watch(Response::new(body));
         drop(response.into_body().collect().await.unwrap());

@@ -52,7 +52,9 @@ pub async fn grpc(socket: &Path) -> Result<Channel, tonic::transport::Error> {
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     });
-    Endpoint::from_static("http://localhost").connect_with_connector(connector).await
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(connector)
+        .await
 }
 
 /// GETs one page.
@@ -67,7 +69,11 @@ pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), Reque
 ///
 /// # Errors
 /// As for [`get`].
-pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
+pub async fn request(
+    socket: &Path,
+    method: Method,
+    path: &str,
+) -> Result<(StatusCode, Bytes), RequestError> {
     request_up_to(socket, method, path, usize::MAX).await
 }
 
@@ -75,7 +81,11 @@ pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(Statu
 ///
 /// # Errors
 /// As for [`get`].
-pub async fn post_json(socket: &Path, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), RequestError> {
+pub async fn post_json(
+    socket: &Path,
+    path: &str,
+    body: Bytes,
+) -> Result<(StatusCode, Bytes), RequestError> {
     exchange(socket, well_formed(Method::POST, path, body), usize::MAX).await
 }
 
@@ -93,11 +103,16 @@ pub async fn request_up_to(
 }
 
 fn well_formed(method: Method, path: &str, body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::builder().method(method).uri(path).header(http::header::HOST, "localhost");
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::HOST, "localhost");
     if !body.is_empty() {
         request = request.header(http::header::CONTENT_TYPE, "application/json");
     }
-    request.body(Full::new(body)).expect("the paths that are asked for are well-formed")
+    request
+        .body(Full::new(body))
+        .expect("the paths that are asked for are well-formed")
 }
 
 async fn exchange(
@@ -105,22 +120,35 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<(StatusCode, Bytes), RequestError> {
-    let fail = |source| RequestError::Http { socket: socket.to_owned(), source };
+    let fail = |source| RequestError::Http {
+        socket: socket.to_owned(),
+        source,
+    };
     let stream = UnixStream::connect(socket)
         .await
-        .map_err(|source| RequestError::Connect { socket: socket.to_owned(), source })?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(fail)?;
+        .map_err(|source| RequestError::Connect {
+            socket: socket.to_owned(),
+            source,
+        })?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(fail)?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(fail)?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), max).collect().await.map_err(|error| {
-            match error.downcast::<hyper::Error>() {
-                Ok(source) => fail(*source),
-                // A limit has no other error.
-                Err(_) => RequestError::TooLong { socket: socket.to_owned(), max },
-            }
-        })?;
+        let body = Limited::new(response.into_body(), max)
+            .collect()
+            .await
+            .map_err(|error| {
+                match error.downcast::<hyper::Error>() {
+                    Ok(source) => fail(*source),
+                    // A limit has no other error.
+                    Err(_) => RequestError::TooLong {
+                        socket: socket.to_owned(),
+                        max,
+                    },
+                }
+            })?;
         Ok((status, body.to_bytes()))
     };
     // The connection must be polled for the answer, and not afterwards.

@@ -44,7 +44,9 @@ pub enum ListenError {
     #[error("cannot listen on {}: the path exists and is not a socket; remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
     /// The group does not exist on this node.
-    #[error("group {0:?} does not exist: create it with groupadd, or set socket_group to another one")]
+    #[error(
+        "group {0:?} does not exist: create it with groupadd, or set socket_group to another one"
+    )]
     NoGroup(String),
 }
 
@@ -71,7 +73,10 @@ impl GuardedListener {
     /// # Errors
     /// [`ListenError`]; the old file may be gone then.
     pub fn bind(path: &Path, group: Option<&str>) -> Result<Self, ListenError> {
-        let fail = |source| ListenError::Bind { path: path.to_owned(), source };
+        let fail = |source| ListenError::Bind {
+            path: path.to_owned(),
+            source,
+        };
         let group = group.map(find_group).transpose()?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(fail)?;
@@ -83,18 +88,29 @@ impl GuardedListener {
         }
         let listener = UnixListener::bind(path).map_err(fail)?;
         switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::SocketBound);
-        let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
+        let file = Arc::new(SocketFile {
+            path: path.to_owned(),
+            identity: identity(path),
+        });
         // A connection before these calls is harmless: each is admitted by the credentials of its peer.
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
-        Ok(Self { listener, group, limiter: None, file })
+        Ok(Self {
+            listener,
+            group,
+            limiter: None,
+            file,
+        })
     }
 
     /// Limits the concurrent gRPC connections, and those of one process to half of the limit; `key` is the
     /// configuration key of the limit, for messages. Further connections are closed when they arrive.
     #[must_use]
     pub fn with_limit(self, connections: usize, key: &'static str) -> Self {
-        Self { limiter: Some(ConnectionLimiter::new(connections, key)), ..self }
+        Self {
+            limiter: Some(ConnectionLimiter::new(connections, key)),
+            ..self
+        }
     }
 
     /// The socket's path.
@@ -135,7 +151,10 @@ impl GuardedListener {
     }
 
     /// The stream of connections for a gRPC server; those of the daemon itself hold no permit.
-    pub fn into_stream(self, own: OwnConnections) -> impl Stream<Item = io::Result<GrpcConnection>> {
+    pub fn into_stream(
+        self,
+        own: OwnConnections,
+    ) -> impl Stream<Item = io::Result<GrpcConnection>> {
         futures::stream::unfold((self, own), |(mut listener, mut own)| async move {
             let connection = tokio::select! {
                 connection = listener.accept_grpc() => connection,
@@ -149,7 +168,9 @@ impl GuardedListener {
     async fn accept_grpc(&mut self) -> GrpcConnection {
         loop {
             let stream = self.accept().await;
-            let Some(places) = &self.limiter else { return AuthorityFilter::with_guard(stream, None) };
+            let Some(places) = &self.limiter else {
+                return AuthorityFilter::with_guard(stream, None);
+            };
             let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
             if let Some(place) = places.acquire(process) {
                 return AuthorityFilter::with_guard(stream, Some(place));
@@ -188,7 +209,9 @@ impl Drop for SocketFile {
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+    fs::symlink_metadata(path)
+        .ok()
+        .map(|meta| (meta.dev(), meta.ino()))
 }
 
 fn find_group(name: &str) -> Result<Gid, ListenError> {
@@ -208,17 +231,29 @@ fn find_group(name: &str) -> Result<Gid, ListenError> {
 /// any length by getsockopt without `unsafe` on our side. A later process that reuses the pid is detected by
 /// its user, unless it has the same user and so the same rights.
 fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
-    groups_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), uid)
+    groups_in(
+        &fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
+        uid,
+    )
 }
 
 /// The groups in the text of a `/proc/<pid>/status`, if the process has this effective user. Pure.
 fn groups_in(status: &str, uid: u32) -> Vec<u32> {
     let numbers = |key: &str| -> Vec<u32> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-        line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap_or_default();
+        line.split_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect()
     };
     // Uid: real, effective, saved, of the file system.
-    if numbers("Uid:").get(1) == Some(&uid) { numbers("Groups:") } else { Vec::new() }
+    if numbers("Uid:").get(1) == Some(&uid) {
+        numbers("Groups:")
+    } else {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]
@@ -234,7 +269,10 @@ mod tests {
         drop(stale.listener);
         assert!(path.exists());
         let mut listener = GuardedListener::bind(&path, None).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o660
+        );
         let (client, _server) = tokio::join!(UnixStream::connect(&path), listener.accept());
         client.unwrap();
         drop(listener);
@@ -267,7 +305,8 @@ mod tests {
     #[tokio::test]
     async fn unknown_socket_group_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = GuardedListener::bind(&dir.path().join("a.sock"), Some("no-such-group")).unwrap_err();
+        let error =
+            GuardedListener::bind(&dir.path().join("a.sock"), Some("no-such-group")).unwrap_err();
         assert!(error.to_string().contains("\"no-such-group\""), "{error}");
     }
 
@@ -276,13 +315,18 @@ mod tests {
         let own = i32::try_from(std::process::id()).unwrap();
         let uid = geteuid().as_raw();
         assert_eq!(groups_of(0, uid), Vec::<u32>::new());
-        let expected: Vec<u32> = nix::unistd::getgroups().unwrap().into_iter().map(Gid::as_raw).collect();
+        let expected: Vec<u32> = nix::unistd::getgroups()
+            .unwrap()
+            .into_iter()
+            .map(Gid::as_raw)
+            .collect();
         assert_eq!(groups_of(own, uid), expected);
     }
 
     #[test]
     fn groups_of_another_users_process_are_not_used() {
-        let status = "Name:\tsh\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t5\t5\t5\nGroups:\t5 27 999 \n";
+        let status =
+            "Name:\tsh\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t5\t5\t5\nGroups:\t5 27 999 \n";
         assert_eq!(groups_in(status, 1001), [5, 27, 999]);
         assert_eq!(groups_in(status, 1000), Vec::<u32>::new());
         assert_eq!(groups_in("", 0), Vec::<u32>::new());

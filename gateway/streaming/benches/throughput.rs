@@ -1,7 +1,11 @@
 //! The throughput of the server: `cargo bench -p switchyard-streaming`. Client and server run on the same
 //! machine.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at what fails, and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark stops at what fails, and prints"
+)]
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,8 +14,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use switchyard_streaming::client::{ClientEvent, Receiver, Spdy};
 use switchyard_streaming::{
-    Command, Config, Connection, Control, Dial, Input, Outcome, Output, Process, Refusal, Server, Sessions,
-    Size, Streams,
+    Command, Config, Connection, Control, Dial, Input, Outcome, Output, Process, Refusal, Server,
+    Sessions, Size, Streams,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -34,8 +38,13 @@ struct Loopback;
 impl Command for Shell {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let mut command = tokio::process::Command::new("sh");
-        command.args(["-c", &self.0]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| Refusal(error.to_string()))?;
+        command
+            .args(["-c", &self.0])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| Refusal(error.to_string()))?;
         let stdout = child.stdout.take().unwrap().into_owned_fd().unwrap();
         let stdin = child.stdin.take().unwrap().into_owned_fd().unwrap();
         Ok(Process {
@@ -65,7 +74,10 @@ impl Control for Running {
 #[async_trait]
 impl Dial for Loopback {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal> {
-        Ok(TcpStream::connect(("127.0.0.1", port)).await.unwrap().into())
+        Ok(TcpStream::connect(("127.0.0.1", port))
+            .await
+            .unwrap()
+            .into())
     }
 }
 
@@ -89,17 +101,37 @@ async fn open(url: &Url, protocol: &str, streams: &[&[(&str, &str)]]) -> Spdy {
 }
 
 async fn exec(sessions: &Sessions, script: &str) -> Spdy {
-    let streams = Streams { stdin: true, stdout: true, stderr: false, tty: false };
-    let url = sessions.exec(streams, Box::new(Shell(script.to_owned()))).unwrap();
+    let streams = Streams {
+        stdin: true,
+        stdout: true,
+        stderr: false,
+        tty: false,
+    };
+    let url = sessions
+        .exec(streams, Box::new(Shell(script.to_owned())))
+        .unwrap();
     let kinds = ["error", "stdin", "stdout"].map(|kind| [("streamtype", kind)]);
-    open(&url, "v4.channel.k8s.io", &kinds.each_ref().map(|headers| &headers[..])).await
+    open(
+        &url,
+        "v4.channel.k8s.io",
+        &kinds.each_ref().map(|headers| &headers[..]),
+    )
+    .await
 }
 
 async fn forward(sessions: &Sessions, port: u16) -> Spdy {
-    let url = sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
+    let url = sessions
+        .port_forward(Vec::new(), Arc::new(Loopback))
+        .unwrap();
     let port = port.to_string();
-    let kinds = ["error", "data"].map(|kind| [("streamtype", kind), ("port", &*port), ("requestid", "0")]);
-    open(&url, "portforward.k8s.io", &kinds.each_ref().map(|headers| &headers[..])).await
+    let kinds =
+        ["error", "data"].map(|kind| [("streamtype", kind), ("port", &*port), ("requestid", "0")]);
+    open(
+        &url,
+        "portforward.k8s.io",
+        &kinds.each_ref().map(|headers| &headers[..]),
+    )
+    .await
 }
 
 /// Sends the measured amount in frames of 32 KiB, as real clients do.
@@ -113,7 +145,10 @@ async fn send(spdy: &mut Spdy, stream: u32) {
 
 fn report(what: &str, begin: Instant) {
     let seconds = begin.elapsed().as_secs_f64();
-    println!("{what:32} {:8.0} MB/s", f64::from(u32::try_from(LENGTH).unwrap()) / 1e6 / seconds);
+    println!(
+        "{what:32} {:8.0} MB/s",
+        f64::from(u32::try_from(LENGTH).unwrap()) / 1e6 / seconds
+    );
 }
 
 #[tokio::main]

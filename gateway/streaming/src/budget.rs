@@ -41,9 +41,18 @@ impl Budget {
 
     /// Waits until the budget has room for these bytes. Meanwhile the connection is not read. Cancel-safe.
     pub(crate) async fn admit(&self, bytes: Bytes) -> Piece {
-        let cost = u32::try_from(bytes.len() + PIECE_COST).unwrap_or(BUDGET).min(BUDGET);
+        let cost = u32::try_from(bytes.len() + PIECE_COST)
+            .unwrap_or(BUDGET)
+            .min(BUDGET);
         let permit = Arc::clone(&self.0).acquire_many_owned(cost).await;
-        let bytes = if bytes.len() < COPIED { Bytes::copy_from_slice(&bytes) } else { bytes };
-        Piece { bytes, _permit: permit.expect("the budget is never closed") }
+        let bytes = if bytes.len() < COPIED {
+            Bytes::copy_from_slice(&bytes)
+        } else {
+            bytes
+        };
+        Piece {
+            bytes,
+            _permit: permit.expect("the budget is never closed"),
+        }
     }
 }

@@ -30,15 +30,23 @@ pub(crate) async fn carry(redeemed: Redeemed, io: Io, config: &Config, end: Canc
 async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationToken) {
     let limit = config.stream_creation_timeout;
     match redeemed {
-        Redeemed::Process { kind: _, upgrade, streams, command } => {
+        Redeemed::Process {
+            kind: _,
+            upgrade,
+            streams,
+            command,
+        } => {
             let version = upgrade.version;
             let form = upgrade.version.form();
             match upgrade.carrier {
                 Carrier::Spdy => {
                     let session = async |incoming| {
-                        let channels = remote_command::collect(incoming, streams, version, limit, &end).await;
+                        let channels =
+                            remote_command::collect(incoming, streams, version, limit, &end).await;
                         match channels {
-                            Some(channels) => remote_command::run(channels, command, form, &end).await,
+                            Some(channels) => {
+                                remote_command::run(channels, command, form, &end).await
+                            }
                             None => debug!("a client did not open the streams of its session"),
                         }
                     };
@@ -49,7 +57,11 @@ async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationT
                 }
             }
         }
-        Redeemed::Ports { upgrade, ports, dial } => {
+        Redeemed::Ports {
+            upgrade,
+            ports,
+            dial,
+        } => {
             let io = match (upgrade.carrier, upgrade.version) {
                 (Carrier::Spdy, _) => io,
                 (Carrier::WebSocket { .. }, Forwarding::Tunnel) => websocket::tunnel(io).await,
@@ -57,7 +69,10 @@ async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationT
                     return websocket::port_forward(io, &ports, &*dial, end).await;
                 }
             };
-            spdy::serve(io, end.clone(), |incoming| port_forward::run(incoming, dial, limit, &end)).await;
+            spdy::serve(io, end.clone(), |incoming| {
+                port_forward::run(incoming, dial, limit, &end)
+            })
+            .await;
         }
     }
 }

@@ -21,7 +21,11 @@ pub(crate) const LINGER: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) enum Out {
     /// Bytes of a channel; `end` with the last ones.
-    Data { channel: u32, bytes: Bytes, end: bool },
+    Data {
+        channel: u32,
+        bytes: Bytes,
+        end: bool,
+    },
     /// The channel has failed: nothing follows on it, and nothing that arrives for it is accepted.
     Reset { channel: u32 },
     /// Nothing follows: closes the connection.
@@ -60,7 +64,11 @@ impl Outbound {
                 Some(flow) => flow.reserve(self.channel, bytes.len()).await?,
                 None => bytes.len(),
             };
-            let piece = Out::Data { channel: self.channel, bytes: bytes.split_to(length), end: false };
+            let piece = Out::Data {
+                channel: self.channel,
+                bytes: bytes.split_to(length),
+                end: false,
+            };
             self.out.send(piece).await.map_err(|_| Gone)?;
         }
         Ok(())
@@ -72,22 +80,46 @@ impl Outbound {
             bytes.truncate(flow.reserve_now(self.channel, bytes.len()));
         }
         if !bytes.is_empty() {
-            let _gone = self.out.send(Out::Data { channel: self.channel, bytes, end: false }).await;
+            let _gone = self
+                .out
+                .send(Out::Data {
+                    channel: self.channel,
+                    bytes,
+                    end: false,
+                })
+                .await;
         }
     }
 
     /// Ends this direction. If the client is gone, nothing happens.
     pub(crate) async fn finish(&mut self) {
-        if self.flow.as_ref().is_none_or(|flow| flow.send_end(self.channel)) {
-            let end = Out::Data { channel: self.channel, bytes: Bytes::new(), end: true };
+        if self
+            .flow
+            .as_ref()
+            .is_none_or(|flow| flow.send_end(self.channel))
+        {
+            let end = Out::Data {
+                channel: self.channel,
+                bytes: Bytes::new(),
+                end: true,
+            };
             let _gone = self.out.send(end).await;
         }
     }
 
     /// Resets the stream after what was sent, unless both directions have ended.
     pub(crate) async fn reset(&mut self) {
-        if self.flow.as_ref().is_some_and(|flow| flow.reset(self.channel)) {
-            let _gone = self.out.send(Out::Reset { channel: self.channel }).await;
+        if self
+            .flow
+            .as_ref()
+            .is_some_and(|flow| flow.reset(self.channel))
+        {
+            let _gone = self
+                .out
+                .send(Out::Reset {
+                    channel: self.channel,
+                })
+                .await;
         }
     }
 }
@@ -101,7 +133,12 @@ impl Inbound {
         flow: Option<Arc<Flow>>,
         untold: u32,
     ) -> Self {
-        Self { channel, queue, flow, unacknowledged: untold }
+        Self {
+            channel,
+            queue,
+            flow,
+            unacknowledged: untold,
+        }
     }
 
     /// The next bytes; `None` is the end of file. Cancel-safe.
@@ -115,9 +152,11 @@ impl Inbound {
     /// Marks bytes as consumed: the client may send as many more.
     pub(crate) async fn consumed(&mut self, length: usize) {
         if let Some(flow) = &self.flow {
-            self.unacknowledged =
-                self.unacknowledged.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
-            flow.stream_consumed(self.channel, &mut self.unacknowledged, length).await;
+            self.unacknowledged = self
+                .unacknowledged
+                .saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
+            flow.stream_consumed(self.channel, &mut self.unacknowledged, length)
+                .await;
         }
     }
 }

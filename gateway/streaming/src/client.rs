@@ -60,7 +60,11 @@ pub async fn request(
     url: &Url,
     lines: &[(&str, &str)],
 ) -> io::Result<Result<BytesMut, UpgradeRefused>> {
-    let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.authority());
+    let mut head = format!(
+        "{method} {} HTTP/1.1\r\nHost: {}\r\n",
+        url.path(),
+        url.authority()
+    );
     for (name, value) in lines {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
@@ -76,13 +80,22 @@ pub async fn request(
         }
     };
     let head = String::from_utf8_lossy(&buffer.split_to(end)).into_owned();
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, head.clone()))?;
     let connection = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("connection").then(|| value.trim())
+        name.eq_ignore_ascii_case("connection")
+            .then(|| value.trim())
     });
     // Go's clients do not accept an upgrade with further words in this header, such as `close`.
-    let upgraded = status == 101 && connection.is_some_and(|value| value.eq_ignore_ascii_case("upgrade"));
-    Ok(if upgraded { Ok(buffer) } else { Err(UpgradeRefused { status, head }) })
+    let upgraded =
+        status == 101 && connection.is_some_and(|value| value.eq_ignore_ascii_case("upgrade"));
+    Ok(if upgraded {
+        Ok(buffer)
+    } else {
+        Err(UpgradeRefused { status, head })
+    })
 }

@@ -80,20 +80,29 @@ impl Connection {
     /// Wraps any stream that can be read and written. Its `poll_shutdown` must end one direction only.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = split(stream);
-        Self { input: Input::new(writer), output: Output::new(reader) }
+        Self {
+            input: Input::new(writer),
+            output: Output::new(reader),
+        }
     }
 }
 
 impl From<TcpStream> for Connection {
     fn from(stream: TcpStream) -> Self {
         let (reader, writer) = stream.into_split();
-        Self { input: Input::new(writer), output: Output::new(reader) }
+        Self {
+            input: Input::new(writer),
+            output: Output::new(reader),
+        }
     }
 }
 
 impl From<UnixStream> for Connection {
     fn from(stream: UnixStream) -> Self {
         let (reader, writer) = stream.into_split();
-        Self { input: Input::new(writer), output: Output::new(reader) }
+        Self {
+            input: Input::new(writer),
+            output: Output::new(reader),
+        }
     }
 }

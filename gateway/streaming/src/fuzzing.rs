@@ -41,9 +41,17 @@ pub(crate) fn frames_in(bytes: &[u8], cut: usize) {
                 Err(_) => return,
             }
         }
-        assert!(buffer.len() < MAX_CONTROL + 8, "{} bytes are kept", buffer.len());
+        assert!(
+            buffer.len() < MAX_CONTROL + 8,
+            "{} bytes are kept",
+            buffer.len()
+        );
     }
-    assert!(data <= bytes.len(), "{data} bytes came out of {}", bytes.len());
+    assert!(
+        data <= bytes.len(),
+        "{data} bytes came out of {}",
+        bytes.len()
+    );
 }
 
 /// Decodes bytes as sizes of a terminal, in pieces of the size in the first byte. No more than the limit of
@@ -52,7 +60,9 @@ pub(crate) fn frames_in(bytes: &[u8], cut: usize) {
 /// # Panics
 /// If a property does not hold.
 pub fn resize(data: &[u8]) {
-    let Some((cut, bytes)) = data.split_first() else { return };
+    let Some((cut, bytes)) = data.split_first() else {
+        return;
+    };
     let mut sizes = Sizes::default();
     for piece in bytes.chunks(usize::from(*cut).max(1)) {
         let _ = sizes.feed(piece);

@@ -41,7 +41,9 @@ pub(crate) struct Activity {
 
 impl fmt::Debug for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Io").field("probe", &self.probe).finish_non_exhaustive()
+        f.debug_struct("Io")
+            .field("probe", &self.probe)
+            .finish_non_exhaustive()
     }
 }
 
@@ -50,7 +52,11 @@ impl Io {
     /// A connection to a client within this process; its probe watches the last value.
     pub(crate) fn in_memory(
         buffer: usize,
-    ) -> (Self, tokio::io::DuplexStream, std::os::unix::net::UnixStream) {
+    ) -> (
+        Self,
+        tokio::io::DuplexStream,
+        std::os::unix::net::UnixStream,
+    ) {
         let (ours, theirs) = tokio::io::duplex(buffer);
         let (reader, writer) = tokio::io::split(ours);
         let (socket, peer) = std::os::unix::net::UnixStream::pair().expect("sockets can be made");
@@ -96,7 +102,9 @@ impl Probe {
     fn hung_up(&self) -> bool {
         let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
         match poll(&mut sockets, Some(&Timespec::default())) {
-            Ok(_) => sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
+            Ok(_) => sockets[0]
+                .revents()
+                .intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
             // The call was interrupted; the next check decides.
             Err(_) => false,
         }
@@ -107,7 +115,10 @@ impl Probe {
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        Self { begin: Instant::now(), last: AtomicU64::new(0) }
+        Self {
+            begin: Instant::now(),
+            last: AtomicU64::new(0),
+        }
     }
 
     /// Records a transfer.

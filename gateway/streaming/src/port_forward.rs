@@ -86,7 +86,11 @@ struct Half {
 #[derive(Debug)]
 enum Ends {
     Error(Outbound),
-    Data { port: u16, inbound: Inbound, outbound: Outbound },
+    Data {
+        port: u16,
+        inbound: Inbound,
+        outbound: Outbound,
+    },
 }
 
 /// Serves the pairs that the client opens until `end` is cancelled. A stream whose second one is not opened
@@ -133,10 +137,17 @@ async fn serve(mut incoming: mpsc::Receiver<Incoming>, dial: &dyn Dial, limit: D
 
 /// Dials, and copies each direction to its end, until both have ended or the client resets the stream.
 pub(crate) async fn forward(pair: Pair, dial: &dyn Dial) {
-    let Pair { port, mut error, mut inbound, mut outbound } = pair;
+    let Pair {
+        port,
+        mut error,
+        mut inbound,
+        mut outbound,
+    } = pair;
     let dialled = timeout(DIAL, dial.dial(port)).await;
     let refusal = match dialled {
-        Ok(Ok(connection)) => return carry(connection, port, error, &mut inbound, &mut outbound).await,
+        Ok(Ok(connection)) => {
+            return carry(connection, port, error, &mut inbound, &mut outbound).await;
+        }
         Ok(Err(refusal)) => refusal.0,
         Err(_) => format!("no answer within {} s", DIAL.as_secs()),
     };
@@ -179,11 +190,18 @@ async fn carry(
 
 /// Copies what the port sends, and ends both streams to the client. Returns true if the client has reset the
 /// stream.
-async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound, port: u16) -> bool {
+async fn downward(
+    output: Output,
+    outbound: &mut Outbound,
+    error: &mut Outbound,
+    port: u16,
+) -> bool {
     match outward(output, outbound, pending()).await {
         Ok(()) => {}
         Err(CopyError::Gone(_)) => return true,
-        Err(CopyError::Io(reason)) => text(error, format!("forwarding port {port} failed: {reason}")).await,
+        Err(CopyError::Io(reason)) => {
+            text(error, format!("forwarding port {port} failed: {reason}")).await
+        }
     }
     outbound.finish().await;
     // Clients wait for the end of the error stream before they end their own data.
@@ -201,26 +219,63 @@ impl Halves {
             Ok(read) => read,
             Err(outbound) => {
                 debug!(stream = id, "stream is not of a forwarded connection");
-                return Added::Refused(Refused { outbound, why: None });
+                return Added::Refused(Refused {
+                    outbound,
+                    why: None,
+                });
             }
         };
         let Some(half) = self.0.remove(&request) else {
             if full {
-                return Added::Refused(ends.refuse(format!("{MOST} connections are forwarded already")));
+                return Added::Refused(
+                    ends.refuse(format!("{MOST} connections are forwarded already")),
+                );
             }
-            self.0.insert(request, Half { ends, until: Instant::now() + limit });
+            self.0.insert(
+                request,
+                Half {
+                    ends,
+                    until: Instant::now() + limit,
+                },
+            );
             return Added::Half;
         };
         match (half.ends, ends) {
-            (Ends::Error(error), Ends::Data { port, inbound, outbound })
-            | (Ends::Data { port, inbound, outbound }, Ends::Error(error)) => {
-                Added::Pair(Pair { port, error, inbound, outbound })
-            }
+            (
+                Ends::Error(error),
+                Ends::Data {
+                    port,
+                    inbound,
+                    outbound,
+                },
+            )
+            | (
+                Ends::Data {
+                    port,
+                    inbound,
+                    outbound,
+                },
+                Ends::Error(error),
+            ) => Added::Pair(Pair {
+                port,
+                error,
+                inbound,
+                outbound,
+            }),
             (first @ Ends::Error(_), Ends::Error(outbound))
             | (first @ Ends::Data { .. }, Ends::Data { outbound, .. }) => {
                 debug!(stream = id, "forwarded connection has this stream already");
-                self.0.insert(request, Half { ends: first, until: half.until });
-                Added::Refused(Refused { outbound, why: None })
+                self.0.insert(
+                    request,
+                    Half {
+                        ends: first,
+                        until: half.until,
+                    },
+                );
+                Added::Refused(Refused {
+                    outbound,
+                    why: None,
+                })
             }
         }
     }
@@ -229,7 +284,10 @@ impl Halves {
     fn expire(&mut self) -> impl Iterator<Item = Refused> {
         let now = Instant::now();
         let late = self.0.extract_if(move |_, half| half.until <= now);
-        late.map(|(_, half)| half.ends.refuse("the data stream did not come in time".to_owned()))
+        late.map(|(_, half)| {
+            half.ends
+                .refuse("the data stream did not come in time".to_owned())
+        })
     }
 }
 
@@ -239,8 +297,14 @@ impl Ends {
     /// Bytes that were received on the stream are dropped.
     fn refuse(self, why: String) -> Refused {
         match self {
-            Self::Error(outbound) => Refused { outbound, why: Some(why) },
-            Self::Data { outbound, .. } => Refused { outbound, why: None },
+            Self::Error(outbound) => Refused {
+                outbound,
+                why: Some(why),
+            },
+            Self::Data { outbound, .. } => Refused {
+                outbound,
+                why: None,
+            },
         }
     }
 }
@@ -261,14 +325,33 @@ impl Refused {
 
 /// Determines the purpose of a stream. An invalid one is returned, to be reset.
 fn read(stream: Incoming) -> Result<(Request, Ends), Outbound> {
-    let Incoming { id, headers, inbound, outbound } = stream;
-    let header = |name| headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());
+    let Incoming {
+        id,
+        headers,
+        inbound,
+        outbound,
+    } = stream;
+    let header = |name| {
+        headers
+            .iter()
+            .find(|header| header.0 == name)
+            .map(|header| header.1.as_str())
+    };
     let port = header("port").and_then(|port| port.parse::<NonZeroU16>().ok());
-    let (Some(port), Some(kind)) = (port, header("streamtype")) else { return Err(outbound) };
+    let (Some(port), Some(kind)) = (port, header("streamtype")) else {
+        return Err(outbound);
+    };
     let (ends, error) = match kind {
         "error" => (Ends::Error(outbound), Some(id)),
         // A client without request ids opens the data stream right after the error stream; its ids are odd.
-        "data" => (Ends::Data { port: port.get(), inbound, outbound }, id.checked_sub(2)),
+        "data" => (
+            Ends::Data {
+                port: port.get(),
+                inbound,
+                outbound,
+            },
+            id.checked_sub(2),
+        ),
         _ => return Err(outbound),
     };
     let request = match header("requestid") {

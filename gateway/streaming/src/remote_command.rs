@@ -38,7 +38,11 @@ pub(crate) struct CommandStreams {
 impl Version {
     /// The format of the exit status.
     pub(crate) fn form(self) -> Form {
-        if self >= Self(4) { Form::Json } else { Form::Plain }
+        if self >= Self(4) {
+            Form::Json
+        } else {
+            Form::Plain
+        }
     }
 
     /// Returns whether clients with a terminal send its size.
@@ -73,12 +77,19 @@ pub(crate) async fn collect(
                 return Some(());
             }
             let mut stream = incoming.recv().await?;
-            let kind =
-                stream.headers.iter().find(|(name, _)| name == "streamtype").map(|(_, kind)| kind.as_str());
+            let kind = stream
+                .headers
+                .iter()
+                .find(|(name, _)| name == "streamtype")
+                .map(|(_, kind)| kind.as_str());
             match kind {
                 Some("error") if error.is_none() => error = Some(stream.outbound),
-                Some("stdout") if wanted.stdout && stdout.is_none() => stdout = Some(stream.outbound),
-                Some("stderr") if wanted.stderr && stderr.is_none() => stderr = Some(stream.outbound),
+                Some("stdout") if wanted.stdout && stdout.is_none() => {
+                    stdout = Some(stream.outbound)
+                }
+                Some("stderr") if wanted.stderr && stderr.is_none() => {
+                    stderr = Some(stream.outbound)
+                }
                 Some("stdin") if wanted.stdin && stdin.is_none() => {
                     stdin = Some(stream.inbound);
                     idle.push(stream.outbound);
@@ -100,7 +111,14 @@ pub(crate) async fn collect(
     while let Ok(mut stream) = incoming.try_recv() {
         stream.outbound.reset().await;
     }
-    Some(CommandStreams { error: error?, stdin, stdout, stderr, resize, idle })
+    Some(CommandStreams {
+        error: error?,
+        stdin,
+        stdout,
+        stderr,
+        resize,
+        idle,
+    })
 }
 
 /// Opens the process, and copies its streams until it has exited or `end` is cancelled.
@@ -110,8 +128,20 @@ pub(crate) async fn run(
     form: Form,
     end: &CancellationToken,
 ) {
-    let CommandStreams { mut error, stdin, stdout, stderr, resize, idle } = channels;
-    let Process { stdin: input, stdout: output, stderr: errors, control } = match command.open().await {
+    let CommandStreams {
+        mut error,
+        stdin,
+        stdout,
+        stderr,
+        resize,
+        idle,
+    } = channels;
+    let Process {
+        stdin: input,
+        stdout: output,
+        stderr: errors,
+        control,
+    } = match command.open().await {
         Ok(process) => process,
         Err(refusal) => {
             for mut outbound in stdout.into_iter().chain(stderr).chain(idle) {
@@ -194,7 +224,9 @@ async fn carry_output(
 /// Copies the client's input to the process. The input is not ended if the client disconnects without ending
 /// its stream.
 async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
-    let (Some(mut inbound), Some(mut input)) = (inbound, input) else { return };
+    let (Some(mut inbound), Some(mut input)) = (inbound, input) else {
+        return;
+    };
     if let Err(CopyError::Io(error)) = inward(&mut inbound, &mut input).await {
         debug!(%error, "input of a process cannot be written");
     }
@@ -203,7 +235,10 @@ async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
 /// Applies the received sizes; of those that are received while one is being set, only the last.
 async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
     let Some(mut inbound) = inbound else { return };
-    let first = Size { width: NonZeroU16::MIN, height: NonZeroU16::MIN };
+    let first = Size {
+        width: NonZeroU16::MIN,
+        height: NonZeroU16::MIN,
+    };
     let (sender, mut sizes) = watch::channel(first);
     let receive = async move {
         let mut parser = Sizes::default();

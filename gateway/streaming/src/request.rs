@@ -15,8 +15,17 @@ use crate::upgrade::{self, Carrier, Forwarding, Rejection, Upgrade};
 
 /// A session whose token was redeemed, with its transport.
 pub(crate) enum Redeemed {
-    Process { kind: Kind, upgrade: Upgrade<Version>, streams: Streams, command: Box<dyn Command> },
-    Ports { upgrade: Upgrade<Forwarding>, ports: Vec<u16>, dial: std::sync::Arc<dyn Dial> },
+    Process {
+        kind: Kind,
+        upgrade: Upgrade<Version>,
+        streams: Streams,
+        command: Box<dyn Command>,
+    },
+    Ports {
+        upgrade: Upgrade<Forwarding>,
+        ports: Vec<u16>,
+        dial: std::sync::Arc<dyn Dial>,
+    },
 }
 
 impl Redeemed {
@@ -68,29 +77,48 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
     let mut parts = request.uri().path().rsplit('/');
     let token = parts.next().ok_or_else(missing)?;
     let kind = parts.next().ok_or_else(missing)?;
-    let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(missing)?;
+    let kind = Kind::ALL
+        .into_iter()
+        .find(|known| known.name() == kind)
+        .ok_or_else(missing)?;
     let now = Instant::now();
     let mut tokens = sessions.tokens();
-    let session = tokens.peek(token, now).filter(|session| session.kind() == kind).ok_or_else(missing)?;
+    let session = tokens
+        .peek(token, now)
+        .filter(|session| session.kind() == kind)
+        .ok_or_else(missing)?;
     // A refused upgrade leaves the token valid, for another attempt.
     let negotiated = negotiate(session, request.headers())?;
     let session = tokens.redeem(token, now).ok_or_else(missing)?;
     match (negotiated, session) {
-        (Negotiated::Process(upgrade), Session::Process { kind, streams, command }) => {
-            Ok(Redeemed::Process { kind, upgrade, streams, command })
-        }
-        (Negotiated::Ports(upgrade), Session::Ports { ports, dial }) => {
-            Ok(Redeemed::Ports { upgrade, ports, dial })
-        }
-        (Negotiated::Process(_), Session::Ports { .. }) | (Negotiated::Ports(_), Session::Process { .. }) => {
-            Err(missing())
-        }
+        (
+            Negotiated::Process(upgrade),
+            Session::Process {
+                kind,
+                streams,
+                command,
+            },
+        ) => Ok(Redeemed::Process {
+            kind,
+            upgrade,
+            streams,
+            command,
+        }),
+        (Negotiated::Ports(upgrade), Session::Ports { ports, dial }) => Ok(Redeemed::Ports {
+            upgrade,
+            ports,
+            dial,
+        }),
+        (Negotiated::Process(_), Session::Ports { .. })
+        | (Negotiated::Ports(_), Session::Process { .. }) => Err(missing()),
     }
 }
 
 fn negotiate(session: &Session, headers: &HeaderMap) -> Result<Negotiated, Rejection> {
     let ports = match session {
-        Session::Process { .. } => return upgrade::remote_command(headers).map(Negotiated::Process),
+        Session::Process { .. } => {
+            return upgrade::remote_command(headers).map(Negotiated::Process);
+        }
         Session::Ports { ports, .. } => ports,
     };
     let upgrade = upgrade::port_forward(headers)?;
@@ -99,7 +127,10 @@ fn negotiate(session: &Session, headers: &HeaderMap) -> Result<Negotiated, Rejec
         return Err(Rejection {
             status: StatusCode::BAD_REQUEST,
             headers: Vec::new(),
-            text: format!("{} ports were asked for; this protocol forwards 1 to 127", ports.len()),
+            text: format!(
+                "{} ports were asked for; this protocol forwards 1 to 127",
+                ports.len()
+            ),
         });
     }
     Ok(Negotiated::Ports(upgrade))
@@ -133,7 +164,9 @@ fn reject(rejection: Rejection) -> Response<Full<Bytes>> {
     *response.status_mut() = rejection.status;
     // A connection is for one request only. The answer to an upgrade must not contain `close`: Go's clients
     // would not accept it.
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
     for (name, value) in rejection.headers {
         response.headers_mut().append(name, value);
     }

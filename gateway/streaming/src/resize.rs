@@ -67,7 +67,10 @@ fn size(value: &Value) -> Option<Size> {
         let value = names.iter().find_map(|name| value.get(name))?.as_u64()?;
         u16::try_from(value).ok().and_then(NonZeroU16::new)
     };
-    Some(Size { width: side(["Width", "width"])?, height: side(["Height", "height"])? })
+    Some(Size {
+        width: side(["Width", "width"])?,
+        height: side(["Height", "height"])?,
+    })
 }
 
 #[cfg(test)]
@@ -77,26 +80,50 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: Option<(u16, u16)>) {
         let found = Sizes::default().feed(text.as_bytes());
-        assert_eq!(found.map(|size| (size.width.get(), size.height.get())), expected);
+        assert_eq!(
+            found.map(|size| (size.width.get(), size.height.get())),
+            expected
+        );
     }
 
     #[test]
     fn last_resize_wins() {
         check(r#"{"Width":80,"Height":24}"#, Some((80, 24)));
-        check("{\"Width\":80,\"Height\":24}\n{\"Width\":100,\"Height\":50}\n", Some((100, 50)));
+        check(
+            "{\"Width\":80,\"Height\":24}\n{\"Width\":100,\"Height\":50}\n",
+            Some((100, 50)),
+        );
         check(r#"{"width":1,"height":65535}"#, Some((1, 65535)));
-        check(&r#"{"Width":80,"Height":24}"#.repeat(10_000), Some((80, 24)));
+        check(
+            &r#"{"Width":80,"Height":24}"#.repeat(10_000),
+            Some((80, 24)),
+        );
     }
 
     #[test]
     fn invalid_terminal_sizes_are_skipped() {
-        for absurd in
-            ["0", "-1", "65536", "1e99", "1e999", "99999999999999999999999", "1.5", "\"80\"", "null", "[]"]
-        {
+        for absurd in [
+            "0",
+            "-1",
+            "65536",
+            "1e99",
+            "1e999",
+            "99999999999999999999999",
+            "1.5",
+            "\"80\"",
+            "null",
+            "[]",
+        ] {
             let absurd = format!(r#"{{"Width":{absurd},"Height":24}}"#);
             check(&absurd, None);
-            check(&format!(r#"{{"Width":80,"Height":25}}{absurd}"#), Some((80, 25)));
-            check(&format!(r#"{absurd}{{"Width":80,"Height":25}}"#), Some((80, 25)));
+            check(
+                &format!(r#"{{"Width":80,"Height":25}}{absurd}"#),
+                Some((80, 25)),
+            );
+            check(
+                &format!(r#"{absurd}{{"Width":80,"Height":25}}"#),
+                Some((80, 25)),
+            );
         }
         check("[1,2] true {} ", None);
     }
@@ -119,7 +146,10 @@ mod tests {
             check(&format!("{no_size}{size}"), Some((80, 24)));
         }
         let mut sizes = Sizes::default();
-        for endless in ["[".repeat(100_000), format!("{{\"Width\":\"{}", "8".repeat(100_000))] {
+        for endless in [
+            "[".repeat(100_000),
+            format!("{{\"Width\":\"{}", "8".repeat(100_000)),
+        ] {
             assert_eq!(sizes.feed(endless.as_bytes()), None);
             assert!(sizes.buffer.len() <= LIMIT);
             assert_eq!(sizes.feed("}".as_bytes()), None);

@@ -85,20 +85,35 @@ impl Server {
     ///
     /// See [`BindError`].
     pub async fn bind(config: Config) -> Result<Self, BindError> {
-        let tls = config.tls.as_ref().map(TlsConfig::read).transpose()?.map(Certificate::new);
-        let listen = |source| BindError::Listen { address: config.address, source };
+        let tls = config
+            .tls
+            .as_ref()
+            .map(TlsConfig::read)
+            .transpose()?
+            .map(Certificate::new);
+        let listen = |source| BindError::Listen {
+            address: config.address,
+            source,
+        };
         let listener = TcpListener::bind(config.address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let base = match &config.base_url {
             Some(url) => url.clone(),
-            None => Url::parse(&format!("{scheme}://{address}")).expect("an address is a host and a port"),
+            None => Url::parse(&format!("{scheme}://{address}"))
+                .expect("an address is a host and a port"),
         };
         if !matches!(base.scheme(), "http" | "https") || !base.has_host() {
             return Err(BindError::BaseUrl { url: base.into() });
         }
         let sessions = Sessions::new(base, Tokens::new(config.token_lifetime, config.max_tokens));
-        Ok(Self { listener, address, tls, config, sessions })
+        Ok(Self {
+            listener,
+            address,
+            tls,
+            config,
+            sessions,
+        })
     }
 
     /// The address that it listens on; the port is never 0.
@@ -123,7 +138,13 @@ impl Server {
     /// [`Config::drain_timeout`] to end, and cancels the rest. All tasks of the server have ended when this
     /// returns, and when it is dropped.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { listener, address: _, tls, config, sessions } = self;
+        let Self {
+            listener,
+            address: _,
+            tls,
+            config,
+            sessions,
+        } = self;
         let config = Arc::new(config);
         let end = CancellationToken::new();
         let mut connections = JoinSet::new();
@@ -170,7 +191,10 @@ impl Server {
             }
             end.cancel();
         }
-        warn!(left = connections.len(), "streaming sessions did not end in time and are aborted");
+        warn!(
+            left = connections.len(),
+            "streaming sessions did not end in time and are aborted"
+        );
         connections.shutdown().await;
     }
 }
@@ -196,7 +220,9 @@ impl PendingConnections {
     fn admit(&mut self, config: &Config) -> Arc<EvictionToken> {
         while self.0.len() >= config.max_waiting.max(1) {
             if let Some(oldest) = self.0.pop_front().and_then(|place| place.upgrade()) {
-                debug!("closing the oldest streaming connection without a request to make room for another");
+                debug!(
+                    "closing the oldest streaming connection without a request to make room for another"
+                );
                 oldest.cancel();
             }
         }
@@ -234,7 +260,11 @@ async fn connection(
                 Some((redeemed, io(reader, writer, read_ahead, probe)))
             }
             Some(tls) => {
-                let socket = tls.accept(socket).await.map_err(|error| debug!(%error, "no TLS")).ok()?;
+                let socket = tls
+                    .accept(socket)
+                    .await
+                    .map_err(|error| debug!(%error, "no TLS"))
+                    .ok()?;
                 let (redeemed, socket, read_ahead) = request(socket, sessions).await?;
                 let (reader, writer) = split(socket);
                 Some((redeemed, io(reader, writer, read_ahead, probe)))
@@ -265,7 +295,13 @@ fn io(
     probe: Probe,
 ) -> Io {
     let activity = Arc::new(Activity::new());
-    Io { reader: Box::new(reader), writer: Box::new(writer), read_ahead, probe, activity }
+    Io {
+        reader: Box::new(reader),
+        writer: Box::new(writer),
+        read_ahead,
+        probe,
+        activity,
+    }
 }
 
 /// Answers the single request of a connection; returns the session that it was upgraded to, and the bytes
@@ -293,7 +329,16 @@ where
         return None;
     }
     let (redeemed, upgrade) = slot.into_inner()?;
-    let upgraded = upgrade.await.map_err(|error| debug!(%error, "no upgrade")).ok()?;
-    let parts = upgraded.downcast::<TokioIo<S>>().expect("it is what was given to hyper");
-    Some((redeemed, parts.io.into_inner(), BytesMut::from(&parts.read_buf[..])))
+    let upgraded = upgrade
+        .await
+        .map_err(|error| debug!(%error, "no upgrade"))
+        .ok()?;
+    let parts = upgraded
+        .downcast::<TokioIo<S>>()
+        .expect("it is what was given to hyper");
+    Some((
+        redeemed,
+        parts.io.into_inner(),
+        BytesMut::from(&parts.read_buf[..]),
+    ))
 }

@@ -116,7 +116,9 @@ pub struct Refusal(pub String);
 
 /// No URL was issued because too many are not opened yet. Retry after some are opened or have expired.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("{limit} streaming sessions wait for their clients already; open them, or wait until they expire")]
+#[error(
+    "{limit} streaming sessions wait for their clients already; open them, or wait until they expire"
+)]
 pub struct TooMany {
     /// The limit.
     pub limit: usize,

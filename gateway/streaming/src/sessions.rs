@@ -38,9 +38,16 @@ pub(crate) enum Kind {
 /// The session that a token gives access to.
 pub(crate) enum Session {
     /// Exec or attach.
-    Process { kind: Kind, streams: Streams, command: Box<dyn Command> },
+    Process {
+        kind: Kind,
+        streams: Streams,
+        command: Box<dyn Command>,
+    },
     /// Port-forward.
-    Ports { ports: Vec<u16>, dial: Arc<dyn Dial> },
+    Ports {
+        ports: Vec<u16>,
+        dial: Arc<dyn Dial>,
+    },
 }
 
 // === impl Kind ===
@@ -72,19 +79,31 @@ impl Session {
 
 impl Sessions {
     pub(crate) fn new(base: Url, tokens: Tokens<Session>) -> Self {
-        Self { base, tokens: Arc::new(Mutex::new(tokens)), open: Arc::default() }
+        Self {
+            base,
+            tokens: Arc::new(Mutex::new(tokens)),
+            open: Arc::default(),
+        }
     }
 
     /// The number of open sessions by kind: `exec`, `attach` and `portforward`.
     #[must_use]
     pub fn open(&self) -> [(&'static str, u64); 3] {
-        Kind::ALL.map(|kind| (kind.name(), self.open[kind as usize].load(Ordering::Relaxed)))
+        Kind::ALL.map(|kind| {
+            (
+                kind.name(),
+                self.open[kind as usize].load(Ordering::Relaxed),
+            )
+        })
     }
 
     /// Counts a session as open.
     pub(crate) fn opened(&self, kind: Kind) -> Opened {
         self.open[kind as usize].fetch_add(1, Ordering::Relaxed);
-        Opened { open: Arc::clone(&self.open), kind }
+        Opened {
+            open: Arc::clone(&self.open),
+            kind,
+        }
     }
 
     /// Registers an exec of `command`; returns its absolute URL, which can be opened once, within the token's
@@ -94,7 +113,11 @@ impl Sessions {
     ///
     /// [`TooMany`]: resource exhausted.
     pub fn exec(&self, streams: Streams, command: Box<dyn Command>) -> Result<Url, TooMany> {
-        self.register(Session::Process { kind: Kind::Exec, streams, command })
+        self.register(Session::Process {
+            kind: Kind::Exec,
+            streams,
+            command,
+        })
     }
 
     /// Registers an attach to `command`; returns its absolute URL, which can be opened once, within the
@@ -104,7 +127,11 @@ impl Sessions {
     ///
     /// [`TooMany`]: resource exhausted.
     pub fn attach(&self, streams: Streams, command: Box<dyn Command>) -> Result<Url, TooMany> {
-        self.register(Session::Process { kind: Kind::Attach, streams, command })
+        self.register(Session::Process {
+            kind: Kind::Attach,
+            streams,
+            command,
+        })
     }
 
     /// Registers a port-forward; returns its absolute URL, which can be opened once, within the token's
@@ -142,6 +169,8 @@ impl Drop for Opened {
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").field("base", &self.base.as_str()).finish_non_exhaustive()
+        f.debug_struct("Sessions")
+            .field("base", &self.base.as_str())
+            .finish_non_exhaustive()
     }
 }

@@ -55,7 +55,10 @@ mod tests {
 
     #[test]
     fn success_status_exists_only_as_json() {
-        assert_eq!(parsed(&Outcome::Exited(0)), json!({"metadata": {}, "status": "Success"}));
+        assert_eq!(
+            parsed(&Outcome::Exited(0)),
+            json!({"metadata": {}, "status": "Success"})
+        );
         assert_eq!(status(&Outcome::Exited(0), Form::Plain), "");
     }
 
@@ -63,14 +66,23 @@ mod tests {
     fn exit_code_is_a_status_cause() {
         let status = parsed(&Outcome::Exited(42));
         assert_eq!(status["reason"], "NonZeroExitCode");
-        assert_eq!(status["details"]["causes"], json!([{"reason": "ExitCode", "message": "42"}]));
+        assert_eq!(
+            status["details"]["causes"],
+            json!([{"reason": "ExitCode", "message": "42"}])
+        );
     }
 
     #[test]
     fn failure_status_has_both_forms() {
         let outcome = Outcome::Failed("no such \"file\"".to_owned());
         assert_eq!(parsed(&outcome)["code"], 500);
-        assert_eq!(parsed(&outcome)["message"], "Internal error occurred: no such \"file\"");
-        assert_eq!(status(&outcome, Form::Plain), "Internal error occurred: no such \"file\"");
+        assert_eq!(
+            parsed(&outcome)["message"],
+            "Internal error occurred: no such \"file\""
+        );
+        assert_eq!(
+            status(&outcome, Form::Plain),
+            "Internal error occurred: no such \"file\""
+        );
     }
 }

@@ -24,7 +24,12 @@ pub(crate) struct Tokens<T> {
 
 impl<T> Tokens<T> {
     pub(crate) fn new(lifetime: Duration, limit: usize) -> Self {
-        Self { lifetime, limit, waiting: HashMap::new(), expiries: VecDeque::new() }
+        Self {
+            lifetime,
+            limit,
+            waiting: HashMap::new(),
+            expiries: VecDeque::new(),
+        }
     }
 
     /// Issues a token for `value`, valid from `now` on.
@@ -38,9 +43,11 @@ impl<T> Tokens<T> {
         let token = URL_SAFE_NO_PAD.encode(random);
         // Redeemed tokens leave their expiries behind.
         if self.expiries.len() >= 2 * self.limit {
-            self.expiries.retain(|(_, token)| self.waiting.contains_key(token));
+            self.expiries
+                .retain(|(_, token)| self.waiting.contains_key(token));
         }
-        self.expiries.push_back((now + self.lifetime, token.clone()));
+        self.expiries
+            .push_back((now + self.lifetime, token.clone()));
         self.waiting.insert(token.clone(), value);
         Ok(token)
     }
@@ -92,7 +99,11 @@ mod tests {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
-        assert!(tokens.peek(&token, now + LIFETIME - Duration::from_millis(1)).is_some());
+        assert!(
+            tokens
+                .peek(&token, now + LIFETIME - Duration::from_millis(1))
+                .is_some()
+        );
         assert_eq!(tokens.redeem(&token, now + LIFETIME), None);
     }
 

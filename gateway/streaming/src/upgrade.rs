@@ -1,7 +1,8 @@
 //! Negotiates the protocol that a request is upgraded to. Pure.
 
 use http::header::{
-    CONNECTION, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 
@@ -11,7 +12,8 @@ use crate::remote_command::Version;
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
 /// The header with the server's protocols, sent if there is none in common.
-const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
+const ACCEPTED_PROTOCOLS: HeaderName =
+    HeaderName::from_static("x-accepted-stream-protocol-versions");
 
 const SPDY: &str = "SPDY/3.1";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
@@ -26,13 +28,18 @@ const REMOTE_COMMAND: [(&str, Version); 5] = [
 ];
 
 /// The protocols over WebSocket: versions 2 and 3 do not exist there.
-const REMOTE_COMMAND_MESSAGES: [(&str, Version); 3] =
-    [("v5.channel.k8s.io", Version(5)), ("v4.channel.k8s.io", Version(4)), ("channel.k8s.io", Version(1))];
+const REMOTE_COMMAND_MESSAGES: [(&str, Version); 3] = [
+    ("v5.channel.k8s.io", Version(5)),
+    ("v4.channel.k8s.io", Version(4)),
+    ("channel.k8s.io", Version(1)),
+];
 
 const PORT_FORWARD: [(&str, ()); 1] = [("portforward.k8s.io", ())];
 
-const PORT_FORWARD_MESSAGES: [(&str, Forwarding); 2] =
-    [(TUNNEL, Forwarding::Tunnel), ("v4.channel.k8s.io", Forwarding::Messages)];
+const PORT_FORWARD_MESSAGES: [(&str, Forwarding); 2] = [
+    (TUNNEL, Forwarding::Tunnel),
+    ("v4.channel.k8s.io", Forwarding::Messages),
+];
 
 /// The transport of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,12 +91,23 @@ pub(crate) fn remote_command(headers: &HeaderMap) -> Result<Upgrade<Version>, Re
 pub(crate) fn port_forward(headers: &HeaderMap) -> Result<Upgrade<Forwarding>, Rejection> {
     match carrier(headers)? {
         Carrier::Spdy => {
-            let Upgrade { carrier, name, version: () } = spdy(headers, &PORT_FORWARD)?;
-            Ok(Upgrade { carrier, name, version: Forwarding::Tunnel })
+            let Upgrade {
+                carrier,
+                name,
+                version: (),
+            } = spdy(headers, &PORT_FORWARD)?;
+            Ok(Upgrade {
+                carrier,
+                name,
+                version: Forwarding::Tunnel,
+            })
         }
-        carrier @ Carrier::WebSocket { .. } => {
-            messages(headers, carrier, &PORT_FORWARD_MESSAGES, Forwarding::Messages)
-        }
+        carrier @ Carrier::WebSocket { .. } => messages(
+            headers,
+            carrier,
+            &PORT_FORWARD_MESSAGES,
+            Forwarding::Messages,
+        ),
     }
 }
 
@@ -101,11 +119,18 @@ fn carrier(headers: &HeaderMap) -> Result<Carrier, Rejection> {
         return Ok(Carrier::Spdy);
     }
     if !wants || !to("websocket") {
-        return Err(bad("this is a streaming session: ask for an upgrade to SPDY/3.1 or websocket"));
+        return Err(bad(
+            "this is a streaming session: ask for an upgrade to SPDY/3.1 or websocket",
+        ));
     }
-    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+    if headers
+        .get(SEC_WEBSOCKET_VERSION)
+        .is_none_or(|version| version != "13")
+    {
         let mut rejection = bad("the version of WebSocket must be 13");
-        rejection.headers.push((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13")));
+        rejection
+            .headers
+            .push((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13")));
         return Err(rejection);
     }
     match headers.get(SEC_WEBSOCKET_KEY) {
@@ -114,13 +139,20 @@ fn carrier(headers: &HeaderMap) -> Result<Carrier, Rejection> {
     }
 }
 
-fn spdy<V: Copy>(headers: &HeaderMap, known: &[(&'static str, V)]) -> Result<Upgrade<V>, Rejection> {
+fn spdy<V: Copy>(
+    headers: &HeaderMap,
+    known: &[(&'static str, V)],
+) -> Result<Upgrade<V>, Rejection> {
     let mut offered = words(headers, &STREAM_PROTOCOL).peekable();
     if offered.peek().is_none() {
         return Err(bad("X-Stream-Protocol-Version is missing"));
     }
     let (name, version) = choose(offered, known).ok_or_else(|| forbidden(known))?;
-    Ok(Upgrade { carrier: Carrier::Spdy, name: Some(name), version })
+    Ok(Upgrade {
+        carrier: Carrier::Spdy,
+        name: Some(name),
+        version,
+    })
 }
 
 /// `unnamed` is the version for a client that names no protocol.
@@ -132,10 +164,18 @@ fn messages<V: Copy>(
 ) -> Result<Upgrade<V>, Rejection> {
     let mut offered = words(headers, &SEC_WEBSOCKET_PROTOCOL).peekable();
     if offered.peek().is_none() {
-        return Ok(Upgrade { carrier, name: None, version: unnamed });
+        return Ok(Upgrade {
+            carrier,
+            name: None,
+            version: unnamed,
+        });
     }
     let (name, version) = choose(offered, known).ok_or_else(|| forbidden(known))?;
-    Ok(Upgrade { carrier, name: Some(name), version })
+    Ok(Upgrade {
+        carrier,
+        name: Some(name),
+        version,
+    })
 }
 
 /// The client's first protocol that is supported.
@@ -148,19 +188,39 @@ fn choose<'a, V: Copy>(
 
 /// The comma-separated words of all lines of a header.
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
-    let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).map(str::trim).filter(|word| !word.is_empty())
+    let lines = headers
+        .get_all(name)
+        .into_iter()
+        .filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(|line| line.split(','))
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
 }
 
 fn bad(text: &str) -> Rejection {
-    Rejection { status: StatusCode::BAD_REQUEST, headers: Vec::new(), text: text.to_owned() }
+    Rejection {
+        status: StatusCode::BAD_REQUEST,
+        headers: Vec::new(),
+        text: text.to_owned(),
+    }
 }
 
 fn forbidden<V>(known: &[(&'static str, V)]) -> Rejection {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let headers = names.iter().map(|name| (ACCEPTED_PROTOCOLS, HeaderValue::from_static(name))).collect();
-    let text = format!("none of the client's protocols is known here; these are: {}", names.join(", "));
-    Rejection { status: StatusCode::FORBIDDEN, headers, text }
+    let headers = names
+        .iter()
+        .map(|name| (ACCEPTED_PROTOCOLS, HeaderValue::from_static(name)))
+        .collect();
+    let text = format!(
+        "none of the client's protocols is known here; these are: {}",
+        names.join(", ")
+    );
+    Rejection {
+        status: StatusCode::FORBIDDEN,
+        headers,
+        text,
+    }
 }
 
 impl<V> Upgrade<V> {
@@ -170,7 +230,8 @@ impl<V> Upgrade<V> {
             Carrier::Spdy => STREAM_PROTOCOL,
             Carrier::WebSocket { .. } => SEC_WEBSOCKET_PROTOCOL,
         };
-        self.name.map(|name| (header, HeaderValue::from_static(name)))
+        self.name
+            .map(|name| (header, HeaderValue::from_static(name)))
     }
 }
 

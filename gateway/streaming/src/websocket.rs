@@ -34,7 +34,13 @@ pub(crate) async fn socket(
         .max_write_buffer_size(MAX_UNWRITTEN)
         .max_message_size(Some(MAX_MESSAGE))
         .max_frame_size(Some(MAX_MESSAGE));
-    WebSocketStream::from_partially_read(join(reader, writer), read_ahead, Role::Server, Some(config)).await
+    WebSocketStream::from_partially_read(
+        join(reader, writer),
+        read_ahead,
+        Role::Server,
+        Some(config),
+    )
+    .await
 }
 
 #[cfg(test)]
@@ -68,6 +74,10 @@ mod tests {
         let mut answers = Vec::new();
         let (read, ()) = tokio::join!(client.read_to_end(&mut answers), answer);
         read.expect("the server is there until it has answered");
-        assert!(answers.len() <= MAX_UNWRITTEN + 2 * 4096, "{} bytes", answers.len());
+        assert!(
+            answers.len() <= MAX_UNWRITTEN + 2 * 4096,
+            "{} bytes",
+            answers.len()
+        );
     }
 }

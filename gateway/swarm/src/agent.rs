@@ -53,7 +53,9 @@ struct Observer<'a> {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("membership", &self.membership).finish_non_exhaustive()
+        f.debug_struct("Agent")
+            .field("membership", &self.membership)
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,8 +87,15 @@ impl Agent {
             is_duplicate: false,
         };
         let membership = Membership::new(store, identity).await?;
-        let state = AgentState { report: watch::Sender::new(report) };
-        Ok(Self { membership, executor, reports, state })
+        let state = AgentState {
+            report: watch::Sender::new(report),
+        };
+        Ok(Self {
+            membership,
+            executor,
+            reports,
+            state,
+        })
     }
 
     /// Receiver for the state of the membership and its changes.
@@ -120,7 +129,9 @@ impl Agent {
         loop {
             let identity = self.membership.identity();
             if identity.validity().not_after <= SystemTime::now() {
-                return Error::CertificateExpired { node: identity.node().to_owned() };
+                return Error::CertificateExpired {
+                    node: identity.node().to_owned(),
+                };
             }
             let manager = match self.membership.choose_manager() {
                 Ok(manager) => manager,
@@ -132,7 +143,9 @@ impl Agent {
                 SessionEnd::Failed(error) => {
                     let reaction = reaction_to(&error);
                     if reaction == Reaction::Removed {
-                        return Error::Removed { node: identity.node().to_owned() };
+                        return Error::Removed {
+                            node: identity.node().to_owned(),
+                        };
                     }
                     // Its weight is halved, so that the next session probably uses another one.
                     self.membership.judge_manager(&manager, false);
@@ -162,7 +175,12 @@ impl Agent {
             Ok(connection) => connection,
             Err(error) => return SessionEnd::Failed(error),
         };
-        let observer = Observer { state: &self.state, membership: &self.membership, pace, manager };
+        let observer = Observer {
+            state: &self.state,
+            membership: &self.membership,
+            pace,
+            manager,
+        };
         let context = SessionContext {
             connection: &connection,
             membership: &self.membership,
@@ -186,21 +204,30 @@ impl Agent {
             let mut failures = 0;
             while let Err(error) = self.renew().await {
                 if reaction_to(&error) == Reaction::Removed {
-                    return Error::Removed { node: identity.node().to_owned() };
+                    return Error::Removed {
+                        node: identity.node().to_owned(),
+                    };
                 }
                 failures += 1;
-                let left = identity.validity().not_after.duration_since(SystemTime::now());
+                let left = identity
+                    .validity()
+                    .not_after
+                    .duration_since(SystemTime::now());
                 let pause = renewal::pause(failures, left.unwrap_or(Duration::ZERO));
                 tracing::warn!(
                     error = error.report(),
                     seconds = pause.as_secs(),
                     "the certificate is not renewed yet"
                 );
-                self.state.change(|report| report.renewal_error = Some(error.report()));
+                self.state
+                    .change(|report| report.renewal_error = Some(error.report()));
                 sleep(pause).await;
             }
             last = Some(Instant::now());
-            let ValidityPeriod { not_before, not_after } = self.membership.identity().validity();
+            let ValidityPeriod {
+                not_before,
+                not_after,
+            } = self.membership.identity().validity();
             self.state.change(|report| {
                 report.certificate_begins = not_before;
                 report.certificate_ends = not_after;
@@ -222,7 +249,9 @@ impl Agent {
         let identity = self.membership.identity();
         if self.state.report.borrow().is_promoted {
             // It would be a certificate of a manager.
-            return Err(Error::ManagerRole { node: identity.node().to_owned() });
+            return Err(Error::ManagerRole {
+                node: identity.node().to_owned(),
+            });
         }
         let manager = self.membership.choose_manager()?;
         let renewed = renewal::renew(&identity, &manager).await;

@@ -111,13 +111,18 @@ impl RootBundle {
     /// [`Error::InvalidCertificate`]: it is too large or none, or a certificate is not one of a CA and signed
     /// by itself with an algorithm that this program has.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
-        let invalid =
-            |reason: String| Error::InvalidCertificate { what: "the swarm's root certificate", reason };
+        let invalid = |reason: String| Error::InvalidCertificate {
+            what: "the swarm's root certificate",
+            reason,
+        };
         let certificates = certificates(pem).map_err(invalid)?;
         for certificate in &certificates {
             check_root(certificate).map_err(invalid)?;
         }
-        Ok(Self { pem: pem.to_owned(), certificates })
+        Ok(Self {
+            pem: pem.to_owned(),
+            certificates,
+        })
     }
 
     /// The bundle as it was read.
@@ -135,7 +140,10 @@ impl RootBundle {
     }
 
     fn anchors(&self) -> Vec<TrustAnchor<'_>> {
-        self.certificates.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect()
+        self.certificates
+            .iter()
+            .filter_map(|root| webpki::anchor_from_trusted_cert(root).ok())
+            .collect()
     }
 }
 
@@ -153,8 +161,10 @@ impl NodeChain {
     /// # Errors
     /// [`Error::InvalidCertificate`]: it is too large or none, or its subject is not that of a node.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
-        let invalid =
-            |reason: String| Error::InvalidCertificate { what: "the certificate of this node", reason };
+        let invalid = |reason: String| Error::InvalidCertificate {
+            what: "the certificate of this node",
+            reason,
+        };
         let certificates = certificates(pem).map_err(invalid)?;
         let leaf = parse(&certificates[0]).map_err(invalid)?;
         let subject = NodeSubject::of(leaf.tbs_certificate().subject()).map_err(invalid)?;
@@ -165,7 +175,13 @@ impl NodeChain {
             not_before: validity.not_before.to_system_time(),
             not_after: validity.not_after.to_system_time(),
         };
-        Ok(Self { pem: pem.to_owned(), certificates, subject, public_key, validity })
+        Ok(Self {
+            pem: pem.to_owned(),
+            certificates,
+            subject,
+            public_key,
+            validity,
+        })
     }
 
     /// The chain as it was read.
@@ -203,8 +219,11 @@ impl NodeChain {
     /// It does not lead to one of the roots, or a certificate is not valid at that time.
     pub fn verify(&self, roots: &RootBundle, now: SystemTime) -> Result<Issuer, Unverified> {
         let invalid = |error: &dyn fmt::Display| Unverified::Invalid(error.to_string());
-        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let leaf = EndEntityCert::try_from(&self.certificates[0]).map_err(|error| invalid(&error))?;
+        let since_1970 = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
+        let leaf =
+            EndEntityCert::try_from(&self.certificates[0]).map_err(|error| invalid(&error))?;
         let anchors = roots.anchors();
         let path = leaf
             .verify_for_usage(
@@ -233,7 +252,8 @@ impl NodeChain {
                     // An anchor has the content of the key's sequence alone.
                     entity(root).is_ok_and(|root| root.subject_public_key_info().ends_with(key))
                 });
-                root.ok_or_else(|| "its root is not in the bundle".to_owned()).and_then(Issuer::of)
+                root.ok_or_else(|| "its root is not in the bundle".to_owned())
+                    .and_then(Issuer::of)
             }
         };
         issuer.map_err(Unverified::Invalid)
@@ -259,15 +279,31 @@ impl NodeSubject {
         let node = attribute(name, COMMON_NAME, "common name")?;
         let cluster = attribute(name, ORGANISATION, "organisation")?;
         for id in [&node, &cluster] {
-            let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+            let is_plain = id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
             if id.is_empty() || id.len() > ID_MAX || !is_plain {
-                return Err(format!("its subject has an id that is none: {}", id.escape_debug()));
+                return Err(format!(
+                    "its subject has an id that is none: {}",
+                    id.escape_debug()
+                ));
             }
         }
         match attribute(name, UNIT, "organisational unit")?.as_str() {
-            WORKER => Ok(Self { node, cluster, is_manager: false }),
-            MANAGER => Ok(Self { node, cluster, is_manager: true }),
-            other => Err(format!("its organisational unit is not a role: {}", other.escape_debug())),
+            WORKER => Ok(Self {
+                node,
+                cluster,
+                is_manager: false,
+            }),
+            MANAGER => Ok(Self {
+                node,
+                cluster,
+                is_manager: true,
+            }),
+            other => Err(format!(
+                "its organisational unit is not a role: {}",
+                other.escape_debug()
+            )),
         }
     }
 }
@@ -275,12 +311,15 @@ impl NodeSubject {
 /// The one attribute of this kind.
 fn attribute(name: &Name, kind: ObjectIdentifier, what: &str) -> Result<String, String> {
     let mut values = name.iter().filter(|attribute| attribute.oid == kind);
-    let Some(first) = values.next() else { return Err(format!("its subject has no {what}")) };
+    let Some(first) = values.next() else {
+        return Err(format!("its subject has no {what}"));
+    };
     if values.next().is_some() {
         return Err(format!("its subject has more than one {what}"));
     }
     let text = std::str::from_utf8(first.value.value());
-    text.map(str::to_owned).map_err(|_| format!("the {what} of its subject is no text"))
+    text.map(str::to_owned)
+        .map_err(|_| format!("the {what} of its subject is no text"))
 }
 
 // === impl Issuer ===
@@ -288,8 +327,15 @@ fn attribute(name: &Name, kind: ObjectIdentifier, what: &str) -> Result<String, 
 impl Issuer {
     fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
         let parsed = parse(certificate)?;
-        let subject = parsed.tbs_certificate().subject().to_der().map_err(|error| error.to_string())?;
-        Ok(Self { subject, public_key: entity(certificate)?.subject_public_key_info().to_vec() })
+        let subject = parsed
+            .tbs_certificate()
+            .subject()
+            .to_der()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            subject,
+            public_key: entity(certificate)?.subject_public_key_info().to_vec(),
+        })
     }
 }
 
@@ -313,7 +359,9 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
     let read = CertificateDer::pem_slice_iter(pem).take(COUNT_MAX + 1);
     // The library's error shows the bytes.
-    let certificates = read.collect::<Result<Vec<_>, _>>().map_err(|_| "it is no valid PEM".to_owned())?;
+    let certificates = read
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| "it is no valid PEM".to_owned())?;
     match certificates.len() {
         0 => Err("there is none".to_owned()),
         1..=COUNT_MAX => Ok(certificates),
@@ -333,7 +381,9 @@ fn entity<'a>(certificate: &'a CertificateDer<'a>) -> Result<EndEntityCert<'a>, 
 fn check_root(certificate: &CertificateDer<'_>) -> Result<(), String> {
     let parsed = parse(certificate)?;
     let fields = parsed.tbs_certificate();
-    let constraints = fields.get_extension::<BasicConstraints>().map_err(|error| error.to_string())?;
+    let constraints = fields
+        .get_extension::<BasicConstraints>()
+        .map_err(|error| error.to_string())?;
     if !constraints.is_some_and(|(_, constraints)| constraints.ca) {
         return Err("it is not one of a certificate authority".to_owned());
     }
@@ -341,18 +391,26 @@ fn check_root(certificate: &CertificateDer<'_>) -> Result<(), String> {
         return Err("it is issued by another authority".to_owned());
     }
     let signed = signed_part(certificate).map_err(|error| error.to_string())?;
-    let algorithm = parsed.signature_algorithm().to_der().map_err(|error| error.to_string())?;
+    let algorithm = parsed
+        .signature_algorithm()
+        .to_der()
+        .map_err(|error| error.to_string())?;
     let root = entity(certificate)?;
     let is_signed = algorithms().all.iter().any(|known| {
         algorithm.ends_with(known.signature_alg_id().as_ref())
-            && root.verify_signature(*known, signed, parsed.signature().raw_bytes()).is_ok()
+            && root
+                .verify_signature(*known, signed, parsed.signature().raw_bytes())
+                .is_ok()
     });
     if !is_signed {
         return Err(
-            "it is not signed by itself with SHA-2 and a key of P-256, P-384, Ed25519 or RSA".to_owned()
+            "it is not signed by itself with SHA-2 and a key of P-256, P-384, Ed25519 or RSA"
+                .to_owned(),
         );
     }
-    webpki::anchor_from_trusted_cert(certificate).map(drop).map_err(|error| error.to_string())
+    webpki::anchor_from_trusted_cert(certificate)
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 /// The bytes of a certificate that its signature is of.

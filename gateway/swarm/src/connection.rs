@@ -59,14 +59,20 @@ impl Connection {
     /// # Errors
     /// [`Error::Unreachable`], also if it takes more than 5 s or shows another certificate.
     pub(crate) async fn open(manager: &str, trust: Trust<'_>) -> Result<Self, Error> {
-        let unreachable = |cause: BoxedError| Error::Unreachable { manager: manager.to_owned(), cause };
+        let unreachable = |cause: BoxedError| Error::Unreachable {
+            manager: manager.to_owned(),
+            cause,
+        };
         let config = tls::config(trust).map_err(|error| unreachable(error.into()))?;
         let address = with_port(manager).map_err(|reason| unreachable(reason.into()))?;
         let channel = timeout(CONNECT_LIMIT, connect(&address, trust, config))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
             .map_err(unreachable)?;
-        Ok(Self { channel, manager: manager.to_owned() })
+        Ok(Self {
+            channel,
+            manager: manager.to_owned(),
+        })
     }
 
     /// For clients of generated services.
@@ -92,23 +98,43 @@ impl Connection {
         let manager = || self.manager.clone();
         match timeout(limit, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Error::Refused { manager: manager(), call, status: Box::new(status) }),
-            Err(_) => Err(Error::NoAnswer { manager: manager(), call, limit }),
+            Ok(Err(status)) => Err(Error::Refused {
+                manager: manager(),
+                call,
+                status: Box::new(status),
+            }),
+            Err(_) => Err(Error::NoAnswer {
+                manager: manager(),
+                call,
+                limit,
+            }),
         }
     }
 }
 
-async fn connect(address: &str, trust: Trust<'_>, config: ClientConfig) -> Result<Channel, BoxedError> {
+async fn connect(
+    address: &str,
+    trust: Trust<'_>,
+    config: ClientConfig,
+) -> Result<Channel, BoxedError> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(tls::server_name(trust), stream).await?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(tls::server_name(trust), stream)
+        .await?;
     // A broken connection is not replaced: the next call fails.
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let connector = tower::service_fn(move |_: Uri| {
-        ready(stream.lock().take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+        ready(
+            stream
+                .lock()
+                .take()
+                .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)),
+        )
     });
     // The scheme is that of what tonic sees.
-    let endpoint = Endpoint::from_static("http://swarm-manager").http2_max_header_list_size(HEADERS_MAX);
+    let endpoint =
+        Endpoint::from_static("http://swarm-manager").http2_max_header_list_size(HEADERS_MAX);
     Ok(endpoint.connect_with_connector(connector).await?)
 }
 
@@ -144,7 +170,11 @@ fn with_port(manager: &str) -> Result<String, &'static str> {
         return Ok(manager.to_owned());
     }
     let is_bare_v6 = manager.contains(':') && !manager.ends_with(']');
-    Ok(if is_bare_v6 { format!("[{manager}]:{DEFAULT_PORT}") } else { format!("{manager}:{DEFAULT_PORT}") })
+    Ok(if is_bare_v6 {
+        format!("[{manager}]:{DEFAULT_PORT}")
+    } else {
+        format!("{manager}:{DEFAULT_PORT}")
+    })
 }
 
 #[cfg(test)]

@@ -76,28 +76,43 @@ impl Dependencies {
     pub(crate) fn of_task(&self, task: &swarm::Task) -> Result<Self> {
         let mut own = Self::default();
         let runtime = task.spec.as_ref().and_then(|spec| spec.runtime.as_ref());
-        let Some(Runtime::Container(container)) = runtime else { return Ok(own) };
-        let count = container.secrets.len().saturating_add(container.configs.len());
+        let Some(Runtime::Container(container)) = runtime else {
+            return Ok(own);
+        };
+        let count = container
+            .secrets
+            .len()
+            .saturating_add(container.configs.len());
         if count > ITEMS_MAX {
             let why = format!("the task has {count} secrets and configs, and may have {ITEMS_MAX}");
             return Err(Error::invalid("container.secrets", why));
         }
         for reference in &container.secrets {
             let secret = self.secret_for(&reference.secret_id, &task.id);
-            own.secrets.extend(secret.map(|secret| (secret.id.clone(), Arc::clone(secret))));
+            own.secrets
+                .extend(secret.map(|secret| (secret.id.clone(), Arc::clone(secret))));
         }
         for reference in &container.configs {
             let config = self.configs.get(&reference.config_id);
-            own.configs.extend(config.map(|config| (config.id.clone(), Arc::clone(config))));
+            own.configs
+                .extend(config.map(|config| (config.id.clone(), Arc::clone(config))));
         }
         Ok(own)
     }
 
     /// Returns whether a secret or config is a template.
     pub(crate) fn has_templates(&self) -> bool {
-        let secrets = self.secrets.values().filter_map(|secret| Payload::of_secret(secret));
-        let configs = self.configs.values().filter_map(|config| Payload::of_config(config));
-        secrets.chain(configs).any(|payload| payload.templating.is_some())
+        let secrets = self
+            .secrets
+            .values()
+            .filter_map(|secret| Payload::of_secret(secret));
+        let configs = self
+            .configs
+            .values()
+            .filter_map(|config| Payload::of_config(config));
+        secrets
+            .chain(configs)
+            .any(|payload| payload.templating.is_some())
     }
 
     /// The secret for a task. One of a driver that must not be reused has an id of its own for each task.
@@ -111,7 +126,9 @@ impl Dependencies {
     }
 
     fn secret_for(&self, id: &str, task: &str) -> Option<&Arc<swarm::Secret>> {
-        self.secrets.get(&format!("{id}.{task}")).or_else(|| self.secrets.get(id))
+        self.secrets
+            .get(&format!("{id}.{task}"))
+            .or_else(|| self.secrets.get(id))
     }
 }
 
@@ -119,20 +136,40 @@ impl Dependencies {
 
 impl<'a> Payload<'a> {
     fn of_secret(secret: &'a swarm::Secret) -> Option<Self> {
-        let swarm::Secret { id: _, meta: _, spec, internal: _ } = secret;
+        let swarm::Secret {
+            id: _,
+            meta: _,
+            spec,
+            internal: _,
+        } = secret;
         // The driver is the manager's business: what it answered is in the data.
-        let swarm::SecretSpec { annotations: _, data, templating, driver: _ } = spec.as_ref()?;
+        let swarm::SecretSpec {
+            annotations: _,
+            data,
+            templating,
+            driver: _,
+        } = spec.as_ref()?;
         Some(Self::new(data, templating.as_ref()))
     }
 
     fn of_config(config: &'a swarm::Config) -> Option<Self> {
-        let swarm::Config { id: _, meta: _, spec } = config;
-        let swarm::ConfigSpec { annotations: _, data, templating } = spec.as_ref()?;
+        let swarm::Config {
+            id: _,
+            meta: _,
+            spec,
+        } = config;
+        let swarm::ConfigSpec {
+            annotations: _,
+            data,
+            templating,
+        } = spec.as_ref()?;
         Some(Self::new(data, templating.as_ref()))
     }
 
     fn new(data: &'a [u8], templating: Option<&'a swarm::Driver>) -> Self {
-        let templating = templating.map(|driver| driver.name.as_str()).filter(|name| !name.is_empty());
+        let templating = templating
+            .map(|driver| driver.name.as_str())
+            .filter(|name| !name.is_empty());
         Self { data, templating }
     }
 }
@@ -150,6 +187,8 @@ mod tests {
         let data = |task: &str| dependencies.secret("s1", task).unwrap().data.to_vec();
         assert_eq!((data("t1"), data("t2")), (b"own".to_vec(), b"all".to_vec()));
         dependencies.remove_secret("s1");
-        assert!(dependencies.secret("s1", "t2").is_none() && dependencies.secret("s1", "t1").is_some());
+        assert!(
+            dependencies.secret("s1", "t2").is_none() && dependencies.secret("s1", "t1").is_some()
+        );
     }
 }

@@ -108,7 +108,9 @@ pub enum Error {
         node: String,
     },
     /// The node is in a cluster already.
-    #[error("this node is {node} of the swarm {cluster} already; run `switchyard swarm leave` first")]
+    #[error(
+        "this node is {node} of the swarm {cluster} already; run `switchyard swarm leave` first"
+    )]
     AlreadyJoined {
         /// The id of the node.
         node: String,
@@ -134,7 +136,9 @@ pub enum Error {
     #[error("the join was given up, because this node was to leave the swarm meanwhile")]
     Abandoned,
     /// The tasks of the cluster cannot be ended.
-    #[error("this node is still in the swarm, because its tasks cannot be ended and removed; try again")]
+    #[error(
+        "this node is still in the swarm, because its tasks cannot be ended and removed; try again"
+    )]
     TasksLeft {
         /// The cause.
         #[source]
@@ -191,7 +195,9 @@ pub enum Error {
         reason: String,
     },
     /// No manager is known.
-    #[error("no manager of the swarm is known any more; run `switchyard swarm leave`, and join again")]
+    #[error(
+        "no manager of the swarm is known any more; run `switchyard swarm leave`, and join again"
+    )]
     NoManager,
     /// A file of the identity cannot be read or written.
     #[error("cannot {verb} {}", path.display())]
@@ -233,8 +239,16 @@ pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 impl From<ReplaceError> for Error {
     fn from(error: ReplaceError) -> Self {
-        let ReplaceError { doing, path, source } = error;
-        Self::File { verb: doing, path, cause: source }
+        let ReplaceError {
+            doing,
+            path,
+            source,
+        } = error;
+        Self::File {
+            verb: doing,
+            path,
+            cause: source,
+        }
     }
 }
 
@@ -267,7 +281,9 @@ impl Error {
             Self::Unreachable { .. } | Self::Refused { .. } | Self::InvalidAnswer { .. } => {
                 ErrorKind::Unavailable
             }
-            Self::File { .. } | Self::InvalidFile { .. } | Self::Cryptography { .. } => ErrorKind::Internal,
+            Self::File { .. } | Self::InvalidFile { .. } | Self::Cryptography { .. } => {
+                ErrorKind::Internal
+            }
         }
     }
 
@@ -277,7 +293,9 @@ impl Error {
     pub const fn may_pass(&self) -> bool {
         matches!(
             self,
-            Self::CertificateExpired { .. } | Self::CertificateNotValidYet { .. } | Self::DiskLate { .. }
+            Self::CertificateExpired { .. }
+                | Self::CertificateNotValidYet { .. }
+                | Self::DiskLate { .. }
         )
     }
 

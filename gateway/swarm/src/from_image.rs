@@ -55,17 +55,30 @@ pub(crate) fn health(config: &str) -> Result<ImageHealth> {
     let Config { healthcheck, shell } = config.unwrap_or_default();
     let shell = shell.unwrap_or_default();
     let Some(healthcheck) = healthcheck else {
-        return Ok(ImageHealth { check: HealthCheck::default(), shell });
+        return Ok(ImageHealth {
+            check: HealthCheck::default(),
+            shell,
+        });
     };
-    let Healthcheck { test, interval, timeout, retries, start_period, start_interval } = healthcheck;
+    let Healthcheck {
+        test,
+        interval,
+        timeout,
+        retries,
+        start_period,
+        start_interval,
+    } = healthcheck;
     let words = test.unwrap_or_default();
     for word in words.iter().chain(&shell) {
         text("Healthcheck of the image", word)?;
     }
-    let command =
-        HealthCommand::parse(&words).map_err(|why| Error::invalid("Healthcheck.Test of the image", why))?;
+    let command = HealthCommand::parse(&words)
+        .map_err(|why| Error::invalid("Healthcheck.Test of the image", why))?;
     let retries = u32::try_from(retries).map_err(|_| {
-        Error::invalid("Healthcheck.Retries of the image", format!("{retries} is no number of checks"))
+        Error::invalid(
+            "Healthcheck.Retries of the image",
+            format!("{retries} is no number of checks"),
+        )
     })?;
     let check = HealthCheck {
         command,
@@ -111,7 +124,13 @@ mod tests {
             start_period: seconds(60),
             start_interval: seconds(1),
         };
-        assert_eq!(read, ImageHealth { check, shell: strings(&["/bin/bash", "-c"]) });
+        assert_eq!(
+            read,
+            ImageHealth {
+                check,
+                shell: strings(&["/bin/bash", "-c"])
+            }
+        );
     }
 
     #[test]
@@ -132,18 +151,45 @@ mod tests {
     #[test]
     fn what_is_malformed_is_named() {
         for (part, expected) in [
-            (r#""Healthcheck":{"Test":["curl"]}"#, "Healthcheck.Test of the image: it begins with \"curl\""),
-            (r#""Healthcheck":{"Retries":-1}"#, "Healthcheck.Retries of the image: -1"),
-            (r#""Healthcheck":{"Interval":-5}"#, "Healthcheck.Interval of the image: -5 is negative"),
-            (r#""Healthcheck":{"Timeout":5}"#, "Healthcheck.Timeout of the image: "),
-            (r#""Healthcheck":{"Test":["CMD","a\u0000b"]}"#, "Healthcheck of the image: it contains a NUL"),
-            (r#""Healthcheck":{"Interval":"5s"}"#, "configuration of the image: it cannot be read"),
-            (r#""Healthcheck":"curl""#, "configuration of the image: it cannot be read"),
+            (
+                r#""Healthcheck":{"Test":["curl"]}"#,
+                "Healthcheck.Test of the image: it begins with \"curl\"",
+            ),
+            (
+                r#""Healthcheck":{"Retries":-1}"#,
+                "Healthcheck.Retries of the image: -1",
+            ),
+            (
+                r#""Healthcheck":{"Interval":-5}"#,
+                "Healthcheck.Interval of the image: -5 is negative",
+            ),
+            (
+                r#""Healthcheck":{"Timeout":5}"#,
+                "Healthcheck.Timeout of the image: ",
+            ),
+            (
+                r#""Healthcheck":{"Test":["CMD","a\u0000b"]}"#,
+                "Healthcheck of the image: it contains a NUL",
+            ),
+            (
+                r#""Healthcheck":{"Interval":"5s"}"#,
+                "configuration of the image: it cannot be read",
+            ),
+            (
+                r#""Healthcheck":"curl""#,
+                "configuration of the image: it cannot be read",
+            ),
         ] {
-            let error = health(&format!(r#"{{"config":{{{part}}}}}"#)).unwrap_err().to_string();
+            let error = health(&format!(r#"{{"config":{{{part}}}}}"#))
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-        let deep = format!(r#"{{"config":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!(
+            r#"{{"config":{}1{}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
         assert!(health(&deep).is_err());
     }
 }

@@ -53,7 +53,11 @@ use words::{check_length, words};
 /// # Errors
 /// `InvalidArgument` and `Unimplemented`, naming the field; `NotFound` for a secret or config that the node
 /// does not have.
-pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Dependencies) -> Result<TaskPlan> {
+pub(crate) fn plan(
+    task: &swarm::Task,
+    node: &PlanContext,
+    dependencies: &Dependencies,
+) -> Result<TaskPlan> {
     let asked = TaskRequest::new(task, node)?;
     let container = asked.container;
     let network = network::network(&asked)?;
@@ -62,14 +66,24 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
     let mut mounts = mounts::mounts(&asked)?;
     let files = files::files(&asked, dependencies, &mut mounts)?;
     let hostname = hostname(&asked, &network.spec)?;
-    let uts = if hostname.is_own { UtsMode::Own } else { UtsMode::Network };
+    let uts = if hostname.is_own {
+        UtsMode::Own
+    } else {
+        UtsMode::Network
+    };
     let meta = meta(&asked)?;
     let image = image::image(container)?;
     let sandbox = SandboxSpec {
         meta: meta.clone(),
         handler: String::new(),
         hostname: hostname.name,
-        sysctls: sysctls("container.sysctls", &container.sysctls, &network.spec, IpcMode::Shared, uts)?,
+        sysctls: sysctls(
+            "container.sysctls",
+            &container.sysctls,
+            &network.spec,
+            IpcMode::Shared,
+            uts,
+        )?,
         network: network.spec,
         host_ports: network.host_ports,
         uts,
@@ -85,7 +99,14 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         selinux: security.selinux.clone(),
         users: None,
     };
-    let task_spec = task_spec(&asked, meta, &image.reference, mounts.mounts, security, log.output)?;
+    let task_spec = task_spec(
+        &asked,
+        meta,
+        &image.reference,
+        mounts.mounts,
+        security,
+        log.output,
+    )?;
     Ok(TaskPlan {
         image,
         sandbox,
@@ -95,8 +116,11 @@ pub(crate) fn plan(task: &swarm::Task, node: &PlanContext, dependencies: &Depend
         devices: devices::assigned(task)?,
         anonymous_volumes: mounts.anonymous,
         health: health::health(container.healthcheck.as_ref())?,
-        stop_grace: duration::optional("container.stop_grace_period", container.stop_grace_period.as_ref())?
-            .unwrap_or(STOP_GRACE),
+        stop_grace: duration::optional(
+            "container.stop_grace_period",
+            container.stop_grace_period.as_ref(),
+        )?
+        .unwrap_or(STOP_GRACE),
         rotation: log.rotation,
     })
 }
@@ -110,7 +134,11 @@ fn task_spec(
     output: Output,
 ) -> Result<TaskSpec> {
     let container = asked.container;
-    let stdin = if container.open_stdin { Stdin::Open } else { Stdin::Closed };
+    let stdin = if container.open_stdin {
+        Stdin::Open
+    } else {
+        Stdin::Closed
+    };
     let environment = environment(asked)?;
     Ok(TaskSpec {
         meta,
@@ -137,7 +165,11 @@ fn task_spec(
         pid: PidMode::Private,
         cgroup_namespace: None,
         init: container.init.unwrap_or_default(),
-        stdio: Stdio { stdin, tty: container.tty, output },
+        stdio: Stdio {
+            stdin,
+            tty: container.tty,
+            output,
+        },
         stop_signal: stop_signal(&container.stop_signal)?,
         annotations: BTreeMap::new(),
     })
@@ -160,14 +192,23 @@ struct Hostname {
 }
 
 /// The host name: the service's, or one made of the id of the task as docker makes it of the container's.
-fn hostname(asked: &TaskRequest<'_>, network: &switchyard_core::spec::SandboxNetwork) -> Result<Hostname> {
+fn hostname(
+    asked: &TaskRequest<'_>,
+    network: &switchyard_core::spec::SandboxNetwork,
+) -> Result<Hostname> {
     let field = "container.hostname";
     let own = asked.expand(field, &asked.container.hostname)?;
     check_hostname(field, &own)?;
     let is_host = *network == switchyard_core::spec::SandboxNetwork::Host;
     Ok(match (own.is_empty(), is_host) {
-        (true, true) => Hostname { name: String::new(), is_own: false },
-        (true, false) => Hostname { name: asked.identity.task_id.chars().take(12).collect(), is_own: false },
+        (true, true) => Hostname {
+            name: String::new(),
+            is_own: false,
+        },
+        (true, false) => Hostname {
+            name: asked.identity.task_id.chars().take(12).collect(),
+            is_own: false,
+        },
         (false, is_own) => Hostname { name: own, is_own },
     })
 }
@@ -191,22 +232,33 @@ struct Environment {
 fn environment(asked: &TaskRequest<'_>) -> Result<Environment> {
     let field = "container.env";
     check_length(field, asked.container.env.len())?;
-    let mut environment = Environment { set: Vec::new(), unset: Vec::new() };
+    let mut environment = Environment {
+        set: Vec::new(),
+        unset: Vec::new(),
+    };
     let mut seen = HashSet::new();
     for (index, variable) in asked.container.env.iter().enumerate().rev() {
         let (name, value) = match variable.split_once('=') {
-            Some((name, value)) => (name, Some(asked.expand(&format!("{field}[{index}]"), value)?)),
+            Some((name, value)) => (
+                name,
+                Some(asked.expand(&format!("{field}[{index}]"), value)?),
+            ),
             None => (variable.as_str(), None),
         };
         check_variable(field, name, value.as_deref().unwrap_or_default())?;
         match value {
             _ if !seen.insert(name) => {}
-            Some(value) => environment.set.push(EnvVar { name: name.to_owned(), value: value.into_bytes() }),
+            Some(value) => environment.set.push(EnvVar {
+                name: name.to_owned(),
+                value: value.into_bytes(),
+            }),
             None => environment.unset.push(name.to_owned()),
         }
     }
     environment.set.reverse();
-    environment.set.extend(resources::generic_variables(&asked.task.assigned_generic_resources)?);
+    environment.set.extend(resources::generic_variables(
+        &asked.task.assigned_generic_resources,
+    )?);
     Ok(environment)
 }
 
@@ -222,7 +274,11 @@ fn user(container: &swarm::ContainerSpec) -> Result<UserSpec> {
     for (index, group) in container.groups.iter().enumerate() {
         check_group(format_args!("container.groups[{index}]"), group)?;
     }
-    Ok(UserSpec { user, named: container.groups.clone(), ..UserSpec::default() })
+    Ok(UserSpec {
+        user,
+        named: container.groups.clone(),
+        ..UserSpec::default()
+    })
 }
 
 fn stop_signal(name: &str) -> Result<Option<Signal>> {
@@ -231,6 +287,9 @@ fn stop_signal(name: &str) -> Result<Option<Signal>> {
     }
     match Signal::parse(name) {
         Some(signal) => Ok(Some(signal)),
-        None => Err(Error::invalid("container.stop_signal", format!("{name:?} is no signal"))),
+        None => Err(Error::invalid(
+            "container.stop_signal",
+            format!("{name:?} is no signal"),
+        )),
     }
 }

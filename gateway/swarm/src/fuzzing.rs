@@ -22,7 +22,9 @@ use crate::token::JoinToken;
 /// # Panics
 /// If a property does not hold.
 pub fn token(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     match text.parse::<JoinToken>() {
         Ok(token) => {
             assert_eq!(token.as_sent(), text.trim());
@@ -47,7 +49,10 @@ pub fn token(data: &[u8]) {
 pub fn certificates(data: &[u8]) {
     let roots = RootBundle::from_pem(data);
     let chain = NodeChain::from_pem(data);
-    for error in [roots.as_ref().err(), chain.as_ref().err()].into_iter().flatten() {
+    for error in [roots.as_ref().err(), chain.as_ref().err()]
+        .into_iter()
+        .flatten()
+    {
         assert!(
             matches!(error, Error::InvalidCertificate { .. }) && error.report().len() < 1000,
             "{error:?}"
@@ -59,10 +64,15 @@ pub fn certificates(data: &[u8]) {
     if let Ok(chain) = chain {
         let subject = chain.subject();
         for id in [&subject.node, &subject.cluster] {
-            assert!((1..=64).contains(&id.len()) && !id.contains('/') && !id.contains(char::is_control));
+            assert!(
+                (1..=64).contains(&id.len()) && !id.contains('/') && !id.contains(char::is_control)
+            );
         }
         if let Ok(roots) = roots {
-            let _ = chain.verify(&roots, SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+            let _ = chain.verify(
+                &roots,
+                SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
+            );
         }
     }
 }
@@ -94,14 +104,29 @@ pub fn messages(data: &[u8]) {
         rest = after;
         crate::log_broker::request::check(bytes);
         if let Ok(message) = swarm::SessionMessage::decode(bytes) {
-            let peers = message.managers.into_iter().filter_map(|manager| manager.peer);
-            let managers = Managers::of(peers.map(|peer| Peer { node: peer.node_id, address: peer.addr }));
-            assert!(managers.peers().all(|peer| !peer.address.is_empty() && peer.address.len() <= 260));
+            let peers = message
+                .managers
+                .into_iter()
+                .filter_map(|manager| manager.peer);
+            let managers = Managers::of(peers.map(|peer| Peer {
+                node: peer.node_id,
+                address: peer.addr,
+            }));
+            assert!(
+                managers
+                    .peers()
+                    .all(|peer| !peer.address.is_empty() && peer.address.len() <= 260)
+            );
         }
-        let Ok(message) = swarm::AssignmentsMessage::decode(bytes) else { continue };
+        let Ok(message) = swarm::AssignmentsMessage::decode(bytes) else {
+            continue;
+        };
         let known: BTreeSet<String> = assigned.tasks().map(|task| task.id.clone()).collect();
         let Ok(changes) = assigned.apply(message) else {
-            assert!(assigned.tasks().map(|task| &task.id).eq(&known), "an error changes nothing");
+            assert!(
+                assigned.tasks().map(|task| &task.id).eq(&known),
+                "an error changes nothing"
+            );
             assigned.begin_stream();
             continue;
         };
@@ -128,10 +153,20 @@ pub fn template(data: &[u8]) {
 /// # Panics
 /// If a property does not hold.
 pub fn image_health(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(image) = from_image::health(text) else { return };
-    let Ok(Some(check)) = health::resolve(&HealthCheck::default(), &image) else { return };
-    let ResolvedCheck { command, timeout, schedule } = check;
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(image) = from_image::health(text) else {
+        return;
+    };
+    let Ok(Some(check)) = health::resolve(&HealthCheck::default(), &image) else {
+        return;
+    };
+    let ResolvedCheck {
+        command,
+        timeout,
+        schedule,
+    } = check;
     assert!(!command.is_empty() && command.iter().map(String::len).sum::<usize>() <= 128 << 10);
     assert!(command.iter().all(|word| !word.contains('\0')));
     let shortest = timeout.min(schedule.interval).min(schedule.start_interval);

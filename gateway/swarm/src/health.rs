@@ -66,11 +66,20 @@ impl Health {
     /// `place` says where, so that tasks with different places are not all checked at once.
     pub(crate) fn running(schedule: CheckSchedule, now: Duration, place: u16) -> Self {
         let part = schedule.interval / (u32::from(u16::MAX) + 1) * (u32::from(place) + 1);
-        Self { due: now.saturating_add(part), ..Self::new(schedule, HealthState::Healthy, now) }
+        Self {
+            due: now.saturating_add(part),
+            ..Self::new(schedule, HealthState::Healthy, now)
+        }
     }
 
     fn new(schedule: CheckSchedule, state: HealthState, now: Duration) -> Self {
-        let mut health = Self { schedule, state, failures: 0, retry: RETRY_MIN, due: Duration::ZERO };
+        let mut health = Self {
+            schedule,
+            state,
+            failures: 0,
+            retry: RETRY_MIN,
+            due: Duration::ZERO,
+        };
         health.due = now.saturating_add(health.interval(now));
         health
     }
@@ -103,7 +112,8 @@ impl Health {
                 self.interval(ended)
             }
             CheckResult::Failed => {
-                let counts = self.state == HealthState::Healthy || began >= self.schedule.start_period;
+                let counts =
+                    self.state == HealthState::Healthy || began >= self.schedule.start_period;
                 self.failures += u32::from(counts);
                 if self.failures >= self.schedule.retries.max(1) {
                     self.state = HealthState::Unhealthy;
@@ -116,9 +126,18 @@ impl Health {
     }
 
     fn interval(&self, now: Duration) -> Duration {
-        let CheckSchedule { interval, retries: _, start_period, start_interval } = self.schedule;
+        let CheckSchedule {
+            interval,
+            retries: _,
+            start_period,
+            start_interval,
+        } = self.schedule;
         let is_starting = self.state == HealthState::Starting && now < start_period;
-        if is_starting { start_interval } else { interval }
+        if is_starting {
+            start_interval
+        } else {
+            interval
+        }
     }
 }
 

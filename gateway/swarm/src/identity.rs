@@ -28,21 +28,36 @@ impl Identity {
     /// # Errors
     /// - [`Error::ManagerRole`], [`Error::CertificateExpired`], [`Error::CertificateNotValidYet`].
     /// - [`Error::InvalidCertificate`]: the certificate is of another key, or does not lead to a root.
-    pub fn new(roots: RootBundle, chain: NodeChain, key: NodeKey, now: SystemTime) -> Result<Self, Error> {
+    pub fn new(
+        roots: RootBundle,
+        chain: NodeChain,
+        key: NodeKey,
+        now: SystemTime,
+    ) -> Result<Self, Error> {
         let node = chain.subject().node.clone();
         if chain.subject().is_manager {
             return Err(Error::ManagerRole { node });
         }
-        let invalid = |reason| Error::InvalidCertificate { what: "the certificate of this node", reason };
+        let invalid = |reason| Error::InvalidCertificate {
+            what: "the certificate of this node",
+            reason,
+        };
         if chain.public_key() != key.public_key()? {
-            return Err(invalid("it is not of the private key of this node".to_owned()));
+            return Err(invalid(
+                "it is not of the private key of this node".to_owned(),
+            ));
         }
         let issuer = chain.verify(&roots, now).map_err(|error| match error {
             Unverified::Expired => Error::CertificateExpired { node },
             Unverified::NotValidYet => Error::CertificateNotValidYet { node },
             Unverified::Invalid(reason) => invalid(reason),
         })?;
-        Ok(Self { roots, chain, key, issuer })
+        Ok(Self {
+            roots,
+            chain,
+            key,
+            issuer,
+        })
     }
 
     /// The same node with other roots.
@@ -51,7 +66,11 @@ impl Identity {
     /// The chain does not lead to one of these roots: they must not be used before the certificate is renewed.
     pub fn with_roots(&self, roots: RootBundle, now: SystemTime) -> Result<Self, Unverified> {
         let issuer = self.chain.verify(&roots, now)?;
-        Ok(Self { roots, issuer, ..self.clone() })
+        Ok(Self {
+            roots,
+            issuer,
+            ..self.clone()
+        })
     }
 
     /// Returns whether `other` has the same certificate and the same roots.

@@ -65,10 +65,16 @@ pub(crate) async fn request(
     };
     let mut client = client(connection);
     let call = "IssueNodeCertificate";
-    let answer = connection.answer(call, ISSUE_LIMIT, client.issue_node_certificate(message)).await?;
-    let swarm::IssueNodeCertificateResponse { node_id, node_membership: _ } = answer;
-    let is_id =
-        !node_id.is_empty() && node_id.len() <= 64 && node_id.bytes().all(|b| b.is_ascii_alphanumeric());
+    let answer = connection
+        .answer(call, ISSUE_LIMIT, client.issue_node_certificate(message))
+        .await?;
+    let swarm::IssueNodeCertificateResponse {
+        node_id,
+        node_membership: _,
+    } = answer;
+    let is_id = !node_id.is_empty()
+        && node_id.len() <= 64
+        && node_id.bytes().all(|b| b.is_ascii_alphanumeric());
     if !is_id {
         return Err(Error::InvalidAnswer {
             manager: connection.manager().to_owned(),
@@ -85,16 +91,28 @@ pub(crate) async fn request(
 /// - [`Error::CertificateRefused`]: it will not be issued.
 /// - [`Error::CertificateLate`]: it was not, within three minutes.
 /// - [`Error::Refused`]: the manager does not know the node.
-pub(crate) async fn wait(connection: &Connection, node: &str, request: &str) -> Result<NodeChain, Error> {
+pub(crate) async fn wait(
+    connection: &Connection,
+    node: &str,
+    request: &str,
+) -> Result<NodeChain, Error> {
     let deadline = Instant::now() + CERTIFICATE_LIMIT;
     let mut pause = PAUSE_MIN;
     loop {
-        let late = || Error::CertificateLate { node: node.to_owned(), limit: CERTIFICATE_LIMIT };
-        let look = timeout_at(deadline, look(connection, node)).await.map_err(|_| late())?;
+        let late = || Error::CertificateLate {
+            node: node.to_owned(),
+            limit: CERTIFICATE_LIMIT,
+        };
+        let look = timeout_at(deadline, look(connection, node))
+            .await
+            .map_err(|_| late())?;
         match look.map(|answer| verdict(answer, request)) {
             Ok(Verdict::Issued(chain)) => return NodeChain::from_pem(&chain),
             Ok(Verdict::Refused(reason)) => {
-                return Err(Error::CertificateRefused { node: node.to_owned(), reason });
+                return Err(Error::CertificateRefused {
+                    node: node.to_owned(),
+                    reason,
+                });
             }
             // The manager has held the call open for a while.
             Err(Error::NoAnswer { .. }) => continue,
@@ -110,10 +128,21 @@ pub(crate) async fn wait(connection: &Connection, node: &str, request: &str) -> 
     }
 }
 
-async fn look(connection: &Connection, node: &str) -> Result<swarm::NodeCertificateStatusResponse, Error> {
-    let message = swarm::NodeCertificateStatusRequest { node_id: node.to_owned() };
+async fn look(
+    connection: &Connection,
+    node: &str,
+) -> Result<swarm::NodeCertificateStatusResponse, Error> {
+    let message = swarm::NodeCertificateStatusRequest {
+        node_id: node.to_owned(),
+    };
     let mut client = client(connection);
-    connection.answer("NodeCertificateStatus", LOOK_LIMIT, client.node_certificate_status(message)).await
+    connection
+        .answer(
+            "NodeCertificateStatus",
+            LOOK_LIMIT,
+            client.node_certificate_status(message),
+        )
+        .await
 }
 
 fn client(connection: &Connection) -> NodeCaClient<Channel> {
@@ -122,12 +151,18 @@ fn client(connection: &Connection) -> NodeCaClient<Channel> {
 
 /// Returns whether a later call may succeed: the leader changes, or is unreachable.
 const fn is_passing(code: Code) -> bool {
-    matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded)
+    matches!(
+        code,
+        Code::Aborted | Code::Unavailable | Code::DeadlineExceeded
+    )
 }
 
 /// Interprets an answer about a request. It may still be about an earlier request of the node.
 fn verdict(answer: swarm::NodeCertificateStatusResponse, request: &str) -> Verdict {
-    let swarm::NodeCertificateStatusResponse { status, certificate } = answer;
+    let swarm::NodeCertificateStatusResponse {
+        status,
+        certificate,
+    } = answer;
     let status = status.unwrap_or_default();
     let certificate = certificate.unwrap_or_default();
     if certificate.csr != request.as_bytes() {
@@ -139,7 +174,9 @@ fn verdict(answer: swarm::NodeCertificateStatusResponse, request: &str) -> Verdi
             Verdict::Issued(certificate.certificate)
         }
         State::Failed => Verdict::Refused(beginning(&status.err, REASON_MAX).to_owned()),
-        State::Unknown | State::Renew | State::Pending | State::Issued | State::Rotate => Verdict::Wait,
+        State::Unknown | State::Renew | State::Pending | State::Issued | State::Rotate => {
+            Verdict::Wait
+        }
     }
 }
 

@@ -57,11 +57,17 @@ pub struct JoinRequest {
 /// As [`Error`] says of each; [`Error::AlreadyJoined`] if the node is in a cluster. If it fails before the manager
 /// has made a node, or for a reason that is final, nothing is stored.
 pub async fn join(store: &Store, request: &JoinRequest) -> Result<Identity, Error> {
-    join_with_token(store, request).await.map_err(|error| withhold(error, &request.token))
+    join_with_token(store, request)
+        .await
+        .map_err(|error| withhold(error, &request.token))
 }
 
 async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identity, Error> {
-    let JoinRequest { managers, token, availability: _ } = request;
+    let JoinRequest {
+        managers,
+        token,
+        availability: _,
+    } = request;
     if let Some(identity) = store.run(|store| store.load(SystemTime::now())).await? {
         let [node, cluster] = [identity.node(), identity.cluster()].map(str::to_owned);
         return Err(Error::AlreadyJoined { node, cluster });
@@ -70,8 +76,14 @@ async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identit
     let contact = repeated(|| first_that_answers(managers, digest));
     let (roots, connection) = plain_step("contact_managers", contact).await?;
     // A pending join of another cluster has other roots, and is not continued.
-    let resumed = match store.run(Store::load_join).await?.filter(|pending| pending.roots == digest) {
-        Some(pending) => certificate(store, &connection, &pending).await?.map(|chain| (pending, chain)),
+    let resumed = match store
+        .run(Store::load_join)
+        .await?
+        .filter(|pending| pending.roots == digest)
+    {
+        Some(pending) => certificate(store, &connection, &pending)
+            .await?
+            .map(|chain| (pending, chain)),
         None => None,
     };
     let (pending, chain) = match resumed {
@@ -92,7 +104,9 @@ async fn join_with_token(store: &Store, request: &JoinRequest) -> Result<Identit
 /// # Errors
 /// As [`join`]; [`Error::NoManager`] if no manager is known, so that only another join with the token continues it.
 pub async fn resume_join(store: &Store) -> Result<Option<Identity>, Error> {
-    let Some(pending) = store.run(Store::load_join).await? else { return Ok(None) };
+    let Some(pending) = store.run(Store::load_join).await? else {
+        return Ok(None);
+    };
     let known = store.run(Store::load_managers).await?;
     let managers: Vec<String> = known.peers().map(|peer| peer.address.clone()).collect();
     if managers.is_empty() {
@@ -101,7 +115,9 @@ pub async fn resume_join(store: &Store) -> Result<Option<Identity>, Error> {
     let contact = repeated(|| first_that_answers(&managers, pending.roots));
     let (roots, connection) = plain_step("contact_managers", contact).await?;
     match certificate(store, &connection, &pending).await? {
-        Some(chain) => complete(store, &connection, &managers, roots, pending, chain).await.map(Some),
+        Some(chain) => complete(store, &connection, &managers, roots, pending, chain)
+            .await
+            .map(Some),
         None => Ok(None),
     }
 }
@@ -135,7 +151,10 @@ async fn complete(
 }
 
 fn peers(managers: &[String]) -> Managers {
-    Managers::of(managers.iter().map(|manager| Peer { node: String::new(), address: manager.clone() }))
+    Managers::of(managers.iter().map(|manager| Peer {
+        node: String::new(),
+        address: manager.clone(),
+    }))
 }
 
 /// The roots of the cluster, and a connection to the first manager that serves them. If none does, the error is that
@@ -167,7 +186,9 @@ async fn fetch_roots(manager: &str, expected: RootDigest) -> Result<RootBundle, 
     let connection = Connection::open(manager, Trust::Anybody).await?;
     let mut client = CaClient::new(connection.channel()).max_decoding_message_size(PEM_MAX + 1024);
     let call = client.get_root_ca_certificate(swarm::GetRootCaCertificateRequest {});
-    let answer = connection.answer("GetRootCACertificate", ROOTS_LIMIT, call).await?;
+    let answer = connection
+        .answer("GetRootCACertificate", ROOTS_LIMIT, call)
+        .await?;
     let swarm::GetRootCaCertificateResponse { certificate } = answer;
     let found = RootDigest::of(&certificate);
     if found != expected {
@@ -184,7 +205,11 @@ async fn fetch_roots(manager: &str, expected: RootDigest) -> Result<RootBundle, 
 async fn begin(
     store: &Store,
     connection: &Connection,
-    JoinRequest { managers, token, availability }: &JoinRequest,
+    JoinRequest {
+        managers,
+        token,
+        availability,
+    }: &JoinRequest,
 ) -> Result<PendingJoin, Error> {
     let key = NodeKey::generate()?;
     let request = key.certificate_request()?;
@@ -195,7 +220,12 @@ async fn begin(
         manager = connection.manager(),
         "the swarm has made a node; its certificate is awaited"
     );
-    let pending = PendingJoin { node, roots: token.digest(), request, key };
+    let pending = PendingJoin {
+        node,
+        roots: token.digest(),
+        request,
+        key,
+    };
     let stored = pending.clone();
     let managers = peers(managers);
     let saved = store.run(move |store| {
@@ -217,7 +247,10 @@ async fn certificate(
     let wait = issuance::wait(connection, &pending.node, &pending.request);
     match plain_step("wait_for_certificate", wait).await {
         Err(Error::Refused { status, .. }) if status.code() == Code::NotFound => {
-            tracing::warn!(node = pending.node, "the swarm does not know the node of an unfinished join");
+            tracing::warn!(
+                node = pending.node,
+                "the swarm does not know the node of an unfinished join"
+            );
             store.run(Store::abandon_join).await?;
             Ok(None)
         }
@@ -228,7 +261,8 @@ async fn certificate(
 /// Forgets the unfinished join if there is no sense in continuing it. A certificate that is not valid yet will be, and another
 /// join would make another node.
 async fn forget_if_final<T>(store: &Store, result: Result<T, Error>) -> Result<T, Error> {
-    let is_over = |error: &Error| error.is_final() || matches!(error, Error::InvalidCertificate { .. });
+    let is_over =
+        |error: &Error| error.is_final() || matches!(error, Error::InvalidCertificate { .. });
     if result.as_ref().is_err_and(is_over) {
         store.run(Store::abandon_join).await?;
     }
@@ -236,7 +270,9 @@ async fn forget_if_final<T>(store: &Store, result: Result<T, Error>) -> Result<T
 }
 
 /// Tries something again while the manager cannot be reached or has no leader.
-async fn repeated<T, F: Future<Output = Result<T, Error>>>(try_it: impl Fn() -> F) -> Result<T, Error> {
+async fn repeated<T, F: Future<Output = Result<T, Error>>>(
+    try_it: impl Fn() -> F,
+) -> Result<T, Error> {
     let mut attempt = 1;
     loop {
         match try_it().await {

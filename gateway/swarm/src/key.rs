@@ -40,8 +40,9 @@ impl NodeKey {
     /// # Errors
     /// [`Error::Cryptography`]: the system gives no random numbers.
     pub fn generate() -> Result<Self, Error> {
-        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
-            .map_err(|error| cannot("make a private key", &error))?;
+        let document =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
+                .map_err(|error| cannot("make a private key", &error))?;
         Self::from_pkcs8(document.as_ref().to_owned())
     }
 
@@ -51,14 +52,22 @@ impl NodeKey {
     /// [`Error::Cryptography`]: there is none, or it is of another kind.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
         // The library's error shows the bytes.
-        let key = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| unreadable("there is none in PEM"))?;
+        let key = PrivatePkcs8KeyDer::from_pem_slice(pem)
+            .map_err(|_| unreadable("there is none in PEM"))?;
         Self::from_pkcs8(key.secret_pkcs8_der().to_owned())
     }
 
     fn from_pkcs8(pkcs8: Vec<u8>) -> Result<Self, Error> {
-        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &pkcs8, &SystemRandom::new())
-            .map_err(|_| unreadable("it is not one of the curve P-256 in PKCS #8"))?;
-        Ok(Self { pkcs8: Arc::new(PrivatePkcs8KeyDer::from(pkcs8)), pair: Arc::new(pair) })
+        let pair = EcdsaKeyPair::from_pkcs8(
+            &ECDSA_P256_SHA256_ASN1_SIGNING,
+            &pkcs8,
+            &SystemRandom::new(),
+        )
+        .map_err(|_| unreadable("it is not one of the curve P-256 in PKCS #8"))?;
+        Ok(Self {
+            pkcs8: Arc::new(PrivatePkcs8KeyDer::from(pkcs8)),
+            pair: Arc::new(pair),
+        })
     }
 
     /// The key as a text, to be stored.
@@ -86,7 +95,8 @@ impl NodeKey {
     /// # Errors
     /// [`Error::Cryptography`]: it cannot be signed or encoded.
     pub fn certificate_request(&self) -> Result<String, Error> {
-        const ECDSA_WITH_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
+        const ECDSA_WITH_SHA256: ObjectIdentifier =
+            ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
         let failed = |error: &dyn fmt::Display| cannot("request a certificate", error);
         let info = CertReqInfo {
             version: Version::V1,
@@ -95,13 +105,22 @@ impl NodeKey {
             attributes: Attributes::new(),
         };
         let signed = info.to_der().map_err(|error| failed(&error))?;
-        let signature = self.pair.sign(&SystemRandom::new(), &signed).map_err(|error| failed(&error))?;
+        let signature = self
+            .pair
+            .sign(&SystemRandom::new(), &signed)
+            .map_err(|error| failed(&error))?;
         let request = CertReq {
             info,
-            algorithm: AlgorithmIdentifierOwned { oid: ECDSA_WITH_SHA256, parameters: None },
+            algorithm: AlgorithmIdentifierOwned {
+                oid: ECDSA_WITH_SHA256,
+                parameters: None,
+            },
             signature: BitString::from_bytes(signature.as_ref()).map_err(|error| failed(&error))?,
         };
-        Ok(pem("CERTIFICATE REQUEST", &request.to_der().map_err(|error| failed(&error))?))
+        Ok(pem(
+            "CERTIFICATE REQUEST",
+            &request.to_der().map_err(|error| failed(&error))?,
+        ))
     }
 
     fn subject_public_key(&self) -> x509_cert::der::Result<SubjectPublicKeyInfoOwned> {
@@ -109,7 +128,10 @@ impl NodeKey {
         const P_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7");
         let curve = Any::new(Tag::ObjectIdentifier, P_256.as_bytes())?;
         Ok(SubjectPublicKeyInfoOwned {
-            algorithm: AlgorithmIdentifierOwned { oid: EC_PUBLIC_KEY, parameters: Some(curve) },
+            algorithm: AlgorithmIdentifierOwned {
+                oid: EC_PUBLIC_KEY,
+                parameters: Some(curve),
+            },
             subject_public_key: BitString::from_bytes(self.pair.public_key().as_ref())?,
         })
     }
@@ -126,7 +148,10 @@ fn unreadable(reason: &str) -> Error {
 }
 
 fn cannot(verb: &'static str, error: &dyn fmt::Display) -> Error {
-    Error::Cryptography { verb, reason: error.to_string() }
+    Error::Cryptography {
+        verb,
+        reason: error.to_string(),
+    }
 }
 
 /// The text form of DER.

@@ -66,7 +66,9 @@ mod token;
 mod worker;
 
 pub use agent::Agent;
-pub use certificates::{Issuer, NodeChain, NodeSubject, PEM_MAX, RootBundle, Unverified, ValidityPeriod};
+pub use certificates::{
+    Issuer, NodeChain, NodeSubject, PEM_MAX, RootBundle, Unverified, ValidityPeriod,
+};
 pub use connection::check_address;
 pub use error::{BoxedError, Error};
 pub use executor::{Executor, MakeExecutor, MemberName, TaskLog};
@@ -77,8 +79,8 @@ pub use managers::{Managers, Peer};
 pub use names::names;
 pub use node::{JoinByFile, NodeActor, NodeParts, NodePhase, NodeStatus, SwarmNode};
 pub use plan::{
-    AllowedDevices, AssignedDevice, HealthCheck, HealthCommand, LogRotation, PlanContext, PublishedPort,
-    ServiceImage, TaskFile, TaskPlan,
+    AllowedDevices, AssignedDevice, HealthCheck, HealthCommand, LogRotation, PlanContext,
+    PublishedPort, ServiceImage, TaskFile, TaskPlan,
 };
 pub use renewal::{due, pause};
 pub use report::AgentReport;

@@ -134,12 +134,28 @@ pub(crate) fn next(state: State, wanted: State) -> Next {
 /// Returns the status to report for a task in `state` after a step.
 pub(crate) fn after(state: State, step: Step, outcome: Outcome) -> Report {
     match outcome {
-        Outcome::Temporary(error) => Report { state, message: state.message(), error },
+        Outcome::Temporary(error) => Report {
+            state,
+            message: state.message(),
+            error,
+        },
         // A stop that fails is tried again: the task may run.
-        Outcome::Fatal(error) if step == Step::Stop => Report { state, message: state.message(), error },
+        Outcome::Fatal(error) if step == Step::Stop => Report {
+            state,
+            message: state.message(),
+            error,
+        },
         Outcome::Fatal(error) => {
-            let state = if state < State::Starting { State::Rejected } else { State::Failed };
-            Report { state, message: state.message(), error }
+            let state = if state < State::Starting {
+                State::Rejected
+            } else {
+                State::Failed
+            };
+            Report {
+                state,
+                message: state.message(),
+                error,
+            }
         }
         Outcome::Done => Report::of(match step {
             Step::Check => State::Accepted,
@@ -178,11 +194,19 @@ pub(crate) fn resume(object: Option<Object>, known: State, wanted: State) -> Res
 impl Report {
     /// The report of a state that was reached without an error.
     pub(crate) const fn of(state: State) -> Self {
-        Self { state, message: state.message(), error: String::new() }
+        Self {
+            state,
+            message: state.message(),
+            error: String::new(),
+        }
     }
 
     fn lost() -> Self {
-        Self { state: State::Failed, message: State::Failed.message(), error: LOST.to_owned() }
+        Self {
+            state: State::Failed,
+            message: State::Failed.message(),
+            error: LOST.to_owned(),
+        }
     }
 }
 
@@ -227,7 +251,10 @@ impl State {
             Self::Preparing,
             Self::Accepted,
         ];
-        known.into_iter().find(|state| state.to_wire() as i32 <= number).unwrap_or(Self::Assigned)
+        known
+            .into_iter()
+            .find(|state| state.to_wire() as i32 <= number)
+            .unwrap_or(Self::Assigned)
     }
 
     /// On the wire.

@@ -75,7 +75,11 @@ struct LogBroker<'a> {
 }
 
 /// Serves the logs of this node to a manager until it is dropped.
-pub(crate) async fn serve(connection: &Connection, node: &str, executor: &Arc<dyn Executor>) -> Infallible {
+pub(crate) async fn serve(
+    connection: &Connection,
+    node: &str,
+    executor: &Arc<dyn Executor>,
+) -> Infallible {
     let mut broker = LogBroker {
         connection,
         node: node.into(),
@@ -90,7 +94,10 @@ pub(crate) async fn serve(connection: &Connection, node: &str, executor: &Arc<dy
     loop {
         let status = broker.listen(&mut backoff).await;
         if status.code() == Code::Unimplemented {
-            tracing::info!(manager = connection.manager(), "the manager serves no logs of services");
+            tracing::info!(
+                manager = connection.manager(),
+                "the manager serves no logs of services"
+            );
             std::future::pending::<()>().await;
         }
         // The session shows whether the manager can be reached at all.
@@ -145,7 +152,9 @@ impl LogBroker<'_> {
             Ok((id, ())) => *id,
             Err(fault) => fault.id(),
         };
-        let Some(subscription) = self.ids.remove(&id) else { return };
+        let Some(subscription) = self.ids.remove(&id) else {
+            return;
+        };
         if let Err(fault) = joined
             && fault.is_panic()
         {
@@ -176,7 +185,11 @@ impl LogBroker<'_> {
                 }
             }
             Err(InvalidSubscription::Unsupported { id, reason }) => {
-                tracing::warn!(subscription = id, reason, "logs of services are not passed on");
+                tracing::warn!(
+                    subscription = id,
+                    reason,
+                    "logs of services are not passed on"
+                );
                 self.open(LogRequest::nothing(id));
             }
             Err(error @ InvalidSubscription::Id(_)) => {
@@ -209,7 +222,12 @@ impl LogBroker<'_> {
             messages,
         };
         let client = LogBrokerClient::new(self.connection.channel());
-        let task = self.publishers.spawn(publish(client, publisher, ReceiverStream::new(stream), id.clone()));
+        let task = self.publishers.spawn(publish(
+            client,
+            publisher,
+            ReceiverStream::new(stream),
+            id.clone(),
+        ));
         self.ids.insert(task.id(), id.clone());
         self.running.insert(id, task);
     }
@@ -232,9 +250,15 @@ async fn publish(
     };
     match answer {
         Some(Ok(_)) => {}
-        Some(Err(status)) if status.code() == Code::Internal && status.message().contains(NO_MESSAGE) => {}
+        Some(Err(status))
+            if status.code() == Code::Internal && status.message().contains(NO_MESSAGE) => {}
         // The client may have gone.
-        Some(Err(status)) => tracing::debug!(subscription = id, %status, "a manager takes no more logs"),
-        None => tracing::warn!(subscription = id, "a manager does not take the logs that it has asked for"),
+        Some(Err(status)) => {
+            tracing::debug!(subscription = id, %status, "a manager takes no more logs")
+        }
+        None => tracing::warn!(
+            subscription = id,
+            "a manager does not take the logs that it has asked for"
+        ),
     }
 }

@@ -68,7 +68,11 @@ pub(crate) struct LogRotator {
 
 impl LogRotator {
     pub(crate) const fn new(scope: Scope) -> Self {
-        Self { scope, failing: BTreeSet::new(), settled: BTreeSet::new() }
+        Self {
+            scope,
+            failing: BTreeSet::new(),
+            settled: BTreeSet::new(),
+        }
     }
 
     /// Looks at the logs from time to time, as soon as the gateway has recovered, whether the node has a session with
@@ -85,7 +89,10 @@ impl LogRotator {
     pub(crate) async fn pass(&mut self) {
         // Before a recovery there are none.
         let tasks = self.scope.tasks().list().unwrap_or_default();
-        let logs: Vec<RotatedLog> = tasks.iter().filter_map(|task| RotatedLog::of(task)).collect();
+        let logs: Vec<RotatedLog> = tasks
+            .iter()
+            .filter_map(|task| RotatedLog::of(task))
+            .collect();
         let has_log = |task: &TaskId| logs.iter().any(|log| log.task == *task);
         self.failing.retain(has_log);
         self.settled.retain(has_log);
@@ -94,7 +101,9 @@ impl LogRotator {
         }
         let settled = self.settled.clone();
         let looked = blocking("look at the logs of tasks", move || {
-            let looked = logs.into_iter().map(|log| (log.state(settled.contains(&log.task)), log));
+            let looked = logs
+                .into_iter()
+                .map(|log| (log.state(settled.contains(&log.task)), log));
             Ok::<_, Error>(looked.collect::<Vec<_>>())
         });
         match looked.await {
@@ -103,7 +112,9 @@ impl LogRotator {
                     self.follow_up(state, log).await;
                 }
             }
-            Err(error) => tracing::warn!(error = error.report(), "the logs of tasks are not rotated"),
+            Err(error) => {
+                tracing::warn!(error = error.report(), "the logs of tasks are not rotated")
+            }
         }
     }
 
@@ -116,7 +127,9 @@ impl LogRotator {
                 rotate(&self.scope, log, FileState::Renamed).await
             }
             Ok(FileState::Small) => Ok(()),
-            Ok(state @ (FileState::Large | FileState::Renamed)) => rotate(&self.scope, log, state).await,
+            Ok(state @ (FileState::Large | FileState::Renamed)) => {
+                rotate(&self.scope, log, state).await
+            }
             Err(fault) => Err(log.failed("look at", fault)),
         };
         match rotated {
@@ -125,7 +138,12 @@ impl LogRotator {
                 self.settled.insert(task);
             }
             // It has ended meanwhile.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::FailedPrecondition) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::FailedPrecondition
+                ) =>
+            {
                 tracing::debug!(task.id = %task, error = error.report(), "the log of a task is not rotated");
             }
             Err(error) if self.failing.insert(task) => {
@@ -147,7 +165,9 @@ async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> 
     let count = blocking("rotation of a log", move || {
         let mut files = aside.rotated_files()?;
         if state == FileState::Large {
-            files.set_aside(SystemTime::now()).map_err(|fault| aside.failed("rename", fault))?;
+            files
+                .set_aside(SystemTime::now())
+                .map_err(|fault| aside.failed("rename", fault))?;
         }
         aside.remove_beyond(&mut files, aside.kept.max(1))?;
         Ok::<_, Error>(files.count())
@@ -157,7 +177,9 @@ async fn rotate(scope: &Scope, log: RotatedLog, state: FileState) -> Result<()> 
     let kept = match &reopened {
         Ok(()) => log.kept,
         // No file is looked at until then, so that the newest one grows. The next pass may have the inode of the oldest one.
-        Err(error) if error.kind() == ErrorKind::ResourceExhausted => count.saturating_sub(1).max(1),
+        Err(error) if error.kind() == ErrorKind::ResourceExhausted => {
+            count.saturating_sub(1).max(1)
+        }
         Err(_) => return reopened,
     };
     let removed = blocking("removal of old logs", move || {
@@ -181,17 +203,28 @@ impl RotatedLog {
             | TaskState::Removing { .. } => return None,
         }
         let file = task.details.log_path.clone()?;
-        let Record { log_max_size, log_max_files, .. } = Record::of(&task.meta);
+        let Record {
+            log_max_size,
+            log_max_files,
+            ..
+        } = Record::of(&task.meta);
         let max_size = Some(log_max_size).filter(|size| *size > 0)?;
         let kept = usize::try_from(log_max_files.saturating_sub(1)).unwrap_or(usize::MAX);
-        Some(Self { task: task.id, file, max_size, kept })
+        Some(Self {
+            task: task.id,
+            file,
+            max_size,
+            kept,
+        })
     }
 
     /// Returns the state of the file. Until the log `is_settled`, an empty file beside rotated ones may be
     /// unused.
     fn state(&self, is_settled: bool) -> io::Result<FileState> {
         Ok(match if_present(size(&self.file))? {
-            Some(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => FileState::Renamed,
+            Some(0) if !is_settled && RotatedFiles::of(&self.file)?.count() > 0 => {
+                FileState::Renamed
+            }
             Some(size) if size < self.max_size => FileState::Small,
             Some(_) => FileState::Large,
             None => FileState::Renamed,
@@ -199,11 +232,14 @@ impl RotatedLog {
     }
 
     fn rotated_files(&self) -> Result<RotatedFiles> {
-        RotatedFiles::of(&self.file).map_err(|fault| self.failed("look for the rotated files of", fault))
+        RotatedFiles::of(&self.file)
+            .map_err(|fault| self.failed("look for the rotated files of", fault))
     }
 
     fn remove_beyond(&self, files: &mut RotatedFiles, kept: usize) -> Result<()> {
-        files.remove_beyond(kept).map_err(|fault| self.failed("remove the oldest files of", fault))
+        files
+            .remove_beyond(kept)
+            .map_err(|fault| self.failed("remove the oldest files of", fault))
     }
 
     fn failed(&self, verb: &str, fault: io::Error) -> Error {

@@ -45,8 +45,9 @@ impl Managers {
     /// changed. A list without any usable manager changes nothing.
     pub fn replace(&mut self, peers: impl IntoIterator<Item = Peer>) -> bool {
         let mut new: Vec<(Peer, u32)> = Vec::new();
-        let usable =
-            peers.into_iter().filter(|peer| !peer.address.is_empty() && peer.address.len() <= ADDRESS_MAX);
+        let usable = peers
+            .into_iter()
+            .filter(|peer| !peer.address.is_empty() && peer.address.len() <= ADDRESS_MAX);
         for peer in usable {
             if new.len() == COUNT_MAX {
                 break;
@@ -68,7 +69,11 @@ impl Managers {
     /// A manager, by chance and by weight: `random` chooses. `None` if none is known.
     #[must_use]
     pub fn choose(&self, random: u64) -> Option<&Peer> {
-        let sum: u64 = self.weighted.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        let sum: u64 = self
+            .weighted
+            .iter()
+            .map(|(_, weight)| u64::from(*weight))
+            .sum();
         let mut place = random.checked_rem(sum)?;
         for (peer, weight) in &self.weighted {
             match place.checked_sub(u64::from(*weight)) {
@@ -95,12 +100,19 @@ impl Managers {
     }
 
     fn weight(&self, address: &str) -> u32 {
-        let known = self.weighted.iter().find(|(peer, _)| peer.address == address);
+        let known = self
+            .weighted
+            .iter()
+            .find(|(peer, _)| peer.address == address);
         known.map_or(WEIGHT_MAX, |(_, weight)| *weight)
     }
 
     fn set(&mut self, address: &str, weight: impl Fn(u32) -> u32) {
-        for (_, known) in self.weighted.iter_mut().filter(|(peer, _)| peer.address == address) {
+        for (_, known) in self
+            .weighted
+            .iter_mut()
+            .filter(|(peer, _)| peer.address == address)
+        {
             *known = weight(*known);
         }
     }

@@ -63,13 +63,16 @@ impl Membership {
     pub(crate) async fn renewed(&self, renewed: Identity) -> Result<(), Error> {
         let _change = self.change.lock().await;
         let roots = self.identity.borrow().roots().clone();
-        let renewed =
-            renewed.with_roots(roots, SystemTime::now()).map_err(|reason| Error::InvalidCertificate {
+        let renewed = renewed
+            .with_roots(roots, SystemTime::now())
+            .map_err(|reason| Error::InvalidCertificate {
                 what: "the renewed certificate of this node",
                 reason: reason.to_string(),
             })?;
         let stored = renewed.clone();
-        self.store.run(move |store| store.save_certificate(&stored)).await?;
+        self.store
+            .run(move |store| store.save_certificate(&stored))
+            .await?;
         self.identity.send_replace(renewed);
         self.renewal.send_replace(false);
         Ok(())
@@ -94,7 +97,9 @@ impl Membership {
             }
         };
         let stored = changed.clone();
-        self.store.run(move |store| store.save_roots(&stored)).await?;
+        self.store
+            .run(move |store| store.save_roots(&stored))
+            .await?;
         self.identity.send_replace(changed);
         tracing::info!("the swarm has other root certificates now");
         Ok(true)
@@ -105,7 +110,8 @@ impl Membership {
         // A request about a certificate that was renewed meanwhile is done already.
         let is_present = self.identity.borrow().chain() == of.chain();
         if is_present {
-            self.renewal.send_if_modified(|asked| !std::mem::replace(asked, true));
+            self.renewal
+                .send_if_modified(|asked| !std::mem::replace(asked, true));
         }
     }
 
@@ -122,9 +128,16 @@ impl Membership {
             managers.replace(peers).then(|| managers.clone())
         };
         let Some(managers) = changed else { return };
-        if let Err(error) = self.store.run(move |store| store.save_managers(&managers)).await {
+        if let Err(error) = self
+            .store
+            .run(move |store| store.save_managers(&managers))
+            .await
+        {
             // The next start of the daemon tries those that were stored before.
-            tracing::warn!(error = error.report(), "cannot store the managers of the swarm");
+            tracing::warn!(
+                error = error.report(),
+                "cannot store the managers of the swarm"
+            );
         }
     }
 
@@ -134,7 +147,10 @@ impl Membership {
     /// [`Error::NoManager`].
     pub(crate) fn choose_manager(&self) -> Result<String, Error> {
         let managers = self.managers.lock();
-        managers.choose(random::number()).map(|peer| peer.address.clone()).ok_or(Error::NoManager)
+        managers
+            .choose(random::number())
+            .map(|peer| peer.address.clone())
+            .ok_or(Error::NoManager)
     }
 
     /// Records whether a manager has served this node.

@@ -10,14 +10,26 @@ use crate::record::Record;
 #[must_use]
 pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let meta = task.unwrap_or(sandbox);
-    let Record { service_name, task_id, slot, image, .. } = Record::of(meta);
+    let Record {
+        service_name,
+        task_id,
+        slot,
+        image,
+        ..
+    } = Record::of(meta);
     let display = match (service_name.as_str(), slot.as_str()) {
         // A record of another version, or a task without a service.
         ("", _) | (_, "") => meta.name.clone(),
         (service, slot) => format!("{service}.{slot}"),
     };
-    let names = Names::new(display).with("swarm_service", service_name).with("swarm_task", task_id);
-    if task.is_some() { names.with("image", image) } else { names }
+    let names = Names::new(display)
+        .with("swarm_service", service_name)
+        .with("swarm_task", task_id);
+    if task.is_some() {
+        names.with("image", image)
+    } else {
+        names
+    }
 }
 
 #[cfg(test)]
@@ -50,10 +62,17 @@ mod tests {
         assert_eq!(names_of_task.to_string(), "web.3");
         assert_eq!(
             names_of_task.iter().collect::<Vec<_>>(),
-            [("swarm_service", "web"), ("swarm_task", "t1"), ("image", "nginx")]
+            [
+                ("swarm_service", "web"),
+                ("swarm_task", "t1"),
+                ("image", "nginx")
+            ]
         );
         assert_eq!(names(&known, None).get("image"), None);
         let unknown = names(&meta(vec![9]), None);
-        assert_eq!((unknown.to_string().as_str(), unknown.iter().count()), ("t1", 0));
+        assert_eq!(
+            (unknown.to_string().as_str(), unknown.iter().count()),
+            ("t1", 0)
+        );
     }
 }

@@ -75,8 +75,15 @@ type Reply = oneshot::Sender<Result<(), Error>>;
 /// A request to the actor.
 #[derive(Debug)]
 enum NodeCommand {
-    Join { request: JoinRequest, caller: Option<Caller>, reply: Reply },
-    Leave { caller: Option<Caller>, reply: Reply },
+    Join {
+        request: JoinRequest,
+        caller: Option<Caller>,
+        reply: Reply,
+    },
+    Leave {
+        caller: Option<Caller>,
+        reply: Reply,
+    },
 }
 
 /// The state of the node.
@@ -135,16 +142,26 @@ struct NodeState {
 /// [`NodePhase`] as the actor has it: the report of a member changes by itself.
 #[derive(Debug, Clone)]
 enum CurrentPhase {
-    NotJoined { departure: Option<Departure> },
-    Joining { error: Option<String>, is_asked_for: bool },
+    NotJoined {
+        departure: Option<Departure>,
+    },
+    Joining {
+        error: Option<String>,
+        is_asked_for: bool,
+    },
     Member(watch::Receiver<AgentReport>),
     Leaving(Option<MemberName>),
-    Ended { member: Option<MemberName>, error: String },
+    Ended {
+        member: Option<MemberName>,
+        error: String,
+    },
 }
 
 impl fmt::Debug for NodeParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NodeParts").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("NodeParts")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -156,7 +173,13 @@ impl SwarmNode {
     pub fn new(parts: NodeParts) -> (Self, NodeActor) {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let (state, shown) = watch::channel(NodeState::new());
-        (Self { commands, state: shown }, NodeActor::new(parts, received, state))
+        (
+            Self {
+                commands,
+                state: shown,
+            },
+            NodeActor::new(parts, received, state),
+        )
     }
 
     /// Joins a swarm, for the current caller. If dropped, the join continues.
@@ -165,7 +188,12 @@ impl SwarmNode {
     /// - As [`join`](crate::join()).
     /// - [`Error::StillMember`], [`Error::Busy`], [`Error::Abandoned`], [`Error::Stopping`].
     pub async fn join(&self, request: JoinRequest) -> Result<(), Error> {
-        self.ask(|caller, reply| NodeCommand::Join { request, caller, reply }).await
+        self.ask(|caller, reply| NodeCommand::Join {
+            request,
+            caller,
+            reply,
+        })
+        .await
     }
 
     /// Ends and removes the tasks of the swarm, and forgets it, for the current caller. The managers are not
@@ -175,7 +203,8 @@ impl SwarmNode {
     /// - [`Error::NotJoined`], [`Error::Busy`], [`Error::TasksLeft`], [`Error::Stopping`].
     /// - [`Error::File`]: a part of the membership is left; another leave removes it.
     pub async fn leave(&self) -> Result<(), Error> {
-        self.ask(|caller, reply| NodeCommand::Leave { caller, reply }).await
+        self.ask(|caller, reply| NodeCommand::Leave { caller, reply })
+            .await
     }
 
     /// Returns the state of the node.
@@ -184,9 +213,15 @@ impl SwarmNode {
         self.state.borrow().status()
     }
 
-    async fn ask(&self, command: impl FnOnce(Option<Caller>, Reply) -> NodeCommand) -> Result<(), Error> {
+    async fn ask(
+        &self,
+        command: impl FnOnce(Option<Caller>, Reply) -> NodeCommand,
+    ) -> Result<(), Error> {
         let (reply, result) = oneshot::channel();
-        self.commands.send(command(Caller::current(), reply)).await.map_err(|_| Error::Stopping)?;
+        self.commands
+            .send(command(Caller::current(), reply))
+            .await
+            .map_err(|_| Error::Stopping)?;
         result.await.map_err(|_| Error::Stopping)?
     }
 }
@@ -213,14 +248,29 @@ impl NodeStatus {
 impl NodeState {
     fn new() -> Self {
         let phase = CurrentPhase::NotJoined { departure: None };
-        Self { phase, since: SystemTime::now(), sessions: 0, failures: 0, refusal: None }
+        Self {
+            phase,
+            since: SystemTime::now(),
+            sessions: 0,
+            failures: 0,
+            refusal: None,
+        }
     }
 
     fn status(&self) -> NodeStatus {
-        let Self { phase, since, mut sessions, mut failures, refusal } = self.clone();
+        let Self {
+            phase,
+            since,
+            mut sessions,
+            mut failures,
+            refusal,
+        } = self.clone();
         let phase = match phase {
             CurrentPhase::NotJoined { departure } => NodePhase::NotJoined { departure },
-            CurrentPhase::Joining { error, is_asked_for: _ } => NodePhase::Joining { error },
+            CurrentPhase::Joining {
+                error,
+                is_asked_for: _,
+            } => NodePhase::Joining { error },
             CurrentPhase::Member(report) => {
                 let report = report.borrow().clone();
                 sessions += report.sessions;
@@ -230,7 +280,13 @@ impl NodeState {
             CurrentPhase::Leaving(member) => NodePhase::Leaving(member),
             CurrentPhase::Ended { member, error } => NodePhase::Ended { member, error },
         };
-        NodeStatus { phase, since, sessions, failures, refusal }
+        NodeStatus {
+            phase,
+            since,
+            sessions,
+            failures,
+            refusal,
+        }
     }
 
     /// Enters a phase. What the agent of the former one has counted is kept.

@@ -80,7 +80,10 @@ impl Offer {
     ) -> Self {
         let (made, is_made) = watch::channel(false);
         let keep = tokio::spawn(keep(scope, facts, reservations, (told, made)));
-        Self { is_made, _keep: AbortOnDropHandle::new(keep) }
+        Self {
+            is_made,
+            _keep: AbortOnDropHandle::new(keep),
+        }
     }
 
     /// Waits for the first offer. Cancel-safe.
@@ -95,19 +98,27 @@ impl Offer {
 impl Reservations {
     /// A task is assigned. One that has ended, or is to end, reserves nothing; after a restart the manager lists those too.
     pub(crate) fn put(&mut self, task: &swarm::Task) {
-        let has_ended =
-            task.status.as_ref().is_some_and(|status| State::from_wire(status.state).is_terminal());
+        let has_ended = task
+            .status
+            .as_ref()
+            .is_some_and(|status| State::from_wire(status.state).is_terminal());
         if has_ended || State::from_wire(task.desired_state) >= State::Shutdown {
             return;
         }
         let resources = task.spec.as_ref().and_then(|spec| spec.resources.as_ref());
         let reserved = resources.and_then(|resources| resources.reservations.as_ref());
         let amount = reserved.map_or_else(Reserved::default, |reserved| Reserved {
-            cpu_milli: u64::try_from(reserved.nano_cpus).unwrap_or(0).div_ceil(1_000_000),
+            cpu_milli: u64::try_from(reserved.nano_cpus)
+                .unwrap_or(0)
+                .div_ceil(1_000_000),
             memory_bytes: u64::try_from(reserved.memory_bytes).unwrap_or(0),
         });
         let devices = named_devices(task).take(devices::OFFERED_MAX).collect();
-        let claimed = Claimed { amount, devices, named: BTreeSet::new() };
+        let claimed = Claimed {
+            amount,
+            devices,
+            named: BTreeSet::new(),
+        };
         if claimed != Claimed::default() {
             self.tasks.insert(task.id.clone(), claimed);
         }
@@ -142,7 +153,11 @@ impl Claimed {
             | TaskState::Running { .. }
             | TaskState::Stopping { .. } => Self {
                 amount: task.details.compute.reserved,
-                devices: Record::of(&task.meta).devices.into_iter().map(AssignedDevice::from).collect(),
+                devices: Record::of(&task.meta)
+                    .devices
+                    .into_iter()
+                    .map(AssignedDevice::from)
+                    .collect(),
                 named: slots_by_name(task),
             },
         }
@@ -158,7 +173,11 @@ impl Claimed {
 
     /// The same, with the devices as those of which the scheduler must not know.
     fn without_devices(mut self) -> Self {
-        self.named.extend(std::mem::take(&mut self.devices).into_iter().map(|device| device.id));
+        self.named.extend(
+            std::mem::take(&mut self.devices)
+                .into_iter()
+                .map(|device| device.id),
+        );
         self
     }
 
@@ -177,20 +196,32 @@ impl Claimed {
 /// The slots that a task has because its service names the devices.
 fn slots_by_name(task: &Task) -> BTreeSet<String> {
     let by_name = task.details.leases.iter().filter(|claim| claim.named);
-    by_name.flat_map(|claim| claim.slots.iter().map(ToString::to_string)).collect()
+    by_name
+        .flat_map(|claim| claim.slots.iter().map(ToString::to_string))
+        .collect()
 }
 
 /// The facts with what tasks of the swarm may have: the processors, memory and devices that no other owner has, but
 /// never less than its tasks reserve that are here. A manager ends tasks that do not fit the node any more, whoever
 /// has taken the place. Also returns how many devices are left out because there are too many.
 fn offered(facts: &NodeFacts, node: NodeCapacity, claimed: Claimed) -> (NodeFacts, usize) {
-    let NodeCapacity { all, others, devices } = node;
+    let NodeCapacity {
+        all,
+        others,
+        devices,
+    } = node;
     let free = all.minus(others);
     let amount = |free: u64, claimed: u64, factor: u64| {
         i64::try_from(free.max(claimed).saturating_mul(factor)).unwrap_or(i64::MAX)
     };
-    let Claimed { amount: reserved, devices: assigned, named } = claimed;
-    let devices = devices.into_iter().filter(|device| !named.contains(&device.id));
+    let Claimed {
+        amount: reserved,
+        devices: assigned,
+        named,
+    } = claimed;
+    let devices = devices
+        .into_iter()
+        .filter(|device| !named.contains(&device.id));
     let (named, left_out) = devices::offered(devices, assigned);
     let facts = NodeFacts {
         nano_cpus: amount(free.cpu_milli, reserved.cpu_milli, 1_000_000),
@@ -212,7 +243,10 @@ async fn keep(
     scope.recovered().await;
     // While it is followed, it is kept up to date.
     let mut devices = scope.devices().subscribe();
-    if timeout(SCAN_LIMIT, devices.wait_for(Option::is_some)).await.is_err() {
+    if timeout(SCAN_LIMIT, devices.wait_for(Option::is_some))
+        .await
+        .is_err()
+    {
         tracing::warn!(
             "the devices of the node are not known yet: none are offered to the swarm until they are"
         );
@@ -224,7 +258,11 @@ async fn keep(
         if left_out != known_left_out {
             known_left_out = left_out;
             let most = devices::OFFERED_MAX;
-            tracing::warn!(left_out, most, "there are more devices than are offered to a swarm");
+            tracing::warn!(
+                left_out,
+                most,
+                "there are more devices than are offered to a swarm"
+            );
         }
         told.send_if_modified(|told| {
             let is_other = *told != offered;
@@ -246,7 +284,9 @@ fn capacity(scope: &Scope, devices: &Inventories) -> NodeCapacity {
     NodeCapacity {
         all: scope.claims().capacity().unwrap_or_default(),
         others: scope.claims().reserved_by_others(),
-        devices: devices.map(|inventory| devices::free(&inventory)).unwrap_or_default(),
+        devices: devices
+            .map(|inventory| devices::free(&inventory))
+            .unwrap_or_default(),
     }
 }
 
@@ -258,7 +298,11 @@ fn claimed(scope: &Scope, reservations: &Mutex<Reservations>) -> Claimed {
     let held = held.fold(Claimed::default(), |sum, claimed| sum.plus(&claimed));
     let reservations = reservations.lock();
     let claimed = reservations.sum().or(held);
-    if reservations.enforcement.is_inverted() { claimed.without_devices() } else { claimed }
+    if reservations.enforcement.is_inverted() {
+        claimed.without_devices()
+    } else {
+        claimed
+    }
 }
 
 #[cfg(test)]
@@ -266,40 +310,88 @@ mod tests {
     use super::*;
 
     const fn amount(cpu_milli: u64, memory_bytes: u64) -> Reserved {
-        Reserved { cpu_milli, memory_bytes }
+        Reserved {
+            cpu_milli,
+            memory_bytes,
+        }
     }
 
     fn task(id: &str, nano_cpus: i64, memory_bytes: i64) -> swarm::Task {
-        let reservations = Some(swarm::Resources { nano_cpus, memory_bytes, ..swarm::Resources::default() });
-        let resources = Some(swarm::ResourceRequirements { reservations, ..Default::default() });
-        let spec = Some(swarm::TaskSpec { resources, ..swarm::TaskSpec::default() });
-        swarm::Task { id: id.to_owned(), spec, ..swarm::Task::default() }
+        let reservations = Some(swarm::Resources {
+            nano_cpus,
+            memory_bytes,
+            ..swarm::Resources::default()
+        });
+        let resources = Some(swarm::ResourceRequirements {
+            reservations,
+            ..Default::default()
+        });
+        let spec = Some(swarm::TaskSpec {
+            resources,
+            ..swarm::TaskSpec::default()
+        });
+        swarm::Task {
+            id: id.to_owned(),
+            spec,
+            ..swarm::Task::default()
+        }
     }
 
     #[test]
     fn other_owners_take_from_what_is_offered_but_not_from_assigned_tasks() {
         let offer = |others, amount_of_tasks| {
-            let node = NodeCapacity { all: amount(4000, 8 << 30), others, devices: Vec::new() };
-            let claimed = Claimed { amount: amount_of_tasks, ..Claimed::default() };
+            let node = NodeCapacity {
+                all: amount(4000, 8 << 30),
+                others,
+                devices: Vec::new(),
+            };
+            let claimed = Claimed {
+                amount: amount_of_tasks,
+                ..Claimed::default()
+            };
             let (facts, _) = offered(&NodeFacts::default(), node, claimed);
             (facts.nano_cpus, facts.memory_bytes)
         };
-        assert_eq!(offer(amount(0, 0), amount(1000, 1 << 30)), (4_000_000_000, 8 << 30));
-        assert_eq!(offer(amount(1500, 2 << 30), amount(1000, 1 << 30)), (2_500_000_000, 6 << 30));
+        assert_eq!(
+            offer(amount(0, 0), amount(1000, 1 << 30)),
+            (4_000_000_000, 8 << 30)
+        );
+        assert_eq!(
+            offer(amount(1500, 2 << 30), amount(1000, 1 << 30)),
+            (2_500_000_000, 6 << 30)
+        );
         // A pod that takes everything.
-        assert_eq!(offer(amount(9000, 9 << 30), amount(1000, 1 << 30)), (1_000_000_000, 1 << 30));
-        let node = NodeCapacity { all: amount(u64::MAX, u64::MAX), ..NodeCapacity::default() };
+        assert_eq!(
+            offer(amount(9000, 9 << 30), amount(1000, 1 << 30)),
+            (1_000_000_000, 1 << 30)
+        );
+        let node = NodeCapacity {
+            all: amount(u64::MAX, u64::MAX),
+            ..NodeCapacity::default()
+        };
         let (endless, _) = offered(&NodeFacts::default(), node, Claimed::default());
-        assert_eq!((endless.nano_cpus, endless.memory_bytes), (i64::MAX, i64::MAX));
+        assert_eq!(
+            (endless.nano_cpus, endless.memory_bytes),
+            (i64::MAX, i64::MAX)
+        );
     }
 
     #[test]
     fn ended_tasks_reserve_nothing() {
         let mut reservations = Reservations::default();
-        let ended = swarm::TaskStatus { state: swarm::TaskState::Complete.into(), ..Default::default() };
-        reservations.put(&swarm::Task { status: Some(ended), ..task("job", 1_000_000, 1) });
+        let ended = swarm::TaskStatus {
+            state: swarm::TaskState::Complete.into(),
+            ..Default::default()
+        };
+        reservations.put(&swarm::Task {
+            status: Some(ended),
+            ..task("job", 1_000_000, 1)
+        });
         let desired_state = swarm::TaskState::Shutdown.into();
-        reservations.put(&swarm::Task { desired_state, ..task("old", 1_000_000, 1) });
+        reservations.put(&swarm::Task {
+            desired_state,
+            ..task("old", 1_000_000, 1)
+        });
         assert_eq!(reservations.sum(), Claimed::default());
     }
 
@@ -308,7 +400,10 @@ mod tests {
         let mut reservations = Reservations::default();
         reservations.put(&task("a", 500_000_001, 100));
         reservations.put(&task("b", -1, i64::MIN));
-        reservations.put(&swarm::Task { id: "c".into(), ..swarm::Task::default() });
+        reservations.put(&swarm::Task {
+            id: "c".into(),
+            ..swarm::Task::default()
+        });
         reservations.put(&task("a", 500_000_001, 100));
         assert_eq!(reservations.sum().amount, amount(501, 100));
         reservations.remove("a");
@@ -317,15 +412,34 @@ mod tests {
 
     #[test]
     fn tasks_reserve_the_devices_that_are_assigned_to_them() {
-        let named = swarm::NamedGenericResource { kind: "acme.com/tpu".into(), value: "a0".into() };
+        let named = swarm::NamedGenericResource {
+            kind: "acme.com/tpu".into(),
+            value: "a0".into(),
+        };
         let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
         let assigned_generic_resources = vec![swarm::GenericResource { resource }];
         let mut reservations = Reservations::default();
-        reservations.put(&swarm::Task { assigned_generic_resources, ..task("a", 0, 0) });
-        let device = AssignedDevice { kind: "acme.com/tpu".into(), id: "a0".into() };
-        let both = reservations.sum().or(Claimed { amount: amount(1, 2), ..Claimed::default() });
+        reservations.put(&swarm::Task {
+            assigned_generic_resources,
+            ..task("a", 0, 0)
+        });
+        let device = AssignedDevice {
+            kind: "acme.com/tpu".into(),
+            id: "a0".into(),
+        };
+        let both = reservations.sum().or(Claimed {
+            amount: amount(1, 2),
+            ..Claimed::default()
+        });
         let devices = BTreeSet::from([device]);
-        assert_eq!(both, Claimed { amount: amount(1, 2), devices, ..Claimed::default() });
+        assert_eq!(
+            both,
+            Claimed {
+                amount: amount(1, 2),
+                devices,
+                ..Claimed::default()
+            }
+        );
         reservations.remove("a");
         assert_eq!(reservations.sum(), Claimed::default());
     }

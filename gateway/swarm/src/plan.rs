@@ -161,9 +161,10 @@ pub struct LogRotation {
 /// `InvalidArgument`, naming the field, if it is shorter than docker allows.
 pub(crate) fn check_time(field: &str, time: Option<Duration>) -> Result<Option<Duration>, Error> {
     match time {
-        Some(short) if short < TIME_MIN => {
-            Err(Error::invalid(field, format!("{short:?} is less than {TIME_MIN:?}")))
-        }
+        Some(short) if short < TIME_MIN => Err(Error::invalid(
+            field,
+            format!("{short:?} is less than {TIME_MIN:?}"),
+        )),
         time => Ok(time),
     }
 }
@@ -180,7 +181,9 @@ impl HealthCommand {
         match words {
             [] => Ok(Self::Image),
             [kind] if kind == "NONE" => Ok(Self::None),
-            [kind, command @ ..] if kind == "CMD" && !command.is_empty() => Ok(Self::Exec(command.to_vec())),
+            [kind, command @ ..] if kind == "CMD" && !command.is_empty() => {
+                Ok(Self::Exec(command.to_vec()))
+            }
             [kind, script] if kind == "CMD-SHELL" => Ok(Self::Shell(script.clone())),
             [kind, ..] => {
                 let shown = beginning(kind, KIND_SHOWN);
@@ -197,7 +200,13 @@ impl HealthCommand {
 impl fmt::Debug for TaskFile {
     /// Without the content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { destination, content, uid, gid, mode } = self;
+        let Self {
+            destination,
+            content,
+            uid,
+            gid,
+            mode,
+        } = self;
         f.debug_struct("TaskFile")
             .field("destination", destination)
             .field("bytes", &content.len())
@@ -216,7 +225,10 @@ mod tests {
     fn times_below_a_millisecond_are_refused() {
         let micro = Duration::from_micros(999);
         assert!(
-            check_time("f", Some(micro)).unwrap_err().to_string().starts_with("f: 999µs is less than 1ms")
+            check_time("f", Some(micro))
+                .unwrap_err()
+                .to_string()
+                .starts_with("f: 999µs is less than 1ms")
         );
         assert_eq!(check_time("f", Some(TIME_MIN)).unwrap(), Some(TIME_MIN));
         assert_eq!(check_time("f", None).unwrap(), None);

@@ -120,7 +120,10 @@ impl Record {
         plan: &TaskPlan,
         check: Option<&ResolvedCheck>,
     ) -> Self {
-        let LogRotation { max_size, max_files } = plan.rotation;
+        let LogRotation {
+            max_size,
+            max_files,
+        } = plan.rotation;
         Self {
             cluster_id: identity.cluster_id.clone(),
             node_id: identity.node_id.clone(),
@@ -177,7 +180,12 @@ fn milliseconds(duration: Duration) -> u64 {
 
 impl From<&PublishedPort> for PortRecord {
     fn from(port: &PublishedPort) -> Self {
-        let PublishedPort { name, protocol, target, published } = port;
+        let PublishedPort {
+            name,
+            protocol,
+            target,
+            published,
+        } = port;
         Self {
             name: name.clone(),
             protocol: protocol.as_str().to_owned(),
@@ -197,7 +205,10 @@ impl PortRecord {
 impl From<&AssignedDevice> for DeviceRecord {
     fn from(device: &AssignedDevice) -> Self {
         let AssignedDevice { kind, id } = device;
-        Self { kind: kind.clone(), id: id.clone() }
+        Self {
+            kind: kind.clone(),
+            id: id.clone(),
+        }
     }
 }
 
@@ -210,8 +221,17 @@ impl From<DeviceRecord> for AssignedDevice {
 
 impl From<&ResolvedCheck> for HealthRecord {
     fn from(check: &ResolvedCheck) -> Self {
-        let ResolvedCheck { command, timeout, schedule } = check;
-        let CheckSchedule { interval, retries, start_period, start_interval } = *schedule;
+        let ResolvedCheck {
+            command,
+            timeout,
+            schedule,
+        } = check;
+        let CheckSchedule {
+            interval,
+            retries,
+            start_period,
+            start_interval,
+        } = *schedule;
         Self {
             command: command.clone(),
             interval_ms: milliseconds(interval),
@@ -226,7 +246,14 @@ impl From<&ResolvedCheck> for HealthRecord {
 impl HealthRecord {
     /// The health check, if there is a command.
     fn check(&self) -> Option<ResolvedCheck> {
-        let Self { command, interval_ms, timeout_ms, retries, start_period_ms, start_interval_ms } = self;
+        let Self {
+            command,
+            interval_ms,
+            timeout_ms,
+            retries,
+            start_period_ms,
+            start_interval_ms,
+        } = self;
         if command.is_empty() {
             return None;
         }
@@ -256,14 +283,29 @@ mod tests {
 
     fn meta(record: Vec<u8>) -> Meta {
         let labels = BTreeMap::new();
-        Meta { owner: Owner::Swarm, name: "t".into(), labels, created_at: SystemTime::UNIX_EPOCH, record }
+        Meta {
+            owner: Owner::Swarm,
+            name: "t".into(),
+            labels,
+            created_at: SystemTime::UNIX_EPOCH,
+            record,
+        }
     }
 
     #[test]
     fn record_is_read_as_written() {
-        let port = PortRecord { name: "web".into(), protocol: "udp".into(), target: 80, published: 8080 };
-        let record =
-            Record { task_id: "t1".into(), ports: vec![port], stop_grace_ms: 1500, ..Record::default() };
+        let port = PortRecord {
+            name: "web".into(),
+            protocol: "udp".into(),
+            target: 80,
+            published: 8080,
+        };
+        let record = Record {
+            task_id: "t1".into(),
+            ports: vec![port],
+            stop_grace_ms: 1500,
+            ..Record::default()
+        };
         let read = Record::of(&meta(record.encode()));
         assert_eq!(read, record);
         assert_eq!(
@@ -281,12 +323,28 @@ mod tests {
             start_period: Duration::ZERO,
             start_interval: Duration::from_millis(1),
         };
-        let check = ResolvedCheck { command: vec!["true".into()], timeout: seconds(5), schedule };
-        let record = |health: HealthRecord| Record { health: Some(health), ..Record::default() };
+        let check = ResolvedCheck {
+            command: vec!["true".into()],
+            timeout: seconds(5),
+            schedule,
+        };
+        let record = |health: HealthRecord| Record {
+            health: Some(health),
+            ..Record::default()
+        };
         let read = Record::of(&meta(record(HealthRecord::from(&check)).encode()));
         assert_eq!(read.check(), Some(check));
-        assert_eq!((Record::default().check(), record(HealthRecord::default()).check()), (None, None));
-        let zeros = HealthRecord { command: vec!["true".into()], ..HealthRecord::default() };
+        assert_eq!(
+            (
+                Record::default().check(),
+                record(HealthRecord::default()).check()
+            ),
+            (None, None)
+        );
+        let zeros = HealthRecord {
+            command: vec!["true".into()],
+            ..HealthRecord::default()
+        };
         let made = record(zeros).check().unwrap();
         assert!(made.schedule.interval > Duration::ZERO && made.schedule.retries > 0);
     }
@@ -299,11 +357,20 @@ mod tests {
     #[test]
     fn digest_leaves_out_credentials_alone() {
         let task = |image: &str, auth: &str| {
-            let pull_options = Some(swarm::container_spec::PullOptions { registry_auth: auth.into() });
-            let container = swarm::ContainerSpec { image: image.into(), pull_options, ..Default::default() };
+            let pull_options = Some(swarm::container_spec::PullOptions {
+                registry_auth: auth.into(),
+            });
+            let container = swarm::ContainerSpec {
+                image: image.into(),
+                pull_options,
+                ..Default::default()
+            };
             let runtime = Some(Runtime::Container(Box::new(container)));
             swarm::Task {
-                spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
+                spec: Some(swarm::TaskSpec {
+                    runtime,
+                    ..Default::default()
+                }),
                 ..Default::default()
             }
         };

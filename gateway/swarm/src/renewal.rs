@@ -27,8 +27,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// Chooses when to renew a certificate: between half and four fifths of its validity, by `random`.
 #[must_use]
 pub fn due(validity: ValidityPeriod, random: u64) -> SystemTime {
-    let ValidityPeriod { not_before, not_after } = validity;
-    let whole = not_after.duration_since(not_before).unwrap_or(Duration::ZERO).as_secs();
+    let ValidityPeriod {
+        not_before,
+        not_after,
+    } = validity;
+    let whole = not_after
+        .duration_since(not_before)
+        .unwrap_or(Duration::ZERO)
+        .as_secs();
     let earliest = whole / 100 * EARLIEST;
     let span = whole / 100 * (LATEST - EARLIEST);
     not_before + Duration::from_secs(earliest + random.checked_rem(span).unwrap_or(0))
@@ -38,7 +44,11 @@ pub fn due(validity: ValidityPeriod, random: u64) -> SystemTime {
 /// before the certificate expires.
 #[must_use]
 pub fn pause(failures: u32, left: Duration) -> Duration {
-    let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+    let doubled = PAUSE_MIN.saturating_mul(
+        1_u32
+            .checked_shl(failures.saturating_sub(1))
+            .unwrap_or(u32::MAX),
+    );
     doubled.min(PAUSE_MAX).min(left / 10).max(PAUSE_MIN)
 }
 
@@ -57,7 +67,10 @@ pub(crate) async fn renew(identity: &Identity, manager: &str) -> Result<Identity
         return Err(Error::InvalidAnswer {
             manager: manager.to_owned(),
             call: "IssueNodeCertificate",
-            reason: format!("it names the node {node}, and this one is {}", identity.node()),
+            reason: format!(
+                "it names the node {node}, and this one is {}",
+                identity.node()
+            ),
         });
     }
     let chain = issuance::wait(&connection, &node, &request).await?;
@@ -65,7 +78,11 @@ pub(crate) async fn renew(identity: &Identity, manager: &str) -> Result<Identity
     if renewed.node() != identity.node() || renewed.cluster() != identity.cluster() {
         return Err(Error::InvalidCertificate {
             what: "the renewed certificate of this node",
-            reason: format!("it is for the node {} of the swarm {}", renewed.node(), renewed.cluster()),
+            reason: format!(
+                "it is for the node {} of the swarm {}",
+                renewed.node(),
+                renewed.cluster()
+            ),
         });
     }
     Ok(renewed)

@@ -52,7 +52,9 @@ impl AgentReport {
             ));
         }
         problems.extend(
-            self.renewal_error.iter().map(|error| format!("the certificate cannot be renewed: {error}")),
+            self.renewal_error
+                .iter()
+                .map(|error| format!("the certificate cannot be renewed: {error}")),
         );
         problems.extend(self.session_error.clone());
         problems
@@ -82,10 +84,24 @@ mod tests {
             is_duplicate: false,
         };
         assert!(well.problems().is_empty());
-        let promoted = AgentReport { is_promoted: true, ..well.clone() };
-        assert!(promoted.problems()[0].contains("docker node rm --force n"), "{:?}", promoted.problems());
-        let duplicate = AgentReport { is_duplicate: true, session_error: Some("gone".to_owned()), ..well };
+        let promoted = AgentReport {
+            is_promoted: true,
+            ..well.clone()
+        };
+        assert!(
+            promoted.problems()[0].contains("docker node rm --force n"),
+            "{:?}",
+            promoted.problems()
+        );
+        let duplicate = AgentReport {
+            is_duplicate: true,
+            session_error: Some("gone".to_owned()),
+            ..well
+        };
         let problems = duplicate.problems();
-        assert!(problems[0].contains("switchyard swarm leave") && problems[1] == "gone", "{problems:?}");
+        assert!(
+            problems[0].contains("switchyard swarm leave") && problems[1] == "gone",
+            "{problems:?}"
+        );
     }
 }

@@ -30,31 +30,63 @@ pub(crate) fn node() -> PlanContext {
 
 /// A task of the service `web`, with this container.
 pub(crate) fn task(number: usize, container: swarm::ContainerSpec) -> swarm::Task {
-    swarm::Task { node_id: "node1".into(), ..service_task(&task_id(number), container) }
+    swarm::Task {
+        node_id: "node1".into(),
+        ..service_task(&task_id(number), container)
+    }
 }
 
 /// A container of the image that the fake has.
 pub(crate) fn container() -> swarm::ContainerSpec {
-    swarm::ContainerSpec { image: switchyard_fake::BUSYBOX.to_owned(), ..Default::default() }
+    swarm::ContainerSpec {
+        image: switchyard_fake::BUSYBOX.to_owned(),
+        ..Default::default()
+    }
 }
 
 /// The secret `s1`.
 pub(crate) fn secret(id: &str, data: &[u8], template: bool) -> swarm::Secret {
-    let templating = template.then(|| swarm::Driver { name: "golang".into(), ..Default::default() });
-    let spec = Some(swarm::SecretSpec { data: data.to_vec(), templating, ..Default::default() });
-    swarm::Secret { id: id.to_owned(), spec, ..Default::default() }
+    let templating = template.then(|| swarm::Driver {
+        name: "golang".into(),
+        ..Default::default()
+    });
+    let spec = Some(swarm::SecretSpec {
+        data: data.to_vec(),
+        templating,
+        ..Default::default()
+    });
+    swarm::Secret {
+        id: id.to_owned(),
+        spec,
+        ..Default::default()
+    }
 }
 
 /// The config of this id.
 pub(crate) fn config(id: &str, data: &[u8], template: bool) -> swarm::Config {
-    let templating = template.then(|| swarm::Driver { name: "golang".into(), ..Default::default() });
-    let spec = Some(swarm::ConfigSpec { data: data.to_vec(), templating, ..Default::default() });
-    swarm::Config { id: id.to_owned(), spec, ..Default::default() }
+    let templating = template.then(|| swarm::Driver {
+        name: "golang".into(),
+        ..Default::default()
+    });
+    let spec = Some(swarm::ConfigSpec {
+        data: data.to_vec(),
+        templating,
+        ..Default::default()
+    });
+    swarm::Config {
+        id: id.to_owned(),
+        spec,
+        ..Default::default()
+    }
 }
 
 /// The reference to the secret, as a file of this name.
 pub(crate) fn secret_reference(id: &str, name: &str) -> swarm::SecretReference {
-    let file = swarm::FileTarget { name: name.to_owned(), mode: 0o444, ..Default::default() };
+    let file = swarm::FileTarget {
+        name: name.to_owned(),
+        mode: 0o444,
+        ..Default::default()
+    };
     swarm::SecretReference {
         secret_id: id.to_owned(),
         secret_name: format!("name of {id}"),

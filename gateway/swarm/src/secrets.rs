@@ -40,8 +40,7 @@ mod tests;
 const BOUNDS: &str = "mode=0700,size=10%,nr_inodes=16384";
 
 /// Failed action that is reported when they do not fit.
-const WRITE: &str =
-    "write the secrets and configs of the task (all tasks have a tenth of the node's memory for theirs) to";
+const WRITE: &str = "write the secrets and configs of the task (all tasks have a tenth of the node's memory for theirs) to";
 
 /// The directory of the files of all tasks. Clones share it. Its methods block on the file system.
 #[derive(Debug, Clone)]
@@ -77,7 +76,11 @@ impl SecretFiles {
     }
 
     fn over(dir: PathBuf, mounter: Arc<dyn TmpfsMounter>) -> Self {
-        Self { dir, mounter, turn: Arc::default() }
+        Self {
+            dir,
+            mounter,
+            turn: Arc::default(),
+        }
     }
 
     /// Writes the files of a task, in place of those of an earlier try, and returns their paths in order.
@@ -94,7 +97,9 @@ impl SecretFiles {
         let dir = self.of_task(task_id)?;
         let written = make_private_dir(&dir).and_then(|()| {
             let numbered = files.iter().enumerate();
-            numbered.map(|(number, file)| write_file(&dir.join(number.to_string()), file)).collect()
+            numbered
+                .map(|(number, file)| write_file(&dir.join(number.to_string()), file))
+                .collect()
         });
         written.map_err(|fault| {
             // What was written is of no use; if it stays, the next try or the next start removes it.
@@ -109,7 +114,9 @@ impl SecretFiles {
     /// They can be removed again.
     pub(crate) fn remove(&self, task_id: &str) -> Result<()> {
         let dir = self.of_task(task_id)?;
-        if_present(fs::remove_dir_all(&dir)).map(drop).map_err(|fault| failed("remove", &dir, fault))
+        if_present(fs::remove_dir_all(&dir))
+            .map(drop)
+            .map_err(|fault| failed("remove", &dir, fault))
     }
 
     /// Removes the files of all tasks but these.
@@ -131,7 +138,9 @@ impl SecretFiles {
         // Daemons of before could mount it more than once.
         loop {
             let is_empty = self.retain_some(&keeps)?;
-            let exists = dir.try_exists().map_err(|fault| failed("read", dir, fault))?;
+            let exists = dir
+                .try_exists()
+                .map_err(|fault| failed("read", dir, fault))?;
             if !is_empty || !exists {
                 return Ok(());
             }
@@ -146,9 +155,11 @@ impl SecretFiles {
 
     /// Removes the files of all tasks but these; returns whether none are left. The turn is held.
     fn retain_some(&self, keeps: impl Fn(&str) -> bool) -> Result<bool> {
-        let entries =
-            if_present(fs::read_dir(&self.dir)).map_err(|fault| failed("read", &self.dir, fault))?;
-        let Some(entries) = entries else { return Ok(true) };
+        let entries = if_present(fs::read_dir(&self.dir))
+            .map_err(|fault| failed("read", &self.dir, fault))?;
+        let Some(entries) = entries else {
+            return Ok(true);
+        };
         let mut is_empty = true;
         let mut result = Ok(());
         for entry in entries {
@@ -193,19 +204,25 @@ fn check_private(dir: &Path) -> Result<()> {
     let shown = dir.display();
     if !is_tmpfs(dir)? {
         let why = "secrets are kept on a tmpfs alone, so that they touch no disk";
-        return Err(Error::failed_precondition(format!("{shown} is not on a tmpfs: {why}")));
+        return Err(Error::failed_precondition(format!(
+            "{shown} is not on a tmpfs: {why}"
+        )));
     }
     let metadata = fs::symlink_metadata(dir).map_err(|fault| failed("read", dir, fault))?;
     let own = geteuid().as_raw();
     if !metadata.is_dir() || metadata.uid() != own || metadata.mode() & 0o077 != 0 {
-        let why = format!("it must be a directory of user {own} with mode 0700, as the daemon makes it");
-        return Err(Error::failed_precondition(format!("{shown} cannot hold secrets: {why}")));
+        let why =
+            format!("it must be a directory of user {own} with mode 0700, as the daemon makes it");
+        return Err(Error::failed_precondition(format!(
+            "{shown} cannot hold secrets: {why}"
+        )));
     }
     Ok(())
 }
 
 fn is_tmpfs(dir: &Path) -> Result<bool> {
-    let found = statfs(dir).map_err(|fault| failed("read the file system of", dir, fault.into()))?;
+    let found =
+        statfs(dir).map_err(|fault| failed("read the file system of", dir, fault.into()))?;
     Ok(found.filesystem_type() == TMPFS_MAGIC)
 }
 
@@ -214,7 +231,8 @@ fn is_tmpfs(dir: &Path) -> Result<bool> {
 impl TmpfsMounter for KernelMounter {
     fn is_mounted(&self, dir: &Path) -> Result<bool> {
         let device = |path: &Path| {
-            let metadata = fs::symlink_metadata(path).map_err(|fault| failed("read", path, fault))?;
+            let metadata =
+                fs::symlink_metadata(path).map_err(|fault| failed("read", path, fault))?;
             Ok::<_, Error>(metadata.dev())
         };
         Ok(device(dir)? != device(dir.parent().unwrap_or(dir))?)
@@ -255,9 +273,23 @@ fn make_private_dir(dir: &Path) -> io::Result<()> {
 
 /// Writes a file, whose owner and mode are set before it has any content.
 fn write_file(path: &Path, file: &TaskFile) -> io::Result<PathBuf> {
-    let TaskFile { destination: _, content, uid, gid, mode } = file;
-    let mut written: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    fchown(&written, Some(Uid::from_raw(*uid)), Some(Gid::from_raw(*gid)))?;
+    let TaskFile {
+        destination: _,
+        content,
+        uid,
+        gid,
+        mode,
+    } = file;
+    let mut written: File = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    fchown(
+        &written,
+        Some(Uid::from_raw(*uid)),
+        Some(Gid::from_raw(*gid)),
+    )?;
     written.write_all(content)?;
     // Last: a write removes the bits for set-user-id.
     written.set_permissions(fs::Permissions::from_mode(*mode))?;
@@ -266,7 +298,14 @@ fn write_file(path: &Path, file: &TaskFile) -> io::Result<PathBuf> {
 
 fn failed(what: &str, path: &Path, fault: io::Error) -> Error {
     let message = format!("{what} {}", path.display());
-    let is_full = matches!(fault.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    let error = if is_full { Error::exhausted(message) } else { Error::failed_precondition(message) };
+    let is_full = matches!(
+        fault.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    );
+    let error = if is_full {
+        Error::exhausted(message)
+    } else {
+        Error::failed_precondition(message)
+    };
     error.with_source(fault)
 }

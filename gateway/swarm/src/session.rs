@@ -124,7 +124,11 @@ pub(crate) async fn run(
     };
     observer.opened();
     context.reports.begin_session();
-    let logs = log_broker::serve(context.connection, context.identity.node(), context.executor);
+    let logs = log_broker::serve(
+        context.connection,
+        context.identity.node(),
+        context.executor,
+    );
     let error = tokio::select! {
         _ = identity.changed() => return SessionEnd::Certificate,
         error = session.messages(first, messages, facts) => error,
@@ -143,14 +147,20 @@ async fn open(
     id: &str,
 ) -> Result<(Messages, swarm::SessionMessage), Error> {
     let description = description::to_proto(facts, context.identity.tls_info());
-    let request = swarm::SessionRequest { description: Some(description), session_id: id.to_owned() };
+    let request = swarm::SessionRequest {
+        description: Some(description),
+        session_id: id.to_owned(),
+    };
     let mut client = client(context.connection);
     let opened = async {
         let mut messages = client.session(request).await?.into_inner();
         let first = messages.message().await?.ok_or_else(ended)?;
         Ok(Response::new((messages, first)))
     };
-    context.connection.answer("Session", REGISTER_LIMIT, opened).await
+    context
+        .connection
+        .answer("Session", REGISTER_LIMIT, opened)
+        .await
 }
 
 fn client(connection: &Connection) -> DispatcherClient<Channel> {
@@ -178,7 +188,11 @@ impl<'a> Session<'a> {
                 reason: format!("the id of the session has {} bytes", id.len()),
             });
         }
-        Ok(Self { context, observer, id })
+        Ok(Self {
+            context,
+            observer,
+            id,
+        })
     }
 
     /// Follows the Session stream, and describes the node again when it has changed.
@@ -228,21 +242,41 @@ impl<'a> Session<'a> {
     /// Acts on a message of the Session stream.
     async fn take(&self, message: swarm::SessionMessage) -> Result<(), Error> {
         // The keys are of overlay networks.
-        let swarm::SessionMessage { session_id, node, managers, network_bootstrap_keys: _, root_ca } =
-            message;
+        let swarm::SessionMessage {
+            session_id,
+            node,
+            managers,
+            network_bootstrap_keys: _,
+            root_ca,
+        } = message;
         if session_id != self.id {
-            return Err(
-                self.refused("Session", Status::new(Code::Aborted, "the manager has changed the session"))
-            );
+            return Err(self.refused(
+                "Session",
+                Status::new(Code::Aborted, "the manager has changed the session"),
+            ));
         }
-        let SessionContext { membership, identity, .. } = self.context;
+        let SessionContext {
+            membership,
+            identity,
+            ..
+        } = self.context;
         let peers = managers.into_iter().filter_map(|manager| manager.peer);
-        membership.told_managers(peers.map(|peer| Peer { node: peer.node_id, address: peer.addr })).await;
+        membership
+            .told_managers(peers.map(|peer| Peer {
+                node: peer.node_id,
+                address: peer.addr,
+            }))
+            .await;
         let node = node.unwrap_or_default();
         let desired = node.spec.as_ref().map(swarm::NodeSpec::desired_role);
         let manager = swarm::NodeRole::Manager;
-        self.observer.promoted(node.role() == manager || desired == Some(manager));
-        let state = node.certificate.and_then(|certificate| certificate.status).unwrap_or_default().state();
+        self.observer
+            .promoted(node.role() == manager || desired == Some(manager));
+        let state = node
+            .certificate
+            .and_then(|certificate| certificate.status)
+            .unwrap_or_default()
+            .state();
         if state == swarm::issuance_status::State::Rotate {
             membership.ask_for_renewal(identity);
         }
@@ -250,7 +284,10 @@ impl<'a> Session<'a> {
             Ok(true) => {}
             Ok(false) => membership.ask_for_renewal(identity),
             Err(error) => {
-                tracing::warn!(error = error.report(), "the root certificates of the swarm are not changed")
+                tracing::warn!(
+                    error = error.report(),
+                    "the root certificates of the swarm are not changed"
+                )
             }
         }
         Ok(())
@@ -260,9 +297,16 @@ impl<'a> Session<'a> {
     async fn heartbeats(&self) -> Error {
         let mut client = client(self.context.connection);
         loop {
-            let request = swarm::HeartbeatRequest { session_id: self.id.clone() };
+            let request = swarm::HeartbeatRequest {
+                session_id: self.id.clone(),
+            };
             let call = client.heartbeat(request);
-            match self.context.connection.answer("Heartbeat", ANSWER_LIMIT, call).await {
+            match self
+                .context
+                .connection
+                .answer("Heartbeat", ANSWER_LIMIT, call)
+                .await
+            {
                 Ok(swarm::HeartbeatResponse { period }) => sleep(period_of(period)).await,
                 Err(error) => return error,
             }
@@ -306,18 +350,28 @@ impl<'a> Session<'a> {
     }
 
     async fn update(&self, updates: &[StatusUpdate]) -> Result<(), Error> {
-        let request =
-            swarm::UpdateTaskStatusRequest { session_id: self.id.clone(), updates: updates.to_owned() };
+        let request = swarm::UpdateTaskStatusRequest {
+            session_id: self.id.clone(),
+            updates: updates.to_owned(),
+        };
         let mut client = client(self.context.connection);
         let call = client.update_task_status(request);
-        let answer = self.context.connection.answer("UpdateTaskStatus", ANSWER_LIMIT, call).await?;
+        let answer = self
+            .context
+            .connection
+            .answer("UpdateTaskStatus", ANSWER_LIMIT, call)
+            .await?;
         let swarm::UpdateTaskStatusResponse {} = answer;
         Ok(())
     }
 
     fn refused(&self, call: &'static str, status: Status) -> Error {
         let manager = self.context.connection.manager().to_owned();
-        Error::Refused { manager, call, status: Box::new(status) }
+        Error::Refused {
+            manager,
+            call,
+            status: Box::new(status),
+        }
     }
 }
 
@@ -330,7 +384,10 @@ fn is_of_another_node(status: &Status) -> bool {
 fn period_of(period: Option<prost_types::Duration>) -> Duration {
     // The conversion of prost overflows for the most negative number.
     let period = period.and_then(|prost_types::Duration { seconds, nanos }| {
-        Some(Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?.min(999_999_999)))
+        Some(Duration::new(
+            u64::try_from(seconds).ok()?,
+            u32::try_from(nanos).ok()?.min(999_999_999),
+        ))
     });
     let period = period.filter(|period| !period.is_zero());
     period.map_or(PERIOD, |period| period.clamp(PERIOD_MIN, PERIOD_MAX))

@@ -58,7 +58,11 @@ pub fn reaction(status: &Status) -> Reaction {
 /// Chooses the reaction to a failure in a session.
 #[must_use]
 pub fn reaction_to(error: &Error) -> Reaction {
-    if let Error::Refused { status, .. } = error { reaction(status) } else { Reaction::OtherManager }
+    if let Error::Refused { status, .. } = error {
+        reaction(status)
+    } else {
+        Reaction::OtherManager
+    }
 }
 
 /// Returns whether a manager, or the node itself, has found the token invalid: a retry is useless.
@@ -67,7 +71,10 @@ pub(crate) fn refuses_token(error: &Error) -> bool {
         // A manager that rejects the certificate request reports it with this status.
         return status.code() == Code::InvalidArgument;
     }
-    matches!(error, Error::InvalidToken { .. } | Error::FipsCluster | Error::OtherRoot { .. })
+    matches!(
+        error,
+        Error::InvalidToken { .. } | Error::FipsCluster | Error::OtherRoot { .. }
+    )
 }
 
 /// Texts of swarmkit that distinguish errors of the same code: `ca/auth.go`, `manager/dispatcher/errors.go`

@@ -163,9 +163,15 @@ impl Store {
                 let _until_it_returns = turn;
                 Ok::<_, WorkLost>(work(&store))
             });
-            working.await.map_err(|lost| self.failed("use", "")(lost.into()))?
+            working
+                .await
+                .map_err(|lost| self.failed("use", "")(lost.into()))?
         };
-        timeout(DISK_LIMIT, done).await.unwrap_or_else(|_| Err(Error::DiskLate { path: self.dir.clone() }))
+        timeout(DISK_LIMIT, done).await.unwrap_or_else(|_| {
+            Err(Error::DiskLate {
+                path: self.dir.clone(),
+            })
+        })
     }
 
     /// The membership of this node; `None` if it is in no cluster. Blocks on the file system.
@@ -174,7 +180,9 @@ impl Store {
     /// - [`Error::File`], [`Error::InvalidFile`].
     /// - [`Error::CertificateExpired`], [`Error::CertificateNotValidYet`], [`Error::ManagerRole`].
     pub fn load(&self, now: SystemTime) -> Result<Option<Identity>, Error> {
-        let Some(node) = self.read(NODE)? else { return Ok(None) };
+        let Some(node) = self.read(NODE)? else {
+            return Ok(None);
+        };
         let unusable = |name: &str, reason: &Error| Error::InvalidFile {
             path: self.dir.join(name),
             reason: reason.report(),
@@ -184,7 +192,10 @@ impl Store {
             reason: "it is missing".to_owned(),
         })?;
         let roots = RootBundle::from_pem(&roots).map_err(|error| unusable(ROOTS, &error))?;
-        let begin = node.windows(KEY_BEGIN.len()).position(|bytes| bytes == KEY_BEGIN).unwrap_or(node.len());
+        let begin = node
+            .windows(KEY_BEGIN.len())
+            .position(|bytes| bytes == KEY_BEGIN)
+            .unwrap_or(node.len());
         let (chain, key) = node.split_at(begin);
         let chain = NodeChain::from_pem(chain).map_err(|error| unusable(NODE, &error))?;
         let key = NodeKey::from_pem(key).map_err(|error| unusable(NODE, &error))?;
@@ -247,8 +258,8 @@ impl Store {
             request: join.request.clone(),
             key: join.key.to_pem(),
         };
-        let contents =
-            serde_json::to_vec_pretty(&file).map_err(|fault| self.failed("write", JOIN)(fault.into()))?;
+        let contents = serde_json::to_vec_pretty(&file)
+            .map_err(|fault| self.failed("write", JOIN)(fault.into()))?;
         self.replace(JOIN, &contents)?;
         self.reach(CrashPoint::JoinRequestSaved);
         Ok(())
@@ -259,7 +270,9 @@ impl Store {
     /// # Errors
     /// [`Error::File`].
     pub fn load_join(&self) -> Result<Option<PendingJoin>, Error> {
-        let Some(contents) = self.read(JOIN)? else { return Ok(None) };
+        let Some(contents) = self.read(JOIN)? else {
+            return Ok(None);
+        };
         pending(&contents).map(Some).or_else(|reason| {
             let path = self.dir.join(JOIN);
             tracing::warn!(path = %path.display(), reason, "an unfinished join cannot be continued");
@@ -284,7 +297,10 @@ impl Store {
     pub fn save_managers(&self, managers: &Managers) -> Result<(), Error> {
         let entries: Vec<ManagerEntry> = managers
             .peers()
-            .map(|peer| ManagerEntry { node_id: peer.node.clone(), addr: peer.address.clone() })
+            .map(|peer| ManagerEntry {
+                node_id: peer.node.clone(),
+                addr: peer.address.clone(),
+            })
             .collect();
         let contents = serde_json::to_vec_pretty(&entries)
             .map_err(|fault| self.failed("write", MANAGERS)(fault.into()))?;
@@ -298,8 +314,13 @@ impl Store {
     /// # Errors
     /// [`Error::File`], [`Error::InvalidFile`].
     pub fn load_managers(&self) -> Result<Managers, Error> {
-        let Some(contents) = self.read(MANAGERS)? else { return Ok(Managers::default()) };
-        managers(&contents).map_err(|reason| Error::InvalidFile { path: self.dir.join(MANAGERS), reason })
+        let Some(contents) = self.read(MANAGERS)? else {
+            return Ok(Managers::default());
+        };
+        managers(&contents).map_err(|reason| Error::InvalidFile {
+            path: self.dir.join(MANAGERS),
+            reason,
+        })
     }
 
     /// Forgets a join that is not to be continued, with all that was stored for it. Idempotent. Blocks on the file
@@ -324,8 +345,17 @@ impl Store {
     /// # Errors
     /// [`Error::File`].
     pub fn save_departure(&self, departure: &Departure) -> Result<(), Error> {
-        let Departure { cluster, node, cause } = departure.clone();
-        let file = DepartureFile { version: DEPARTURE_VERSION, cluster, node, cause };
+        let Departure {
+            cluster,
+            node,
+            cause,
+        } = departure.clone();
+        let file = DepartureFile {
+            version: DEPARTURE_VERSION,
+            cluster,
+            node,
+            cause,
+        };
         let contents = serde_json::to_vec_pretty(&file)
             .map_err(|fault| self.failed("write", DEPARTURE)(fault.into()))?;
         self.replace(DEPARTURE, &contents)?;
@@ -338,15 +368,29 @@ impl Store {
     /// # Errors
     /// [`Error::File`], [`Error::InvalidFile`].
     pub fn load_departure(&self) -> Result<Option<Departure>, Error> {
-        let Some(contents) = self.read(DEPARTURE)? else { return Ok(None) };
-        let unusable = |reason| Error::InvalidFile { path: self.dir.join(DEPARTURE), reason };
+        let Some(contents) = self.read(DEPARTURE)? else {
+            return Ok(None);
+        };
+        let unusable = |reason| Error::InvalidFile {
+            path: self.dir.join(DEPARTURE),
+            reason,
+        };
         let file: DepartureFile =
             serde_json::from_slice(&contents).map_err(|fault| unusable(place_of(&fault)))?;
-        let DepartureFile { version, cluster, node, cause } = file;
+        let DepartureFile {
+            version,
+            cluster,
+            node,
+            cause,
+        } = file;
         if version != DEPARTURE_VERSION {
             return Err(unusable(format!("its version is {version}")));
         }
-        Ok(Some(Departure { cluster, node, cause }))
+        Ok(Some(Departure {
+            cluster,
+            node,
+            cause,
+        }))
     }
 
     /// Stores that the node has left its cluster, and removes everything else. Idempotent: if it is killed, the next
@@ -399,16 +443,29 @@ pub(crate) fn pending(contents: &[u8]) -> Result<PendingJoin, String> {
     }
     let roots = RootDigest::from_base36(&file.roots).ok_or("its digest is no number")?;
     let key = NodeKey::from_pem(file.key.as_bytes()).map_err(|error| error.report())?;
-    Ok(PendingJoin { node: file.node, roots, request: file.request, key })
+    Ok(PendingJoin {
+        node: file.node,
+        roots,
+        request: file.request,
+        key,
+    })
 }
 
 /// Reads stored managers.
 pub(crate) fn managers(contents: &[u8]) -> Result<Managers, String> {
-    let entries: Vec<ManagerEntry> = serde_json::from_slice(contents).map_err(|fault| place_of(&fault))?;
-    Ok(Managers::of(entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr })))
+    let entries: Vec<ManagerEntry> =
+        serde_json::from_slice(contents).map_err(|fault| place_of(&fault))?;
+    Ok(Managers::of(entries.into_iter().map(|entry| Peer {
+        node: entry.node_id,
+        address: entry.addr,
+    })))
 }
 
 /// Describes where a file is not valid JSON: the library's text may show a part of the private key.
 fn place_of(fault: &serde_json::Error) -> String {
-    format!("line {}, column {} is not as this program writes it", fault.line(), fault.column())
+    format!(
+        "line {}, column {} is not as this program writes it",
+        fault.line(),
+        fault.column()
+    )
 }

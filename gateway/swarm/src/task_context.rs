@@ -59,7 +59,10 @@ pub(crate) struct TaskContext {
 impl TaskContext {
     /// The cluster whose tasks alone are touched; without one, those of every cluster are removed.
     pub(crate) fn cluster(&self) -> Option<String> {
-        self.member.lock().as_ref().map(|member| member.cluster.clone())
+        self.member
+            .lock()
+            .as_ref()
+            .map(|member| member.cluster.clone())
     }
 
     /// Returns the context in which plans are made.
@@ -69,8 +72,10 @@ impl TaskContext {
             (facts.hostname.clone(), facts.architecture.clone())
         };
         let handlers = self.scope.handlers();
-        let MemberName { cluster: cluster_id, node: node_id } =
-            self.member.lock().clone().unwrap_or_default();
+        let MemberName {
+            cluster: cluster_id,
+            node: node_id,
+        } = self.member.lock().clone().unwrap_or_default();
         PlanContext {
             cluster_id,
             node_id,

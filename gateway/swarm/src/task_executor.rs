@@ -115,12 +115,18 @@ impl Executor for TaskExecutor {
     }
 
     async fn remove_all(&self) -> Result<()> {
-        self.apply(Changes { is_complete: true, list: Vec::new() }).await;
+        self.apply(Changes {
+            is_complete: true,
+            list: Vec::new(),
+        })
+        .await;
         self.idle().await;
         let kept = self.tasks_with_files()?;
         let files = self.shared.files.clone();
-        blocking("removal of the directory for secrets", move || files.close(|task| kept.contains(task)))
-            .await
+        blocking("removal of the directory for secrets", move || {
+            files.close(|task| kept.contains(task))
+        })
+        .await
     }
 
     fn logs(&self) -> Vec<TaskLog> {
@@ -128,8 +134,11 @@ impl Executor for TaskExecutor {
     }
 
     async fn is_log_complete(&self, log: &TaskLog) -> bool {
-        let TaskContext { scope, settings, .. } = &*self.shared;
-        log.has_ended && task_logs::is_complete(scope, settings.logkeeper.as_deref(), &log.task_id).await
+        let TaskContext {
+            scope, settings, ..
+        } = &*self.shared;
+        log.has_ended
+            && task_logs::is_complete(scope, settings.logkeeper.as_deref(), &log.task_id).await
     }
 }
 
@@ -160,7 +169,17 @@ impl TaskExecutor {
         let (told, receiver) = watch::channel(facts.clone());
         let offer = Offer::begin(scope.clone(), facts, Arc::clone(&reservations), told);
         let files = SecretFiles::new(settings.files_dir.clone());
-        Self::of(scope, settings, files, receiver, reports, Offering { reservations, offer: Some(offer) })
+        Self::of(
+            scope,
+            settings,
+            files,
+            receiver,
+            reports,
+            Offering {
+                reservations,
+                offer: Some(offer),
+            },
+        )
     }
 
     fn of(
@@ -171,7 +190,10 @@ impl TaskExecutor {
         reports: Arc<Reports>,
         offering: Offering,
     ) -> Self {
-        let Offering { reservations, offer } = offering;
+        let Offering {
+            reservations,
+            offer,
+        } = offering;
         let shared = TaskContext {
             checks: CheckRunner::new(scope.clone()),
             scope,
@@ -184,8 +206,16 @@ impl TaskExecutor {
             member: Mutex::default(),
             reservations,
         };
-        let assigned = Assigned { tasks: Mutex::default(), workers: TaskTracker::new(), offer };
-        Self { shared: Arc::new(shared), assigned: Arc::new(assigned), facts }
+        let assigned = Assigned {
+            tasks: Mutex::default(),
+            workers: TaskTracker::new(),
+            offer,
+        };
+        Self {
+            shared: Arc::new(shared),
+            assigned: Arc::new(assigned),
+            facts,
+        }
     }
 
     /// Waits until the gateway has recovered, and removes the files of tasks that neither run nor are worked on. To be
@@ -197,7 +227,10 @@ impl TaskExecutor {
         self.shared.scope.recovered().await;
         let kept = self.tasks_with_files()?;
         let files = self.shared.files.clone();
-        blocking("removal of secrets", move || files.retain(|task| kept.contains(task))).await
+        blocking("removal of secrets", move || {
+            files.retain(|task| kept.contains(task))
+        })
+        .await
     }
 
     /// The tasks of all clusters that may have files: those that run or will, and those whose worker may write some.
@@ -212,7 +245,12 @@ impl TaskExecutor {
         };
         let mut named: BTreeSet<String> = self.assigned.tasks.lock().keys().cloned().collect();
         let tasks = self.shared.scope.tasks().list()?;
-        named.extend(tasks.iter().filter(|task| runs(&task.state)).map(|task| task.meta.name.clone()));
+        named.extend(
+            tasks
+                .iter()
+                .filter(|task| runs(&task.state))
+                .map(|task| task.meta.name.clone()),
+        );
         Ok(named)
     }
 
@@ -256,8 +294,11 @@ impl TaskExecutor {
             .collect();
         // The gateway has recovered, so that there is a list.
         let sandboxes = self.shared.scope.sandboxes().list().unwrap_or_default();
-        let of_cluster =
-            |record: &Record| cluster.as_ref().is_none_or(|cluster| record.cluster_id == *cluster);
+        let of_cluster = |record: &Record| {
+            cluster
+                .as_ref()
+                .is_none_or(|cluster| record.cluster_id == *cluster)
+        };
         let objects = sandboxes
             .iter()
             .filter(|sandbox| of_cluster(&Record::of(&sandbox.meta)))
@@ -273,10 +314,16 @@ impl TaskExecutor {
     fn assign(&self, task: Arc<swarm::Task>) {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
-        shared.reservations.lock().observe(&task, &self.facts.borrow());
+        shared
+            .reservations
+            .lock()
+            .observe(&task, &self.facts.borrow());
         // The id becomes a part of paths.
         if let Err(error) = check_id("id", &task.id) {
-            tracing::warn!(error = error.report(), "a manager has assigned a task without a valid id");
+            tracing::warn!(
+                error = error.report(),
+                "a manager has assigned a task without a valid id"
+            );
             return;
         }
         let mut tasks = self.assigned.tasks.lock();
@@ -291,7 +338,10 @@ impl TaskExecutor {
             return;
         }
         shared.reservations.lock().put(&task);
-        let (sender, wanted) = watch::channel(DesiredState { state, removed: false });
+        let (sender, wanted) = watch::channel(DesiredState {
+            state,
+            removed: false,
+        });
         let entry = tasks.entry(task.id.clone()).or_default();
         entry.wanted = Some(sender);
         entry.workers += 1;
@@ -302,7 +352,10 @@ impl TaskExecutor {
     /// Stops and removes a task.
     fn remove(&self, id: String) {
         let shared = &self.shared;
-        let removal = DesiredState { state: State::Remove, removed: true };
+        let removal = DesiredState {
+            state: State::Remove,
+            removed: true,
+        };
         let mut tasks = self.assigned.tasks.lock();
         if let Some(sender) = tasks.get_mut(&id).and_then(|entry| entry.wanted.take()) {
             // From here on its worker reports nothing.
@@ -324,8 +377,16 @@ impl TaskExecutor {
 
     /// Begins a worker for a task, which is counted already, and waits for the others that the task has. A runtime that
     /// ends drops it at once, which locks the tasks.
-    fn work_on(&self, id: String, task: Option<Arc<swarm::Task>>, wanted: watch::Receiver<DesiredState>) {
-        let guard = WorkerGuard { assigned: Arc::clone(&self.assigned), id: id.clone() };
+    fn work_on(
+        &self,
+        id: String,
+        task: Option<Arc<swarm::Task>>,
+        wanted: watch::Receiver<DesiredState>,
+    ) {
+        let guard = WorkerGuard {
+            assigned: Arc::clone(&self.assigned),
+            id: id.clone(),
+        };
         let worker = Worker::new(Arc::clone(&self.shared), id, task, wanted);
         self.assigned.workers.spawn(async move {
             let _until_it_ends = guard;

@@ -12,11 +12,19 @@ use crate::record::Record;
 pub(crate) fn list(scope: &Scope, cluster: Option<&str>) -> Vec<TaskLog> {
     // Before a recovery there are none.
     let tasks = scope.tasks().list().unwrap_or_default();
-    tasks.iter().filter_map(|task| log_of(task, cluster)).collect()
+    tasks
+        .iter()
+        .filter_map(|task| log_of(task, cluster))
+        .collect()
 }
 
 fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
-    let Record { cluster_id, service_id, task_id, .. } = Record::of(&task.meta);
+    let Record {
+        cluster_id,
+        service_id,
+        task_id,
+        ..
+    } = Record::of(&task.meta);
     // Of a record of another version nothing is known.
     if task_id.is_empty() || cluster.is_some_and(|cluster| cluster != cluster_id) {
         return None;
@@ -29,14 +37,27 @@ fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
         | TaskState::Running { .. }
         | TaskState::Stopping { .. } => false,
     };
-    Some(TaskLog { service_id, task_id, file: task.details.log_path.clone(), has_ended })
+    Some(TaskLog {
+        service_id,
+        task_id,
+        file: task.details.log_path.clone(),
+        has_ended,
+    })
 }
 
 /// Returns whether an ended task's log is complete: an exit may be known first, if the logkeeper is away.
-pub(crate) async fn is_complete(scope: &Scope, logkeeper: Option<&logkeeper::Client>, task_id: &str) -> bool {
-    let Some(logkeeper) = logkeeper else { return true };
+pub(crate) async fn is_complete(
+    scope: &Scope,
+    logkeeper: Option<&logkeeper::Client>,
+    task_id: &str,
+) -> bool {
+    let Some(logkeeper) = logkeeper else {
+        return true;
+    };
     // A task that was removed meanwhile has no log any more.
-    let Ok(Some(task)) = scope.tasks().named(task_id) else { return true };
+    let Ok(Some(task)) = scope.tasks().named(task_id) else {
+        return true;
+    };
     match logkeeper.keeps(&task.id.to_string()).await {
         Ok(is_kept) => !is_kept,
         Err(error) => {

@@ -51,14 +51,22 @@ pub(crate) struct TemplateError {
 
 impl TemplateError {
     const fn new(at: usize, what: &'static str) -> Self {
-        Self { at, what, name: None }
+        Self {
+            at,
+            what,
+            name: None,
+        }
     }
 
     fn about(at: usize, what: &'static str, name: &[u8]) -> Self {
         /// Names are for people, who need no more of them.
         const NAME_MAX: usize = 64;
         let name = String::from_utf8_lossy(&name[..name.len().min(NAME_MAX)]).into_owned();
-        Self { at, what, name: Some(name) }
+        Self {
+            at,
+            what,
+            name: Some(name),
+        }
     }
 
     /// The same without the word of the template, which may be a part of a secret.

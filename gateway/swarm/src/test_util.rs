@@ -29,7 +29,10 @@ impl IdleExecutor {
     /// The executor of a node with these facts.
     #[must_use]
     pub fn new(facts: NodeFacts) -> Self {
-        Self { facts: watch::Sender::new(facts), ..Self::default() }
+        Self {
+            facts: watch::Sender::new(facts),
+            ..Self::default()
+        }
     }
 }
 
@@ -72,11 +75,20 @@ pub fn service_task(id: &str, container: swarm::ContainerSpec) -> swarm::Task {
     let runtime = Some(Runtime::Container(Box::new(container)));
     swarm::Task {
         id: id.to_owned(),
-        spec: Some(swarm::TaskSpec { runtime, ..Default::default() }),
+        spec: Some(swarm::TaskSpec {
+            runtime,
+            ..Default::default()
+        }),
         service_id: "service1".into(),
         slot: 3,
-        service_annotations: Some(swarm::Annotations { name: "web".into(), ..Default::default() }),
-        status: Some(swarm::TaskStatus { state: State::Assigned.to_wire().into(), ..Default::default() }),
+        service_annotations: Some(swarm::Annotations {
+            name: "web".into(),
+            ..Default::default()
+        }),
+        status: Some(swarm::TaskStatus {
+            state: State::Assigned.to_wire().into(),
+            ..Default::default()
+        }),
         desired_state: State::Running.to_wire().into(),
         ..Default::default()
     }

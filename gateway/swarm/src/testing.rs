@@ -18,7 +18,8 @@ static NUMBER: AtomicU32 = AtomicU32::new(1);
 /// The extensions of a certificate of SwarmKit.
 const NODE: &str = "basicConstraints=critical,CA:FALSE\nextendedKeyUsage=serverAuth,clientAuth\n\
                     keyUsage=critical,digitalSignature,keyEncipherment\n";
-const AUTHORITY: &str = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n";
+const AUTHORITY: &str =
+    "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign,cRLSign\n";
 
 impl TestAuthority {
     /// A new root, whose files are in `dir`. All roots of SwarmKit have the same name.
@@ -27,7 +28,12 @@ impl TestAuthority {
     /// When openssl is missing or fails.
     #[must_use]
     pub(crate) fn new(dir: &Path, name: &str) -> Self {
-        Self::of_kind(dir, name, &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "swarm-ca")
+        Self::of_kind(
+            dir,
+            name,
+            &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+            "swarm-ca",
+        )
     }
 
     /// A new root with another kind of key or name.
@@ -36,8 +42,12 @@ impl TestAuthority {
     /// As [`TestAuthority::new`].
     #[must_use]
     pub(crate) fn of_kind(dir: &Path, name: &str, key: &[&str], subject: &str) -> Self {
-        let made = Self { dir: dir.to_owned(), name: name.to_owned() };
-        let [subject, certificate, key_file] = [format!("/CN={subject}"), made.file("crt"), made.file("key")];
+        let made = Self {
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+        };
+        let [subject, certificate, key_file] =
+            [format!("/CN={subject}"), made.file("crt"), made.file("key")];
         let mut words = vec!["req", "-x509", "-nodes", "-days", "7300", "-subj", &subject];
         words.extend_from_slice(key);
         words.extend_from_slice(&["-addext", "basicConstraints=critical,CA:TRUE"]);
@@ -63,7 +73,11 @@ impl TestAuthority {
     #[must_use]
     pub(crate) fn issue(&self, request: &str, cluster: &str, role: &str, node: &str) -> Vec<u8> {
         let names = format!("{NODE}subjectAltName=DNS:{role},DNS:{node},DNS:swarm-ca\n");
-        self.sign(request, &format!("/O={cluster}/OU={role}/CN={node}"), &names)
+        self.sign(
+            request,
+            &format!("/O={cluster}/OU={role}/CN={node}"),
+            &names,
+        )
     }
 
     /// As [`TestAuthority::issue`] for a worker, valid between these times, such as `20200101000000Z`.
@@ -76,12 +90,16 @@ impl TestAuthority {
         between: [&str; 2],
     ) -> Vec<u8> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
-        let [signed, names, settings, requested, index] =
-            ["out", "names", "cnf", "req", "index"].map(|kind| self.file(&format!("{number}.{kind}")));
-        let write =
-            |file: &str, text: &str| fs::write(file, text).expect("the directory of a test can be written");
+        let [signed, names, settings, requested, index] = ["out", "names", "cnf", "req", "index"]
+            .map(|kind| self.file(&format!("{number}.{kind}")));
+        let write = |file: &str, text: &str| {
+            fs::write(file, text).expect("the directory of a test can be written")
+        };
         write(&requested, request);
-        write(&names, &format!("{NODE}subjectAltName=DNS:swarm-worker,DNS:{node},DNS:swarm-ca\n"));
+        write(
+            &names,
+            &format!("{NODE}subjectAltName=DNS:swarm-worker,DNS:{node},DNS:swarm-ca\n"),
+        );
         write(&index, "");
         let dir = self.dir.display();
         write(
@@ -134,7 +152,11 @@ impl TestAuthority {
             "-out",
             &request,
         ]);
-        self.sign(&fs::read_to_string(request).expect("openssl wrote it"), "/CN=swarm-ca", AUTHORITY)
+        self.sign(
+            &fs::read_to_string(request).expect("openssl wrote it"),
+            "/CN=swarm-ca",
+            AUTHORITY,
+        )
     }
 
     /// A certificate for a request.
@@ -181,5 +203,9 @@ impl TestAuthority {
 fn openssl(words: &[&str]) {
     let made = Command::new("openssl").args(words).output();
     let made = made.expect("openssl runs; it is in the Debian package openssl");
-    assert!(made.status.success(), "openssl {words:?}: {}", String::from_utf8_lossy(&made.stderr));
+    assert!(
+        made.status.success(),
+        "openssl {words:?}: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
 }

@@ -13,7 +13,11 @@ use crate::record::{PortRecord, Record};
 
 /// The status of a task with this report, and its object if it has one.
 pub(crate) fn status(report: Report, task: Option<&Task>, now: SystemTime) -> swarm::TaskStatus {
-    let Report { state, message, error } = report;
+    let Report {
+        state,
+        message,
+        error,
+    } = report;
     // Until the start a task has no container for its cluster.
     let task = task.filter(|_| state >= State::Starting);
     let record = task.map(|task| Record::of(&task.meta)).unwrap_or_default();
@@ -32,7 +36,10 @@ pub(crate) fn status(report: Report, task: Option<&Task>, now: SystemTime) -> sw
 
 fn container(task: &Task) -> swarm::ContainerStatus {
     let exit_code = match &task.state {
-        TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => exit.code,
+        TaskState::Exited { exit, .. }
+        | TaskState::Removing {
+            exit: Some(exit), ..
+        } => exit.code,
         TaskState::Removing { exit: None, .. }
         | TaskState::Created
         | TaskState::Starting
@@ -42,7 +49,11 @@ fn container(task: &Task) -> swarm::ContainerStatus {
     };
     swarm::ContainerStatus {
         container_id: task.id.to_string(),
-        pid: task.state.pid().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default(),
+        pid: task
+            .state
+            .pid()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .unwrap_or_default(),
         exit_code,
     }
 }
@@ -75,13 +86,17 @@ pub(crate) fn unhealthy(exit: Option<&Exit>) -> String {
 
 /// Returns the error of a task that has failed by this exit, in docker's words; `None` if it has not failed.
 pub(crate) fn failure(exit: &Exit) -> Option<String> {
-    let Exit { code, finished_at: _, cause } = exit;
+    let Exit {
+        code,
+        finished_at: _,
+        cause,
+    } = exit;
     match cause {
         ExitCause::Exited if *code == 0 => None,
         ExitCause::Exited => Some(format!("task: non-zero exit ({code})")),
-        ExitCause::OomKilled => {
-            Some(format!("task: non-zero exit ({code}): the kernel killed it because it ran out of memory"))
-        }
+        ExitCause::OomKilled => Some(format!(
+            "task: non-zero exit ({code}): the kernel killed it because it ran out of memory"
+        )),
         ExitCause::StartFailed(why) => Some(format!("starting container failed: {why}")),
         ExitCause::Lost => Some("container lost: its exit was not observed".to_owned()),
     }

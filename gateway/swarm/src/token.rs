@@ -79,22 +79,30 @@ impl FromStr for JoinToken {
         };
         let digest = digest.filter(|digest| digest.len() == DIGEST_LENGTH);
         let digest = digest.ok_or_else(|| invalid("its digest does not have 50 characters"))?;
-        let digest = RootDigest::from_base36(digest).ok_or_else(|| invalid("its digest is no number"))?;
+        let digest =
+            RootDigest::from_base36(digest).ok_or_else(|| invalid("its digest is no number"))?;
         let secret = parts.next().filter(|secret| secret.len() == SECRET_LENGTH);
         let secret = secret.ok_or_else(|| invalid("its secret does not have 25 characters"))?;
         if !secret.bytes().all(|byte| digit(byte).is_some()) {
-            return Err(invalid("its secret has other characters than digits and small letters"));
+            return Err(invalid(
+                "its secret has other characters than digits and small letters",
+            ));
         }
         if parts.next().is_some() {
             return Err(invalid("it has too many parts"));
         }
-        Ok(Self { text: text.to_owned(), digest })
+        Ok(Self {
+            text: text.to_owned(),
+            digest,
+        })
     }
 }
 
 impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JoinToken").field("digest", &self.digest).finish_non_exhaustive()
+        f.debug_struct("JoinToken")
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
     }
 }
 

@@ -198,7 +198,10 @@ impl Worker {
     /// Determines the state from which the task continues.
     async fn take_up(&mut self) {
         let Some(task) = &self.task else { return };
-        let known = task.status.as_ref().map_or(State::Assigned, |status| State::from_wire(status.state));
+        let known = task
+            .status
+            .as_ref()
+            .map_or(State::Assigned, |status| State::from_wire(status.state));
         let wanted = self.wanted.borrow().state;
         let object = match self.object(known) {
             Ok(object) => object,
@@ -239,7 +242,11 @@ impl Worker {
     async fn stop_quietly(&mut self) {
         self.task = None;
         while let Err(error) = self.stop().await {
-            tracing::debug!(task = self.id, error = error.report(), "stopping an ended task fails: retrying");
+            tracing::debug!(
+                task = self.id,
+                error = error.report(),
+                "stopping an ended task fails: retrying"
+            );
             if !self.pause_unless_removed().await {
                 return;
             }
@@ -249,7 +256,11 @@ impl Worker {
     /// Removes what an interrupted preparation of a predecessor left.
     async fn clear(&mut self) {
         while let Err(error) = self.remove_objects().await {
-            tracing::debug!(task = self.id, error = error.report(), "removing what was left fails: retrying");
+            tracing::debug!(
+                task = self.id,
+                error = error.report(),
+                "removing what was left fails: retrying"
+            );
             if !self.pause_unless_removed().await {
                 return;
             }
@@ -258,19 +269,28 @@ impl Worker {
 
     /// The object that the gateway has of the task, for a manager that knows it in this state.
     fn object(&self, known: State) -> Result<Option<Object>> {
-        let Some(task) = self.task_object()? else { return Ok(None) };
+        let Some(task) = self.task_object()? else {
+            return Ok(None);
+        };
         Ok(match &task.state {
             // The start that a predecessor began may come to nothing: then the task is created again.
             TaskState::Created | TaskState::Unattended => {
                 // After a reboot there is nothing to start it in.
-                let ready = self.sandbox_object()?.is_some_and(|sandbox| sandbox.state.is_ready());
+                let ready = self
+                    .sandbox_object()?
+                    .is_some_and(|sandbox| sandbox.state.is_ready());
                 (ready || known == State::Running).then_some(Object::Created)
             }
             TaskState::Starting => Some(Object::Starting),
             TaskState::Running { .. }
             | TaskState::Stopping { .. }
-            | TaskState::Exited { started_at: Some(_), .. } => Some(Object::Started),
-            TaskState::Exited { started_at: None, .. } => Some(Object::StartFailed),
+            | TaskState::Exited {
+                started_at: Some(_),
+                ..
+            } => Some(Object::Started),
+            TaskState::Exited {
+                started_at: None, ..
+            } => Some(Object::StartFailed),
             TaskState::Removing { .. } => None,
         })
     }
@@ -337,7 +357,11 @@ impl Worker {
             | ErrorKind::Unimplemented
             | ErrorKind::Internal => false,
         };
-        if temporary { Outcome::Temporary(text) } else { Outcome::Fatal(text) }
+        if temporary {
+            Outcome::Temporary(text)
+        } else {
+            Outcome::Fatal(text)
+        }
     }
 
     /// Plans the task.
@@ -374,7 +398,9 @@ impl Worker {
 
     /// Starts the task, and waits until it is healthy. What it held is free if that fails for good.
     async fn start(&mut self) -> Performed {
-        let Err(error) = self.start_object().await else { return self.become_healthy().await };
+        let Err(error) = self.start_object().await else {
+            return self.become_healthy().await;
+        };
         Some(match self.outcome(&error) {
             Outcome::Fatal(why) => match self.release().await {
                 Ok(()) => Outcome::Fatal(why),
@@ -395,15 +421,25 @@ impl Worker {
                 let detached = scope.clone();
                 let id = task.id.to_string();
                 let what = format!("start of task {id}");
-                scope.run_detached(what, async move { detached.tasks().start(&id).await }).await
+                scope
+                    .run_detached(what, async move { detached.tasks().start(&id).await })
+                    .await
             }
-            TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Exited { .. } => Ok(()),
+            TaskState::Running { .. } | TaskState::Stopping { .. } | TaskState::Exited { .. } => {
+                Ok(())
+            }
             TaskState::Removing { .. } => Err(lost()),
         };
         let now = self.task_object()?.ok_or_else(lost)?;
         match (&now.state, started) {
             // A start that failed is final, however it failed.
-            (TaskState::Exited { started_at: None, exit }, _) => {
+            (
+                TaskState::Exited {
+                    started_at: None,
+                    exit,
+                },
+                _,
+            ) => {
                 let why = to_proto::failure(exit).unwrap_or_default();
                 Err(Error::failed_precondition(why))
             }
@@ -416,8 +452,16 @@ impl Worker {
         if let Some(task) = self.task_object()? {
             let record = Record::of(&task.meta);
             // Of a record of another version nothing is known.
-            let grace = if record.task_id.is_empty() { STOP_GRACE } else { record.stop_grace() };
-            self.shared.scope.tasks().stop(&task.id.to_string(), grace).await?;
+            let grace = if record.task_id.is_empty() {
+                STOP_GRACE
+            } else {
+                record.stop_grace()
+            };
+            self.shared
+                .scope
+                .tasks()
+                .stop(&task.id.to_string(), grace)
+                .await?;
         }
         self.release().await
     }

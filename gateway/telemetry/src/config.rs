@@ -26,6 +26,9 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { level: "info".into(), format: LogFormat::Auto }
+        Self {
+            level: "info".into(),
+            format: LogFormat::Auto,
+        }
     }
 }

@@ -59,7 +59,13 @@ pub fn init(level: &str) -> Result<(), TelemetryError> {
 /// Reports an error to the agent if logs are not set up, or cannot be.
 pub fn log_error(message: &str) {
     // A failure is ignored: it cannot be reported anywhere.
-    let _ = print_error_if_room(&line(Level::ERROR, "switchyard", message, Map::new(), Timestamp::now()));
+    let _ = print_error_if_room(&line(
+        Level::ERROR,
+        "switchyard",
+        message,
+        Map::new(),
+        Timestamp::now(),
+    ));
 }
 
 // === impl Hclog ===
@@ -70,10 +76,18 @@ impl<S: Subscriber> Layer<S> for Hclog {
         event.record(&mut fields);
         let left_out = self.left_out.swap(0, Ordering::Relaxed);
         if left_out > 0 {
-            fields.others.insert("lines_left_out_before".into(), left_out.into());
+            fields
+                .others
+                .insert("lines_left_out_before".into(), left_out.into());
         }
         let meta = event.metadata();
-        let line = line(*meta.level(), meta.target(), &fields.message, fields.others, Timestamp::now());
+        let line = line(
+            *meta.level(),
+            meta.target(),
+            &fields.message,
+            fields.others,
+            Timestamp::now(),
+        );
         if !print_error_if_room(&line).unwrap_or(false) {
             self.left_out.fetch_add(left_out + 1, Ordering::Relaxed);
         }
@@ -82,7 +96,13 @@ impl<S: Subscriber> Layer<S> for Hclog {
 
 /// Formats one line. Text fields that would make it too long are omitted, and a message that is too long is
 /// truncated.
-fn line(level: Level, module: &str, message: &str, fields: Map<String, Value>, at: Timestamp) -> String {
+fn line(
+    level: Level,
+    module: &str,
+    message: &str,
+    fields: Map<String, Value>,
+    at: Timestamp,
+) -> String {
     let whole = object(level, module, message, fields, at);
     if whole.len() <= LINE_MAX {
         return whole;
@@ -117,7 +137,10 @@ fn object(
     fields.insert("@level".into(), level.into());
     fields.insert("@message".into(), message.into());
     fields.insert("@module".into(), module.into());
-    fields.insert("@timestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string().into());
+    fields.insert(
+        "@timestamp".into(),
+        at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string().into(),
+    );
     format!("{}\n", Value::Object(fields))
 }
 
@@ -134,11 +157,19 @@ impl Fields {
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        if field.name() == "message" { self.message = text } else { self.insert(field, text.into()) }
+        if field.name() == "message" {
+            self.message = text
+        } else {
+            self.insert(field, text.into())
+        }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" { self.message = value.into() } else { self.insert(field, value.into()) }
+        if field.name() == "message" {
+            self.message = value.into()
+        } else {
+            self.insert(field, value.into())
+        }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
@@ -185,7 +216,13 @@ mod tests {
     fn hclog_line_has_string_fields_and_microseconds() {
         let at: Timestamp = "2026-01-02T15:04:05.5Z".parse().unwrap();
         let fields = Map::from_iter([("pid".to_owned(), Value::from(7))]);
-        let line = parsed(&line(Level::WARN, "switchyard_nomad", "away\n\"still\"", fields, at));
+        let line = parsed(&line(
+            Level::WARN,
+            "switchyard_nomad",
+            "away\n\"still\"",
+            fields,
+            at,
+        ));
         assert_eq!(line["@timestamp"], "2026-01-02T15:04:05.500000Z");
         assert_eq!(line["@level"], "warn");
         assert_eq!(line["@message"], "away\n\"still\"");
@@ -199,7 +236,16 @@ mod tests {
         let whole = parsed(&line(Level::INFO, "x", &long, Map::new(), Timestamp::now()));
         assert!(whole["@message"].as_str().unwrap().starts_with('ä'));
         let fields = Map::from_iter([("field".to_owned(), Value::from(long))]);
-        assert_eq!(parsed(&line(Level::INFO, "x", "kept", fields, Timestamp::now()))["@message"], "kept");
-        parsed(&line(Level::INFO, "x", &"\u{1}".repeat(9000), Map::new(), Timestamp::now()));
+        assert_eq!(
+            parsed(&line(Level::INFO, "x", "kept", fields, Timestamp::now()))["@message"],
+            "kept"
+        );
+        parsed(&line(
+            Level::INFO,
+            "x",
+            &"\u{1}".repeat(9000),
+            Map::new(),
+            Timestamp::now(),
+        ));
     }
 }

@@ -48,10 +48,18 @@ impl LogLevel {
     /// A level that `apply` puts in force; `level` is in force already.
     #[must_use]
     pub fn new(level: &str, apply: impl Fn(Targets) + Send + Sync + 'static) -> Self {
-        let levels = Levels { configured: level.to_owned(), temporary: None };
-        let shared =
-            LevelState { apply: Box::new(apply), levels: Mutex::new(levels), changed: Notify::new() };
-        Self { shared: Arc::new(shared) }
+        let levels = Levels {
+            configured: level.to_owned(),
+            temporary: None,
+        };
+        let shared = LevelState {
+            apply: Box::new(apply),
+            levels: Mutex::new(levels),
+            changed: Notify::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Replaces the configured level. A temporary level stays until its end.
@@ -110,14 +118,24 @@ impl LogLevel {
                 configured,
                 until: Some(rfc3339(temporary.until_time)),
             },
-            None => LevelView { level: configured.clone(), configured, until: None },
+            None => LevelView {
+                level: configured.clone(),
+                configured,
+                until: None,
+            },
         }
     }
 
     /// Ends temporary levels when their time is over, for ever. Cancel-safe.
     pub async fn follow(self) {
         loop {
-            let until = self.shared.levels.lock().temporary.as_ref().map(|temporary| temporary.until);
+            let until = self
+                .shared
+                .levels
+                .lock()
+                .temporary
+                .as_ref()
+                .map(|temporary| temporary.until);
             let over = async {
                 match until {
                     Some(until) => sleep_until(until).await,
@@ -139,7 +157,11 @@ impl LogLevel {
             self.apply_configured(&levels);
             let configured = levels.configured.clone();
             drop(levels);
-            tracing::info!(level = configured, temporary = ended.level, "the temporary log level has ended");
+            tracing::info!(
+                level = configured,
+                temporary = ended.level,
+                "the temporary log level has ended"
+            );
         }
     }
 
@@ -168,15 +190,32 @@ mod tests {
     async fn a_temporary_level_ends_by_itself_and_a_later_one_replaces_it() {
         let (level, applied) = level();
         let following = tokio::spawn(level.clone().follow());
-        level.set_temporary("debug", Duration::from_secs(60)).unwrap();
+        level
+            .set_temporary("debug", Duration::from_secs(60))
+            .unwrap();
         tokio::time::sleep(Duration::from_secs(30)).await;
-        level.set_temporary("trace", Duration::from_secs(60)).unwrap();
+        level
+            .set_temporary("trace", Duration::from_secs(60))
+            .unwrap();
         tokio::time::sleep(Duration::from_secs(59)).await;
         let view = level.view();
-        assert_eq!((&*view.level, &*view.configured, view.until.is_some()), ("trace", "info", true));
+        assert_eq!(
+            (&*view.level, &*view.configured, view.until.is_some()),
+            ("trace", "info", true)
+        );
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert_eq!(level.view(), LevelView { level: "info".into(), configured: "info".into(), until: None });
-        assert_eq!(*applied.lock(), ["audit=info,debug", "audit=info,trace", "audit=info,info"]);
+        assert_eq!(
+            level.view(),
+            LevelView {
+                level: "info".into(),
+                configured: "info".into(),
+                until: None
+            }
+        );
+        assert_eq!(
+            *applied.lock(),
+            ["audit=info,debug", "audit=info,trace", "audit=info,info"]
+        );
         following.abort();
     }
 
@@ -184,7 +223,9 @@ mod tests {
     async fn a_reload_changes_the_level_that_a_temporary_one_falls_back_to() {
         let (level, applied) = level();
         let following = tokio::spawn(level.clone().follow());
-        level.set_temporary("debug", Duration::from_secs(60)).unwrap();
+        level
+            .set_temporary("debug", Duration::from_secs(60))
+            .unwrap();
         level.configure("warn").unwrap();
         assert_eq!(level.view().level, "debug");
         level.reset();
@@ -192,17 +233,31 @@ mod tests {
         level.configure("warn").unwrap();
         level.configure("error").unwrap();
         tokio::time::sleep(Duration::from_secs(120)).await;
-        assert_eq!(*applied.lock(), ["audit=info,debug", "audit=info,warn", "audit=info,error"]);
+        assert_eq!(
+            *applied.lock(),
+            ["audit=info,debug", "audit=info,warn", "audit=info,error"]
+        );
         following.abort();
     }
 
     #[test]
     fn a_wrong_level_changes_nothing() {
         let (level, applied) = level();
-        assert!(level.set_temporary("switchyard=loud", Duration::from_secs(1)).is_err());
+        assert!(
+            level
+                .set_temporary("switchyard=loud", Duration::from_secs(1))
+                .is_err()
+        );
         assert!(level.configure("a=b=c").is_err());
-        let refused = level.set_temporary("info,dbug", Duration::from_secs(1)).unwrap_err();
-        assert!(refused.to_string().starts_with("\"dbug\" is no level: error, warn, info,"), "{refused}");
+        let refused = level
+            .set_temporary("info,dbug", Duration::from_secs(1))
+            .unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .starts_with("\"dbug\" is no level: error, warn, info,"),
+            "{refused}"
+        );
         assert_eq!(level.view().level, "info");
         assert!(applied.lock().is_empty());
     }

@@ -31,14 +31,20 @@ pub enum TelemetryError {
 pub fn init(config: &LogConfig) -> Result<LogLevel, TelemetryError> {
     let filter = parse_level(&config.level).map_err(TelemetryError::Level)?;
     let (filter, handle) = reload::Layer::new(filter);
-    let output: Box<dyn Layer<Registry> + Send + Sync> = match form(config.format, io::stderr().is_terminal())
-    {
-        Form::Text { colour } => Box::new(fmt::layer().with_writer(io::stderr).with_ansi(colour)),
-        Form::Json => {
-            let json = fmt::layer().json().flatten_event(true).with_current_span(true).with_span_list(false);
-            Box::new(json.with_writer(io::stderr))
-        }
-    };
+    let output: Box<dyn Layer<Registry> + Send + Sync> =
+        match form(config.format, io::stderr().is_terminal()) {
+            Form::Text { colour } => {
+                Box::new(fmt::layer().with_writer(io::stderr).with_ansi(colour))
+            }
+            Form::Json => {
+                let json = fmt::layer()
+                    .json()
+                    .flatten_event(true)
+                    .with_current_span(true)
+                    .with_span_list(false);
+                Box::new(json.with_writer(io::stderr))
+            }
+        };
     tracing_subscriber::registry()
         .with(output.with_filter(filter))
         .try_init()

@@ -35,7 +35,8 @@ mod tests {
     fn trouble_is_logged_at_first_and_once_a_minute() {
         let pace = LogPace::default();
         let begin = Instant::now();
-        let due = [0, 1, 59, 60, 61, 200].map(|seconds| pace.is_due_at(begin + Duration::from_secs(seconds)));
+        let due = [0, 1, 59, 60, 61, 200]
+            .map(|seconds| pace.is_due_at(begin + Duration::from_secs(seconds)));
         assert_eq!(due, [true, false, false, true, false, true]);
     }
 }

@@ -46,10 +46,20 @@ impl Traces {
         let counts = Arc::new(SpanCounters::default());
         let (queue, waiting) = SpanQueue::new(Arc::clone(&counts));
         let queue = Arc::new(queue);
-        let exporter = tokio::spawn(exporter::run(waiting, source, collector, Arc::clone(&counts)));
+        let exporter = tokio::spawn(exporter::run(
+            waiting,
+            source,
+            collector,
+            Arc::clone(&counts),
+        ));
         let tracer = Tracer::new(settings.sampler, Arc::clone(&queue) as _);
         tracing::info!(endpoint = %settings.endpoint, "traces are exported");
-        Ok(Self { tracer, queue, counts, exporter: Mutex::new(Some(exporter)) })
+        Ok(Self {
+            tracer,
+            queue,
+            counts,
+            exporter: Mutex::new(Some(exporter)),
+        })
     }
 
     /// The tracer, which begins traces.
@@ -71,7 +81,9 @@ impl Traces {
         self.queue.close();
         if tokio::time::timeout(FLUSH, &mut exporter).await.is_err() {
             exporter.abort();
-            tracing::warn!("the last spans are lost: the collector did not accept them within {FLUSH:?}");
+            tracing::warn!(
+                "the last spans are lost: the collector did not accept them within {FLUSH:?}"
+            );
         }
     }
 }

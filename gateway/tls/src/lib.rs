@@ -110,7 +110,10 @@ impl Certificate {
 
 impl Acceptor {
     fn new(NewCertificate(tls): NewCertificate) -> Self {
-        Self { tls, replaced: CancellationToken::new() }
+        Self {
+            tls,
+            replaced: CancellationToken::new(),
+        }
     }
 
     /// Does the handshake on a new connection. It has no timeout of its own. If dropped, the connection is
@@ -142,10 +145,14 @@ impl TlsConfig {
         let provider = Arc::new(ring::default_provider());
         let chain = certificates(&self.certificates)?;
         let key = self.key.display();
-        let unreadable =
-            |error: &dyn fmt::Display| fail(format!("the private key cannot be read from {key}: {error}"));
+        let unreadable = |error: &dyn fmt::Display| {
+            fail(format!(
+                "the private key cannot be read from {key}: {error}"
+            ))
+        };
         let private = read(&self.key, FILE_MAX).map_err(|error| unreadable(&error))?;
-        let private = PrivateKeyDer::from_pem_slice(&private).map_err(|error| unreadable(&error))?;
+        let private =
+            PrivateKeyDer::from_pem_slice(&private).map_err(|error| unreadable(&error))?;
         let versions = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| fail(error.to_string()))?;
@@ -154,14 +161,20 @@ impl TlsConfig {
             Some(file) => versions.with_client_cert_verifier(client_verifier(file, provider)?),
         };
         let config = verified.with_single_cert(chain, private).map_err(|error| {
-            fail(format!("the key of {key} does not serve {}: {error}", self.certificates.display()))
+            fail(format!(
+                "the key of {key} does not serve {}: {error}",
+                self.certificates.display()
+            ))
         })?;
         Ok(NewCertificate(TlsAcceptor::from(Arc::new(config))))
     }
 
     /// The files that are read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        [&self.certificates, &self.key].into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+        [&self.certificates, &self.key]
+            .into_iter()
+            .chain(&self.client_ca)
+            .map(PathBuf::as_path)
     }
 }
 
@@ -172,7 +185,10 @@ fn fail(reason: String) -> TlsError {
 /// The certificates in a file, at least one.
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unreadable = |error: &dyn fmt::Display| {
-        fail(format!("certificates cannot be read from {}: {error}", file.display()))
+        fail(format!(
+            "certificates cannot be read from {}: {error}",
+            file.display()
+        ))
     };
     let content = read(file, FILE_MAX).map_err(|error| unreadable(&error))?;
     let chain = CertificateDer::pem_slice_iter(&content)
@@ -190,7 +206,10 @@ fn client_verifier(
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let unusable = |error: &dyn fmt::Display| {
-        fail(format!("the client authorities in {} are unusable: {error}", file.display()))
+        fail(format!(
+            "the client authorities in {} are unusable: {error}",
+            file.display()
+        ))
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {

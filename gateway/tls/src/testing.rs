@@ -34,9 +34,16 @@ impl Authority {
     /// When openssl is missing or fails.
     #[must_use]
     pub fn new(dir: &Path, name: &str) -> Self {
-        let authority = Self { dir: dir.to_owned(), name: name.to_owned() };
+        let authority = Self {
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+        };
         let made = authority.identity("");
-        request(name, &made, &["-addext", "basicConstraints=critical,CA:TRUE"]);
+        request(
+            name,
+            &made,
+            &["-addext", "basicConstraints=critical,CA:TRUE"],
+        );
         authority
     }
 
@@ -54,10 +61,18 @@ impl Authority {
     pub fn issue(&self, subject: &str) -> Identity {
         let Identity { certificate, key } = self.identity("");
         let issued = self.identity(subject);
-        let authority = ["-CA".as_ref(), certificate.as_os_str(), "-CAkey".as_ref(), key.as_os_str()];
+        let authority = [
+            "-CA".as_ref(),
+            certificate.as_os_str(),
+            "-CAkey".as_ref(),
+            key.as_os_str(),
+        ];
         let names = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"];
         let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
-        let words = authority.into_iter().chain(names.map(AsRef::as_ref)).chain(leaf.map(AsRef::as_ref));
+        let words = authority
+            .into_iter()
+            .chain(names.map(AsRef::as_ref))
+            .chain(leaf.map(AsRef::as_ref));
         request(subject, &issued, &words.collect::<Vec<_>>());
         issued
     }
@@ -69,7 +84,8 @@ impl Authority {
     #[must_use]
     pub fn client(&self, identity: Option<&Identity>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_file(self.certificate()).expect("openssl wrote it");
+        let authority =
+            CertificateDer::from_pem_file(self.certificate()).expect("openssl wrote it");
         roots.add(authority).expect("openssl wrote it");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -79,9 +95,12 @@ impl Authority {
         let config = match identity {
             None => config.with_no_client_auth(),
             Some(Identity { certificate, key }) => {
-                let chain = vec![CertificateDer::from_pem_file(certificate).expect("openssl wrote it")];
+                let chain =
+                    vec![CertificateDer::from_pem_file(certificate).expect("openssl wrote it")];
                 let key = PrivateKeyDer::from_pem_file(key).expect("openssl wrote it");
-                config.with_client_auth_cert(chain, key).expect("they belong together")
+                config
+                    .with_client_auth_cert(chain, key)
+                    .expect("they belong together")
             }
         };
         TlsConnector::from(Arc::new(config))
@@ -89,7 +108,10 @@ impl Authority {
 
     fn identity(&self, subject: &str) -> Identity {
         let file = |kind: &str| self.dir.join(format!("{}-{subject}.{kind}", self.name));
-        Identity { certificate: file("crt"), key: file("key") }
+        Identity {
+            certificate: file("crt"),
+            key: file("key"),
+        }
     }
 }
 
@@ -97,14 +119,26 @@ impl Identity {
     /// The files of a server that presents it.
     #[must_use]
     pub fn server(&self, client_ca: Option<PathBuf>) -> TlsConfig {
-        TlsConfig { certificates: self.certificate.clone(), key: self.key.clone(), client_ca }
+        TlsConfig {
+            certificates: self.certificate.clone(),
+            key: self.key.clone(),
+            client_ca,
+        }
     }
 }
 
 /// Makes a key, and a certificate of this name for it.
 fn request(subject: &str, files: &Identity, more: &[impl AsRef<std::ffi::OsStr>]) {
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ])
         .args(["-days", "2", "-subj", &format!("/CN={subject}")])
         .args(more)
         .arg("-out")
@@ -113,5 +147,9 @@ fn request(subject: &str, files: &Identity, more: &[impl AsRef<std::ffi::OsStr>]
         .arg(&files.key)
         .output()
         .expect("openssl runs; it is in the Debian package openssl");
-    assert!(made.status.success(), "openssl: {}", String::from_utf8_lossy(&made.stderr));
+    assert!(
+        made.status.success(),
+        "openssl: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
 }

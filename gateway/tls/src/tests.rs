@@ -44,9 +44,13 @@ async fn client_needs_a_certificate_of_the_configured_authority() {
     shake(&open, ours.client(None)).await.unwrap();
     shake(&open, other.client(None)).await.unwrap_err();
     let closed = read(&server.server(Some(ours.certificate()))).acceptor();
-    shake(&closed, ours.client(Some(&ours.issue("client")))).await.unwrap();
+    shake(&closed, ours.client(Some(&ours.issue("client"))))
+        .await
+        .unwrap();
     shake(&closed, ours.client(None)).await.unwrap_err();
-    shake(&closed, ours.client(Some(&other.issue("client")))).await.unwrap_err();
+    shake(&closed, ours.client(Some(&other.issue("client"))))
+        .await
+        .unwrap_err();
 }
 
 #[tokio::test]
@@ -58,7 +62,9 @@ async fn replacement_is_in_force_for_the_next_connection_and_tells_the_former() 
     let former = certificate.acceptor();
     let clone = certificate.clone();
     clone.replace(new.issue("server").server(None).read().unwrap());
-    tokio::time::timeout(Duration::from_secs(60), former.replaced()).await.expect("it is notified");
+    tokio::time::timeout(Duration::from_secs(60), former.replaced())
+        .await
+        .expect("it is notified");
     let present = certificate.acceptor();
     shake(&present, new.client(None)).await.unwrap();
     shake(&present, old.client(None)).await.unwrap_err();
@@ -82,9 +88,15 @@ fn unusable_file_is_named() {
     let text = with(&|config| config.certificates.clone_from(&absent));
     assert!(text.contains("absent.pem"), "{text}");
     let text = with(&|config| config.certificates.clone_from(&empty));
-    assert!(text.contains("no certificate is in") && text.contains("empty.pem"), "{text}");
+    assert!(
+        text.contains("no certificate is in") && text.contains("empty.pem"),
+        "{text}"
+    );
     let text = with(&|config| config.key.clone_from(&empty));
-    assert!(text.contains("private key") && text.contains("empty.pem"), "{text}");
+    assert!(
+        text.contains("private key") && text.contains("empty.pem"),
+        "{text}"
+    );
     let text = with(&|config| config.key = other.issue("server").key);
     assert!(text.contains("does not serve"), "{text}");
     let text = with(&|config| config.client_ca = Some(empty.clone()));
@@ -95,7 +107,10 @@ fn unusable_file_is_named() {
         with(&|config| config.key = "/dev/zero".into()),
         with(&|config| config.client_ca = Some("/dev/zero".into())),
     ] {
-        assert!(text.contains("from /dev/zero: it is no regular file"), "{text}");
+        assert!(
+            text.contains("from /dev/zero: it is no regular file"),
+            "{text}"
+        );
     }
     assert_eq!(good.files().count(), 3);
     good.read().unwrap();

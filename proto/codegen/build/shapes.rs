@@ -30,8 +30,14 @@ struct Messages<'a> {
 }
 
 /// The shapes of what the calls of all services take and return.
-pub(crate) fn code(descriptors: &FileDescriptorSet, boxed: &[&str]) -> Result<Code, Box<dyn Error>> {
-    let mut messages = Messages { by_name: BTreeMap::new(), boxed };
+pub(crate) fn code(
+    descriptors: &FileDescriptorSet,
+    boxed: &[&str],
+) -> Result<Code, Box<dyn Error>> {
+    let mut messages = Messages {
+        by_name: BTreeMap::new(),
+        boxed,
+    };
     for file in &descriptors.file {
         for message in &file.message_type {
             messages.add(&format!(".{}", file.package()), message);
@@ -40,7 +46,12 @@ pub(crate) fn code(descriptors: &FileDescriptorSet, boxed: &[&str]) -> Result<Co
     let services = descriptors.file.iter().flat_map(|file| &file.service);
     let mut calls: Vec<String> = services
         .flat_map(|service| &service.method)
-        .flat_map(|method| [method.input_type().to_owned(), method.output_type().to_owned()])
+        .flat_map(|method| {
+            [
+                method.input_type().to_owned(),
+                method.output_type().to_owned(),
+            ]
+        })
         .filter(|name| name != ".google.protobuf.Empty")
         .collect();
     calls.sort();
@@ -51,20 +62,26 @@ pub(crate) fn code(descriptors: &FileDescriptorSet, boxed: &[&str]) -> Result<Co
     for name in &calls {
         messages.place(name, &mut places, &mut order)?;
     }
-    let mut table = "/// The shapes of all messages that are in what calls take and return: see [`shape`].\n\
+    let mut table =
+        "/// The shapes of all messages that are in what calls take and return: see [`shape`].\n\
                      pub static SHAPES: &[shape::Shape] = &[\n"
-        .to_owned();
+            .to_owned();
     for name in &order {
         messages.write(name, &places, &mut table)?;
     }
     table.push_str("];\n");
     let mut packages = BTreeMap::<String, String>::new();
     for name in &calls {
-        let (package, own) = name[1..].rsplit_once('.').ok_or("a message without a package")?;
+        let (package, own) = name[1..]
+            .rsplit_once('.')
+            .ok_or("a message without a package")?;
         let place = places[name];
         let own = rust_name(own);
         let impls = packages.entry(package.to_owned()).or_default();
-        writeln!(impls, "impl crate::shape::Shaped for {own} {{\n    const SHAPE: usize = {place};\n}}")?;
+        writeln!(
+            impls,
+            "impl crate::shape::Shaped for {own} {{\n    const SHAPE: usize = {place};\n}}"
+        )?;
     }
     Ok(Code { table, packages })
 }
@@ -79,7 +96,10 @@ impl<'a> Messages<'a> {
     }
 
     fn get(&self, name: &str) -> Result<&'a DescriptorProto, String> {
-        self.by_name.get(name).copied().ok_or_else(|| format!("there is no message {name}"))
+        self.by_name
+            .get(name)
+            .copied()
+            .ok_or_else(|| format!("there is no message {name}"))
     }
 
     /// Gives a message and those in it their places.
@@ -94,7 +114,12 @@ impl<'a> Messages<'a> {
         }
         places.insert(name.to_owned(), order.len());
         order.push(name.to_owned());
-        for field in self.get(name)?.field.iter().filter(|field| field.r#type() == Type::Message) {
+        for field in self
+            .get(name)?
+            .field
+            .iter()
+            .filter(|field| field.r#type() == Type::Message)
+        {
             self.place(field.type_name(), places, order)?;
         }
         Ok(())
@@ -107,7 +132,11 @@ impl<'a> Messages<'a> {
         table: &mut String,
     ) -> Result<(), Box<dyn Error>> {
         let message = self.get(name)?;
-        writeln!(table, "    // {}\n    shape::Shape {{\n        fields: &[", &name[1..])?;
+        writeln!(
+            table,
+            "    // {}\n    shape::Shape {{\n        fields: &[",
+            &name[1..]
+        )?;
         let mut fields: Vec<&FieldDescriptorProto> = message.field.iter().collect();
         fields.sort_by_key(|field| field.number());
         for field in fields {
@@ -137,7 +166,11 @@ impl<'a> Messages<'a> {
         }
         Ok(match field.type_name.as_deref() {
             Some(of) => {
-                let entry = self.get(of)?.options.as_ref().is_some_and(|options| options.map_entry());
+                let entry = self
+                    .get(of)?
+                    .options
+                    .as_ref()
+                    .is_some_and(|options| options.map_entry());
                 let each = match (entry, is_list, self.is_boxed(name, message, field)?) {
                     (true, _, _) => NODE + self.size(of)?,
                     (false, true, _) | (false, false, true) => self.size(of)?,
@@ -146,7 +179,10 @@ impl<'a> Messages<'a> {
                 let place = places[of];
                 Some(format!("Message {{ shape: {place}, each: {each} }}"))
             }
-            None => Some(format!("Text {{ each: {} }}", if is_list { LIST } else { 0 })),
+            None => Some(format!(
+                "Text {{ each: {} }}",
+                if is_list { LIST } else { 0 }
+            )),
         })
     }
 
@@ -192,7 +228,8 @@ impl<'a> Messages<'a> {
             Some(oneof) => format!("{name}.{}.{}", oneof.name(), field.name()),
             None => format!("{name}.{}", field.name()),
         };
-        Ok(self.boxed.contains(&path.as_str()) || self.contains(field.type_name(), name, &mut Vec::new())?)
+        Ok(self.boxed.contains(&path.as_str())
+            || self.contains(field.type_name(), name, &mut Vec::new())?)
     }
 
     /// Returns whether a message is another one, or contains it without a list between.
@@ -222,8 +259,13 @@ fn rust_name(name: &str) -> String {
     let is_upper = |at: usize| letters.get(at).is_some_and(char::is_ascii_uppercase);
     let is_lower = |at: usize| letters.get(at).is_some_and(char::is_ascii_lowercase);
     let within = |at: usize| at > 0 && is_upper(at - 1) && !is_lower(at + 1);
-    let letter =
-        |(at, letter): (usize, &char)| if within(at) { letter.to_ascii_lowercase() } else { *letter };
+    let letter = |(at, letter): (usize, &char)| {
+        if within(at) {
+            letter.to_ascii_lowercase()
+        } else {
+            *letter
+        }
+    };
     letters.iter().enumerate().map(letter).collect()
 }
 
@@ -238,7 +280,12 @@ fn size_of_number(kind: Type) -> Option<usize> {
         | Type::Sfixed32
         | Type::Float
         | Type::Enum => Some(4),
-        Type::Int64 | Type::Uint64 | Type::Sint64 | Type::Fixed64 | Type::Sfixed64 | Type::Double => Some(8),
+        Type::Int64
+        | Type::Uint64
+        | Type::Sint64
+        | Type::Fixed64
+        | Type::Sfixed64
+        | Type::Double => Some(8),
         Type::String | Type::Bytes | Type::Message | Type::Group => None,
     }
 }

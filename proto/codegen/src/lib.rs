@@ -26,7 +26,11 @@ pub fn sources(dir: &Path) -> std::io::Result<Vec<(String, String)>> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             found.push((name, std::fs::read_to_string(&path)?));
         }
     }

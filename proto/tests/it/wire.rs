@@ -15,7 +15,10 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 #[track_caller]
 fn check<M: Message + Default + PartialEq + Debug>(message: M, bytes: &[u8]) {
     assert_eq!(message.encode_to_vec(), bytes, "encoding of {message:?}");
-    assert_eq!(M::decode(bytes).expect("the golden bytes are valid"), message);
+    assert_eq!(
+        M::decode(bytes).expect("the golden bytes are valid"),
+        message
+    );
 }
 
 #[test]
@@ -47,12 +50,20 @@ fn options_are_field_2_of_namespace() {
         target_id: String::new(),
         userns_options: Some(cri::UserNamespace {
             mode: cri::NamespaceMode::Pod.into(),
-            uids: vec![cri::IdMapping { host_id: 65536, container_id: 0, length: 1 }],
+            uids: vec![cri::IdMapping {
+                host_id: 65536,
+                container_id: 0,
+                length: 1,
+            }],
             gids: Vec::new(),
         }),
     };
     check(
-        cri::LinuxPodSandboxStatus { namespaces: Some(cri::Namespace { options: Some(options) }) },
+        cri::LinuxPodSandboxStatus {
+            namespaces: Some(cri::Namespace {
+                options: Some(options),
+            }),
+        },
         &[
             0x0a, 16, 0x12, 14, // namespaces = 1, options = 2
             0x08, 2, 0x10, 1, // network NODE, pid CONTAINER; ipc POD is 0 and absent
@@ -65,7 +76,10 @@ fn options_are_field_2_of_namespace() {
 #[test]
 fn environment_value_may_be_non_utf8() {
     check(
-        cri::KeyValue { key: "K".into(), value: vec![0xff, 0x00, 0xc3] },
+        cri::KeyValue {
+            key: "K".into(),
+            value: vec![0xff, 0x00, 0xc3],
+        },
         &[0x0a, 1, b'K', 0x12, 3, 0xff, 0x00, 0xc3],
     );
 }
@@ -74,18 +88,28 @@ fn environment_value_may_be_non_utf8() {
 fn container_config_with_non_utf8_environment_decodes() {
     let bytes = [0x32, 6, 0x0a, 1, b'K', 0x12, 1, 0xfe];
     let config = cri::ContainerConfig::decode(&bytes[..]).expect("envs are bytes");
-    assert_eq!(config.envs, [cri::KeyValue { key: "K".into(), value: vec![0xfe] }]);
+    assert_eq!(
+        config.envs,
+        [cri::KeyValue {
+            key: "K".into(),
+            value: vec![0xfe]
+        }]
+    );
 }
 
 #[test]
 fn cdi_devices_and_stop_signal_are_fields_17_and_18() {
     check(
         cri::ContainerConfig {
-            cdi_devices: vec![cri::CdiDevice { name: "v/c=d".into() }],
+            cdi_devices: vec![cri::CdiDevice {
+                name: "v/c=d".into(),
+            }],
             stop_signal: cri::Signal::Sigterm.into(),
             ..Default::default()
         },
-        &[0x8a, 0x01, 7, 0x0a, 5, b'v', b'/', b'c', b'=', b'd', 0x90, 0x01, 23],
+        &[
+            0x8a, 0x01, 7, 0x0a, 5, b'v', b'/', b'c', b'=', b'd', 0x90, 0x01, 23,
+        ],
     );
 }
 
@@ -116,10 +140,24 @@ fn signals_are_numbered_by_name_and_not_as_linux_does() {
 
 #[test]
 fn pressure_puts_full_before_some() {
-    let full = cri::PsiData { total: 300, avg10: 0.5, avg60: 0.0, avg300: 1.0 };
-    let some = cri::PsiData { total: 1, ..Default::default() };
+    let full = cri::PsiData {
+        total: 300,
+        avg10: 0.5,
+        avg60: 0.0,
+        avg300: 1.0,
+    };
+    let some = cri::PsiData {
+        total: 1,
+        ..Default::default()
+    };
     check(
-        cri::IoUsage { timestamp: 7, psi: Some(cri::PsiStats { full: Some(full), some: Some(some) }) },
+        cri::IoUsage {
+            timestamp: 7,
+            psi: Some(cri::PsiStats {
+                full: Some(full),
+                some: Some(some),
+            }),
+        },
         &[
             0x08, 7, 0x12, 27, // timestamp = 1, psi = 2
             0x0a, 21, 0x08, 0xac, 0x02, // Full = 1, Total = 1: 300
@@ -134,11 +172,17 @@ fn pressure_puts_full_before_some() {
 fn the_two_security_contexts_number_run_as_group_differently() {
     let group = Some(cri::Int64Value { value: 5 });
     check(
-        cri::LinuxSandboxSecurityContext { run_as_group: group, ..Default::default() },
+        cri::LinuxSandboxSecurityContext {
+            run_as_group: group,
+            ..Default::default()
+        },
         &[0x42, 2, 0x08, 5], // 8
     );
     check(
-        cri::LinuxContainerSecurityContext { run_as_group: group, ..Default::default() },
+        cri::LinuxContainerSecurityContext {
+            run_as_group: group,
+            ..Default::default()
+        },
         &[0x62, 2, 0x08, 5], // 12
     );
 }
@@ -146,7 +190,10 @@ fn the_two_security_contexts_number_run_as_group_differently() {
 #[test]
 fn present_zero_differs_from_absent() {
     check(
-        cri::MemoryUsage { usage_bytes: Some(cri::UInt64Value { value: 0 }), ..Default::default() },
+        cri::MemoryUsage {
+            usage_bytes: Some(cri::UInt64Value { value: 0 }),
+            ..Default::default()
+        },
         &[0x22, 0],
     );
     check(cri::MemoryUsage::default(), &[]);
@@ -155,15 +202,23 @@ fn present_zero_differs_from_absent() {
 #[test]
 fn negative_numbers_take_ten_bytes() {
     check(
-        cri::LinuxContainerResources { cpu_quota: -1, ..Default::default() },
-        &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
+        cri::LinuxContainerResources {
+            cpu_quota: -1,
+            ..Default::default()
+        },
+        &[
+            0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01,
+        ],
     );
 }
 
 #[test]
 fn forwarded_ports_are_packed() {
     check(
-        cri::PortForwardRequest { pod_sandbox_id: "p".into(), port: vec![80, 8080] },
+        cri::PortForwardRequest {
+            pod_sandbox_id: "p".into(),
+            port: vec![80, 8080],
+        },
         &[0x0a, 1, b'p', 0x12, 3, 80, 0x90, 0x3f],
     );
 }
@@ -173,9 +228,13 @@ fn encoding_is_independent_of_label_order() {
     let entry = |key: u8| [0x32, 5, 0x0a, 1, key, 0x12, 0]; // labels = 6, an empty value
     let forward = [entry(b'a'), entry(b'b'), entry(b'c')].concat();
     let backward = [entry(b'c'), entry(b'b'), entry(b'a')].concat();
-    let decode = |bytes: &[u8]| cri::PodSandboxConfig::decode(bytes).expect("the entries are valid");
+    let decode =
+        |bytes: &[u8]| cri::PodSandboxConfig::decode(bytes).expect("the entries are valid");
     assert_eq!(decode(&backward).labels.len(), 3);
-    assert_eq!(decode(&forward).encode_to_vec(), decode(&backward).encode_to_vec());
+    assert_eq!(
+        decode(&forward).encode_to_vec(),
+        decode(&backward).encode_to_vec()
+    );
 }
 
 #[test]
@@ -209,19 +268,35 @@ fn runc_options_skip_number_8() {
 
 #[test]
 fn runc_process_details_hold_the_exec_id() {
-    check(runc::ProcessDetails { exec_id: "e".into() }, &[0x0a, 1, b'e']);
+    check(
+        runc::ProcessDetails {
+            exec_id: "e".into(),
+        },
+        &[0x0a, 1, b'e'],
+    );
 }
 
 #[test]
 fn services_answer_under_the_names_clients_call() {
-    assert_eq!(cri::runtime_service_server::SERVICE_NAME, "runtime.v1.RuntimeService");
-    assert_eq!(cri::image_service_server::SERVICE_NAME, "runtime.v1.ImageService");
+    assert_eq!(
+        cri::runtime_service_server::SERVICE_NAME,
+        "runtime.v1.RuntimeService"
+    );
+    assert_eq!(
+        cri::image_service_server::SERVICE_NAME,
+        "runtime.v1.ImageService"
+    );
 }
 
 #[test]
 fn root_ca_of_a_session_message_is_field_5() {
-    let manager =
-        swarm::WeightedPeer { peer: Some(swarm::Peer { node_id: "n".into(), addr: "a".into() }), weight: 10 };
+    let manager = swarm::WeightedPeer {
+        peer: Some(swarm::Peer {
+            node_id: "n".into(),
+            addr: "a".into(),
+        }),
+        weight: 10,
+    };
     check(
         swarm::SessionMessage {
             session_id: "s".into(),
@@ -243,16 +318,23 @@ fn status_update_of_a_task_skips_field_2() {
     let status = swarm::TaskStatus {
         state: swarm::TaskState::Rejected.into(),
         err: "e".into(),
-        runtime_status: Some(swarm::task_status::RuntimeStatus::Container(swarm::ContainerStatus {
-            exit_code: 3,
-            ..Default::default()
-        })),
+        runtime_status: Some(swarm::task_status::RuntimeStatus::Container(
+            swarm::ContainerStatus {
+                exit_code: 3,
+                ..Default::default()
+            },
+        )),
         ..Default::default()
     };
-    let update =
-        swarm::update_task_status_request::TaskStatusUpdate { task_id: "t".into(), status: Some(status) };
+    let update = swarm::update_task_status_request::TaskStatusUpdate {
+        task_id: "t".into(),
+        status: Some(status),
+    };
     check(
-        swarm::UpdateTaskStatusRequest { session_id: "s".into(), updates: vec![update] },
+        swarm::UpdateTaskStatusRequest {
+            session_id: "s".into(),
+            updates: vec![update],
+        },
         &[
             0x0a, 1, b's', 0x1a, 15, // session_id = 1, updates = 3
             0x0a, 1, b't', 0x12, 10, // task_id = 1, status = 2
@@ -265,7 +347,9 @@ fn status_update_of_a_task_skips_field_2() {
 #[test]
 fn registry_password_of_a_swarm_is_field_64() {
     check(
-        swarm::container_spec::PullOptions { registry_auth: "x".into() },
+        swarm::container_spec::PullOptions {
+            registry_auth: "x".into(),
+        },
         &[0x82, 0x04, 1, b'x'], // 64 << 3 | 2 = 514
     );
 }

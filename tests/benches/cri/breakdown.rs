@@ -39,7 +39,10 @@ pub(crate) struct CallTotals {
 impl Scrape {
     /// Reads the metrics of both.
     pub(crate) fn take(stand: &TestBed) -> Result<Self, Failure> {
-        let address = stand.containerd.metrics.ok_or("containerd was started without metrics")?;
+        let address = stand
+            .containerd
+            .metrics
+            .ok_or("containerd was started without metrics")?;
         let containerd = http::get(address, "/v1/metrics")?.text();
         let (status, daemon) = stand.daemon.get("/metrics");
         if status != 200 {
@@ -53,11 +56,19 @@ impl Scrape {
                 Some(labels.get("method")?.clone())
             }),
             containerd: calls(&containerd, "grpc_server_handling_seconds", |labels| {
-                let service = labels.get("grpc_service")?.strip_prefix("containerd.services.")?;
-                Some(format!("{}/{}", service.replace(".v1.", "."), labels.get("grpc_method")?))
+                let service = labels
+                    .get("grpc_service")?
+                    .strip_prefix("containerd.services.")?;
+                Some(format!(
+                    "{}/{}",
+                    service.replace(".v1.", "."),
+                    labels.get("grpc_method")?
+                ))
             }),
         };
-        scrape.containerd.retain(|name, _| !BENCH_CALLS.contains(&name.as_str()));
+        scrape
+            .containerd
+            .retain(|name, _| !BENCH_CALLS.contains(&name.as_str()));
         Ok(scrape)
     }
 
@@ -66,7 +77,9 @@ impl Scrape {
     /// the remainder, may be too small.
     pub(crate) fn pod_start(&self, pods: f64) -> Vec<(&'static str, f64)> {
         let all = ["/RunPodSandbox", "/CreateContainer", "/StartContainer"];
-        let all = sum(&self.daemon, |name| all.iter().any(|end| name.ends_with(end))) / pods;
+        let all = sum(&self.daemon, |name| {
+            all.iter().any(|end| name.ends_with(end))
+        }) / pods;
         let mut rows = vec![("pod up, as the daemon counts it", all)];
         rows.extend(self.work(pods));
         let rest: f64 = rows[1..].iter().map(|(_, seconds)| seconds).sum();
@@ -93,11 +106,18 @@ impl Scrape {
     fn work(&self, count: f64) -> Vec<(&'static str, f64)> {
         let call = |names: &[&str]| sum(&self.containerd, |name| names.contains(&name)) / count;
         // bridge runs host-local, so that counts already.
-        let cni = sum(&self.our_programs, |name| name.ends_with(" ADD") && !name.starts_with("host-local"));
-        let runtime = sum(&self.our_programs, |name| name == "runc create" || name == "runc start") / count;
+        let cni = sum(&self.our_programs, |name| {
+            name.ends_with(" ADD") && !name.starts_with("host-local")
+        });
+        let runtime = sum(&self.our_programs, |name| {
+            name == "runc create" || name == "runc start"
+        }) / count;
         let shim = call(&["tasks.Tasks/Create", "tasks.Tasks/Start"]) - runtime;
         let snapshot = call(&["snapshots.Snapshots/Prepare", "snapshots.Snapshots/Mounts"]);
-        let records = call(&["containers.Containers/Create", "containers.Containers/Update"]);
+        let records = call(&[
+            "containers.Containers/Create",
+            "containers.Containers/Update",
+        ]);
         vec![
             ("CNI plugins", cni / count),
             ("runtime: runc create and start", runtime),
@@ -110,9 +130,14 @@ impl Scrape {
     /// Breaks down the time of an ExecSync, in seconds of one: all of it first, then its parts. The runtime's
     /// part is the mean over all commands, including those with streamed output: they are started alike.
     pub(crate) fn exec_sync(&self) -> Vec<(&'static str, f64)> {
-        let mean = |calls: Option<&CallTotals>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
-        let all =
-            mean(self.daemon.iter().find(|(name, _)| name.ends_with("/ExecSync")).map(|(_, calls)| calls));
+        let mean =
+            |calls: Option<&CallTotals>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
+        let all = mean(
+            self.daemon
+                .iter()
+                .find(|(name, _)| name.ends_with("/ExecSync"))
+                .map(|(_, calls)| calls),
+        );
         let runtime = mean(self.our_programs.get("runc exec"));
         vec![
             ("ExecSync, as the daemon counts it", all),
@@ -142,7 +167,11 @@ impl Scrape {
 
 /// The time of those calls that are wanted, in seconds.
 fn sum(calls: &BTreeMap<String, CallTotals>, wanted: impl Fn(&str) -> bool) -> f64 {
-    calls.iter().filter(|(name, _)| wanted(name)).map(|(_, calls)| calls.seconds).sum()
+    calls
+        .iter()
+        .filter(|(name, _)| wanted(name))
+        .map(|(_, calls)| calls.seconds)
+        .sum()
 }
 
 /// The sums and counts of a histogram in Prometheus' text form, by what `name` makes of their labels.
@@ -153,11 +182,18 @@ fn calls(
 ) -> BTreeMap<String, CallTotals> {
     let mut found: BTreeMap<String, CallTotals> = BTreeMap::new();
     for line in text.lines() {
-        let Some((kind, rest)) = line.strip_prefix(histogram).and_then(|rest| rest.split_once('{')) else {
+        let Some((kind, rest)) = line
+            .strip_prefix(histogram)
+            .and_then(|rest| rest.split_once('{'))
+        else {
             continue;
         };
-        let Some((labels, value)) = rest.rsplit_once("} ") else { continue };
-        let Ok(value) = value.trim().parse::<f64>() else { continue };
+        let Some((labels, value)) = rest.rsplit_once("} ") else {
+            continue;
+        };
+        let Ok(value) = value.trim().parse::<f64>() else {
+            continue;
+        };
         let labels: BTreeMap<String, String> = labels
             .split(',')
             .filter_map(|label| label.split_once('='))

@@ -99,12 +99,18 @@ pub(crate) async fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let requests = Requests::new(stand);
     let (theirs, their_cost) = fill(&stand.theirs.clone(), stand, &requests, size).await?;
-    report.memory(&format!("with {} running, of theirs", size.running), their_cost.full);
+    report.memory(
+        &format!("with {} running, of theirs", size.running),
+        their_cost.full,
+    );
     add(&stand.theirs, &requests, &theirs, size.running..size.all).await?;
     let their_starts = start_theirs(stand, &theirs, size).await?;
 
     let (ours, our_cost) = fill(&stand.ours.clone(), stand, &requests, size).await?;
-    report.memory(&format!("with {} running of each", size.running), our_cost.full);
+    report.memory(
+        &format!("with {} running of each", size.running),
+        our_cost.full,
+    );
     add(&stand.ours, &requests, &ours, size.running..size.all).await?;
     report.memory(&format!("with {} of each", size.all), Memory::of(stand)?);
     let mut lists = Vec::new();
@@ -113,30 +119,67 @@ pub(crate) async fn measure(
     }
     let our_starts = start_ours(stand, &ours, size).await?;
 
-    let removal = Pair { theirs: clear(&stand.theirs, theirs).await?, ours: clear(&stand.ours, ours).await? };
+    let removal = Pair {
+        theirs: clear(&stand.theirs, theirs).await?,
+        ours: clear(&stand.ours, ours).await?,
+    };
     report.memory("after their removal", Memory::of(stand)?);
-    let starts = their_starts.into_iter().zip(our_starts).map(|(theirs, ours)| Pair { theirs, ours });
-    let filling = Pair { theirs: their_cost.filling, ours: our_cost.filling };
-    let at_rest = Pair { theirs: their_cost.own, ours: our_cost.own };
+    let starts = their_starts
+        .into_iter()
+        .zip(our_starts)
+        .map(|(theirs, ours)| Pair { theirs, ours });
+    let filling = Pair {
+        theirs: their_cost.filling,
+        ours: our_cost.filling,
+    };
+    let at_rest = Pair {
+        theirs: their_cost.own,
+        ours: our_cost.own,
+    };
     let rows = vec![
-        Row::times(&format!("{} containers created and started", size.running), [filling]),
-        list_row(&lists, &format!("ListContainers + ListPodSandbox, {}", size.all), |list| list.took)
-            .goal(Goal::RatioAtMost(0.5))
-            .bound(BOUND),
+        Row::times(
+            &format!("{} containers created and started", size.running),
+            [filling],
+        ),
+        list_row(
+            &lists,
+            &format!("ListContainers + ListPodSandbox, {}", size.all),
+            |list| list.took,
+        )
+        .goal(Goal::RatioAtMost(0.5))
+        .bound(BOUND),
         list_row(&lists, "of it the client's decoding", |list| list.decoding),
-        list_row(&lists, "and without it", |list| list.took.saturating_sub(list.decoding)),
-        Row::times(&format!("start until {} are listed right", size.all), starts)
-            .goal(Goal::OursAtMost(1000.0)),
-        Row::numbers(&format!("processor at rest, {} running", size.running), "% of a core", [at_rest])
-            .goal(Goal::OursAtMost(0.5)),
-        Row::times(&format!("{} containers removed with their pods", size.all), [removal]),
+        list_row(&lists, "and without it", |list| {
+            list.took.saturating_sub(list.decoding)
+        }),
+        Row::times(
+            &format!("start until {} are listed right", size.all),
+            starts,
+        )
+        .goal(Goal::OursAtMost(1000.0)),
+        Row::numbers(
+            &format!("processor at rest, {} running", size.running),
+            "% of a core",
+            [at_rest],
+        )
+        .goal(Goal::OursAtMost(0.5)),
+        Row::times(
+            &format!("{} containers removed with their pods", size.all),
+            [removal],
+        ),
     ];
     report.section("many containers", rows, note(size, &their_cost, &our_cost));
     Ok(memory_rows(size, &their_cost, &our_cost))
 }
 
 fn list_row(lists: &[Pair<Lists>], name: &str, of: fn(&Lists) -> Duration) -> Row {
-    Row::times(name, lists.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
+    Row::times(
+        name,
+        lists.iter().map(|pair| Pair {
+            theirs: of(&pair.theirs),
+            ours: of(&pair.ours),
+        }),
+    )
 }
 
 fn note(size: CrowdSize, theirs: &CrowdCost, ours: &CrowdCost) -> String {
@@ -152,17 +195,31 @@ fn note(size: CrowdSize, theirs: &CrowdCost, ours: &CrowdCost) -> String {
 
 fn memory_rows(size: CrowdSize, theirs: &CrowdCost, ours: &CrowdCost) -> Vec<Row> {
     let own = |memory: &Memory| (memory.daemon + memory.logkeeper).rss_mib();
-    let containerd = |cost: &CrowdCost| cost.full.containerd.rss_mib() - cost.before.containerd.rss_mib();
-    let growth =
-        Pair { theirs: containerd(theirs), ours: containerd(ours) + own(&ours.full) - own(&ours.before) };
+    let containerd =
+        |cost: &CrowdCost| cost.full.containerd.rss_mib() - cost.before.containerd.rss_mib();
+    let growth = Pair {
+        theirs: containerd(theirs),
+        ours: containerd(ours) + own(&ours.full) - own(&ours.before),
+    };
     vec![
-        Row::ours(&format!("daemon and logkeeper, {} running", size.running), "MiB", [own(&ours.full)])
-            .goal(Goal::OursAtMost(50.0)),
-        Row::numbers(&format!("growth by {}, with containerd's", size.running), "MiB", [growth]),
+        Row::ours(
+            &format!("daemon and logkeeper, {} running", size.running),
+            "MiB",
+            [own(&ours.full)],
+        )
+        .goal(Goal::OursAtMost(50.0)),
+        Row::numbers(
+            &format!("growth by {}, with containerd's", size.running),
+            "MiB",
+            [growth],
+        ),
         Row::numbers(
             &format!("shims of {} running, PSS", size.running),
             "MiB",
-            [Pair { theirs: theirs.shims, ours: ours.shims }],
+            [Pair {
+                theirs: theirs.shims,
+                ours: ours.shims,
+            }],
         ),
     ]
 }
@@ -174,7 +231,10 @@ pub(crate) async fn gather(
     pods: usize,
     running: usize,
 ) -> Result<Crowd, Failure> {
-    let mut crowd = Crowd { pods: make_pods(side, requests, pods).await?, running: Vec::new() };
+    let mut crowd = Crowd {
+        pods: make_pods(side, requests, pods).await?,
+        running: Vec::new(),
+    };
     let created = add(side, requests, &crowd, 0..running).await?;
     start_all(side, &created).await?;
     crowd.running = created;
@@ -197,7 +257,10 @@ async fn fill(
     let own = if side.namespace == stand.theirs.namespace {
         containerd.to_vec()
     } else {
-        vec![u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?]
+        vec![
+            u32::try_from(stand.daemon.pid())?,
+            Memory::logkeeper_of(stand)?,
+        ]
     };
     // What the starts left to do is no rest.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -219,15 +282,25 @@ async fn fill(
     Ok((crowd, cost))
 }
 
-async fn make_pods(side: &Side, requests: &Requests, pods: usize) -> Result<Vec<(String, String)>, Failure> {
+async fn make_pods(
+    side: &Side,
+    requests: &Requests,
+    pods: usize,
+) -> Result<Vec<(String, String)>, Failure> {
     let mut made = Vec::new();
     for pod in 0..pods {
         let name = format!("crowd-{pod}");
         let config = requests.sandbox(side, &name);
         fs::create_dir_all(&config.log_directory)?;
-        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            ..Default::default()
+        };
         let answer = side.clone().runtime.run_pod_sandbox(request).await;
-        let id = answer.map_err(|status| side.failed("RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
+        let id = answer
+            .map_err(|status| side.failed("RunPodSandbox", &status))?
+            .into_inner()
+            .pod_sandbox_id;
         made.push((name, id));
     }
     Ok(made)
@@ -254,7 +327,10 @@ async fn add(
         let mut side = side.clone();
         async move {
             let answer = side.runtime.create_container(request).await;
-            Ok(answer.map_err(|status| side.failed("CreateContainer", &status))?.into_inner().container_id)
+            Ok(answer
+                .map_err(|status| side.failed("CreateContainer", &status))?
+                .into_inner()
+                .container_id)
         }
     })
     .await
@@ -264,7 +340,10 @@ async fn start_all(side: &Side, containers: &[String]) -> Result<(), Failure> {
     each(containers.to_vec(), |container_id| {
         let mut side = side.clone();
         async move {
-            let answer = side.runtime.start_container(cri::StartContainerRequest { container_id }).await;
+            let answer = side
+                .runtime
+                .start_container(cri::StartContainerRequest { container_id })
+                .await;
             answer.map_err(|status| side.failed("StartContainer", &status))?;
             Ok(())
         }
@@ -302,7 +381,10 @@ fn shims(stand: &TestBed, side: &Side) -> Result<f64, Failure> {
     let mut sum = Resident::default();
     for process in processes::all() {
         let words = &process.command;
-        if words.contains("containerd-shim") && words.contains(root.as_ref()) && words.contains(&namespace) {
+        if words.contains("containerd-shim")
+            && words.contains(root.as_ref())
+            && words.contains(&namespace)
+        {
             sum = sum + Resident::of(u32::try_from(process.pid)?)?;
         }
     }
@@ -311,21 +393,43 @@ fn shims(stand: &TestBed, side: &Side) -> Result<f64, Failure> {
 
 /// Both lists of each side. Who comes first alternates.
 async fn list_both(stand: &mut TestBed, round: u32, want: usize) -> Result<Pair<Lists>, Failure> {
-    Pair::in_turns(round, list(&mut stand.theirs, want), list(&mut stand.ours, want)).await
+    Pair::in_turns(
+        round,
+        list(&mut stand.theirs, want),
+        list(&mut stand.ours, want),
+    )
+    .await
 }
 
 async fn list(side: &mut Side, want: usize) -> Result<Lists, Failure> {
     let begin = Instant::now();
-    let containers = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
-    let pods = side.runtime.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await;
+    let containers = side
+        .runtime
+        .list_containers(cri::ListContainersRequest::default())
+        .await;
+    let pods = side
+        .runtime
+        .list_pod_sandbox(cri::ListPodSandboxRequest::default())
+        .await;
     let took = begin.elapsed();
-    let pods = pods.map_err(|status| side.failed("ListPodSandbox", &status))?.into_inner();
-    let containers = containers.map_err(|status| side.failed("ListContainers", &status))?.into_inner();
+    let pods = pods
+        .map_err(|status| side.failed("ListPodSandbox", &status))?
+        .into_inner();
+    let containers = containers
+        .map_err(|status| side.failed("ListContainers", &status))?
+        .into_inner();
     let found = containers.containers.len();
     if found == want {
-        return Ok(Lists { took, decoding: decoding(&containers)? + decoding(&pods)? });
+        return Ok(Lists {
+            took,
+            decoding: decoding(&containers)? + decoding(&pods)?,
+        });
     }
-    Err(format!("{}: ListContainers shows {found} containers, not {want}", side.name).into())
+    Err(format!(
+        "{}: ListContainers shows {found} containers, not {want}",
+        side.name
+    )
+    .into())
 }
 
 /// Measures how long this client takes to decode an answer.
@@ -338,7 +442,11 @@ fn decoding<M: Message + Default>(answer: &M) -> Result<Duration, Failure> {
     Ok(took)
 }
 
-async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Result<Vec<Duration>, Failure> {
+async fn start_theirs(
+    stand: &mut TestBed,
+    crowd: &Crowd,
+    size: CrowdSize,
+) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.containerd.kill9();
@@ -347,14 +455,22 @@ async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Re
         stand.containerd.spawn()?;
         starts.push(until_right(&stand.containerd.socket, begin, &states, size.pods).await?);
         stand.theirs.wait_ready().await?;
-        progress("starts of containerd", u32::try_from(start + 1)?, u32::try_from(STARTS)?);
+        progress(
+            "starts of containerd",
+            u32::try_from(start + 1)?,
+            u32::try_from(STARTS)?,
+        );
     }
     // Our daemon connects again.
     stand.ours.wait_ready().await?;
     Ok(starts)
 }
 
-async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Result<Vec<Duration>, Failure> {
+async fn start_ours(
+    stand: &mut TestBed,
+    crowd: &Crowd,
+    size: CrowdSize,
+) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.daemon.kill9();
@@ -364,7 +480,11 @@ async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Resu
         starts.push(until_right(&stand.root.cri_socket(), begin, &states, size.pods).await?);
         stand.daemon.wait_ready();
         stand.ours.wait_ready().await?;
-        progress("starts of the daemon", u32::try_from(start + 1)?, u32::try_from(STARTS)?);
+        progress(
+            "starts of the daemon",
+            u32::try_from(start + 1)?,
+            u32::try_from(STARTS)?,
+        );
     }
     Ok(starts)
 }
@@ -377,19 +497,33 @@ fn kill_some(crowd: &Crowd, start: usize, size: CrowdSize) -> Result<States, Fai
             kill(Pid::from_raw(*pid), Signal::SIGKILL)?;
         }
         if pids.is_empty() || !eventually(START, || cgroups::members(id).is_empty()) {
-            return Err(format!("container {id} cannot be killed: its control group holds {pids:?}").into());
+            return Err(format!(
+                "container {id} cannot be killed: its control group holds {pids:?}"
+            )
+            .into());
         }
     }
     let dead = (start + 1) * DEATHS;
     Ok(BTreeMap::from([
-        (cri::ContainerState::ContainerCreated as i32, size.all - size.running),
-        (cri::ContainerState::ContainerRunning as i32, size.running - dead),
+        (
+            cri::ContainerState::ContainerCreated as i32,
+            size.all - size.running,
+        ),
+        (
+            cri::ContainerState::ContainerRunning as i32,
+            size.running - dead,
+        ),
         (cri::ContainerState::ContainerExited as i32, dead),
     ]))
 }
 
 /// The time from `begin` until lists show what they must.
-async fn until_right(socket: &Path, begin: Instant, want: &States, pods: usize) -> Result<Duration, Failure> {
+async fn until_right(
+    socket: &Path,
+    begin: Instant,
+    want: &States,
+    pods: usize,
+) -> Result<Duration, Failure> {
     loop {
         let seen = match states(socket).await {
             Ok((states, ready)) if states == *want && ready == pods => return Ok(begin.elapsed()),
@@ -412,9 +546,16 @@ async fn until_right(socket: &Path, begin: Instant, want: &States, pods: usize) 
 async fn states(socket: &Path) -> Result<(States, usize), Failure> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(START);
     let mut runtime = RuntimeServiceClient::new(endpoint.connect().await?);
-    let containers =
-        runtime.list_containers(cri::ListContainersRequest::default()).await?.into_inner().containers;
-    let pods = runtime.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await?.into_inner().items;
+    let containers = runtime
+        .list_containers(cri::ListContainersRequest::default())
+        .await?
+        .into_inner()
+        .containers;
+    let pods = runtime
+        .list_pod_sandbox(cri::ListPodSandboxRequest::default())
+        .await?
+        .into_inner()
+        .items;
     let mut states = States::new();
     for container in containers {
         *states.entry(container.state).or_default() += 1;

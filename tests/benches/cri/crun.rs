@@ -24,7 +24,8 @@ use crate::side::{Side, channel};
 use crate::test_bed::TestBed;
 
 /// The shell's script in the new mount namespace before it becomes the daemon.
-const SCRIPT: &str = r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
+const SCRIPT: &str =
+    r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
 
 /// Limit for its containerd to listen.
 const CONTAINERD_LIMIT: Duration = Duration::from_secs(20);
@@ -60,7 +61,15 @@ impl Crun {
         root.write_config("[containerd]\ndefault_runtime = \"crun\"\n");
         let log = File::create(root.daemon_log())?;
         let child = Command::new(prereq::require("unshare", "util-linux"))
-            .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"])
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                SCRIPT,
+                "sh",
+            ])
             .arg(binary())
             .arg("serve")
             .arg("--config")
@@ -87,8 +96,13 @@ impl Crun {
                 None => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
-        let mut side =
-            Side::connect("Switchyard with crun", &socket, NAMESPACE, channel(&core).await?).await?;
+        let mut side = Side::connect(
+            "Switchyard with crun",
+            &socket,
+            NAMESPACE,
+            channel(&core).await?,
+        )
+        .await?;
         side.wait_ready().await?;
         side.pull(&stand.image).await?;
         let requests = Requests {
@@ -98,7 +112,12 @@ impl Crun {
             limits: false,
             privileged: true,
         };
-        Ok(Self { side, requests, child, root })
+        Ok(Self {
+            side,
+            requests,
+            child,
+            root,
+        })
     }
 
     /// One pod of each side, up and down. Who comes first alternates.
@@ -107,7 +126,10 @@ impl Crun {
         stand: &mut TestBed,
         round: u32,
     ) -> Result<Pair<StartedPod>, Failure> {
-        let requests = Requests { privileged: true, ..Requests::new(stand) };
+        let requests = Requests {
+            privileged: true,
+            ..Requests::new(stand)
+        };
         let theirs = pod(&mut stand.theirs, &requests, round);
         Pair::in_turns(round, theirs, pod(&mut self.side, &self.requests, round)).await
     }
@@ -130,15 +152,23 @@ const BOUND: &str = "The CNI plugins and the shim's start stay as they are; crun
 /// Returns the rows of the pods.
 pub(crate) fn rows(pods: &[Pair<StartedPod>]) -> Vec<Row> {
     let row = |name: &str, of: fn(&StartedPod) -> Duration| {
-        Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
+        Row::times(
+            name,
+            pods.iter().map(|pair| Pair {
+                theirs: of(&pair.theirs),
+                ours: of(&pair.ours),
+            }),
+        )
     };
     vec![
         row("RunPodSandbox", |up| up.run),
         row("CreateContainer", |up| up.create),
         row("StartContainer", |up| up.start),
-        row("= pod up, ours crun, theirs runc", |up| up.run + up.create + up.start)
-            .goal(Goal::RatioAtMost(0.35))
-            .bound(BOUND),
+        row("= pod up, ours crun, theirs runc", |up| {
+            up.run + up.create + up.start
+        })
+        .goal(Goal::RatioAtMost(0.35))
+        .bound(BOUND),
     ]
 }
 

@@ -22,9 +22,15 @@ use crate::test_bed::TestBed;
 use device_bench::{AllocateClient, DEVICES, DeviceBench, LARGE, RESOURCES, give, large, nodes};
 
 /// Names of the sides of a lease: a lease is written to the journal before it is answered.
-const WRITES: Pair<&str> = Pair { theirs: "fdatasync", ours: "Switchyard" };
+const WRITES: Pair<&str> = Pair {
+    theirs: "fdatasync",
+    ours: "Switchyard",
+};
 /// Names of the sides of a start.
-const STARTS: Pair<&str> = Pair { theirs: "no devices", ours: "with devices" };
+const STARTS: Pair<&str> = Pair {
+    theirs: "no devices",
+    ours: "with devices",
+};
 /// Between two leases. A kubelet admits one pod after the other.
 const PACE: Duration = Duration::from_millis(5);
 /// As many bytes as a lease has in the journal.
@@ -62,8 +68,12 @@ pub(crate) async fn measure(
     let name = format!("one of {LARGE} devices changes");
     rows.push(Row::ours(&name, "ms", updates).goal(Goal::OursAtMost(10.0)));
     rows.push(
-        Row::ours(&format!("memory, {RESOURCES} x {DEVICES} devices"), "MiB", [bench.growth.rss_mib()])
-            .goal(Goal::OursAtMost(3.0)),
+        Row::ours(
+            &format!("memory, {RESOURCES} x {DEVICES} devices"),
+            "MiB",
+            [bench.growth.rss_mib()],
+        )
+        .goal(Goal::OursAtMost(3.0)),
     );
     let note = format!(
         "{} x {DEVICES} leases of each frontend, one each {} ms, in turns with an append and an fdatasync beside the journal; a lease is in the\n\
@@ -88,7 +98,10 @@ pub(crate) async fn measure(
 
 /// Leases of both frontends, each beside a write to the disk.
 async fn leases(bench: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
-    let mut file = OpenOptions::new().create(true).append(true).open(bench.file("bench"))?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(bench.file("bench"))?;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for batch in 0..size.batches {
@@ -97,10 +110,16 @@ async fn leases(bench: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, 
         for id in reservable {
             tokio::time::sleep(PACE).await;
             let theirs = write(&mut file)?;
-            pods.push(Pair { theirs, ours: allocate.take().await?.1 });
+            pods.push(Pair {
+                theirs,
+                ours: allocate.take().await?.1,
+            });
             tokio::time::sleep(PACE).await;
             let theirs = write(&mut file)?;
-            tasks.push(Pair { theirs, ours: bench.reserve.take(&id).await?.1 });
+            tasks.push(Pair {
+                theirs,
+                ours: bench.reserve.take(&id).await?.1,
+            });
         }
         progress("leases", batch + 1, size.batches);
     }
@@ -122,7 +141,11 @@ async fn leases(bench: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, 
             .collect();
         rows.push(Row::times(name, pairs));
         let row = Row::numbers(&format!("{name}, 99th percentile"), "ms", worst);
-        rows.push(if name == "Allocate" { row.goal(Goal::OursAtMost(1.0)) } else { row });
+        rows.push(if name == "Allocate" {
+            row.goal(Goal::OursAtMost(1.0))
+        } else {
+            row
+        });
     }
     Ok(rows)
 }
@@ -165,31 +188,61 @@ async fn starts(
     let plain = Requests::new(stand);
     let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
     let (mut allocate, _) = AllocateClient::connect(&bench.unused()?).await?;
-    let mut ids = AllocateClient::connect(&bench.endpoint(&nodes())?).await?.0.ids;
+    let mut ids = AllocateClient::connect(&bench.endpoint(&nodes())?)
+        .await?
+        .0
+        .ids;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for round in 0..size.warm_up + size.starts {
         let name = format!("devices-{round}");
         let without = (sandbox(&plain, &stand.ours, &name), plain.container("main"));
-        let mut with = (sandbox(&bench.requests, &bench.side, &name), bench.requests.container("main"));
+        let mut with = (
+            sandbox(&bench.requests, &bench.side, &name),
+            bench.requests.container("main"),
+        );
         let port = i32::from(free_port()?);
-        with.0.port_mappings =
-            vec![cri::PortMapping { container_port: port, host_port: port, ..Default::default() }];
+        with.0.port_mappings = vec![cri::PortMapping {
+            container_port: port,
+            host_port: port,
+            ..Default::default()
+        }];
         give(&mut with.1, allocate.take().await?.0);
-        let pair = Pair::in_turns(round, pod(&mut stand.ours, without), pod(&mut bench.side, with)).await?;
+        let pair = Pair::in_turns(
+            round,
+            pod(&mut stand.ours, without),
+            pod(&mut bench.side, with),
+        )
+        .await?;
 
         let without = nomad.prepare(TaskNetwork::Host)?;
         let mut with = bench.nomad.prepare(TaskNetwork::Host)?;
-        with.give(bench.reserve.take(&ids.pop().ok_or("all devices were reserved")?).await?.0);
-        let task_pair = Pair::in_turns(round, task(&nomad, without), task(&bench.nomad, with)).await?;
+        with.give(
+            bench
+                .reserve
+                .take(&ids.pop().ok_or("all devices were reserved")?)
+                .await?
+                .0,
+        );
+        let task_pair =
+            Pair::in_turns(round, task(&nomad, without), task(&bench.nomad, with)).await?;
         if round >= size.warm_up {
             pods.push(pair);
             tasks.push(task_pair);
-            progress("pods and tasks with devices", round + 1 - size.warm_up, size.starts);
+            progress(
+                "pods and tasks with devices",
+                round + 1 - size.warm_up,
+                size.starts,
+            );
         }
     }
     let times = |of: fn(&StartedPod) -> Duration| {
-        pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }).collect::<Vec<_>>()
+        pods.iter()
+            .map(|pair| Pair {
+                theirs: of(&pair.theirs),
+                ours: of(&pair.ours),
+            })
+            .collect::<Vec<_>>()
     };
     let goal = Goal::MoreAtMost(1.0);
     Ok(vec![
@@ -203,7 +256,11 @@ async fn starts(
 /// A pod on the host's network.
 pub(crate) fn sandbox(requests: &Requests, side: &Side, name: &str) -> cri::PodSandboxConfig {
     let mut sandbox = requests.sandbox(side, name);
-    let security = sandbox.linux.get_or_insert_default().security_context.get_or_insert_default();
+    let security = sandbox
+        .linux
+        .get_or_insert_default()
+        .security_context
+        .get_or_insert_default();
     security.namespace_options.get_or_insert_default().network = cri::NamespaceMode::Node as i32;
     sandbox
 }

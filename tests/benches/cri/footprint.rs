@@ -67,7 +67,9 @@ impl NodeScanner {
         Self {
             root: root.path().to_owned(),
             logs: root.log_dir(),
-            bridge: Path::new("/sys/class/net").join(root.network().bridge()).join("brif"),
+            bridge: Path::new("/sys/class/net")
+                .join(root.network().bridge())
+                .join("brif"),
             cgroup: root.cgroup_name(),
         }
     }
@@ -92,9 +94,21 @@ impl NodeScanner {
         });
         processes.extend(shims.map(|process| (process.pid, process.started)));
         // The parent of all cgroups belongs to no single pod, and stays.
-        paths.extend(groups.into_iter().filter(|group| !group.ends_with(&self.cgroup)).collect::<Vec<_>>());
-        let mounts = mounts::below(&self.root).into_iter().map(|mount| mount.point).collect();
-        NodeObjects { paths, mounts, processes }
+        paths.extend(
+            groups
+                .into_iter()
+                .filter(|group| !group.ends_with(&self.cgroup))
+                .collect::<Vec<_>>(),
+        );
+        let mounts = mounts::below(&self.root)
+            .into_iter()
+            .map(|mount| mount.point)
+            .collect();
+        NodeObjects {
+            paths,
+            mounts,
+            processes,
+        }
     }
 
     fn walk(&self, dir: &Path, paths: &mut BTreeSet<PathBuf>) {
@@ -123,7 +137,8 @@ impl Footprint {
         let mut paths: Vec<_> = now.paths.difference(&before.paths).cloned().collect();
         // Another network's pods may come and go meanwhile.
         paths.retain(|path| {
-            !path.starts_with(CNI_RESULTS) || ids.iter().any(|id| path.to_string_lossy().contains(id))
+            !path.starts_with(CNI_RESULTS)
+                || ids.iter().any(|id| path.to_string_lossy().contains(id))
         });
         // Some files are created with the first pod, and stay.
         paths.retain(|path| !stays(path));
@@ -135,13 +150,20 @@ impl Footprint {
             .filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from))
             .collect();
         paths.extend(sockets);
-        paths.extend(ids.iter().map(|id| Path::new(RUNC).join(side.namespace).join(id)));
+        paths.extend(
+            ids.iter()
+                .map(|id| Path::new(RUNC).join(side.namespace).join(id)),
+        );
 
         let mut snapshots = Vec::new();
         for id in ids {
             snapshots.extend(side.snapshot_of(id).await?.filter(|key| !key.is_empty()));
         }
-        let processes: Vec<_> = now.processes.difference(&before.processes).copied().collect();
+        let processes: Vec<_> = now
+            .processes
+            .difference(&before.processes)
+            .copied()
+            .collect();
         if processes.len() < 2 {
             return Err(format!(
                 "{}: a pod that runs has a shim and a process, not {processes:?}",
@@ -167,14 +189,16 @@ impl Footprint {
     pub(crate) async fn remaining(&mut self, side: &mut Side) -> Result<Option<String>, Failure> {
         // Removed objects do not reappear, so they are not checked again.
         self.processes.retain(|&(pid, started)| {
-            processes::find(pid).is_some_and(|process| process.started == started && !process.zombie)
+            processes::find(pid)
+                .is_some_and(|process| process.started == started && !process.zombie)
         });
         if !self.processes.is_empty() {
             return Ok(Some(format!("the processes {:?}", self.processes)));
         }
         if !self.mounts.is_empty() {
             let mounted = mounts::all();
-            self.mounts.retain(|point| mounted.iter().any(|mount| mount.point == *point));
+            self.mounts
+                .retain(|point| mounted.iter().any(|mount| mount.point == *point));
             if !self.mounts.is_empty() {
                 return Ok(Some(format!("the mounts {:?}", self.mounts)));
             }
@@ -207,5 +231,10 @@ fn stays(path: &Path) -> bool {
 }
 
 fn children(dir: &Path) -> Vec<PathBuf> {
-    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }

@@ -26,21 +26,35 @@ pub(crate) struct Burst {
 }
 
 /// This many concurrent pods of each side. The side that runs first alternates.
-pub(crate) async fn burst(stand: &mut TestBed, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
+pub(crate) async fn burst(
+    stand: &mut TestBed,
+    round: u32,
+    pods: u32,
+) -> Result<Pair<Burst>, Failure> {
     let requests = Requests::new(stand);
-    let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| at_once(side, &requests, round, pods));
+    let [theirs, ours] =
+        [&stand.theirs, &stand.ours].map(|side| at_once(side, &requests, round, pods));
     Pair::in_turns(round, theirs, ours).await
 }
 
 /// Returns the rows of the bursts.
 pub(crate) fn burst_rows(bursts: &[Pair<Burst>], pods: u32) -> Vec<Row> {
     let times = |of: fn(&Burst) -> Duration| {
-        bursts.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
+        bursts.iter().map(move |pair| Pair {
+            theirs: of(&pair.theirs),
+            ours: of(&pair.ours),
+        })
     };
     vec![
-        Row::times(&format!("{pods} pods at once, until all run"), times(|burst| burst.up))
-            .goal(Goal::RatioAtMost(0.6)),
-        Row::times(&format!("{pods} pods removed at once"), times(|burst| burst.down)),
+        Row::times(
+            &format!("{pods} pods at once, until all run"),
+            times(|burst| burst.up),
+        )
+        .goal(Goal::RatioAtMost(0.6)),
+        Row::times(
+            &format!("{pods} pods removed at once"),
+            times(|burst| burst.down),
+        ),
     ]
 }
 
@@ -65,19 +79,28 @@ pub(crate) async fn rate(
 
 /// Pods per second.
 pub(crate) fn rate_row(turns: Vec<Pair<f64>>, clients: u32) -> Row {
-    Row::numbers(&format!("pods up and gone, {clients} clients"), "pods/s", turns)
-        .goal(Goal::RatioAtLeast(1.6))
+    Row::numbers(
+        &format!("pods up and gone, {clients} clients"),
+        "pods/s",
+        turns,
+    )
+    .goal(Goal::RatioAtLeast(1.6))
 }
 
-async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Result<Burst, Failure> {
+async fn at_once(
+    side: &Side,
+    requests: &Requests,
+    round: u32,
+    pods: u32,
+) -> Result<Burst, Failure> {
     let begin = Instant::now();
     let mut clients = JoinSet::new();
     for pod in 0..pods {
         let mut side = side.clone();
         let requests = requests.clone();
-        clients.spawn(
-            async move { pods::start_pod(&mut side, &requests, &format!("burst-{round}-{pod}")).await },
-        );
+        clients.spawn(async move {
+            pods::start_pod(&mut side, &requests, &format!("burst-{round}-{pod}")).await
+        });
     }
     let mut running = Vec::new();
     while let Some(result) = clients.join_next().await {
@@ -95,7 +118,10 @@ async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Res
     while let Some(result) = clients.join_next().await {
         result??;
     }
-    Ok(Burst { up, down: begin.elapsed() })
+    Ok(Burst {
+        up,
+        down: begin.elapsed(),
+    })
 }
 
 /// Each client takes one pod after the other up and down until the time is over, and finishes its last: the
@@ -115,8 +141,12 @@ async fn churn(
         running.spawn(async move {
             let mut pods = 0_u32;
             while begin.elapsed() < length {
-                let up =
-                    pods::start_pod(&mut side, &requests, &format!("rate-{turn}-{client}-{pods}")).await?;
+                let up = pods::start_pod(
+                    &mut side,
+                    &requests,
+                    &format!("rate-{turn}-{client}-{pods}"),
+                )
+                .await?;
                 pods::remove_pod(&mut side, &up.pod).await?;
                 pods += 1;
             }
@@ -132,12 +162,25 @@ async fn churn(
 
 /// Fails unless this many containers run.
 async fn must_all_run(side: &mut Side, want: usize) -> Result<(), Failure> {
-    let answer = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
-    let containers = answer.map_err(|status| side.failed("ListContainers", &status))?.into_inner().containers;
+    let answer = side
+        .runtime
+        .list_containers(cri::ListContainersRequest::default())
+        .await;
+    let containers = answer
+        .map_err(|status| side.failed("ListContainers", &status))?
+        .into_inner()
+        .containers;
     let running = cri::ContainerState::ContainerRunning as i32;
-    let found = containers.iter().filter(|container| container.state == running).count();
+    let found = containers
+        .iter()
+        .filter(|container| container.state == running)
+        .count();
     if found == want {
         return Ok(());
     }
-    Err(format!("{}: of {want} containers that were started {found} run", side.name).into())
+    Err(format!(
+        "{}: of {want} containers that were started {found} run",
+        side.name
+    )
+    .into())
 }

@@ -64,7 +64,10 @@ impl Source {
     pub(crate) fn make(megabytes: u32) -> Result<Self, Failure> {
         let dir = PathBuf::from(format!("/dev/shm/sw-bench-{}", random_name()));
         fs::create_dir(&dir)?;
-        let source = Self { lines: u64::from(megabytes) * 1_000_000 / LINE, dir };
+        let source = Self {
+            lines: u64::from(megabytes) * 1_000_000 / LINE,
+            dir,
+        };
         let mut file = BufWriter::new(File::create(source.dir.join("lines"))?);
         for number in 0..source.lines {
             writeln!(file, "{}", text(number))?;
@@ -92,7 +95,10 @@ fn text(number: u64) -> String {
 impl Logs {
     /// Nothing measured yet, of what this source gives.
     pub(crate) fn new(source: &Source) -> Self {
-        Self { bytes: source.lines * LINE, costs: Vec::new() }
+        Self {
+            bytes: source.lines * LINE,
+            costs: Vec::new(),
+        }
     }
 
     /// Measures a log of each side. Who comes first alternates.
@@ -102,16 +108,37 @@ impl Logs {
         source: &Source,
         round: u32,
     ) -> Result<(), Failure> {
-        let ours = [u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?];
+        let ours = [
+            u32::try_from(stand.daemon.pid())?,
+            Memory::logkeeper_of(stand)?,
+        ];
         let theirs = [stand.containerd.pid()];
-        let TestBed { theirs: plugin, ours: switchyard, root, image, .. } = stand;
-        let place = LogRun { source, image, logs: root.log_dir(), parent: root.cgroup_parent(), round };
+        let TestBed {
+            theirs: plugin,
+            ours: switchyard,
+            root,
+            image,
+            ..
+        } = stand;
+        let place = LogRun {
+            source,
+            image,
+            logs: root.log_dir(),
+            parent: root.cgroup_parent(),
+            round,
+        };
         let pair = if round.is_multiple_of(2) {
             let theirs = log(plugin, &theirs, &place).await?;
-            Pair { theirs, ours: log(switchyard, &ours, &place).await? }
+            Pair {
+                theirs,
+                ours: log(switchyard, &ours, &place).await?,
+            }
         } else {
             let ours = log(switchyard, &ours, &place).await?;
-            Pair { theirs: log(plugin, &theirs, &place).await?, ours }
+            Pair {
+                theirs: log(plugin, &theirs, &place).await?,
+                ours,
+            }
         };
         self.costs.push(pair);
         Ok(())
@@ -121,7 +148,10 @@ impl Logs {
     pub(crate) fn rows(&self) -> (Vec<Row>, String) {
         let megabytes = f64::from(u32::try_from(self.bytes / 1_000_000).unwrap_or(u32::MAX));
         let times = |of: fn(&LogCost) -> Duration| {
-            self.costs.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
+            self.costs.iter().map(move |pair| Pair {
+                theirs: of(&pair.theirs),
+                ours: of(&pair.ours),
+            })
         };
         let speeds = times(|cost| cost.time).map(|pair| Pair {
             theirs: megabytes / pair.theirs.as_secs_f64(),
@@ -152,25 +182,40 @@ struct LogRun<'a> {
 
 /// Lets a container print, and measures until its log is whole.
 async fn log(side: &mut Side, writers: &[u32], place: &LogRun<'_>) -> Result<LogCost, Failure> {
-    let failed = |call: &str, status: tonic::Status| -> Failure { format!("{call}: {status}").into() };
+    let failed =
+        |call: &str, status: tonic::Status| -> Failure { format!("{call}: {status}").into() };
     let sandbox = sandbox(side, place);
     let dir = PathBuf::from(&sandbox.log_directory);
     fs::create_dir_all(&dir)?;
     let before: Vec<_> = shims().collect();
 
-    let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
-    let answer =
-        side.runtime.run_pod_sandbox(request).await.map_err(|status| failed("RunPodSandbox", status))?;
+    let request = cri::RunPodSandboxRequest {
+        config: Some(sandbox.clone()),
+        ..Default::default()
+    };
+    let answer = side
+        .runtime
+        .run_pod_sandbox(request)
+        .await
+        .map_err(|status| failed("RunPodSandbox", status))?;
     let pod = answer.into_inner().pod_sandbox_id;
     let request = cri::CreateContainerRequest {
         pod_sandbox_id: pod.clone(),
         config: Some(container(place)),
         sandbox_config: Some(sandbox),
     };
-    let answer =
-        side.runtime.create_container(request).await.map_err(|status| failed("CreateContainer", status))?;
-    let request = cri::StartContainerRequest { container_id: answer.into_inner().container_id };
-    side.runtime.start_container(request).await.map_err(|status| failed("StartContainer", status))?;
+    let answer = side
+        .runtime
+        .create_container(request)
+        .await
+        .map_err(|status| failed("CreateContainer", status))?;
+    let request = cri::StartContainerRequest {
+        container_id: answer.into_inner().container_id,
+    };
+    side.runtime
+        .start_container(request)
+        .await
+        .map_err(|status| failed("StartContainer", status))?;
     let shims: Vec<u32> = shims().filter(|pid| !before.contains(pid)).collect();
 
     let log = dir.join("lines.log");
@@ -178,16 +223,34 @@ async fn log(side: &mut Side, writers: &[u32], place: &LogRun<'_>) -> Result<Log
     let shim = spent(&shims)?;
     let begin = Instant::now();
     // This waits for the container to open its end.
-    drop(File::options().write(true).open(place.source.dir.join("begin"))?);
-    wait_complete(&log, place.source.lines, begin).map_err(|error| format!("{}: {error}", side.name))?;
-    let cost =
-        LogCost { time: begin.elapsed(), writer: spent(writers)? - writer, shim: spent(&shims)? - shim };
+    drop(
+        File::options()
+            .write(true)
+            .open(place.source.dir.join("begin"))?,
+    );
+    wait_complete(&log, place.source.lines, begin)
+        .map_err(|error| format!("{}: {error}", side.name))?;
+    let cost = LogCost {
+        time: begin.elapsed(),
+        writer: spent(writers)? - writer,
+        shim: spent(&shims)? - shim,
+    };
     check(&log, place.source.lines).map_err(|error| format!("{}: {error}", side.name))?;
 
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
-    side.runtime.stop_pod_sandbox(request).await.map_err(|status| failed("StopPodSandbox", status))?;
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod };
-    side.runtime.remove_pod_sandbox(request).await.map_err(|status| failed("RemovePodSandbox", status))?;
+    let request = cri::StopPodSandboxRequest {
+        pod_sandbox_id: pod.clone(),
+    };
+    side.runtime
+        .stop_pod_sandbox(request)
+        .await
+        .map_err(|status| failed("StopPodSandbox", status))?;
+    let request = cri::RemovePodSandboxRequest {
+        pod_sandbox_id: pod,
+    };
+    side.runtime
+        .remove_pod_sandbox(request)
+        .await
+        .map_err(|status| failed("RemovePodSandbox", status))?;
     // Before the kernel writes it to the disk, which would disturb the next.
     fs::remove_dir_all(&dir)?;
     Ok(cost)
@@ -225,7 +288,11 @@ fn check(log: &Path, lines: u64) -> Result<(), Failure> {
         }
         number += 1;
     }
-    if number == lines { Ok(()) } else { Err(format!("the log has {number} lines of {lines}").into()) }
+    if number == lines {
+        Ok(())
+    } else {
+        Err(format!("the log has {number} lines of {lines}").into())
+    }
 }
 
 /// A pod on the host's network, because networks are not measured here.
@@ -234,7 +301,12 @@ fn sandbox(side: &Side, place: &LogRun<'_>) -> cri::PodSandboxConfig {
     let uid = format!("{}-{name}", side.namespace);
     cri::PodSandboxConfig {
         log_directory: place.logs.join(&uid).display().to_string(),
-        metadata: Some(cri::PodSandboxMetadata { name, uid, namespace: "default".to_owned(), attempt: 0 }),
+        metadata: Some(cri::PodSandboxMetadata {
+            name,
+            uid,
+            namespace: "default".to_owned(),
+            attempt: 0,
+        }),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: place.parent.clone(),
             security_context: Some(cri::LinuxSandboxSecurityContext {
@@ -250,7 +322,10 @@ fn sandbox(side: &Side, place: &LogRun<'_>) -> cri::PodSandboxConfig {
 fn container(place: &LogRun<'_>) -> cri::ContainerConfig {
     let script = "read begin < /bench/begin; exec cat /bench/lines";
     cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "lines".to_owned(), attempt: 0 }),
+        metadata: Some(cri::ContainerMetadata {
+            name: "lines".to_owned(),
+            attempt: 0,
+        }),
         image: Some(image_spec(place.image)),
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         log_path: "lines.log".to_owned(),
@@ -279,6 +354,8 @@ fn namespaces() -> cri::NamespaceOption {
 }
 
 fn shims() -> impl Iterator<Item = u32> {
-    let shims = processes::all().into_iter().filter(|process| process.command.contains("containerd-shim"));
+    let shims = processes::all()
+        .into_iter()
+        .filter(|process| process.command.contains("containerd-shim"));
     shims.filter_map(|process| process.pid.try_into().ok())
 }

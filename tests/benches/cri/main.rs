@@ -1,7 +1,11 @@
 //! Measures pods, pulls, lists and memory side by side with containerd's own CRI plugin, on the same
 //! containerd.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "its output is what this program is for"
+)]
 
 mod args;
 mod breakdown;
@@ -51,8 +55,13 @@ use crate::test_bed::TestBed;
 
 fn main() -> ExitCode {
     let args = Args::parse().sized();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.expect("a runtime can be made").block_on(until_told_to_stop(&args)) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime
+        .expect("a runtime can be made")
+        .block_on(until_told_to_stop(&args))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("the benchmark failed: {error}");
@@ -92,11 +101,18 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     result
 }
 
-async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_parts(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let fresh = Memory::of(stand)?;
     report.memory("after the start", fresh);
-    let row =
-        Row::ours("daemon and logkeeper, without pods", "MiB", [(fresh.daemon + fresh.logkeeper).rss_mib()]);
+    let row = Row::ours(
+        "daemon and logkeeper, without pods",
+        "MiB",
+        [(fresh.daemon + fresh.logkeeper).rss_mib()],
+    );
     let mut memory = vec![row.goal(Goal::OursAtMost(30.0))];
 
     pods::round(stand, 0, PodRound::First).await?;
@@ -104,9 +120,20 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_pods(args, stand, report).await?;
     }
     if args.wants(Part::Pulls) && args.pulls > 0 {
-        let size = pulls::PullsSize { layers: args.layers, bytes: args.layer_mib << 20 };
+        let size = pulls::PullsSize {
+            layers: args.layers,
+            bytes: args.layer_mib << 20,
+        };
         let name = format!("pull of {} x {} MiB", args.layers, args.layer_mib);
-        measure_pulls(stand, report, ("small pulls", &name), args.pulls, size, None).await?;
+        measure_pulls(
+            stand,
+            report,
+            ("small pulls", &name),
+            args.pulls,
+            size,
+            None,
+        )
+        .await?;
     }
     if args.wants(Part::Image) && args.image_pulls > 0 {
         measure_large_pulls(args, stand, report).await?;
@@ -121,8 +148,11 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_load(args, stand, report).await?;
     }
     let worked = Memory::of(stand)?;
-    let row =
-        Row::ours("the same after the work above", "MiB", [(worked.daemon + worked.logkeeper).rss_mib()]);
+    let row = Row::ours(
+        "the same after the work above",
+        "MiB",
+        [(worked.daemon + worked.logkeeper).rss_mib()],
+    );
     memory.push(row.goal(Goal::OursAtMost(30.0)));
     if args.wants(Part::Crowd) {
         memory.extend(crowd::measure(stand, args.crowd_size(), report).await?);
@@ -130,7 +160,15 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
     report.section("resident memory", memory, String::new());
     if args.wants(Part::Usage) {
         let containers = usize::try_from(args.usage_containers)?;
-        usage::measure(stand, usage::UsageSize { containers, calls: args.usage_calls }, report).await?;
+        usage::measure(
+            stand,
+            usage::UsageSize {
+                containers,
+                calls: args.usage_calls,
+            },
+            report,
+        )
+        .await?;
     }
     if args.wants(Part::Crun) {
         measure_crun(args, stand, report).await?;
@@ -147,7 +185,11 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
     Ok(())
 }
 
-async fn measure_streams(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_streams(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let mut samples = streams::measure(stand, args.commands, args.transfers).await?;
     if let Some(calls) = samples.calls.take() {
         // Each round runs one whose output is in the answer, and one whose output is streamed.
@@ -159,18 +201,42 @@ async fn measure_streams(args: &Args, stand: &mut TestBed, report: &mut Report) 
 }
 
 /// Pulls of an image with few large layers. Before 2.2 containerd applies one layer after the other.
-async fn measure_large_pulls(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
-    let size =
-        pulls::PullsSize { layers: args.image_layers, bytes: args.image_mb * 1_000_000 / args.image_layers };
-    let name = format!("pull of {} MB in {} layers", args.image_mb, args.image_layers);
+async fn measure_large_pulls(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let size = pulls::PullsSize {
+        layers: args.image_layers,
+        bytes: args.image_mb * 1_000_000 / args.image_layers,
+    };
+    let name = format!(
+        "pull of {} MB in {} layers",
+        args.image_mb, args.image_layers
+    );
     let version = stand.theirs.version().await?;
-    let mut numbers = version.trim_start_matches('v').split('.').map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = version
+        .trim_start_matches('v')
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
     let later = (numbers.next(), numbers.next()) >= (Some(2), Some(2));
     let goal = Some(Goal::RatioAtMost(if later { 0.7 } else { 1.0 }));
-    measure_pulls(stand, report, ("large pulls", &name), args.image_pulls, size, goal).await
+    measure_pulls(
+        stand,
+        report,
+        ("large pulls", &name),
+        args.image_pulls,
+        size,
+        goal,
+    )
+    .await
 }
 
-async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_devices(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let mut fixture = DeviceBench::start(stand).await?;
     if args.wants(Part::Devices) {
         let size = devices::DevicesSize {
@@ -182,17 +248,28 @@ async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) 
         devices::measure(stand, &mut fixture, size, report).await?;
     }
     if args.wants(Part::Storm) {
-        let size = storm::StormSize { rounds: args.storms, containers: args.storm };
+        let size = storm::StormSize {
+            rounds: args.storms,
+            containers: args.storm,
+        };
         storm::measure(stand, &fixture, size, report).await?;
     }
     Ok(())
 }
 
-async fn measure_pods(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_pods(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     for round in 0..args.warm_up {
         pods::round(stand, 1 + round, PodRound::Later).await?;
     }
-    let warm = if args.breakdown { Some(Scrape::take(stand)?) } else { None };
+    let warm = if args.breakdown {
+        Some(Scrape::take(stand)?)
+    } else {
+        None
+    };
     let mut samples = Vec::new();
     for round in 0..args.iterations {
         samples.push(pods::round(stand, 1 + args.warm_up + round, PodRound::Later).await?);
@@ -207,7 +284,11 @@ async fn measure_pods(args: &Args, stand: &mut TestBed, report: &mut Report) -> 
     Ok(())
 }
 
-async fn measure_logs(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_logs(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let source = logs::Source::make(args.log_mb)?;
     // The first of each side is not counted.
     Logs::new(&source).round(stand, &source, 0).await?;
@@ -221,7 +302,11 @@ async fn measure_logs(args: &Args, stand: &mut TestBed, report: &mut Report) -> 
     Ok(())
 }
 
-async fn measure_crun(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_crun(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let mut crun = Crun::start(stand).await?;
     for round in 0..args.warm_up {
         crun.round(stand, round).await?;
@@ -241,7 +326,11 @@ async fn measure_crun(args: &Args, stand: &mut TestBed, report: &mut Report) -> 
     Ok(())
 }
 
-async fn measure_load(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+async fn measure_load(
+    args: &Args,
+    stand: &mut TestBed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let mut note = String::new();
     if args.wants(Part::Burst) {
@@ -280,7 +369,11 @@ async fn measure_pulls(
 ) -> Result<(), Failure> {
     // The first of each side is not counted.
     let _ = pulls::round(stand, 0, size).await?;
-    let warm = if stand.timed.is_some() { Some(Scrape::take(stand)?) } else { None };
+    let warm = if stand.timed.is_some() {
+        Some(Scrape::take(stand)?)
+    } else {
+        None
+    };
     let mut samples = Vec::new();
     for round in 1..=count {
         samples.push(pulls::round(stand, round, size).await?);
@@ -289,7 +382,9 @@ async fn measure_pulls(
     if let Some(warm) = warm {
         report.breakdown("pull", Scrape::take(stand)?.since(&warm), count);
     }
-    let note = format!("{count} pulls of each side, of random bytes in gzip, from a registry on loopback.\n");
+    let note = format!(
+        "{count} pulls of each side, of random bytes in gzip, from a registry on loopback.\n"
+    );
     report.section(title, pulls::rows(name, &samples, goal), note);
     report.memory(&format!("after the {title}"), Memory::of(stand)?);
     Ok(())

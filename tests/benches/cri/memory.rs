@@ -37,7 +37,10 @@ impl Memory {
 
     /// The id of the logkeeper's process.
     pub(crate) fn logkeeper_of(stand: &TestBed) -> Result<u32, Failure> {
-        let pid = stand.root.managed("logkeeper").ok_or("the daemon has not written down its logkeeper")?;
+        let pid = stand
+            .root
+            .managed("logkeeper")
+            .ok_or("the daemon has not written down its logkeeper")?;
         Ok(pid.as_raw().try_into()?)
     }
 }
@@ -56,14 +59,20 @@ impl Resident {
     /// That of the process of this id.
     pub(crate) fn of(pid: u32) -> Result<Self, Failure> {
         let file = format!("/proc/{pid}/smaps_rollup");
-        let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
         let field = |name: &str| -> Result<u64, Failure> {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             let line = line.ok_or_else(|| format!("{file} has no {name}"))?;
             let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
             Ok(kilobytes * 1024)
         };
-        Ok(Self { rss: field("Rss")?, pss: field("Pss")? })
+        Ok(Self {
+            rss: field("Rss")?,
+            pss: field("Pss")?,
+        })
     }
 }
 
@@ -71,7 +80,10 @@ impl std::ops::Add for Resident {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self { rss: self.rss + other.rss, pss: self.pss + other.pss }
+        Self {
+            rss: self.rss + other.rss,
+            pss: self.pss + other.pss,
+        }
     }
 }
 

@@ -23,10 +23,16 @@ impl<T> Pair<T> {
         async move {
             if round.is_multiple_of(2) {
                 let theirs = theirs.await?;
-                Ok(Self { theirs, ours: ours.await? })
+                Ok(Self {
+                    theirs,
+                    ours: ours.await?,
+                })
             } else {
                 let ours = ours.await?;
-                Ok(Self { theirs: theirs.await?, ours })
+                Ok(Self {
+                    theirs: theirs.await?,
+                    ours,
+                })
             }
         }
     }

@@ -35,11 +35,20 @@ pub(crate) fn build(dir: &Path) -> Result<Image, Failure> {
     let source = dir.join("pause.c");
     let program = dir.join("pause");
     fs::write(&source, SOURCE)?;
-    let status =
-        Command::new(compiler).args(["-Os", "-static", "-s", "-o"]).arg(&program).arg(&source).status()?;
+    let status = Command::new(compiler)
+        .args(["-Os", "-static", "-s", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .status()?;
     if !status.success() {
         return Err(format!("cannot compile the pause program: cc ended with {status}").into());
     }
-    let layer = LayerBuilder::default().file("pause", fs::read(&program)?, 0o755).build();
-    Ok(ImageBuilder::new().layer(layer).entrypoint(&["/pause"]).user("65535:65535").build())
+    let layer = LayerBuilder::default()
+        .file("pause", fs::read(&program)?, 0o755)
+        .build();
+    Ok(ImageBuilder::new()
+        .layer(layer)
+        .entrypoint(&["/pause"])
+        .user("65535:65535")
+        .build())
 }

@@ -26,7 +26,9 @@ const PARTS: [TimeColumn; 8] = [
     (UP, |times| times.run + times.create + times.start),
     ("StopPodSandbox", |times| times.stop),
     ("RemovePodSandbox", |times| times.remove),
-    ("after the answer", |times| times.gone.saturating_sub(times.stop + times.remove)),
+    ("after the answer", |times| {
+        times.gone.saturating_sub(times.stop + times.remove)
+    }),
     (GONE, |times| times.gone),
 ];
 const UP: &str = "= pod up";
@@ -79,7 +81,11 @@ pub(crate) struct StartedPod {
 }
 
 /// One pod of each side. Who comes first alternates.
-pub(crate) async fn round(stand: &mut TestBed, round: u32, turn: PodRound) -> Result<Pair<Times>, Failure> {
+pub(crate) async fn round(
+    stand: &mut TestBed,
+    round: u32,
+    turn: PodRound,
+) -> Result<Pair<Times>, Failure> {
     let requests = Requests::new(stand);
     let look = NodeScanner::new(&stand.root);
     let TestBed { theirs, ours, .. } = stand;
@@ -90,8 +96,13 @@ pub(crate) async fn round(stand: &mut TestBed, round: u32, turn: PodRound) -> Re
 /// Returns the rows of the pods, and a note on them.
 pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
     let rows = PARTS.iter().map(|(name, of)| {
-        let row =
-            Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }));
+        let row = Row::times(
+            name,
+            pods.iter().map(|pair| Pair {
+                theirs: of(&pair.theirs),
+                ours: of(&pair.ours),
+            }),
+        );
         match *name {
             UP => row.goal(Goal::RatioAtMost(0.5)),
             GONE => row.goal(Goal::RatioAtMost(0.6)),
@@ -129,10 +140,16 @@ pub(crate) fn start_pod_with(
         let log = format!("{}/{}", sandbox.log_directory, container.log_path);
 
         let mut clock = Clock::start();
-        let request = cri::RunPodSandboxRequest { config: Some(sandbox.clone()), ..Default::default() };
+        let request = cri::RunPodSandboxRequest {
+            config: Some(sandbox.clone()),
+            ..Default::default()
+        };
         let answer = side.runtime.run_pod_sandbox(request).await;
         let run = clock.lap();
-        let pod = answer.map_err(|status| side.failed("RunPodSandbox", &status))?.into_inner().pod_sandbox_id;
+        let pod = answer
+            .map_err(|status| side.failed("RunPodSandbox", &status))?
+            .into_inner()
+            .pod_sandbox_id;
 
         let request = cri::CreateContainerRequest {
             pod_sandbox_id: pod.clone(),
@@ -142,26 +159,44 @@ pub(crate) fn start_pod_with(
         clock.lap();
         let answer = side.runtime.create_container(request).await;
         let create = clock.lap();
-        let container =
-            answer.map_err(|status| side.failed("CreateContainer", &status))?.into_inner().container_id;
+        let container = answer
+            .map_err(|status| side.failed("CreateContainer", &status))?
+            .into_inner()
+            .container_id;
 
-        let request = cri::StartContainerRequest { container_id: container.clone() };
+        let request = cri::StartContainerRequest {
+            container_id: container.clone(),
+        };
         clock.lap();
         let answer = side.runtime.start_container(request).await;
         let start = clock.lap();
         answer.map_err(|status| side.failed("StartContainer", &status))?;
-        Ok(StartedPod { run, create, start, pod, container, log })
+        Ok(StartedPod {
+            run,
+            create,
+            start,
+            pod,
+            container,
+            log,
+        })
     })
 }
 
 /// Takes a pod down; returns what each of the two calls took.
-pub(crate) async fn remove_pod(side: &mut Side, pod: &str) -> Result<(Duration, Duration), Failure> {
+pub(crate) async fn remove_pod(
+    side: &mut Side,
+    pod: &str,
+) -> Result<(Duration, Duration), Failure> {
     let mut clock = Clock::start();
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+    let request = cri::StopPodSandboxRequest {
+        pod_sandbox_id: pod.to_owned(),
+    };
     let answer = side.runtime.stop_pod_sandbox(request).await;
     let stop = clock.lap();
     answer.map_err(|status| side.failed("StopPodSandbox", &status))?;
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() };
+    let request = cri::RemovePodSandboxRequest {
+        pod_sandbox_id: pod.to_owned(),
+    };
     let answer = side.runtime.remove_pod_sandbox(request).await;
     let remove = clock.lap();
     answer.map_err(|status| side.failed("RemovePodSandbox", &status))?;
@@ -191,12 +226,23 @@ async fn pod(
     let (stop, remove) = remove_pod(side, &up.pod).await?;
     while let Some(left) = footprint.remaining(side).await? {
         if begin.elapsed() > CLEAN {
-            return Err(format!("{}: {CLEAN:?} after its removal a pod still has {left}", side.name).into());
+            return Err(format!(
+                "{}: {CLEAN:?} after its removal a pod still has {left}",
+                side.name
+            )
+            .into());
         }
         tokio::time::sleep(POLL).await;
     }
     let gone = begin.elapsed();
-    Ok(Times { run: up.run, create: up.create, start: up.start, stop, remove, gone })
+    Ok(Times {
+        run: up.run,
+        create: up.create,
+        start: up.start,
+        stop,
+        remove,
+        gone,
+    })
 }
 
 /// Measures one thing after the other.
@@ -217,14 +263,24 @@ impl Clock {
 }
 
 async fn assert_runs(side: &mut Side, id: &str) -> Result<(), Failure> {
-    let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+    let request = cri::ContainerStatusRequest {
+        container_id: id.to_owned(),
+        verbose: false,
+    };
     let answer = side.runtime.container_status(request).await;
-    let status = answer.map_err(|status| side.failed("ContainerStatus", &status))?.into_inner().status;
+    let status = answer
+        .map_err(|status| side.failed("ContainerStatus", &status))?
+        .into_inner()
+        .status;
     let status = status.unwrap_or_default();
     if status.state == cri::ContainerState::ContainerRunning as i32 {
         return Ok(());
     }
-    Err(format!("{}: a container that was started does not run: {status:?}", side.name).into())
+    Err(format!(
+        "{}: a container that was started does not run: {status:?}",
+        side.name
+    )
+    .into())
 }
 
 /// Fails unless what the container printed is in its log, in the form that CRI prescribes.
@@ -237,6 +293,9 @@ fn assert_logged(side: &Side, file: &str) -> Result<(), Failure> {
     if logged {
         return Ok(());
     }
-    Err(format!("{}: the log {file} does not hold what the container printed, but {text:?}", side.name)
-        .into())
+    Err(format!(
+        "{}: the log {file} does not hold what the container printed, but {text:?}",
+        side.name
+    )
+    .into())
 }

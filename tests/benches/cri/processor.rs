@@ -14,10 +14,14 @@ pub(crate) fn spent(pids: &[u32]) -> Result<Duration, Failure> {
     let mut sum = Duration::ZERO;
     for pid in pids {
         let file = format!("/proc/{pid}/stat");
-        let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
         // The name, in parentheses, may hold anything: the fields are counted from its end, where the third
         // begins.
-        let fields = text.rsplit_once(") ").ok_or_else(|| format!("{file} names no process"))?.1;
+        let fields = text
+            .rsplit_once(") ")
+            .ok_or_else(|| format!("{file} names no process"))?
+            .1;
         for ticks in fields.split_whitespace().skip(11).take(4) {
             sum += TICK * ticks.parse::<u32>()?;
         }

@@ -49,7 +49,11 @@ struct Pushed {
 }
 
 /// One pull of each side, each of its own image. The side that pulls first alternates.
-pub(crate) async fn round(stand: &mut TestBed, round: u32, size: PullsSize) -> Result<Pair<Pull>, Failure> {
+pub(crate) async fn round(
+    stand: &mut TestBed,
+    round: u32,
+    size: PullsSize,
+) -> Result<Pair<Pull>, Failure> {
     let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
     let containerd = stand.containerd.pid();
@@ -68,14 +72,20 @@ const BOUND: &str = "containerd unpacks, as it does for its own plugin, and befo
 /// Returns the rows of the pulls.
 pub(crate) fn rows(name: &str, pulls: &[Pair<Pull>], goal: Option<Goal>) -> Vec<Row> {
     let times = |of: fn(&Pull) -> Duration| {
-        pulls.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
+        pulls.iter().map(move |pair| Pair {
+            theirs: of(&pair.theirs),
+            ours: of(&pair.ours),
+        })
     };
     let mut all = Row::times(&format!("= {name}"), times(|pull| pull.all));
     all.goal = goal;
     all.bound = BOUND;
     vec![
         Row::times("until the last layer is stored", times(|pull| pull.stored)),
-        Row::times("from then to the answer: unpacking", times(|pull| pull.all.saturating_sub(pull.stored))),
+        Row::times(
+            "from then to the answer: unpacking",
+            times(|pull| pull.all.saturating_sub(pull.stored)),
+        ),
         all,
         Row::times("processor time", times(|pull| pull.busy)),
     ]
@@ -90,13 +100,19 @@ async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, 
                 sleep(POLL).await;
             }
         };
-        timeout(STORED, all).await.map_err(|_| Failure::from("the layers of a pull are not stored"))?;
+        timeout(STORED, all)
+            .await
+            .map_err(|_| Failure::from("the layers of a pull are not stored"))?;
         Ok(begin.elapsed())
     };
     let (all, stored) = tokio::try_join!(side.pull(&image.reference), stored)?;
     let busy = processor::spent(servers)?.saturating_sub(before);
     if !side.has_image(&image.reference).await? {
-        return Err(format!("{} does not have {} after its pull", side.name, image.reference).into());
+        return Err(format!(
+            "{} does not have {} after its pull",
+            side.name, image.reference
+        )
+        .into());
     }
     side.remove_image(&image.reference).await?;
     // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the
@@ -115,11 +131,19 @@ fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
     let image = image.build();
     let tag = format!("bench/{name}:{round}");
     stand.registry.push(&tag, &image);
-    let layers = image.layers.iter().map(|layer| blob(&stand.containerd.root, &layer.digest)).collect();
-    Pushed { reference: stand.registry.reference(&tag), layers }
+    let layers = image
+        .layers
+        .iter()
+        .map(|layer| blob(&stand.containerd.root, &layer.digest))
+        .collect();
+    Pushed {
+        reference: stand.registry.reference(&tag),
+        layers,
+    }
 }
 
 /// Returns the path at which containerd stores a complete blob.
 fn blob(root: &Path, digest: &str) -> PathBuf {
-    root.join("io.containerd.content.v1.content/blobs").join(digest.replace(':', "/"))
+    root.join("io.containerd.content.v1.content/blobs")
+        .join(digest.replace(':', "/"))
 }

@@ -59,7 +59,10 @@ pub(crate) fn progress(what: &str, done: u32, all: u32) {
 impl Report {
     /// An empty report of what runs on this stand.
     pub(crate) fn new(stand: &TestBed) -> Result<Self, Failure> {
-        let names = Pair { theirs: stand.theirs.name, ours: stand.ours.name };
+        let names = Pair {
+            theirs: stand.theirs.name,
+            ours: stand.ours.name,
+        };
         Ok(Self {
             names,
             machine: machine()?,
@@ -83,7 +86,12 @@ impl Report {
         rows: Vec<Row>,
         note: String,
     ) {
-        self.sections.push(Section { title, names, rows, note });
+        self.sections.push(Section {
+            title,
+            names,
+            rows,
+            note,
+        });
     }
 
     /// Adds a measurement of the memory.
@@ -128,10 +136,19 @@ impl Report {
         for (what, calls, count) in &self.breakdown {
             write_breakdown(text, what, calls, f64::from(*count))?;
             let (title, parts) = match *what {
-                "pod" => ("where the start of our pods goes, each", calls.pod_start(f64::from(*count))),
+                "pod" => (
+                    "where the start of our pods goes, each",
+                    calls.pod_start(f64::from(*count)),
+                ),
                 "command" => ("where our ExecSync goes, each", calls.exec_sync()),
-                "task" => ("where our StartTask goes, each", calls.task_start(f64::from(*count))),
-                "bare task" => ("where a bare start goes, each", calls.bare_start(f64::from(*count))),
+                "task" => (
+                    "where our StartTask goes, each",
+                    calls.task_start(f64::from(*count)),
+                ),
+                "bare task" => (
+                    "where a bare start goes, each",
+                    calls.bare_start(f64::from(*count)),
+                ),
                 _ => continue,
             };
             writeln!(text, "\n{title:<44}{:>12}", "ms")?;
@@ -151,7 +168,9 @@ impl Report {
             return writeln!(text, "\nNothing was left behind by either side.");
         }
         writeln!(text, "\nLeft behind, of both sides together:")?;
-        self.leftovers.iter().try_for_each(|finding| writeln!(text, "  {finding}"))
+        self.leftovers
+            .iter()
+            .try_for_each(|finding| writeln!(text, "  {finding}"))
     }
 
     fn write_memory(&self, text: &mut String) -> std::fmt::Result {
@@ -168,7 +187,12 @@ impl Report {
             write!(text, "{when:<42}")?;
             for (_, of) in PROCESSES {
                 let resident = of(memory);
-                write!(text, "{:>8.1}{:>8.1}", resident.rss_mib(), resident.pss_mib())?;
+                write!(
+                    text,
+                    "{:>8.1}{:>8.1}",
+                    resident.rss_mib(),
+                    resident.pss_mib()
+                )?;
             }
             writeln!(text)?;
         }
@@ -181,10 +205,16 @@ impl Report {
         let rows = || self.sections.iter().flat_map(|section| &section.rows);
         let all = rows().filter(|row| row.reached().is_some()).count();
         let missed: Vec<&Row> = rows().filter(|row| row.reached() == Some(false)).collect();
-        writeln!(text, "\n{} of {all} goals were reached.", all - missed.len())?;
+        writeln!(
+            text,
+            "\n{} of {all} goals were reached.",
+            all - missed.len()
+        )?;
         for row in missed {
             writeln!(text, "  missed: {}", row.to_string().trim_end())?;
-            row.bound.lines().try_for_each(|line| writeln!(text, "          {line}"))?;
+            row.bound
+                .lines()
+                .try_for_each(|line| writeln!(text, "          {line}"))?;
         }
         Ok(())
     }
@@ -222,7 +252,10 @@ impl Report {
 fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) -> std::fmt::Result {
     for (title, calls) in [
         ("calls, as the daemon counts them", &calls.daemon),
-        ("our calls of containerd, as it counts them", &calls.containerd),
+        (
+            "our calls of containerd, as it counts them",
+            &calls.containerd,
+        ),
         ("programs run for us", &calls.our_programs),
         ("programs run for the CRI plugin", &calls.their_programs),
     ] {
@@ -238,7 +271,12 @@ fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) ->
             let times = calls.count / count;
             let each = calls.seconds / calls.count;
             let total = calls.seconds / count;
-            writeln!(text, "{name:<44}{times:>9.1}{:>10.2}{:>12.2}", each * 1e3, total * 1e3)?;
+            writeln!(
+                text,
+                "{name:<44}{times:>9.1}{:>10.2}{:>12.2}",
+                each * 1e3,
+                total * 1e3
+            )?;
         }
     }
     Ok(())
@@ -247,13 +285,25 @@ fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) ->
 /// Describes the environment of the figures: processor, kernel, and versions.
 fn machine() -> Result<Vec<String>, Failure> {
     let cpus = fs::read_to_string("/proc/cpuinfo")?;
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let count = cpus.lines().filter(|line| line.starts_with("processor")).count();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let count = cpus
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let version = |program: &str, word: usize| -> Result<String, Failure> {
         let output = Command::new(program).arg("--version").output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().next().unwrap_or_default().split_whitespace().nth(word).unwrap_or("?").to_owned())
+        Ok(text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .nth(word)
+            .unwrap_or("?")
+            .to_owned())
     };
     let ours = binary();
     let load = fs::read_to_string("/proc/loadavg")?;
@@ -270,6 +320,10 @@ fn machine() -> Result<Vec<String>, Failure> {
             version("runc", 2)?,
             version("crun", 2)?
         ),
-        format!("{}, {} MiB", ours.display(), fs::metadata(&ours)?.len() >> 20),
+        format!(
+            "{}, {} MiB",
+            ours.display(),
+            fs::metadata(&ours)?.len() >> 20
+        ),
     ])
 }

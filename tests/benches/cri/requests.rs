@@ -22,7 +22,13 @@ const MASKED: [&str; 10] = [
     "/sys/firmware",
 ];
 /// Paths that such a container can only read.
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// The common parts of all requests of a series.
 #[derive(Clone, Debug)]
@@ -97,7 +103,10 @@ impl Requests {
             ..Default::default()
         };
         cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            metadata: Some(cri::ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
             image: Some(image_spec(&self.image)),
             command: words(&["sh", "-c", "echo up; exec sleep 100000"]),
             log_path: format!("{name}/0.log"),
@@ -121,7 +130,10 @@ impl Requests {
 }
 
 fn namespaces() -> cri::NamespaceOption {
-    cri::NamespaceOption { pid: cri::NamespaceMode::Container as i32, ..Default::default() }
+    cri::NamespaceOption {
+        pid: cri::NamespaceMode::Container as i32,
+        ..Default::default()
+    }
 }
 
 fn words(words: &[&str]) -> Vec<String> {

@@ -49,9 +49,18 @@ struct Spread {
 impl Row {
     /// A row of times, in milliseconds.
     pub(crate) fn times(name: &str, samples: impl IntoIterator<Item = Pair<Duration>>) -> Self {
-        let (theirs, ours) =
-            samples.into_iter().map(|pair| (milliseconds(pair.theirs), milliseconds(pair.ours))).unzip();
-        Self { name: name.to_owned(), unit: "ms", theirs, ours, goal: None, bound: "" }
+        let (theirs, ours) = samples
+            .into_iter()
+            .map(|pair| (milliseconds(pair.theirs), milliseconds(pair.ours)))
+            .unzip();
+        Self {
+            name: name.to_owned(),
+            unit: "ms",
+            theirs,
+            ours,
+            goal: None,
+            bound: "",
+        }
     }
 
     /// A row of anything else.
@@ -60,14 +69,35 @@ impl Row {
         unit: &'static str,
         samples: impl IntoIterator<Item = Pair<f64>>,
     ) -> Self {
-        let (theirs, ours) = samples.into_iter().map(|pair| (pair.theirs, pair.ours)).unzip();
-        Self { name: name.to_owned(), unit, theirs, ours, goal: None, bound: "" }
+        let (theirs, ours) = samples
+            .into_iter()
+            .map(|pair| (pair.theirs, pair.ours))
+            .unzip();
+        Self {
+            name: name.to_owned(),
+            unit,
+            theirs,
+            ours,
+            goal: None,
+            bound: "",
+        }
     }
 
     /// A row of what only Switchyard has.
-    pub(crate) fn ours(name: &str, unit: &'static str, ours: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn ours(
+        name: &str,
+        unit: &'static str,
+        ours: impl IntoIterator<Item = f64>,
+    ) -> Self {
         let ours = ours.into_iter().collect();
-        Self { name: name.to_owned(), unit, theirs: Vec::new(), ours, goal: None, bound: "" }
+        Self {
+            name: name.to_owned(),
+            unit,
+            theirs: Vec::new(),
+            ours,
+            goal: None,
+            bound: "",
+        }
     }
 
     /// The row with a goal.
@@ -91,14 +121,23 @@ impl Row {
         if theirs <= floor || ours <= floor / 10.0 {
             return None;
         }
-        let ratios: Vec<f64> =
-            self.theirs.iter().zip(&self.ours).map(|(theirs, ours)| ours / theirs.max(1e-6)).collect();
+        let ratios: Vec<f64> = self
+            .theirs
+            .iter()
+            .zip(&self.ours)
+            .map(|(theirs, ours)| ours / theirs.max(1e-6))
+            .collect();
         Some(quantile(&ratios, 0.5))
     }
 
     /// The median of ours - theirs over the samples that belong together.
     fn more(&self) -> f64 {
-        let more: Vec<f64> = self.theirs.iter().zip(&self.ours).map(|(theirs, ours)| ours - theirs).collect();
+        let more: Vec<f64> = self
+            .theirs
+            .iter()
+            .zip(&self.ours)
+            .map(|(theirs, ours)| ours - theirs)
+            .collect();
         quantile(&more, 0.5)
     }
 
@@ -107,7 +146,9 @@ impl Row {
         match self.goal? {
             Goal::RatioAtMost(most) => Some(self.ratio()? <= most),
             Goal::RatioAtLeast(least) => Some(self.ratio()? >= least),
-            Goal::OursAtMost(most) if !self.ours.is_empty() => Some(quantile(&self.ours, 0.5) <= most),
+            Goal::OursAtMost(most) if !self.ours.is_empty() => {
+                Some(quantile(&self.ours, 0.5) <= most)
+            }
             Goal::MoreAtMost(most) if !self.ours.is_empty() => Some(self.more() <= most),
             Goal::OursAtMost(_) | Goal::MoreAtMost(_) => None,
         }
@@ -137,7 +178,11 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = if self.unit == "ms" { String::new() } else { format!(", {}", self.unit) };
+        let unit = if self.unit == "ms" {
+            String::new()
+        } else {
+            format!(", {}", self.unit)
+        };
         write!(f, "{:<42}", format!("{}{unit}", self.name))?;
         for samples in [&self.theirs, &self.ours] {
             let spread = Spread::of(samples);
@@ -149,11 +194,18 @@ impl fmt::Display for Row {
                 write!(f, "{:>10.1}{:>10.1}", spread.p50, spread.p90)?;
             }
         }
-        let ratio = self.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        let ratio = self
+            .ratio()
+            .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         write!(f, "{ratio:>8}")?;
         match (self.goal, self.reached()) {
             (Some(goal @ Goal::MoreAtMost(_)), Some(reached)) => {
-                write!(f, "  {goal}: {:.2}, {}", self.more(), if reached { "reached" } else { "MISSED" })
+                write!(
+                    f,
+                    "  {goal}: {:.2}, {}",
+                    self.more(),
+                    if reached { "reached" } else { "MISSED" }
+                )
             }
             (Some(goal), Some(true)) => write!(f, "  {goal}: reached"),
             (Some(goal), Some(false)) => write!(f, "  {goal}: MISSED"),
@@ -180,7 +232,10 @@ impl fmt::Display for Goal {
 
 impl Spread {
     fn of(samples: &[f64]) -> Self {
-        Self { p50: quantile(samples, 0.5), p90: quantile(samples, 0.9) }
+        Self {
+            p50: quantile(samples, 0.5),
+            p90: quantile(samples, 0.9),
+        }
     }
 }
 
@@ -188,7 +243,9 @@ impl Spread {
 pub(crate) fn quantile(samples: &[f64], share: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let Some(steps) = sorted.len().checked_sub(1) else { return 0.0 };
+    let Some(steps) = sorted.len().checked_sub(1) else {
+        return 0.0;
+    };
     let mut place = share * f64::from(u32::try_from(steps).unwrap_or(u32::MAX));
     for pair in sorted.windows(2) {
         if place <= 1.0 {

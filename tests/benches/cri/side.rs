@@ -78,7 +78,11 @@ impl Side {
                 Ok(answer) => {
                     let conditions = answer.into_inner().status.unwrap_or_default().conditions;
                     // A containerd of 2.3 has one more, about what it will not support some day.
-                    let holds = |name: &str| conditions.iter().any(|one| one.r#type == name && one.status);
+                    let holds = |name: &str| {
+                        conditions
+                            .iter()
+                            .any(|one| one.r#type == name && one.status)
+                    };
                     if holds("RuntimeReady") && holds("NetworkReady") {
                         return Ok(());
                     }
@@ -95,7 +99,10 @@ impl Side {
 
     /// Pulls an image; returns how long it took.
     pub(crate) async fn pull(&mut self, reference: &str) -> Result<Duration, Failure> {
-        let request = cri::PullImageRequest { image: Some(image_spec(reference)), ..Default::default() };
+        let request = cri::PullImageRequest {
+            image: Some(image_spec(reference)),
+            ..Default::default()
+        };
         let begin = Instant::now();
         self.images
             .pull_image(request)
@@ -107,18 +114,32 @@ impl Side {
     /// The version of the runtime below: containerd's for its CRI plugin.
     pub(crate) async fn version(&mut self) -> Result<String, Failure> {
         let answer = self.runtime.version(cri::VersionRequest::default()).await;
-        Ok(answer.map_err(|status| self.failed("Version", &status))?.into_inner().runtime_version)
+        Ok(answer
+            .map_err(|status| self.failed("Version", &status))?
+            .into_inner()
+            .runtime_version)
     }
 
     /// Returns whether it has the image.
     pub(crate) async fn has_image(&mut self, reference: &str) -> Result<bool, Failure> {
-        let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), ..Default::default() };
-        Ok(self.images.image_status(request).await?.into_inner().image.is_some())
+        let request = cri::ImageStatusRequest {
+            image: Some(image_spec(reference)),
+            ..Default::default()
+        };
+        Ok(self
+            .images
+            .image_status(request)
+            .await?
+            .into_inner()
+            .image
+            .is_some())
     }
 
     /// Removes an image.
     pub(crate) async fn remove_image(&mut self, reference: &str) -> Result<(), Failure> {
-        let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
+        let request = cri::RemoveImageRequest {
+            image: Some(image_spec(reference)),
+        };
         self.images.remove_image(request).await?;
         Ok(())
     }
@@ -128,12 +149,21 @@ impl Side {
     pub(crate) async fn snapshot_of(&mut self, id: &str) -> Result<Option<String>, Status> {
         let request = self.scoped(GetContainerRequest { id: id.to_owned() });
         let answer = found(self.containers.get(request).await)?;
-        Ok(answer.map(|answer| answer.into_inner().container.unwrap_or_default().snapshot_key))
+        Ok(answer.map(|answer| {
+            answer
+                .into_inner()
+                .container
+                .unwrap_or_default()
+                .snapshot_key
+        }))
     }
 
     /// Returns whether containerd has the snapshot on record.
     pub(crate) async fn has_snapshot(&mut self, key: &str) -> Result<bool, Status> {
-        let request = StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: key.to_owned() };
+        let request = StatSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: key.to_owned(),
+        };
         let request = self.scoped(request);
         Ok(found(self.snapshots.stat(request).await)?.is_some())
     }
@@ -152,13 +182,18 @@ impl Side {
 pub(crate) fn scoped<T>(namespace: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let namespace = namespace.parse().expect("the name of a namespace is ASCII");
-    request.metadata_mut().insert("containerd-namespace", namespace);
+    request
+        .metadata_mut()
+        .insert("containerd-namespace", namespace);
     request
 }
 
 /// The specification of an image by its reference.
 pub(crate) fn image_spec(reference: &str) -> cri::ImageSpec {
-    cri::ImageSpec { image: reference.to_owned(), ..Default::default() }
+    cri::ImageSpec {
+        image: reference.to_owned(),
+        ..Default::default()
+    }
 }
 
 fn found<T>(result: Result<T, Status>) -> Result<Option<T>, Status> {

@@ -23,7 +23,10 @@ use crate::tasks::{AT_ONCE, Sides, all};
 use crate::test_bed::TestBed;
 
 /// The names of the sides, by the orchestrator whose containers are started meanwhile.
-const NAMES: Pair<&str> = Pair { theirs: "beside bare ones", ours: "beside ours" };
+const NAMES: Pair<&str> = Pair {
+    theirs: "beside bare ones",
+    ours: "beside ours",
+};
 /// Between two reads.
 const READ: Duration = Duration::from_millis(10);
 /// Between two leases: the devices of a resource last for a storm of three seconds.
@@ -53,8 +56,20 @@ enum MeasuredClient {
 
 /// The caller during a storm, with its own connections.
 enum Probe {
-    Kubelet { cri: PathBuf, containerd: PathBuf, requests: Requests, endpoint: PathBuf, name: String },
-    Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<PreparedTask>, known: String },
+    Kubelet {
+        cri: PathBuf,
+        containerd: PathBuf,
+        requests: Requests,
+        endpoint: PathBuf,
+        name: String,
+    },
+    Nomad {
+        driver: PathBuf,
+        plugin: PathBuf,
+        ids: Vec<String>,
+        tasks: Vec<PreparedTask>,
+        known: String,
+    },
 }
 
 /// A thread that repeats a call until the storm is over: the client of the storm must not delay it.
@@ -140,9 +155,14 @@ async fn our_storm(
 
 /// Starts this many tasks concurrently, and removes them once `over` is signalled. Returns how long their
 /// starts took.
-async fn tasks(bench: &DeviceBench, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
-    let tasks: Vec<PreparedTask> =
-        (0..count).map(|_| bench.nomad.prepare(TaskNetwork::Host)).collect::<Result<_, Failure>>()?;
+async fn tasks(
+    bench: &DeviceBench,
+    count: u32,
+    over: &CancellationToken,
+) -> Result<Duration, Failure> {
+    let tasks: Vec<PreparedTask> = (0..count)
+        .map(|_| bench.nomad.prepare(TaskNetwork::Host))
+        .collect::<Result<_, Failure>>()?;
     let begin = Instant::now();
     let starts = tasks.into_iter().map(|task| {
         let mut driver = bench.nomad.driver();
@@ -196,7 +216,16 @@ impl MeasuredClient {
                 let (cri, containerd) = bench.sockets();
                 let requests = bench.requests.clone();
                 let endpoint = bench.unused()?;
-                (Probe::Kubelet { cri, containerd, requests, endpoint, name }, None)
+                (
+                    Probe::Kubelet {
+                        cri,
+                        containerd,
+                        requests,
+                        endpoint,
+                        name,
+                    },
+                    None,
+                )
             }
             Self::Nomad => {
                 let task = bench.nomad.prepare(TaskNetwork::Host)?;
@@ -217,14 +246,23 @@ impl MeasuredClient {
         let (ready, connected) = oneshot::channel();
         let signal = over.clone();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             runtime.block_on(probe.run(ready, signal))
         });
-        let watch = ProbeThread { over, thread, known };
+        let watch = ProbeThread {
+            over,
+            thread,
+            known,
+        };
         match connected.await {
             Ok(()) => Ok(watch),
             // Its end says why.
-            Err(_) => watch.end(bench, Duration::ZERO).await.and(Err("the calls did not begin".into())),
+            Err(_) => watch
+                .end(bench, Duration::ZERO)
+                .await
+                .and(Err("the calls did not begin".into())),
         }
     }
 
@@ -238,11 +276,16 @@ impl MeasuredClient {
                 let times: Vec<f64> = of(&storm.seen).iter().copied().map(milliseconds).collect();
                 quantile(&times, 0.99)
             };
-            let pairs =
-                storms.iter().map(|pair| Pair { theirs: worst(&pair.theirs), ours: worst(&pair.ours) });
+            let pairs = storms.iter().map(|pair| Pair {
+                theirs: worst(&pair.theirs),
+                ours: worst(&pair.ours),
+            });
             Row::numbers(&format!("{name} beside {containers} {storm}"), "ms", pairs)
         };
-        let took = storms.iter().map(|pair| Pair { theirs: pair.theirs.took, ours: pair.ours.took });
+        let took = storms.iter().map(|pair| Pair {
+            theirs: pair.theirs.took,
+            ours: pair.ours.took,
+        });
         vec![
             row(read, |seen| &seen.reads).goal(Goal::RatioAtMost(1.2)),
             row(lease, |seen| &seen.leases).goal(Goal::RatioAtMost(1.2)),
@@ -257,7 +300,11 @@ impl MeasuredClient {
 impl ProbeThread {
     /// Returns the measurements until the end of the storm, which took so long.
     async fn end(self, bench: &DeviceBench, took: Duration) -> Result<Storm, Failure> {
-        let Self { over, thread, known } = self;
+        let Self {
+            over,
+            thread,
+            known,
+        } = self;
         over.cancel();
         let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
         let seen = joined.map_err(|_| "what calls during a storm gave up: see above")??;
@@ -273,11 +320,22 @@ impl ProbeThread {
 
 impl Probe {
     /// Calls until the storm is over; signals the first calls.
-    async fn run(self, ready: oneshot::Sender<()>, over: CancellationToken) -> Result<ProbeTimes, Failure> {
+    async fn run(
+        self,
+        ready: oneshot::Sender<()>,
+        over: CancellationToken,
+    ) -> Result<ProbeTimes, Failure> {
         match self {
-            Self::Kubelet { cri, containerd, requests, endpoint, name } => {
+            Self::Kubelet {
+                cri,
+                containerd,
+                requests,
+                endpoint,
+                name,
+            } => {
                 let side =
-                    Side::connect("with devices", &cri, NAMESPACE, channel(&containerd).await?).await?;
+                    Side::connect("with devices", &cri, NAMESPACE, channel(&containerd).await?)
+                        .await?;
                 let (mut allocate, _) = AllocateClient::connect(&endpoint).await?;
                 // Whoever waits for it has given up otherwise.
                 let _ = ready.send(());
@@ -294,14 +352,25 @@ impl Probe {
                     }),
                     repeat_until_over(&over, READ, async || {
                         pod += 1;
-                        let up = pods::start_pod(&mut starts, &requests, &format!("{name}-{pod}")).await?;
+                        let up = pods::start_pod(&mut starts, &requests, &format!("{name}-{pod}"))
+                            .await?;
                         pods::remove_pod(&mut starts, &up.pod).await?;
                         Ok(Some(up.run + up.create + up.start))
                     }),
                 )?;
-                Ok(ProbeTimes { reads, leases, starts })
+                Ok(ProbeTimes {
+                    reads,
+                    leases,
+                    starts,
+                })
             }
-            Self::Nomad { driver, plugin, ids, tasks, known } => {
+            Self::Nomad {
+                driver,
+                plugin,
+                ids,
+                tasks,
+                known,
+            } => {
                 let mut reads = DriverCalls::connect(&driver).await?;
                 let mut starts = reads.clone();
                 let mut reserve = ReserveClient::connect(&plugin).await?;
@@ -312,17 +381,25 @@ impl Probe {
                 let (reads, leases, starts) = tokio::try_join!(
                     repeat_until_over(&over, READ, async || reads.inspect(&known).await.map(Some)),
                     repeat_until_over(&over, LEASE, async || {
-                        let Some(id) = ids.next() else { return Ok(None) };
+                        let Some(id) = ids.next() else {
+                            return Ok(None);
+                        };
                         Ok(Some(reserve.take(&id).await?.1))
                     }),
                     repeat_until_over(&over, READ, async || {
-                        let Some(task) = tasks.next() else { return Ok(None) };
+                        let Some(task) = tasks.next() else {
+                            return Ok(None);
+                        };
                         let took = starts.start(&task).await?;
                         starts.remove(&task).await?;
                         Ok(Some(took))
                     }),
                 )?;
-                Ok(ProbeTimes { reads, leases, starts })
+                Ok(ProbeTimes {
+                    reads,
+                    leases,
+                    starts,
+                })
             }
         }
     }
@@ -345,6 +422,11 @@ async fn repeat_until_over(
 
 async fn list(side: &mut Side) -> Result<Duration, Failure> {
     let begin = Instant::now();
-    let answer = side.runtime.list_containers(cri::ListContainersRequest::default()).await;
-    answer.map(|_| begin.elapsed()).map_err(|status| side.failed("ListContainers", &status))
+    let answer = side
+        .runtime
+        .list_containers(cri::ListContainersRequest::default())
+        .await;
+    answer
+        .map(|_| begin.elapsed())
+        .map_err(|status| side.failed("ListContainers", &status))
 }

@@ -99,7 +99,12 @@ async fn both<T>(
     round: u32,
     measure: impl AsyncFn(&mut Side, &ServerPod) -> Result<T, Failure>,
 ) -> Result<Pair<T>, Failure> {
-    Pair::in_turns(round, measure(&mut stand.theirs, theirs), measure(&mut stand.ours, ours)).await
+    Pair::in_turns(
+        round,
+        measure(&mut stand.theirs, theirs),
+        measure(&mut stand.ours, ours),
+    )
+    .await
 }
 
 // === impl StreamSamples ===
@@ -115,8 +120,12 @@ impl StreamSamples {
             BYTES / 1_000_000
         );
         let rows = vec![
-            Row::times("ExecSync", self.sync).goal(Goal::RatioAtMost(0.8)).bound(EXEC),
-            Row::times("exec, first byte", self.first).goal(Goal::RatioAtMost(0.8)).bound(EXEC),
+            Row::times("ExecSync", self.sync)
+                .goal(Goal::RatioAtMost(0.8))
+                .bound(EXEC),
+            Row::times("exec, first byte", self.first)
+                .goal(Goal::RatioAtMost(0.8))
+                .bound(EXEC),
             Row::numbers("exec, output", "MB/s", self.exec).goal(Goal::RatioAtLeast(1.0)),
             Row::numbers("port-forward", "MB/s", self.forward).goal(Goal::RatioAtLeast(1.0)),
         ];
@@ -128,14 +137,17 @@ impl StreamSamples {
 
 impl ServerPod {
     async fn start(side: &mut Side, requests: &Requests) -> Result<Self, Failure> {
-        let pods::StartedPod { pod, container, .. } = pods::start_pod(side, requests, "streams").await?;
+        let pods::StartedPod { pod, container, .. } =
+            pods::start_pod(side, requests, "streams").await?;
         let served = Self { pod, container };
         let server = format!("nc -ll -p {PORT} -e head -c {BYTES} /dev/zero >/dev/null 2>&1 &");
         run(side, &served, &["sh", "-c", &server]).await?;
         let begin = Instant::now();
         while through_port(side, &served).await.is_err() {
             if begin.elapsed() > LISTEN {
-                return Err(format!("{}: nobody listens in the pod after {LISTEN:?}", side.name).into());
+                return Err(
+                    format!("{}: nobody listens in the pod after {LISTEN:?}", side.name).into(),
+                );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -149,7 +161,11 @@ async fn run(side: &mut Side, served: &ServerPod, words: &[&str]) -> Result<(), 
         cmd: words.iter().map(|word| (*word).to_owned()).collect(),
         timeout: 60,
     };
-    let answer = side.runtime.exec_sync(request).await.map_err(|status| side.failed("ExecSync", &status))?;
+    let answer = side
+        .runtime
+        .exec_sync(request)
+        .await
+        .map_err(|status| side.failed("ExecSync", &status))?;
     match answer.into_inner().exit_code {
         0 => Ok(()),
         code => Err(format!("{}: {words:?} ended with {code}", side.name).into()),
@@ -166,7 +182,11 @@ async fn exec_sync(side: &mut Side, served: &ServerPod) -> Result<Duration, Fail
 /// Measures the time from the call to the first byte of a command.
 async fn first_byte(side: &mut Side, served: &ServerPod) -> Result<Duration, Failure> {
     let (first, bytes, _) = exec(side, served, &["echo", "x"]).await?;
-    if bytes == 2 { Ok(first) } else { Err(format!("{}: {bytes} bytes came of 2", side.name).into()) }
+    if bytes == 2 {
+        Ok(first)
+    } else {
+        Err(format!("{}: {bytes} bytes came of 2", side.name).into())
+    }
 }
 
 /// Megabytes per second of a command's output, from its first byte on.
@@ -189,7 +209,11 @@ async fn exec(
         stdout: true,
         ..Default::default()
     };
-    let answer = side.runtime.exec(request).await.map_err(|status| side.failed("Exec", &status))?;
+    let answer = side
+        .runtime
+        .exec(request)
+        .await
+        .map_err(|status| side.failed("Exec", &status))?;
     let url = Url::parse(&answer.into_inner().url)?;
     let mut spdy = open(&url, "v4.channel.k8s.io").await?;
     let _error = spdy.sender.open(&[("streamtype", "error")]).await?;
@@ -200,25 +224,39 @@ async fn exec(
 
 /// Megabytes per second from a server in the pod, from its first byte on.
 async fn through_port(side: &mut Side, served: &ServerPod) -> Result<f64, Failure> {
-    let request = cri::PortForwardRequest { pod_sandbox_id: served.pod.clone(), port: Vec::new() };
+    let request = cri::PortForwardRequest {
+        pod_sandbox_id: served.pod.clone(),
+        port: Vec::new(),
+    };
     let answer = side.runtime.port_forward(request).await;
-    let url = Url::parse(&answer.map_err(|status| side.failed("PortForward", &status))?.into_inner().url)?;
+    let url = Url::parse(
+        &answer
+            .map_err(|status| side.failed("PortForward", &status))?
+            .into_inner()
+            .url,
+    )?;
     let mut spdy = open(&url, "portforward.k8s.io").await?;
     let headers = |kind| [("streamtype", kind), ("port", PORT), ("requestid", "0")];
     let _error = spdy.sender.open(&headers("error")).await?;
     let data = spdy.sender.open(&headers("data")).await?;
     let received = tokio::time::timeout(LIMIT, receive(&mut spdy, data, Instant::now())).await;
-    let (first, bytes, whole) =
-        received.map_err(|_| format!("{}: a port sends nothing more after {LIMIT:?}", side.name))??;
+    let (first, bytes, whole) = received
+        .map_err(|_| format!("{}: a port sends nothing more after {LIMIT:?}", side.name))??;
     speed(side, bytes, whole - first)
 }
 
 async fn open(url: &Url, protocol: &str) -> io::Result<Spdy> {
-    Spdy::open(url, &[protocol]).await?.map_err(|refused| io::Error::other(refused.head))
+    Spdy::open(url, &[protocol])
+        .await?
+        .map_err(|refused| io::Error::other(refused.head))
 }
 
 /// Receives one stream to its end.
-async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Duration, u64, Duration), Failure> {
+async fn receive(
+    spdy: &mut Spdy,
+    wanted: u32,
+    begin: Instant,
+) -> Result<(Duration, u64, Duration), Failure> {
     let mut first = None;
     let mut received = 0;
     loop {

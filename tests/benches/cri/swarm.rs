@@ -40,7 +40,10 @@ pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), 
          the report of RUNNING, in the benchmark's own process. The image is named by its digest and present.\n",
         size.starts
     );
-    let names = Pair { theirs: "bare containerd", ours: "Switchyard" };
+    let names = Pair {
+        theirs: "bare containerd",
+        ours: "Switchyard",
+    };
     report.section_between("tasks assigned by a swarm", names, rows, note);
 
     let mut members = Members::start()?;
@@ -57,7 +60,10 @@ pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), 
     let mut pairs: Vec<Pair<Duration>> = Vec::new();
     for round in 0..size.warm_up + size.services {
         let pair = members.round(round)?;
-        if let Some(done) = (round + 1).checked_sub(size.warm_up).filter(|done| *done > 0) {
+        if let Some(done) = (round + 1)
+            .checked_sub(size.warm_up)
+            .filter(|done| *done > 0)
+        {
             pairs.push(pair);
             progress("services", done, size.services);
         }
@@ -68,8 +74,12 @@ pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), 
         Row::ours("join until Ready", "ms", milliseconds),
         Row::times("service create until RUNNING", pairs).goal(Goal::RatioAtMost(1.0)),
         Row::ours("daemon, more as a member", "MiB", [after - before]).goal(Goal::OursAtMost(2.0)),
-        Row::ours("daemon, for each task", "KiB", [growth * 1024.0 / f64::from(size.running)])
-            .goal(Goal::OursAtMost(30.0)),
+        Row::ours(
+            "daemon, for each task",
+            "KiB",
+            [growth * 1024.0 / f64::from(size.running)],
+        )
+        .goal(Goal::OursAtMost(30.0)),
     ];
     let note = format!(
         "One manager, a dockerd; {} services of one task on each worker, on the host's network, from the request until the manager\n\
@@ -78,7 +88,10 @@ pub(crate) async fn measure(size: SwarmSize, report: &mut Report) -> Result<(), 
         size.running,
         members::BASELINE_TASKS
     );
-    let names = Pair { theirs: "dockerd", ours: "Switchyard" };
+    let names = Pair {
+        theirs: "dockerd",
+        ours: "Switchyard",
+    };
     report.section_between("a worker of a swarm", names, rows, note);
     Ok(())
 }

@@ -25,7 +25,10 @@ use cni::Cni;
 use nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 
 /// Names of the sides.
-const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" };
+const NAMES: Pair<&str> = Pair {
+    theirs: "bare containerd",
+    ours: "Switchyard",
+};
 /// The bound of a start.
 const BOUND: &str = "Beside the bare work: the record of the sandbox, the files that it gives, and its namespaces, all before the task.";
 /// Tasks that are started, or removed, concurrently outside of measurements.
@@ -73,22 +76,41 @@ struct Growth {
 }
 
 /// Measures all of it.
-pub(crate) async fn measure(stand: &TestBed, size: TasksSize, report: &mut Report) -> Result<(), Failure> {
+pub(crate) async fn measure(
+    stand: &TestBed,
+    size: TasksSize,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let sides = Sides::start(stand).await?;
     let mut rows = Vec::new();
     for (name, title, is_own) in [
-        ("StartTask, host's network", "tasks on the host's network", false),
-        ("StartTask, network of its own", "tasks with a network", true),
+        (
+            "StartTask, host's network",
+            "tasks on the host's network",
+            false,
+        ),
+        (
+            "StartTask, network of its own",
+            "tasks with a network",
+            true,
+        ),
     ] {
         let mut pairs = Vec::new();
         for round in 0..size.warm_up + size.starts {
             let pair = sides.round(round, is_own).await?;
-            if let Some(done) = (round + 1).checked_sub(size.warm_up).filter(|done| *done > 0) {
+            if let Some(done) = (round + 1)
+                .checked_sub(size.warm_up)
+                .filter(|done| *done > 0)
+            {
                 pairs.push(pair);
                 progress(title, done, size.starts);
             }
         }
-        rows.push(Row::times(name, pairs).goal(Goal::RatioAtMost(1.1)).bound(BOUND));
+        rows.push(
+            Row::times(name, pairs)
+                .goal(Goal::RatioAtMost(1.1))
+                .bound(BOUND),
+        );
         if stand.timed.is_some() {
             sides.break_down(stand, size, is_own, report).await?;
         }
@@ -98,13 +120,23 @@ pub(crate) async fn measure(stand: &TestBed, size: TasksSize, report: &mut Repor
         bursts.push(sides.burst(round, size.burst).await?);
         progress("bursts of tasks", round + 1, size.bursts);
     }
-    rows.push(Row::times(&format!("{} tasks at once, until all run", size.burst), bursts));
+    rows.push(Row::times(
+        &format!("{} tasks at once, until all run", size.burst),
+        bursts,
+    ));
     let growth = sides.grow(stand, size.running).await?;
     let kib = |resident: Resident| resident.rss_mib() * 1024.0 / f64::from(size.running);
-    rows.push(Row::ours("daemon, for each task", "KiB", [kib(growth.running)]).goal(Goal::OursAtMost(30.0)));
     rows.push(
-        Row::ours("the same, followed by an agent", "KiB", [kib(growth.watched)])
+        Row::ours("daemon, for each task", "KiB", [kib(growth.running)])
             .goal(Goal::OursAtMost(30.0)),
+    );
+    rows.push(
+        Row::ours(
+            "the same, followed by an agent",
+            "KiB",
+            [kib(growth.watched)],
+        )
+        .goal(Goal::OursAtMost(30.0)),
     );
     sides.end().await?;
     let note = format!(
@@ -127,16 +159,27 @@ impl Sides {
         nomad.driver().start(&model).await?;
         let alloc = model.alloc().to_owned();
         let is_model = |one: &api::Container| {
-            let spec = one.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
+            let spec = one
+                .spec
+                .as_ref()
+                .map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
             spec == Some(true)
         };
         let core = channel(&stand.containerd.socket).await?;
-        let namespaces = Pair { theirs: THEIR_NAMESPACE, ours: OUR_NAMESPACE };
+        let namespaces = Pair {
+            theirs: THEIR_NAMESPACE,
+            ours: OUR_NAMESPACE,
+        };
         let cni = Cni::of(&stand.root, stand.timed.as_ref().map(|pair| &pair.ours))?;
         let dir = stand.root.path().join("bare");
         let bare = BareContainerd::modelled_on(core, namespaces, is_model, cni, dir).await?;
         let stage = stand.root.path().join("run/stage/").display().to_string();
-        Ok(Self { nomad, bare, model, stage })
+        Ok(Self {
+            nomad,
+            bare,
+            model,
+            stage,
+        })
     }
 
     /// A start of each side. Who comes first alternates.
@@ -183,7 +226,11 @@ impl Sides {
         for _ in 0..size.starts {
             self.theirs(own).await?;
         }
-        report.breakdown("bare task", Scrape::take(stand)?.since(&before), size.starts);
+        report.breakdown(
+            "bare task",
+            Scrape::take(stand)?.since(&before),
+            size.starts,
+        );
         Ok(())
     }
 
@@ -205,7 +252,11 @@ impl Sides {
         let starts = tasks.into_iter().map(|task| {
             let mut bare = self.bare.clone();
             let template = self.template();
-            async move { bare_start(&mut bare, &task, template).await.map(|(_, running)| (task, running)) }
+            async move {
+                bare_start(&mut bare, &task, template)
+                    .await
+                    .map(|(_, running)| (task, running))
+            }
         });
         let running = all(starts, usize::MAX).await?;
         let took = begin.elapsed();
@@ -250,19 +301,29 @@ impl Sides {
         tokio::time::sleep(IDLE_TIME).await;
         let followed = daemon()?;
         drop(watched);
-        self.remove(running.into_iter().chain(first).collect()).await?;
+        self.remove(running.into_iter().chain(first).collect())
+            .await?;
         let since = |after: Resident| Resident {
             rss: after.rss.saturating_sub(before.rss),
             pss: after.pss.saturating_sub(before.pss),
         };
-        Ok(Growth { running: since(full), watched: since(followed) })
+        Ok(Growth {
+            running: since(full),
+            watched: since(followed),
+        })
     }
 
     fn prepared(&self, count: u32) -> Result<Vec<PreparedTask>, Failure> {
-        (0..count).map(|_| self.nomad.prepare(TaskNetwork::Host)).collect()
+        (0..count)
+            .map(|_| self.nomad.prepare(TaskNetwork::Host))
+            .collect()
     }
 
-    async fn run(&self, tasks: Vec<PreparedTask>, at_once: usize) -> Result<Vec<PreparedTask>, Failure> {
+    async fn run(
+        &self,
+        tasks: Vec<PreparedTask>,
+        at_once: usize,
+    ) -> Result<Vec<PreparedTask>, Failure> {
         let starts = tasks.into_iter().map(|task| {
             let mut driver = self.nomad.driver();
             async move { driver.start(&task).await.map(|_| task) }
@@ -279,11 +340,19 @@ impl Sides {
     }
 
     fn template(&self) -> Template {
-        Template { alloc: self.model.alloc().to_owned(), stage: self.stage.clone() }
+        Template {
+            alloc: self.model.alloc().to_owned(),
+            stage: self.stage.clone(),
+        }
     }
 
     pub(crate) async fn end(self) -> Result<(), Failure> {
-        let Self { nomad, bare: _, model, stage: _ } = self;
+        let Self {
+            nomad,
+            bare: _,
+            model,
+            stage: _,
+        } = self;
         nomad.driver().remove(&model).await
     }
 }
@@ -302,13 +371,22 @@ async fn bare_start(
     task: &PreparedTask,
     template: Template,
 ) -> Result<(Duration, BareContainer), Failure> {
-    let place = BarePlace { network: task.network, stdout: task.stdout(), stderr: task.stderr() };
+    let place = BarePlace {
+        network: task.network,
+        stdout: task.stdout(),
+        stderr: task.stderr(),
+    };
     let change = |text: String| {
         let mut spec: Value = serde_json::from_str(&text.replace(&template.alloc, task.alloc()))?;
-        for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
+        for mount in spec["mounts"]
+            .as_array_mut()
+            .ok_or("the spec has no mounts")?
+        {
             // What a task of ours mounts out of its allocation is held for it in a place that goes once it
             // has started.
-            let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&template.stage));
+            let is_held = mount["source"]
+                .as_str()
+                .is_some_and(|source| source.starts_with(&template.stage));
             if is_held {
                 let inside = mount["destination"].as_str().unwrap_or_default();
                 mount["source"] = json!(task.mount_source(inside)?);
@@ -316,12 +394,17 @@ async fn bare_start(
         }
         Ok(spec)
     };
-    bare.start(place, |model, _, netns| model.spec_of(netns, change)).await
+    bare.start(place, |model, _, netns| model.spec_of(netns, change))
+        .await
 }
 
 /// The network of the next task.
 pub(crate) fn next_network(own: bool) -> Result<TaskNetwork, Failure> {
-    Ok(if own { TaskNetwork::Own { port: free_port()? } } else { TaskNetwork::Host })
+    Ok(if own {
+        TaskNetwork::Own { port: free_port()? }
+    } else {
+        TaskNetwork::Host
+    })
 }
 
 /// Runs all of this, so many at a time.

@@ -78,7 +78,10 @@ impl TestBed {
         let root = PrivateRoot::new();
         let timed = if timed {
             let make = |name: &str| TimedPrograms::make(root.path().join(name));
-            Some(Pair { theirs: make("timed-theirs")?, ours: make("timed-ours")? })
+            Some(Pair {
+                theirs: make("timed-theirs")?,
+                ours: make("timed-ours")?,
+            })
         } else {
             None
         };
@@ -87,11 +90,19 @@ impl TestBed {
         registry.push(PAUSE, &pause::build(root.path())?);
         let image = registry.reference(IMAGE);
 
-        let containerd =
-            Containerd::start(&root, &registry.reference(PAUSE), timed.as_ref().map(|pair| &pair.theirs))?;
+        let containerd = Containerd::start(
+            &root,
+            &registry.reference(PAUSE),
+            timed.as_ref().map(|pair| &pair.theirs),
+        )?;
         let core = channel(&containerd.socket).await?;
-        let mut theirs =
-            Side::connect("containerd CRI", &containerd.socket, THEIR_NAMESPACE, core.clone()).await?;
+        let mut theirs = Side::connect(
+            "containerd CRI",
+            &containerd.socket,
+            THEIR_NAMESPACE,
+            core.clone(),
+        )
+        .await?;
         theirs.wait_ready().await?;
 
         let mut settings = format!(
@@ -112,7 +123,16 @@ impl TestBed {
         theirs.pull(&registry.reference(PAUSE)).await?;
         theirs.pull(&image).await?;
         ours.pull(&image).await?;
-        Ok(Self { theirs, ours, daemon, containerd, registry, image, timed, root })
+        Ok(Self {
+            theirs,
+            ours,
+            daemon,
+            containerd,
+            registry,
+            image,
+            timed,
+            root,
+        })
     }
 
     /// Lists what the pods of both sides left behind, after the last one is gone.
@@ -120,7 +140,11 @@ impl TestBed {
         let mut found = LeakScan::of(&self.root).findings;
         for namespace in [THEIR_NAMESPACE, OUR_NAMESPACE] {
             let findings = leak_scan::in_containerd(&self.containerd.socket, namespace);
-            found.extend(findings.into_iter().map(|finding| format!("{namespace}: {finding}")));
+            found.extend(
+                findings
+                    .into_iter()
+                    .map(|finding| format!("{namespace}: {finding}")),
+            );
         }
         found
     }
@@ -129,7 +153,11 @@ impl TestBed {
 // === impl Containerd ===
 
 impl Containerd {
-    fn start(root: &PrivateRoot, pause: &str, timed: Option<&TimedPrograms>) -> Result<Self, Failure> {
+    fn start(
+        root: &PrivateRoot,
+        pause: &str,
+        timed: Option<&TimedPrograms>,
+    ) -> Result<Self, Failure> {
         let dir = root.path().join("containerd");
         fs::create_dir_all(&dir)?;
         let socket = dir.join("containerd.sock");
@@ -137,13 +165,23 @@ impl Containerd {
         let file = dir.join("config.toml");
         let mut text = config(root, &dir, &socket, pause, timed);
         if let Some(address) = metrics {
-            text.push_str(&format!("[metrics]\naddress = \"{address}\"\ngrpc_histogram = true\n"));
+            text.push_str(&format!(
+                "[metrics]\naddress = \"{address}\"\ngrpc_histogram = true\n"
+            ));
         }
         fs::write(&file, text)?;
-        let containerd = Self { child: launch(&dir)?, root: dir.join("root"), dir, socket, metrics };
+        let containerd = Self {
+            child: launch(&dir)?,
+            root: dir.join("root"),
+            dir,
+            socket,
+            metrics,
+        };
         if !eventually(START, || containerd.socket.exists()) {
             let log = fs::read_to_string(containerd.dir.join("containerd.log")).unwrap_or_default();
-            return Err(format!("containerd does not listen after {START:?}; its log:\n{log}").into());
+            return Err(
+                format!("containerd does not listen after {START:?}; its log:\n{log}").into(),
+            );
         }
         Ok(containerd)
     }
@@ -168,7 +206,10 @@ impl Containerd {
 }
 
 fn launch(dir: &Path) -> Result<Child, Failure> {
-    let log = File::options().create(true).append(true).open(dir.join("containerd.log"))?;
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join("containerd.log"))?;
     let child = Command::new(prereq::require("containerd", "containerd"))
         .arg("--config")
         .arg(dir.join("config.toml"))

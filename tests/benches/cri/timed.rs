@@ -90,7 +90,14 @@ impl TimedPrograms {
         if !status.success() {
             return Err(format!("cannot compile the stand-ins: cc ended with {status}").into());
         }
-        for plugin in ["bridge", "host-local", "loopback", "portmap", "bandwidth", "firewall"] {
+        for plugin in [
+            "bridge",
+            "host-local",
+            "loopback",
+            "portmap",
+            "bandwidth",
+            "firewall",
+        ] {
             fs::copy(&program, dir.join(plugin))?;
         }
         Ok(Self { dir })
@@ -113,9 +120,15 @@ impl TimedPrograms {
             if path.extension().is_none_or(|end| end != "log") {
                 continue;
             }
-            let program = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let program = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             for line in fs::read_to_string(&path)?.lines() {
-                let Some((command, time)) = line.split_once(' ') else { continue };
+                let Some((command, time)) = line.split_once(' ') else {
+                    continue;
+                };
                 let calls = found.entry(format!("{program} {command}")).or_default();
                 calls.count += 1.0;
                 calls.seconds += time.parse::<f64>()? / 1e9;

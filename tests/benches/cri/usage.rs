@@ -82,7 +82,8 @@ async fn clear(stand: &TestBed, theirs: Crowd, ours: Crowd) -> Result<(), Failur
 async fn row(stand: &TestBed, size: UsageSize, call: Call) -> Result<Row, Failure> {
     let mut samples = Vec::new();
     for number in 0..TURNS {
-        let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| turn(stand, side.clone(), size, call));
+        let [theirs, ours] =
+            [&stand.theirs, &stand.ours].map(|side| turn(stand, side.clone(), size, call));
         samples.push(Pair::in_turns(number, theirs, ours).await?);
         progress(call.name(), number + 1, TURNS);
     }
@@ -90,7 +91,12 @@ async fn row(stand: &TestBed, size: UsageSize, call: Call) -> Result<Row, Failur
 }
 
 /// The processor time that a call takes on average, of everybody.
-async fn turn(stand: &TestBed, mut side: Side, size: UsageSize, call: Call) -> Result<Duration, Failure> {
+async fn turn(
+    stand: &TestBed,
+    mut side: Side,
+    size: UsageSize,
+    call: Call,
+) -> Result<Duration, Failure> {
     let everybody = everybody(stand)?;
     let before = processor::spent(&everybody)?;
     for _ in 0..size.calls {
@@ -110,8 +116,11 @@ async fn turn(stand: &TestBed, mut side: Side, size: UsageSize, call: Call) -> R
 
 /// The servers of both sides, and all shims.
 fn everybody(stand: &TestBed) -> Result<Vec<u32>, Failure> {
-    let mut pids =
-        vec![stand.containerd.pid(), u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?];
+    let mut pids = vec![
+        stand.containerd.pid(),
+        u32::try_from(stand.daemon.pid())?,
+        Memory::logkeeper_of(stand)?,
+    ];
     let root = stand.root.path().to_string_lossy();
     for process in processes::all() {
         let words = &process.command;
@@ -124,7 +133,11 @@ fn everybody(stand: &TestBed) -> Result<Vec<u32>, Failure> {
 
 /// Returns whether a side has metrics at all.
 async fn answers(side: &mut Side) -> Result<bool, Failure> {
-    match side.runtime.list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {}).await {
+    match side
+        .runtime
+        .list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {})
+        .await
+    {
         Ok(_) => Ok(true),
         Err(status) if status.code() == Code::Unimplemented => Ok(false),
         Err(status) => Err(side.failed("ListPodSandboxMetrics", &status)),
@@ -149,18 +162,30 @@ impl Call {
     async fn ask(self, side: &mut Side) -> Result<usize, Failure> {
         let answered = match self {
             Self::Stats => {
-                let answer =
-                    side.runtime.list_container_stats(cri::ListContainerStatsRequest::default()).await;
+                let answer = side
+                    .runtime
+                    .list_container_stats(cri::ListContainerStatsRequest::default())
+                    .await;
                 answer.map(|answer| {
                     let stats = answer.into_inner().stats;
-                    stats.iter().filter(|stats| stats.cpu.is_some() && stats.memory.is_some()).count()
+                    stats
+                        .iter()
+                        .filter(|stats| stats.cpu.is_some() && stats.memory.is_some())
+                        .count()
                 })
             }
             Self::Metrics => {
-                let answer =
-                    side.runtime.list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {}).await;
+                let answer = side
+                    .runtime
+                    .list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {})
+                    .await;
                 answer.map(|answer| {
-                    answer.into_inner().pod_metrics.iter().map(|pod| pod.container_metrics.len()).sum()
+                    answer
+                        .into_inner()
+                        .pod_metrics
+                        .iter()
+                        .map(|pod| pod.container_metrics.len())
+                        .sum()
                 })
             }
         };

@@ -27,15 +27,24 @@ pub(crate) fn tasks() -> Vec<List> {
     of_task()
         .into_iter()
         .chain(of_options())
-        .map(|(name, length, fill)| List { name, length, request: request(fill), convert })
+        .map(|(name, length, fill)| List {
+            name,
+            length,
+            request: request(fill),
+            convert,
+        })
         .collect()
 }
 
 /// The agent's lists.
 fn of_task() -> [Fill<nomad::TaskConfig>; 5] {
     [
-        ("Nomad, env", MANY, |task, count| task.env = entries(count, "N#")),
-        ("Nomad, device_env", MANY, |task, count| task.device_env = entries(count, "N#")),
+        ("Nomad, env", MANY, |task, count| {
+            task.env = entries(count, "N#")
+        }),
+        ("Nomad, device_env", MANY, |task, count| {
+            task.device_env = entries(count, "N#")
+        }),
         ("Nomad, mounts", FEW, |task, count| {
             let mount = |path: String| nomad::Mount {
                 task_path: path.clone(),
@@ -53,9 +62,16 @@ fn of_task() -> [Fill<nomad::TaskConfig>; 5] {
             task.devices = texts(count, "/dev/d#").into_iter().map(device).collect();
         }),
         ("Nomad, ports", FEW, |task, count| {
-            let port = |label| nomad::PortMapping { label, value: 8080, ..Default::default() };
+            let port = |label| nomad::PortMapping {
+                label,
+                value: 8080,
+                ..Default::default()
+            };
             let ports = texts(count, "p#").into_iter().map(port).collect();
-            task.resources = Some(nomad::Resources { ports, ..Default::default() });
+            task.resources = Some(nomad::Resources {
+                ports,
+                ..Default::default()
+            });
             options(task, "ports", list_of(texts(count, "p#")));
         }),
     ]
@@ -64,22 +80,32 @@ fn of_task() -> [Fill<nomad::TaskConfig>; 5] {
 /// The job's lists.
 fn of_options() -> [Fill<nomad::TaskConfig>; 8] {
     [
-        ("Nomad, args", MANY, |task, count| options(task, "args", list_of(texts(count, "#")))),
-        ("Nomad, labels", FEW, |task, count| options(task, "labels", map_of(entries(count, "l#")))),
+        ("Nomad, args", MANY, |task, count| {
+            options(task, "args", list_of(texts(count, "#")))
+        }),
+        ("Nomad, labels", FEW, |task, count| {
+            options(task, "labels", map_of(entries(count, "l#")))
+        }),
         ("Nomad, extra_hosts", FEW, |task, count| {
             options(task, "extra_hosts", list_of(texts(count, "h#:10.0.0.1")))
         }),
-        ("Nomad, sysctl", FEW, |task, count| options(task, "sysctl", map_of(entries(count, "net.core.s#")))),
+        ("Nomad, sysctl", FEW, |task, count| {
+            options(task, "sysctl", map_of(entries(count, "net.core.s#")))
+        }),
         // One name again and again: there are 41, and others are refused. A set of them stays small, so that a cost that
         // grows with the square of the length does not show here.
         ("Nomad, cap_add", MANY, |task, count| {
             options(task, "cap_add", list_of(vec!["CHOWN".to_owned(); count]))
         }),
-        ("Nomad, cap_drop", MANY, |task, count| options(task, "cap_drop", list_of(texts(count, "C#")))),
+        ("Nomad, cap_drop", MANY, |task, count| {
+            options(task, "cap_drop", list_of(texts(count, "C#")))
+        }),
         ("Nomad, volumes", FEW, |task, count| {
             options(task, "volumes", list_of(texts(count, "local/m#:/m#")))
         }),
-        ("Nomad, tmpfs", FEW, |task, count| options(task, "tmpfs", list_of(texts(count, "/t#")))),
+        ("Nomad, tmpfs", FEW, |task, count| {
+            options(task, "tmpfs", list_of(texts(count, "/t#")))
+        }),
     ]
 }
 
@@ -89,13 +115,19 @@ fn list_of(texts: Vec<String>) -> rmpv::Value {
 
 /// A block of a job is a list of maps.
 fn map_of(entries: BTreeMap<String, String>) -> rmpv::Value {
-    let map = entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+    let map = entries
+        .into_iter()
+        .map(|(key, value)| (key.into(), value.into()))
+        .collect();
     rmpv::Value::Array(vec![rmpv::Value::Map(map)])
 }
 
 /// Sets the configuration of a task: its image, and one key.
 fn options(task: &mut nomad::TaskConfig, key: &str, value: rmpv::Value) {
-    let map = rmpv::Value::Map(vec![("image".into(), "busybox:1".into()), (key.into(), value)]);
+    let map = rmpv::Value::Map(vec![
+        ("image".into(), "busybox:1".into()),
+        (key.into(), value),
+    ]);
     task.msgpack_driver_config.clear();
     rmpv::encode::write_value(&mut task.msgpack_driver_config, &map).expect("memory is there");
 }

@@ -29,11 +29,20 @@ impl HostFs for AnyPath {
     }
 
     fn node(&self, path: &Path) -> io::Result<HostNode> {
-        let minor = path
-            .to_str()
-            .and_then(|path| path.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok());
+        let minor = path.to_str().and_then(|path| {
+            path.trim_start_matches(|c: char| !c.is_ascii_digit())
+                .parse()
+                .ok()
+        });
         let minor = minor.unwrap_or_default();
-        Ok(HostNode::Device(DeviceInfo { block: true, major: 8, minor, mode: 0o600, uid: 0, gid: 0 }))
+        Ok(HostNode::Device(DeviceInfo {
+            block: true,
+            major: 8,
+            minor,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+        }))
     }
 
     fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
@@ -48,7 +57,11 @@ impl HostFs for AnyPath {
             )
         };
         let devices: Vec<String> = (0..CDI_DEVICES).map(device).collect();
-        Ok(format!(r#"{{"cdiVersion":"0.6.0","kind":"v/c","devices":[{}]}}"#, devices.join(",")).into_bytes())
+        Ok(format!(
+            r#"{{"cdiVersion":"0.6.0","kind":"v/c","devices":[{}]}}"#,
+            devices.join(",")
+        )
+        .into_bytes())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -58,7 +71,10 @@ impl HostFs for AnyPath {
 
 /// Builds the spec of a task of an image that has no lists.
 pub(crate) fn build_spec(task: &TaskSpec) -> Result<()> {
-    let image = ImageConfig { cmd: vec!["true".to_owned()], ..ImageConfig::default() };
+    let image = ImageConfig {
+        cmd: vec!["true".to_owned()],
+        ..ImageConfig::default()
+    };
     build_spec_of(task, &image)
 }
 
@@ -68,7 +84,13 @@ pub(crate) fn build_spec_of(task: &TaskSpec, image: &ImageConfig) -> Result<()> 
     let sandbox = sandbox();
     let host = host();
     let cdi_dirs = [PathBuf::from("/etc/cdi")];
-    let asked = Questions { task, mounts: &mounts, sandbox: &sandbox, host, cdi_dirs: &cdi_dirs };
+    let asked = Questions {
+        task,
+        mounts: &mounts,
+        sandbox: &sandbox,
+        host,
+        cdi_dirs: &cdi_dirs,
+    };
     let mut found = Gathered::of_task(&asked, &AnyPath);
     let nodes = found.resolve_cdi(&task.cdi_devices, &cdi_dirs)?;
     let found = found.with_nodes(nodes, &AnyPath);
@@ -98,7 +120,11 @@ fn resolved(mount: &switchyard_core::spec::Mount) -> ResolvedMount {
         MountSource::Image { .. } | MountSource::Volume { .. } => PathBuf::from("/volume"),
         MountSource::Tmpfs { .. } => PathBuf::new(),
     };
-    ResolvedMount { requested: mount.clone(), source: ResolvedSource::unstaged(path), volume: None }
+    ResolvedMount {
+        requested: mount.clone(),
+        source: ResolvedSource::unstaged(path),
+        volume: None,
+    }
 }
 
 fn sandbox() -> SandboxFacts {

@@ -32,7 +32,12 @@ pub(crate) struct List {
 pub(crate) type Fill<T> = (&'static str, usize, fn(&mut T, usize));
 
 pub(crate) fn all() -> Vec<List> {
-    const { assert!(CDI_DEVICES >= FEW * ONE_TO, "the vendor has too few devices") };
+    const {
+        assert!(
+            CDI_DEVICES >= FEW * ONE_TO,
+            "the vendor has too few devices"
+        )
+    };
     let mut lists = kubelets::containers();
     lists.extend(kubelets::pods());
     lists.extend(managers::services());
@@ -49,22 +54,38 @@ fn environment_of_image() -> List {
         request: Box::new(|count| texts(count, "N#=1").join("\n").into_bytes()),
         convert: |bytes| {
             let task = container_spec(&kubelets::request(kubelets::container()).encode_to_vec())?;
-            let env = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
-            build_spec_of(&task, &ImageConfig { env, ..ImageConfig::default() })
+            let env = String::from_utf8_lossy(bytes)
+                .lines()
+                .map(str::to_owned)
+                .collect();
+            build_spec_of(
+                &task,
+                &ImageConfig {
+                    env,
+                    ..ImageConfig::default()
+                },
+            )
         },
     }
 }
 
 /// Texts, each with its number.
 pub(crate) fn texts(count: usize, of: &str) -> Vec<String> {
-    (0..count).map(|number| of.replace('#', &number.to_string())).collect()
+    (0..count)
+        .map(|number| of.replace('#', &number.to_string()))
+        .collect()
 }
 
 pub(crate) fn entries(count: usize, key: &str) -> BTreeMap<String, String> {
-    texts(count, key).into_iter().map(|key| (key, "1".to_owned())).collect()
+    texts(count, key)
+        .into_iter()
+        .map(|key| (key, "1".to_owned()))
+        .collect()
 }
 
 /// Addresses, fewer than 62,500.
 pub(crate) fn addresses(count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect()
+    (0..count)
+        .map(|number| format!("10.0.{}.{}", number / 250, number % 250))
+        .collect()
 }

@@ -7,7 +7,10 @@
 //! would not show it. So the bound is ten, as the input, and about 60 % more for noise; a list that is compared with itself
 //! exceeds it several times.
 
-#![expect(clippy::print_stdout, reason = "its output is what this program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "its output is what this program is for"
+)]
 
 mod agents;
 #[path = "../cri/failure.rs"]
@@ -42,7 +45,16 @@ const ROUNDS: u32 = 9;
 
 fn main() -> ExitCode {
     let mut missed = 0;
-    println!("{}", Row::head("lists in requests", Pair { theirs: "one length", ours: "ten times" }));
+    println!(
+        "{}",
+        Row::head(
+            "lists in requests",
+            Pair {
+                theirs: "one length",
+                ours: "ten times"
+            }
+        )
+    );
     for list in lists::all() {
         match measured(&list) {
             Ok(row) => {
@@ -58,11 +70,20 @@ fn main() -> ExitCode {
     println!(
         "{missed} lists cost more than {AT_MOST} times as much for ten times the length, or are refused"
     );
-    if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if missed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn measured(list: &List) -> Result<Row, Failure> {
-    let List { name, length, request, convert } = list;
+    let List {
+        name,
+        length,
+        request,
+        convert,
+    } = list;
     let [none, short, long] = [0, *length, *length * ONE_TO].map(request);
     // The first of each is not counted.
     let mut costs = [Vec::new(), Vec::new(), Vec::new()];
@@ -77,7 +98,10 @@ fn measured(list: &List) -> Result<Row, Failure> {
     // What a request costs without the list would hide what the list costs.
     let [none, short, long] = costs;
     let none = none.into_iter().fold(f64::INFINITY, f64::min);
-    let sample = |(short, long): (f64, f64)| Pair { theirs: (short - none).max(1.0), ours: long - none };
+    let sample = |(short, long): (f64, f64)| Pair {
+        theirs: (short - none).max(1.0),
+        ours: long - none,
+    };
     let samples = short.into_iter().zip(long).map(sample);
     let name = format!("{name} x {length}");
     Ok(Row::numbers(&name, "µs", samples).goal(Goal::RatioAtMost(AT_MOST)))

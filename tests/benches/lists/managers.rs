@@ -18,7 +18,12 @@ pub(crate) fn services() -> Vec<List> {
     let convert = |bytes: &[u8]| build_spec(&switchyard_swarm::fuzzing::task_spec(bytes)?);
     let of_containers = of_container().into_iter().chain(of_names());
     let mut lists: Vec<List> = of_containers
-        .map(|(name, length, fill)| List { name, length, request: request(fill), convert })
+        .map(|(name, length, fill)| List {
+            name,
+            length,
+            request: request(fill),
+            convert,
+        })
         .collect();
     lists.push(List {
         name: "Swarm, ports",
@@ -31,8 +36,15 @@ pub(crate) fn services() -> Vec<List> {
                 ..Default::default()
             };
             let ports = (1..).take(count).map(port).collect();
-            let endpoint = Some(swarm::Endpoint { ports, ..Default::default() });
-            swarm::Task { endpoint, ..service_task("t1", container()) }.encode_to_vec()
+            let endpoint = Some(swarm::Endpoint {
+                ports,
+                ..Default::default()
+            });
+            swarm::Task {
+                endpoint,
+                ..service_task("t1", container())
+            }
+            .encode_to_vec()
         }),
         convert,
     });
@@ -41,12 +53,19 @@ pub(crate) fn services() -> Vec<List> {
         length: FEW,
         request: Box::new(|count| {
             let resource = |value| {
-                let named = swarm::NamedGenericResource { kind: "tpu".to_owned(), value };
+                let named = swarm::NamedGenericResource {
+                    kind: "tpu".to_owned(),
+                    value,
+                };
                 let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
                 swarm::GenericResource { resource }
             };
             let assigned_generic_resources = texts(count, "t#").into_iter().map(resource).collect();
-            swarm::Task { assigned_generic_resources, ..service_task("t1", container()) }.encode_to_vec()
+            swarm::Task {
+                assigned_generic_resources,
+                ..service_task("t1", container())
+            }
+            .encode_to_vec()
         }),
         convert,
     });
@@ -55,21 +74,35 @@ pub(crate) fn services() -> Vec<List> {
 
 /// A container without lists.
 fn container() -> swarm::ContainerSpec {
-    swarm::ContainerSpec { image: "busybox:1".to_owned(), ..Default::default() }
+    swarm::ContainerSpec {
+        image: "busybox:1".to_owned(),
+        ..Default::default()
+    }
 }
 
 fn of_container() -> [Fill<swarm::ContainerSpec>; 8] {
     [
-        ("Swarm, env", MANY, |container, count| container.env = texts(count, "N#=1")),
+        ("Swarm, env", MANY, |container, count| {
+            container.env = texts(count, "N#=1")
+        }),
         ("Swarm, env with templates", FEW, |container, count| {
             container.env = texts(count, "N#={{.Task.ID}}")
         }),
-        ("Swarm, command", MANY, |container, count| container.command = texts(count, "#")),
-        ("Swarm, args", MANY, |container, count| container.args = texts(count, "#")),
-        ("Swarm, labels", FEW, |container, count| container.labels = entries(count, "l#")),
+        ("Swarm, command", MANY, |container, count| {
+            container.command = texts(count, "#")
+        }),
+        ("Swarm, args", MANY, |container, count| {
+            container.args = texts(count, "#")
+        }),
+        ("Swarm, labels", FEW, |container, count| {
+            container.labels = entries(count, "l#")
+        }),
         ("Swarm, mounts", FEW, |container, count| {
-            let mount =
-                |path: String| swarm::Mount { source: path.clone(), target: path, ..Default::default() };
+            let mount = |path: String| swarm::Mount {
+                source: path.clone(),
+                target: path,
+                ..Default::default()
+            };
             container.mounts = texts(count, "/m#").into_iter().map(mount).collect();
         }),
         ("Swarm, secrets", FEW, |container, count| {
@@ -94,7 +127,9 @@ fn of_container() -> [Fill<swarm::ContainerSpec>; 8] {
 /// The lists of names: of hosts and name servers, of parameters, groups and capabilities.
 fn of_names() -> [Fill<swarm::ContainerSpec>; 8] {
     [
-        ("Swarm, hosts", FEW, |container, count| container.hosts = texts(count, "10.0.0.1 h#")),
+        ("Swarm, hosts", FEW, |container, count| {
+            container.hosts = texts(count, "10.0.0.1 h#")
+        }),
         ("Swarm, DNS servers", FEW, |container, count| {
             container.dns_config.get_or_insert_default().nameservers = addresses(count);
         }),
@@ -104,7 +139,9 @@ fn of_names() -> [Fill<swarm::ContainerSpec>; 8] {
         ("Swarm, DNS searches", FEW, |container, count| {
             container.dns_config.get_or_insert_default().search = texts(count, "s#.test");
         }),
-        ("Swarm, sysctls", FEW, |container, count| container.sysctls = entries(count, "net.core.s#")),
+        ("Swarm, sysctls", FEW, |container, count| {
+            container.sysctls = entries(count, "net.core.s#")
+        }),
         ("Swarm, groups", MANY, |container, count| {
             container.groups = (1..=count).map(|number| number.to_string()).collect();
         }),
@@ -120,5 +157,8 @@ fn of_names() -> [Fill<swarm::ContainerSpec>; 8] {
 }
 
 fn file(name: String) -> swarm::FileTarget {
-    swarm::FileTarget { name, ..Default::default() }
+    swarm::FileTarget {
+        name,
+        ..Default::default()
+    }
 }

@@ -53,17 +53,28 @@ impl TraceService for Service {
         request: Request<collector::ExportTraceServiceRequest>,
     ) -> Result<Response<collector::ExportTraceServiceResponse>, Status> {
         let mood = *self.0.mood.lock();
-        let partial = collector::ExportTracePartialSuccess { rejected_spans: 1, error_message: "no".into() };
+        let partial = collector::ExportTracePartialSuccess {
+            rejected_spans: 1,
+            error_message: "no".into(),
+        };
         let partial_success = match mood {
             Mood::Takes => None,
             Mood::RejectsOne => Some(partial),
             Mood::Refuses => return Err(Status::unavailable("not now")),
             Mood::Hangs => std::future::pending().await,
         };
-        let authorization = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        self.0.authorizations.lock().extend(authorization.map(str::to_owned));
+        let authorization = request
+            .metadata()
+            .get("authorization")
+            .and_then(|value| value.to_str().ok());
+        self.0
+            .authorizations
+            .lock()
+            .extend(authorization.map(str::to_owned));
         self.0.requests.lock().push(request.into_inner());
-        Ok(Response::new(collector::ExportTraceServiceResponse { partial_success }))
+        Ok(Response::new(collector::ExportTraceServiceResponse {
+            partial_success,
+        }))
     }
 }
 
@@ -81,14 +92,23 @@ impl Collector {
     /// # Panics
     /// As [`Collector::start`].
     pub async fn serve(mut server: Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback can be listened on");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("loopback can be listened on");
         let address = listener.local_addr().expect("a listener has an address");
         let received = Arc::new(Received::default());
         let server = server.add_service(TraceServiceServer::new(Service(Arc::clone(&received))));
         let serving = tokio::spawn(async move {
-            server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("it can be served");
+            server
+                .serve_with_incoming(TcpIncoming::from(listener))
+                .await
+                .expect("it can be served");
         });
-        Self { address, received, _serving: AbortOnDropHandle::new(serving) }
+        Self {
+            address,
+            received,
+            _serving: AbortOnDropHandle::new(serving),
+        }
     }
 
     /// Its address.
@@ -117,7 +137,13 @@ impl Collector {
     /// The spans that were taken, in order.
     #[must_use]
     pub fn spans(&self) -> Vec<trace::Span> {
-        let resources = self.requests().into_iter().flat_map(|request| request.resource_spans);
-        resources.flat_map(|of| of.scope_spans).flat_map(|of| of.spans).collect()
+        let resources = self
+            .requests()
+            .into_iter()
+            .flat_map(|request| request.resource_spans);
+        resources
+            .flat_map(|of| of.scope_spans)
+            .flat_map(|of| of.spans)
+            .collect()
     }
 }

@@ -23,20 +23,37 @@ pub struct Document {
 #[must_use]
 pub fn all() -> [Document; 2] {
     let docs = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
-    let metrics = SECTIONS.iter().map(|(name, metrics)| (*name, metric_table(metrics)));
+    let metrics = SECTIONS
+        .iter()
+        .map(|(name, metrics)| (*name, metric_table(metrics)));
     let containers = ("containers", container_metrics());
     [
-        Document { path: docs.join("doctor.md"), parts: vec![("codes", codes::chapters())] },
-        Document { path: docs.join("metrics.md"), parts: metrics.chain([containers]).collect() },
+        Document {
+            path: docs.join("doctor.md"),
+            parts: vec![("codes", codes::chapters())],
+        },
+        Document {
+            path: docs.join("metrics.md"),
+            parts: metrics.chain([containers]).collect(),
+        },
     ]
 }
 
 fn metric_table(metrics: &[Description]) -> String {
     let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
-    for Description { name, kind, labels, help } in metrics {
+    for Description {
+        name,
+        kind,
+        labels,
+        help,
+    } in metrics
+    {
         let kind = kind.as_str();
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-        table.push_str(&format!("| `{name}` | {kind} | {} | {help} |\n", labels.join(", ")));
+        table.push_str(&format!(
+            "| `{name}` | {kind} | {} | {help} |\n",
+            labels.join(", ")
+        ));
     }
     table
 }
@@ -46,7 +63,11 @@ fn container_metrics() -> String {
     let mut list = "```text\n".to_owned();
     for metric in Metric::ALL {
         let labels = metric.labels().join(",");
-        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        let labels = if labels.is_empty() {
+            labels
+        } else {
+            format!("{{{labels}}}")
+        };
         list.push_str(&format!("{}{labels}\n", metric.name()));
     }
     list + "```\n"
@@ -71,9 +92,12 @@ impl Document {
         let mut current = found.clone();
         for (name, part) in &self.parts {
             let begin = format!("<!-- generated: {name} -->\n");
-            let (before, rest) =
-                current.split_once(&begin).ok_or_else(|| self.error(&format!("no mark for {name}")))?;
-            let (_, after) = rest.split_once(END).ok_or_else(|| self.error(&format!("no end of {name}")))?;
+            let (before, rest) = current
+                .split_once(&begin)
+                .ok_or_else(|| self.error(&format!("no mark for {name}")))?;
+            let (_, after) = rest
+                .split_once(END)
+                .ok_or_else(|| self.error(&format!("no end of {name}")))?;
             current = format!("{before}{begin}{part}{END}{after}");
         }
         Ok((found, current))
@@ -93,7 +117,10 @@ mod tests {
         for document in all() {
             let (found, current) = document.versions().unwrap();
             let path = document.path().display();
-            assert!(found == current, "{path} is outdated: run `cargo run -p switchyard-documents`");
+            assert!(
+                found == current,
+                "{path} is outdated: run `cargo run -p switchyard-documents`"
+            );
         }
     }
 }

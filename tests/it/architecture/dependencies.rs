@@ -10,35 +10,61 @@ use super::{metadata, rules};
 #[test]
 fn every_licence_is_allowed() {
     let rules = rules();
-    let allowed: BTreeSet<&str> = entries(&rules, "licenses", "allow").filter_map(Value::as_str).collect();
+    let allowed: BTreeSet<&str> = entries(&rules, "licenses", "allow")
+        .filter_map(Value::as_str)
+        .collect();
     let wrong: Vec<_> = metadata()
         .used()
         .filter(|package| !is_allowed(&package.licence, &allowed))
-        .map(|package| format!("{} {}: {:?}", package.name, package.version, package.licence))
+        .map(|package| {
+            format!(
+                "{} {}: {:?}",
+                package.name, package.version, package.licence
+            )
+        })
         .collect();
-    assert!(wrong.is_empty(), "licences that deny.toml does not allow:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "licences that deny.toml does not allow:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
 fn duplicate_crate_versions_have_a_reason() {
     let rules = rules();
-    let skipped: BTreeSet<&str> =
-        entries(&rules, "bans", "skip").filter_map(|entry| entry.get("crate")?.as_str()).collect();
+    let skipped: BTreeSet<&str> = entries(&rules, "bans", "skip")
+        .filter_map(|entry| entry.get("crate")?.as_str())
+        .collect();
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut unused = skipped.clone();
     for package in metadata().used() {
         // `name@1` stands for 1.x, `name@0.2` for 0.2.x.
         let exact = format!("{}@{}.", package.name, package.version);
-        let skip = skipped.iter().find(|skip| exact.starts_with(&format!("{skip}.")));
+        let skip = skipped
+            .iter()
+            .find(|skip| exact.starts_with(&format!("{skip}.")));
         if let Some(skip) = skip {
             unused.remove(skip);
         } else {
-            versions.entry(&package.name).or_default().insert(&package.version);
+            versions
+                .entry(&package.name)
+                .or_default()
+                .insert(&package.version);
         }
     }
-    let twice: Vec<_> = versions.iter().filter(|(_, versions)| versions.len() > 1).collect();
-    assert!(twice.is_empty(), "in more than one version (see bans.skip in deny.toml): {twice:#?}");
-    assert!(unused.is_empty(), "bans.skip in deny.toml names what is not in use: {unused:?}");
+    let twice: Vec<_> = versions
+        .iter()
+        .filter(|(_, versions)| versions.len() > 1)
+        .collect();
+    assert!(
+        twice.is_empty(),
+        "in more than one version (see bans.skip in deny.toml): {twice:#?}"
+    );
+    assert!(
+        unused.is_empty(),
+        "bans.skip in deny.toml names what is not in use: {unused:?}"
+    );
 }
 
 #[test]
@@ -46,8 +72,14 @@ fn every_exception_has_a_reason() {
     let rules = rules();
     for list in ["skip", "deny"] {
         for entry in entries(&rules, "bans", list) {
-            let reason = entry.get("reason").and_then(Value::as_str).unwrap_or_default();
-            assert!(!reason.is_empty(), "bans.{list} in deny.toml: {entry} has no reason");
+            let reason = entry
+                .get("reason")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            assert!(
+                !reason.is_empty(),
+                "bans.{list} in deny.toml: {entry} has no reason"
+            );
         }
     }
 }
@@ -58,9 +90,16 @@ fn banned_crates_have_only_allowed_dependents() {
     let banned: BTreeMap<&str, Vec<&str>> = entries(&rules, "bans", "deny")
         .map(|entry| {
             let wrappers = entry.get("wrappers").and_then(Value::as_array);
-            let wrappers = wrappers.into_iter().flatten().filter_map(Value::as_str).collect();
+            let wrappers = wrappers
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect();
             (
-                entry.get("crate").and_then(Value::as_str).expect("an entry of bans.deny names a crate"),
+                entry
+                    .get("crate")
+                    .and_then(Value::as_str)
+                    .expect("an entry of bans.deny names a crate"),
                 wrappers,
             )
         })
@@ -71,12 +110,19 @@ fn banned_crates_have_only_allowed_dependents() {
         let user = &metadata.packages[id];
         for dependency in dependencies {
             let used = &metadata.packages[dependency].name;
-            if banned.get(used.as_str()).is_some_and(|wrappers| !wrappers.contains(&user.name.as_str())) {
+            if banned
+                .get(used.as_str())
+                .is_some_and(|wrappers| !wrappers.contains(&user.name.as_str()))
+            {
                 wrong.push(format!("{} {} uses {used}", user.name, user.version));
             }
         }
     }
-    assert!(wrong.is_empty(), "banned by deny.toml:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "banned by deny.toml:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -90,12 +136,22 @@ fn every_dependency_comes_from_the_registry() {
     for (id, package) in &metadata().packages {
         match &package.source {
             Some(source) => assert!(registries.contains(source), "{id} comes from {source}"),
-            None => assert!(metadata().members.contains(id), "{id} is a path outside of the workspace"),
+            None => assert!(
+                metadata().members.contains(id),
+                "{id} is a path outside of the workspace"
+            ),
         }
     }
 }
 
 /// The entries of a list in `deny.toml`.
-fn entries<'a>(rules: &'a toml::Table, section: &str, list: &str) -> impl Iterator<Item = &'a Value> {
-    rules[section][list].as_array().expect("deny.toml has this list").iter()
+fn entries<'a>(
+    rules: &'a toml::Table,
+    section: &str,
+    list: &str,
+) -> impl Iterator<Item = &'a Value> {
+    rules[section][list]
+        .as_array()
+        .expect("deny.toml has this list")
+        .iter()
 }

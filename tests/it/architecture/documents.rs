@@ -37,14 +37,22 @@ fn parse(text: &str) -> Document {
         if line.trim_start().starts_with("```") {
             is_code = !is_code;
         } else if is_code || line.starts_with("    ") {
-            document.commands.extend(command(line).map(|command| (number, command)));
+            document
+                .commands
+                .extend(command(line).map(|command| (number, command)));
         } else {
             if let Some(heading) = line.strip_prefix('#') {
-                document.headings.insert(slug(heading.trim_start_matches('#').trim()));
+                document
+                    .headings
+                    .insert(slug(heading.trim_start_matches('#').trim()));
             }
             let spans = line.split('`').skip(1).step_by(2);
-            document.commands.extend(spans.filter_map(command).map(|command| (number, command)));
-            document.links.extend(targets(line).map(|target| (number, target)));
+            document
+                .commands
+                .extend(spans.filter_map(command).map(|command| (number, command)));
+            document
+                .links
+                .extend(targets(line).map(|target| (number, target)));
         }
     }
     document
@@ -55,18 +63,35 @@ fn command(line: &str) -> Option<String> {
     let line = line.trim().trim_start_matches(['#', '$']).trim();
     let rest = line.strip_prefix("switchyard ")?;
     let is_end = |word: &&str| !word.starts_with(['#', '|', '\\', '…', '>', ';', '&', '(', '[']);
-    Some(rest.split_whitespace().take_while(is_end).collect::<Vec<_>>().join(" "))
+    Some(
+        rest.split_whitespace()
+            .take_while(is_end)
+            .collect::<Vec<_>>()
+            .join(" "),
+    )
 }
 
 /// The targets of the links in a line.
 fn targets(line: &str) -> impl Iterator<Item = String> + '_ {
-    line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned)
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .map(str::to_owned)
 }
 
 /// The name of a heading, as GitHub makes it.
 fn slug(heading: &str) -> String {
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| {
+        if c == ' ' {
+            '-'
+        } else {
+            c.to_ascii_lowercase()
+        }
+    })
+    .collect()
 }
 
 fn documents() -> BTreeMap<PathBuf, Document> {
@@ -101,16 +126,26 @@ fn links_of_documents_lead_somewhere() {
             }
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let dir = path.parent().expect("a file is in a directory");
-            let file = if file.is_empty() { path.clone() } else { plain(&dir.join(file)) };
+            let file = if file.is_empty() {
+                path.clone()
+            } else {
+                plain(&dir.join(file))
+            };
             let has_heading = heading.is_empty()
-                || all.get(&file).is_some_and(|document| document.headings.contains(heading));
+                || all
+                    .get(&file)
+                    .is_some_and(|document| document.headings.contains(heading));
             if !file.exists() || !has_heading {
                 let shown = path.strip_prefix(repository()).unwrap_or(path).display();
                 broken.push(format!("{shown}:{line}: {target}"));
             }
         }
     }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(
+        broken.is_empty(),
+        "links that lead nowhere:\n{}",
+        broken.join("\n")
+    );
 }
 
 #[test]
@@ -144,7 +179,11 @@ impl Help {
 
     /// The commands below one.
     fn commands(&mut self, words: &[String]) -> BTreeSet<String> {
-        let listed = self.of(words).split("\nCommands:\n").nth(1).unwrap_or_default();
+        let listed = self
+            .of(words)
+            .split("\nCommands:\n")
+            .nth(1)
+            .unwrap_or_default();
         let listed = listed.lines().take_while(|line| !line.is_empty());
         listed
             .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
@@ -165,7 +204,8 @@ impl Help {
                 }
             } else if below.contains(word) {
                 path.push(word.to_owned());
-            } else if !below.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '-') {
+            } else if !below.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+            {
                 let called = [&path[..], &[word.to_owned()]].concat();
                 // A command that people do not call is not listed.
                 if self.of(&called).is_empty() {
@@ -201,9 +241,22 @@ fn markdown_is_read() {
     let text = "# A `b` (c)\nSee [x](y.md#z) and [w](http://a/), `switchyard ps --owner nomad`, `switchyardx`.\n\
                 ```sh\nswitchyard config dump --origin   # all\n[no](link)\n```\n## A-b, c\n\n    switchyard top | head\n";
     let document = parse(text);
-    assert_eq!(document.headings, ["a-b-c", "a-b-c"].map(str::to_owned).into());
-    assert_eq!(document.links, [(2, "y.md#z".to_owned()), (2, "http://a/".to_owned())]);
-    let commands: Vec<&str> = document.commands.iter().map(|(_, command)| command.as_str()).collect();
-    assert_eq!(commands, ["ps --owner nomad", "config dump --origin", "top"]);
+    assert_eq!(
+        document.headings,
+        ["a-b-c", "a-b-c"].map(str::to_owned).into()
+    );
+    assert_eq!(
+        document.links,
+        [(2, "y.md#z".to_owned()), (2, "http://a/".to_owned())]
+    );
+    let commands: Vec<&str> = document
+        .commands
+        .iter()
+        .map(|(_, command)| command.as_str())
+        .collect();
+    assert_eq!(
+        commands,
+        ["ps --owner nomad", "config dump --origin", "top"]
+    );
     assert_eq!(plain(Path::new("/a/b/../c/./d")), Path::new("/a/c/d"));
 }

@@ -17,7 +17,10 @@ const REASON: &str = "//! Longer than 500 lines because ";
 /// The files of the repository whose name ends with this, without build output, generated code and hidden directories.
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
+        for entry in fs::read_dir(dir)
+            .expect("a directory of the repository can be read")
+            .flatten()
+        {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -32,7 +35,10 @@ pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     walk(repository(), endings, &mut found);
     found.sort();
-    assert!(!found.is_empty(), "no file of the repository ends in {endings:?}");
+    assert!(
+        !found.is_empty(),
+        "no file of the repository ends in {endings:?}"
+    );
     found
 }
 
@@ -40,7 +46,12 @@ pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
 fn check_sources(rule: &str, broken: impl Fn(&Path, &str) -> bool) {
     let wrong: Vec<_> = files(&[".rs"])
         .into_iter()
-        .filter(|path| broken(path, &fs::read_to_string(path).expect("a source file can be read")))
+        .filter(|path| {
+            broken(
+                path,
+                &fs::read_to_string(path).expect("a source file can be read"),
+            )
+        })
         .map(|path| path.display().to_string())
         .collect();
     assert!(wrong.is_empty(), "{rule}:\n{}", wrong.join("\n"));
@@ -48,7 +59,9 @@ fn check_sources(rule: &str, broken: impl Fn(&Path, &str) -> bool) {
 
 #[test]
 fn every_file_has_a_module_comment() {
-    check_sources("the file does not begin with `//!`", |_, text| !text.starts_with("//! "));
+    check_sources("the file does not begin with `//!`", |_, text| {
+        !text.starts_with("//! ")
+    });
 }
 
 #[test]
@@ -64,7 +77,11 @@ fn has_allowed_length(text: &str) -> bool {
     let mut header = text.lines().take_while(|line| line.starts_with("//!"));
     let has_reason = header.any(|line| line.starts_with(REASON));
     let lines = text.lines().count();
-    if has_reason { lines > MOST_LINES && lines <= MOST_LINES_WITH_REASON } else { lines <= MOST_LINES }
+    if has_reason {
+        lines > MOST_LINES && lines <= MOST_LINES_WITH_REASON
+    } else {
+        lines <= MOST_LINES
+    }
 }
 
 #[test]
@@ -74,10 +91,13 @@ fn reason_in_the_header_allows_800_lines() {
         format!("{header}{}", "x();\n".repeat(code))
     };
     let short = "//! A table.\n";
-    let reasoned = format!("//! A table.\n//!\n{REASON}each row is one call, and calls are compared.\n");
+    let reasoned =
+        format!("//! A table.\n//!\n{REASON}each row is one call, and calls are compared.\n");
     assert!(has_allowed_length(&file(short, 500)) && !has_allowed_length(&file(short, 501)));
     assert!(has_allowed_length(&file(&reasoned, 501)) && has_allowed_length(&file(&reasoned, 800)));
-    assert!(!has_allowed_length(&file(&reasoned, 801)) && !has_allowed_length(&file(&reasoned, 500)));
+    assert!(
+        !has_allowed_length(&file(&reasoned, 801)) && !has_allowed_length(&file(&reasoned, 500))
+    );
     let below = format!("{short}x();\n{REASON}it is not in the header.\n");
     assert!(!has_allowed_length(&file(&below, 501)));
 }
@@ -97,10 +117,15 @@ fn scripts_are_executable_and_strict() {
         "deploy/quickstart",
     ] {
         let path = repository().join(script);
-        let mode =
-            fs::metadata(&path).unwrap_or_else(|error| panic!("{script}: {error}")).permissions().mode();
+        let mode = fs::metadata(&path)
+            .unwrap_or_else(|error| panic!("{script}: {error}"))
+            .permissions()
+            .mode();
         assert!(mode & 0o111 == 0o111, "{script} is not executable");
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains("\nset -euo pipefail\n"), "{script} continues after a failure");
+        assert!(
+            text.contains("\nset -euo pipefail\n"),
+            "{script} continues after a failure"
+        );
     }
 }

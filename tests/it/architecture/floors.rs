@@ -17,11 +17,15 @@ struct Building {
     parts: &'static [&'static str],
 }
 
-const CONTAINERD: Building =
-    Building { place: ("switchyard-containerd", "backends/containerd/src"), parts: CONTAINERD_PARTS };
+const CONTAINERD: Building = Building {
+    place: ("switchyard-containerd", "backends/containerd/src"),
+    parts: CONTAINERD_PARTS,
+};
 
-const GATEWAY: Building =
-    Building { place: ("switchyard-core", "gateway/core/src/gateway"), parts: GATEWAY_PARTS };
+const GATEWAY: Building = Building {
+    place: ("switchyard-core", "gateway/core/src/gateway"),
+    parts: GATEWAY_PARTS,
+};
 
 const CONTAINERD_PARTS: &[&str] = &[
     "base",
@@ -83,21 +87,38 @@ impl Building {
     /// The part that a file belongs to; `None` for a file outside of the directory.
     fn part_of(&self, file: &Path) -> Option<&'static str> {
         let file = file.strip_prefix(repository().join(self.place.1)).ok()?;
-        let names: Vec<_> = file.iter().map(|name| name.to_string_lossy().replace(".rs", "")).collect();
+        let names: Vec<_> = file
+            .iter()
+            .map(|name| name.to_string_lossy().replace(".rs", ""))
+            .collect();
         let path = names.join("/");
         let is_in = |part: &&&str| path == **part || path.starts_with(&format!("{part}/"));
-        let longest = self.parts.iter().filter(is_in).max_by_key(|part| part.len());
-        Some(longest.copied().unwrap_or_else(|| panic!("{path} belongs to no part: add one to its list")))
+        let longest = self
+            .parts
+            .iter()
+            .filter(is_in)
+            .max_by_key(|part| part.len());
+        Some(
+            longest
+                .copied()
+                .unwrap_or_else(|| panic!("{path} belongs to no part: add one to its list")),
+        )
     }
 
     /// The imports of a part by one below it.
     fn upward(&self, imports: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
         let floor = |part: &str| self.parts.iter().position(|known| *known == part);
-        let name = |file: &Path| file.strip_prefix(repository()).unwrap_or(file).display().to_string();
+        let name = |file: &Path| {
+            file.strip_prefix(repository())
+                .unwrap_or(file)
+                .display()
+                .to_string()
+        };
         let mut wrong = BTreeSet::new();
         for (from, targets) in imports {
             for to in targets {
-                let (Some(importer), Some(imported)) = (self.part_of(from), self.part_of(to)) else {
+                let (Some(importer), Some(imported)) = (self.part_of(from), self.part_of(to))
+                else {
                     continue;
                 };
                 if floor(importer) < floor(imported) {
@@ -111,10 +132,18 @@ impl Building {
 
     #[track_caller]
     fn check(&self, least: usize) {
-        let source = sources().into_iter().find(|source| source.name == self.place.0);
+        let source = sources()
+            .into_iter()
+            .find(|source| source.name == self.place.0);
         let imports = imports(&source.expect("the crate is a member of the workspace").root);
-        let files = imports.keys().filter(|file| self.part_of(file).is_some()).count();
-        assert!(files > least, "these are too few files with imports: {files}");
+        let files = imports
+            .keys()
+            .filter(|file| self.part_of(file).is_some())
+            .count();
+        assert!(
+            files > least,
+            "these are too few files with imports: {files}"
+        );
         let wrong: Vec<String> = self.upward(&imports).into_iter().collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
@@ -147,8 +176,17 @@ fn import_of_a_part_above_is_found() {
         (GATEWAY, "sandbox/scoped.rs", "task/stop.rs"),
         (GATEWAY, "devices/bind.rs", "claims.rs"),
     ] {
-        assert_eq!(building.upward_of(above, below), BTreeSet::new(), "{above} {below}");
+        assert_eq!(
+            building.upward_of(above, below),
+            BTreeSet::new(),
+            "{above} {below}"
+        );
         assert_eq!(building.upward_of(below, above).len(), 1, "{below} {above}");
     }
-    assert!(CONTAINERD.upward_of("shims.rs", "shims/bundle.rs").is_empty(), "files of one part");
+    assert!(
+        CONTAINERD
+            .upward_of("shims.rs", "shims/bundle.rs")
+            .is_empty(),
+        "files of one part"
+    );
 }

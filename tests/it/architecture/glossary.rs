@@ -15,8 +15,9 @@ const MOST_TERMS: usize = 60;
 
 /// Words in names of public types that are no standard terms: the names are understood only with the glossary.
 /// No other entry is required.
-const REQUIRED: [&str; 9] =
-    ["launcher", "lease", "ledger", "lifeline", "owner", "pin", "remnant", "scope", "step"];
+const REQUIRED: [&str; 9] = [
+    "launcher", "lease", "ledger", "lifeline", "owner", "pin", "remnant", "scope", "step",
+];
 
 /// The terms, in the order of the text. An entry is `- **term**: meaning.`; its further lines are indented.
 fn terms() -> Vec<String> {
@@ -36,7 +37,10 @@ fn terms() -> Vec<String> {
             .strip_prefix("- **")
             .and_then(|entry| entry.split_once("**: "))
             .unwrap_or_else(|| panic!("not `- **term**: meaning.`: {entry}"));
-        assert!(meaning.ends_with('.'), "the meaning of {term} does not end with a full stop");
+        assert!(
+            meaning.ends_with('.'),
+            "the meaning of {term} does not end with a full stop"
+        );
         term.to_owned()
     });
     terms.collect()
@@ -44,7 +48,10 @@ fn terms() -> Vec<String> {
 
 /// The letters and digits of a text, in lower case.
 fn letters(text: &str) -> String {
-    text.to_lowercase().chars().filter(|letter| letter.is_alphanumeric()).collect()
+    text.to_lowercase()
+        .chars()
+        .filter(|letter| letter.is_alphanumeric())
+        .collect()
 }
 
 #[test]
@@ -53,10 +60,20 @@ fn glossary_terms_are_few_unique_and_sorted() {
     let mut sorted = terms.clone();
     sorted.sort_by_key(|term| term.to_lowercase());
     sorted.dedup();
-    assert_eq!(terms, sorted, "the glossary is sorted, and has each term once");
-    assert!(terms.len() <= MOST_TERMS, "the glossary has {} terms, more than {MOST_TERMS}", terms.len());
+    assert_eq!(
+        terms, sorted,
+        "the glossary is sorted, and has each term once"
+    );
+    assert!(
+        terms.len() <= MOST_TERMS,
+        "the glossary has {} terms, more than {MOST_TERMS}",
+        terms.len()
+    );
     let known: BTreeSet<&str> = terms.iter().map(String::as_str).collect();
-    let missing: Vec<&&str> = REQUIRED.iter().filter(|term| !known.contains(**term)).collect();
+    let missing: Vec<&&str> = REQUIRED
+        .iter()
+        .filter(|term| !known.contains(**term))
+        .collect();
     assert!(missing.is_empty(), "the glossary lacks {missing:?}");
 }
 
@@ -93,10 +110,15 @@ fn glossary_terms_are_all_used() {
     for path in files(&[".rs", ".md"]) {
         if !path.ends_with(GLOSSARY) && !path.ends_with("it/architecture/glossary.rs") {
             // `predecessor call` is `PredecessorCall`, `predecessor_call`, or these words in a text.
-            used.push_str(&letters(&fs::read_to_string(&path).expect("a file of the repository is text")));
+            used.push_str(&letters(
+                &fs::read_to_string(&path).expect("a file of the repository is text"),
+            ));
             used.push('\n');
         }
     }
-    let unused: Vec<String> = terms().into_iter().filter(|term| !used.contains(&letters(term))).collect();
+    let unused: Vec<String> = terms()
+        .into_iter()
+        .filter(|term| !used.contains(&letters(term)))
+        .collect();
     assert!(unused.is_empty(), "nothing uses {unused:?}");
 }

@@ -19,24 +19,41 @@ const WORDS: &[(&str, &str)] = &[
 
 /// Files that have such a word, and why.
 const EXEMPT: &[(&str, &str, &str)] = &[
-    ("gateway/crash-points/src/faults.rs", "fs::rename", "faults exist in builds for tests alone"),
-    ("gateway/swarm/src/scripted/logs.rs", "fs::rename", "a double for tests"),
+    (
+        "gateway/crash-points/src/faults.rs",
+        "fs::rename",
+        "faults exist in builds for tests alone",
+    ),
+    (
+        "gateway/swarm/src/scripted/logs.rs",
+        "fs::rename",
+        "a double for tests",
+    ),
 ];
 
 /// The code of a file: without comments, and without its tests.
 fn code(text: &str) -> String {
     let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let lines = text[..tests].lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = text[..tests]
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn idioms_of_linux_are_in_one_crate() {
-    let mut unused: Vec<_> = EXEMPT.iter().map(|(file, word, _)| (*file, *word)).collect();
+    let mut unused: Vec<_> = EXEMPT
+        .iter()
+        .map(|(file, word, _)| (*file, *word))
+        .collect();
     for path in files(&[".rs"]) {
-        let name = path.strip_prefix(repository()).expect("it is below").to_str().expect("it is ASCII");
-        let is_source =
-            name.contains("/src/") && (name.starts_with("backends/") || name.starts_with("gateway/"));
+        let name = path
+            .strip_prefix(repository())
+            .expect("it is below")
+            .to_str()
+            .expect("it is ASCII");
+        let is_source = name.contains("/src/")
+            && (name.starts_with("backends/") || name.starts_with("gateway/"));
         if !is_source || name.starts_with("gateway/linux/") || name.contains("tests") {
             continue;
         }
@@ -45,15 +62,23 @@ fn idioms_of_linux_are_in_one_crate() {
             if !code.contains(word) {
                 continue;
             }
-            let is_exempt = EXEMPT.iter().any(|(file, exempt, _)| (*file, *exempt) == (name, *word));
+            let is_exempt = EXEMPT
+                .iter()
+                .any(|(file, exempt, _)| (*file, *exempt) == (name, *word));
             assert!(is_exempt, "{name} has {word}: use {instead}");
             unused.retain(|exemption| *exemption != (name, *word));
         }
     }
-    assert!(unused.is_empty(), "these have no such word any more: {unused:?}");
+    assert!(
+        unused.is_empty(),
+        "these have no such word any more: {unused:?}"
+    );
 }
 
 #[test]
 fn comments_and_tests_are_no_code() {
-    assert_eq!(code("a\n    // mountinfo\nb\n#[cfg(test)]\nmod tests {\nfs::rename\n}\n"), "a\nb");
+    assert_eq!(
+        code("a\n    // mountinfo\nb\n#[cfg(test)]\nmod tests {\nfs::rename\n}\n"),
+        "a\nb"
+    );
 }

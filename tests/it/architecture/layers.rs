@@ -7,8 +7,18 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
-    ("switchyard-cgroup", &["switchyard-core", "switchyard-linux"]),
-    ("switchyard-cni", &["switchyard-linux", "switchyard-node-files", "switchyard-crash-points"]),
+    (
+        "switchyard-cgroup",
+        &["switchyard-core", "switchyard-linux"],
+    ),
+    (
+        "switchyard-cni",
+        &[
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-crash-points",
+        ],
+    ),
     // Each section of the configuration is a type of the crate that it is about. Changes of it are reported as operators get them.
     (
         "switchyard-config",
@@ -84,7 +94,12 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ),
     (
         "switchyard-devices",
-        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-runtime-spec"],
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-runtime-spec",
+        ],
     ),
     // It reads the configuration of CNI and of containerd, and finds processes, as the daemon does.
     (
@@ -101,20 +116,42 @@ const LAYERS: [(&str, &[&str]); 42] = [
         ],
     ),
     // Tables of these crates are parts of documents.
-    ("switchyard-documents", &["switchyard-container-metrics", "switchyard-doctor", "switchyard-operator"]),
+    (
+        "switchyard-documents",
+        &[
+            "switchyard-container-metrics",
+            "switchyard-doctor",
+            "switchyard-operator",
+        ],
+    ),
     // Frontends of what comes from Docker use it.
     ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
-    ("switchyard-ledger", &["switchyard-core", "switchyard-linux", "switchyard-crash-points"]),
+    (
+        "switchyard-ledger",
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-crash-points",
+        ],
+    ),
     // Models for tests: the daemon, and device plugins, use them as dev-dependencies.
     ("switchyard-collector", &["switchyard-proto"]),
     ("switchyard-kubelet", &["switchyard-proto"]),
     // Below every crate.
     ("switchyard-linux", &[]),
-    ("switchyard-logkeeper", &["switchyard-linux", "switchyard-crash-points"]),
+    (
+        "switchyard-logkeeper",
+        &["switchyard-linux", "switchyard-crash-points"],
+    ),
     (
         "switchyard-namespaces",
-        &["switchyard-core", "switchyard-linux", "switchyard-node-files", "switchyard-crash-points"],
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+            "switchyard-crash-points",
+        ],
     ),
     (
         "switchyard-nomad",
@@ -150,11 +187,32 @@ const LAYERS: [(&str, &[&str]); 42] = [
     ("switchyard-codegen", &[]),
     // It takes references as core has parsed them, and digests as they are in references: the host that gets credentials
     // is then the one that frontends have looked them up for.
-    ("switchyard-registry", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
+    (
+        "switchyard-registry",
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+        ],
+    ),
     // Below every gRPC server and client.
     ("switchyard-rpc", &["switchyard-core"]),
-    ("switchyard-runtime-spec", &["switchyard-core", "switchyard-linux", "switchyard-node-files"]),
-    ("switchyard-socket", &["switchyard-authority", "switchyard-linux", "switchyard-crash-points"]),
+    (
+        "switchyard-runtime-spec",
+        &[
+            "switchyard-core",
+            "switchyard-linux",
+            "switchyard-node-files",
+        ],
+    ),
+    (
+        "switchyard-socket",
+        &[
+            "switchyard-authority",
+            "switchyard-linux",
+            "switchyard-crash-points",
+        ],
+    ),
     // Used by the architecture tests and by tests/measure, for trees of others too.
     ("switchyard-source", &[]),
     ("switchyard-crash-points", &[]),
@@ -191,7 +249,10 @@ const LAYERS: [(&str, &[&str]); 42] = [
 const LIBRARIES: [(&str, &[&str]); 7] = [
     ("axum", &["switchyard-operator", "switchyard-tests"]),
     ("clap", &["switchyard", "switchyard-tests"]),
-    ("containerd-client", &["switchyard-containerd", "switchyard-tests"]),
+    (
+        "containerd-client",
+        &["switchyard-containerd", "switchyard-tests"],
+    ),
     ("figment", &["switchyard-config"]),
     ("prost", WIRE),
     ("tonic", WIRE),
@@ -225,12 +286,16 @@ fn crates_depend_only_on_allowed_layers() {
     let mut wrong = Vec::new();
     for package in metadata().ours() {
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
-            wrong.push(format!("{} has no place in the layers: add it to LAYERS", package.name));
+            wrong.push(format!(
+                "{} has no place in the layers: add it to LAYERS",
+                package.name
+            ));
             continue;
         };
         for (name, kind) in &package.requested {
             let ours = name == "switchyard" || name.starts_with("switchyard-");
-            if ours && kind != "dev" && !allowed.contains(&"*") && !allowed.contains(&name.as_str()) {
+            if ours && kind != "dev" && !allowed.contains(&"*") && !allowed.contains(&name.as_str())
+            {
                 wrong.push(format!("{} may not depend on {name}", package.name));
             }
         }
@@ -247,7 +312,10 @@ fn libraries_are_used_only_in_allowed_crates() {
                 && kind != "dev"
                 && !allowed.contains(&package.name.as_str())
             {
-                wrong.push(format!("{} may not depend on {name} ({kind})", package.name));
+                wrong.push(format!(
+                    "{} may not depend on {name} ({kind})",
+                    package.name
+                ));
             }
         }
     }
@@ -258,13 +326,21 @@ fn libraries_are_used_only_in_allowed_crates() {
 fn crates_are_named_after_their_directory_and_inherit_workspace_settings() {
     let mut wrong = Vec::new();
     for package in metadata().ours() {
-        let dir = package.manifest.parent().and_then(|dir| dir.file_name()).expect("a crate has a directory");
+        let dir = package
+            .manifest
+            .parent()
+            .and_then(|dir| dir.file_name())
+            .expect("a crate has a directory");
         let expected = match dir.to_string_lossy().as_ref() {
             "cli" => "switchyard".to_owned(),
             dir => format!("switchyard-{dir}"),
         };
         if package.name != expected {
-            wrong.push(format!("{} is named {}, not {expected}", package.manifest.display(), package.name));
+            wrong.push(format!(
+                "{} is named {}, not {expected}",
+                package.manifest.display(),
+                package.name
+            ));
         }
         let manifest = std::fs::read_to_string(&package.manifest).expect("cargo has just read it");
         let manifest: toml::Table = manifest.parse().expect("cargo has just read it");
@@ -272,17 +348,31 @@ fn crates_are_named_after_their_directory_and_inherit_workspace_settings() {
             value.and_then(|value| value.get("workspace")?.as_bool()) == Some(true)
         };
         if !inherits(manifest.get("lints")) {
-            wrong.push(format!("{} does not take the workspace's lints", package.name));
+            wrong.push(format!(
+                "{} does not take the workspace's lints",
+                package.name
+            ));
         }
         for key in ["version", "edition", "license", "publish", "rust-version"] {
             if !inherits(manifest["package"].get(key)) {
-                wrong.push(format!("{} does not take `{key}` from the workspace", package.name));
+                wrong.push(format!(
+                    "{} does not take `{key}` from the workspace",
+                    package.name
+                ));
             }
         }
         for table in ["dependencies", "build-dependencies", "dev-dependencies"] {
-            for (name, value) in manifest.get(table).and_then(toml::Value::as_table).into_iter().flatten() {
+            for (name, value) in manifest
+                .get(table)
+                .and_then(toml::Value::as_table)
+                .into_iter()
+                .flatten()
+            {
                 if !inherits(Some(value)) {
-                    wrong.push(format!("{} does not take {table}.{name} from the workspace", package.name));
+                    wrong.push(format!(
+                        "{} does not take {table}.{name} from the workspace",
+                        package.name
+                    ));
                 }
             }
         }

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 /// Returns whether the `allowed` licences alone meet the expression. One that is unreadable is not allowed.
 pub(super) fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     // Older crates write `A/B` for `A OR B`.
-    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let spaced = expression
+        .replace('(', " ( ")
+        .replace(')', " ) ")
+        .replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = words.as_slice();
     any(&mut rest, allowed) == Some(true) && rest.is_empty()
@@ -52,7 +55,12 @@ fn take(rest: &mut &[&str], word: &str) -> bool {
 
 #[test]
 fn spdx_expressions_are_evaluated() {
-    let allowed = BTreeSet::from(["MIT", "Apache-2.0", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"]);
+    let allowed = BTreeSet::from([
+        "MIT",
+        "Apache-2.0",
+        "Unicode-3.0",
+        "Apache-2.0 WITH LLVM-exception",
+    ]);
     for (expression, expected) in [
         ("MIT", true),
         ("GPL-3.0-only", false),

@@ -15,7 +15,11 @@ const TYPES: [&str; 5] = ["Flock", "KeyedLock", "Mutex", "RwLock", "Semaphore"];
 /// Code by which files without such a type lock a file.
 const FILE_LOCKS: [&str; 3] = ["Flock::lock(", "TryLockError::", " lock.lock()"];
 /// Doubles for tests.
-const DOUBLES: [&str; 3] = ["backends/contract/", "backends/fake/", "gateway/swarm/src/test_util.rs"];
+const DOUBLES: [&str; 3] = [
+    "backends/contract/",
+    "backends/fake/",
+    "gateway/swarm/src/test_util.rs",
+];
 
 /// True if a field or a static has the type of a lock.
 #[derive(Default)]
@@ -56,14 +60,22 @@ fn files_with_locks() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for source in sources() {
         for (_, module) in source.root.all() {
-            let file = module.file.strip_prefix(repository()).expect("it is in the repository");
+            let file = module
+                .file
+                .strip_prefix(repository())
+                .expect("it is in the repository");
             let file = file.to_str().expect("it is ASCII");
-            let is_ours = ["gateway/", "backends/"].iter().any(|dir| file.starts_with(dir));
+            let is_ours = ["gateway/", "backends/"]
+                .iter()
+                .any(|dir| file.starts_with(dir));
             if !is_ours || DOUBLES.iter().any(|dir| file.starts_with(dir)) {
                 continue;
             }
             let mut declarations = Declarations::default();
-            module.items.iter().for_each(|item| declarations.visit_item(item));
+            module
+                .items
+                .iter()
+                .for_each(|item| declarations.visit_item(item));
             let text = fs::read_to_string(&module.file).expect("a source file can be read");
             if declarations.0 || FILE_LOCKS.iter().any(|call| text.contains(call)) {
                 found.insert(file.to_owned());
@@ -77,13 +89,23 @@ fn files_with_locks() -> BTreeSet<String> {
 fn every_lock_is_on_the_page() {
     let page = fs::read_to_string(repository().join("docs/locks.md")).expect("the page is there");
     let rows: String = page.lines().filter(|line| line.starts_with('|')).collect();
-    let words = rows.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs"));
+    let words = rows
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| word.ends_with(".rs"));
     let named: BTreeSet<String> = words.map(str::to_owned).collect();
     let found = files_with_locks();
     let missing: Vec<_> = found.difference(&named).collect();
     let gone: Vec<_> = named.difference(&found).collect();
-    assert!(missing.is_empty(), "docs/locks.md has no row for the locks of {missing:?}");
-    assert!(gone.is_empty(), "docs/locks.md names files that have no lock any more: {gone:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/locks.md has no row for the locks of {missing:?}"
+    );
+    assert!(
+        gone.is_empty(),
+        "docs/locks.md names files that have no lock any more: {gone:?}"
+    );
 }
 
 #[test]
@@ -94,6 +116,10 @@ fn fields_and_statics_are_declarations() {
         declarations.0
     };
     assert!(has_lock("struct A { b: Arc<tokio::sync::Mutex<()>> }"));
-    assert!(has_lock("fn a() { static B: Semaphore = Semaphore::const_new(1); }"));
-    assert!(!has_lock("fn a(b: &Mutex<u8>) {} struct C { #[cfg(test)] d: Mutex<u8> }"));
+    assert!(has_lock(
+        "fn a() { static B: Semaphore = Semaphore::const_new(1); }"
+    ));
+    assert!(!has_lock(
+        "fn a(b: &Mutex<u8>) {} struct C { #[cfg(test)] d: Mutex<u8> }"
+    ));
 }

@@ -27,14 +27,22 @@ fn no_type_name_occurs_twice_in_a_crate() {
                     Item::Union(item) => &item.ident,
                     _ => continue,
                 };
-                let file = module.file.strip_prefix(repository()).unwrap_or(&module.file);
-                files.entry(name.to_string()).or_default().push(file.display().to_string());
+                let file = module
+                    .file
+                    .strip_prefix(repository())
+                    .unwrap_or(&module.file);
+                files
+                    .entry(name.to_string())
+                    .or_default()
+                    .push(file.display().to_string());
             }
         }
         let twice = files.into_iter().filter(|(name, files)| {
             files.len() > 1 && !TWO_WAYS.contains(&(source.name.as_str(), name.as_str()))
         });
-        wrong.extend(twice.map(|(name, files)| format!("{}: {name} in {}", source.name, files.join(", "))));
+        wrong.extend(
+            twice.map(|(name, files)| format!("{}: {name} in {}", source.name, files.join(", "))),
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -48,8 +56,15 @@ fn no_statement_binds_several_unrelated_values() {
             for item in &module.items {
                 lets.visit_item(item);
             }
-            let file = module.file.strip_prefix(repository()).unwrap_or(&module.file);
-            wrong.extend(lets.0.into_iter().map(|names| format!("{}: let {names}", file.display())));
+            let file = module
+                .file
+                .strip_prefix(repository())
+                .unwrap_or(&module.file);
+            wrong.extend(
+                lets.0
+                    .into_iter()
+                    .map(|names| format!("{}: let {names}", file.display())),
+            );
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -16,8 +16,17 @@ pub(super) struct Source {
 pub(super) fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     for package in metadata().ours() {
-        let dir = package.manifest.parent().expect("a manifest lies in a directory");
-        for target in ["src/lib.rs", "src/main.rs", "it/main.rs", "guest/main.rs", "benches/cri/main.rs"] {
+        let dir = package
+            .manifest
+            .parent()
+            .expect("a manifest lies in a directory");
+        for target in [
+            "src/lib.rs",
+            "src/main.rs",
+            "it/main.rs",
+            "guest/main.rs",
+            "benches/cri/main.rs",
+        ] {
             let path = dir.join(target);
             if path.exists() {
                 let name = if target == "src/lib.rs" {
@@ -25,15 +34,25 @@ pub(super) fn sources() -> Vec<Source> {
                 } else {
                     format!("{} {target}", package.name)
                 };
-                let root = Module::read(&path)
-                    .unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
+                let root = Module::read(&path).unwrap_or_else(|error| {
+                    panic!("{error}: {:?}", std::error::Error::source(&error))
+                });
                 for (_, module) in root.all() {
-                    assert!(module.absent.is_empty(), "{}: no {:?}", module.file.display(), module.absent);
+                    assert!(
+                        module.absent.is_empty(),
+                        "{}: no {:?}",
+                        module.file.display(),
+                        module.absent
+                    );
                 }
                 sources.push(Source { name, root });
             }
         }
     }
-    assert!(sources.len() > 20, "these are too few crates: {}", sources.len());
+    assert!(
+        sources.len() > 20,
+        "these are too few crates: {}",
+        sources.len()
+    );
     sources
 }

@@ -31,8 +31,13 @@ const CHANGES: [&str; 16] = [
 ];
 /// Crates that change nothing of a node's: doubles for tests, the steps themselves, and files of control
 /// groups, which are the kernel's. The callers of `gateway/linux` reach the steps.
-const EXEMPT_CRATES: [&str; 5] =
-    ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/linux/", "gateway/crash-points/"];
+const EXEMPT_CRATES: [&str; 5] = [
+    "backends/cgroup/",
+    "backends/contract/",
+    "backends/fake/",
+    "gateway/linux/",
+    "gateway/crash-points/",
+];
 
 /// Reason why a function that changes something does not reach a crash point itself.
 enum Exemption {
@@ -50,8 +55,16 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "try_write",
         Harmless("nobody reads the file, and the next write makes it whole"),
     ),
-    ("backends/containerd/src/base/mount.rs", "mount_one", Exemption::CrashPoint(TaskStaged)),
-    ("backends/containerd/src/node/runtime_probes.rs", "probe_all", Harmless("what is torn is asked again")),
+    (
+        "backends/containerd/src/base/mount.rs",
+        "mount_one",
+        Exemption::CrashPoint(TaskStaged),
+    ),
+    (
+        "backends/containerd/src/node/runtime_probes.rs",
+        "probe_all",
+        Harmless("what is torn is asked again"),
+    ),
     (
         "backends/containerd/src/node/runtime_probes.rs",
         "make_bundle",
@@ -67,44 +80,116 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "write",
         Harmless("the next trial takes its place away first"),
     ),
-    ("backends/containerd/src/task/checkpoint/archive.rs", "finish", Exemption::CrashPoint(CheckpointNamed)),
-    ("backends/containerd/src/task/checkpoint/layer.rs", "write", Exemption::CrashPoint(CheckpointLayered)),
-    ("backends/containerd/src/task/storage/stage.rs", "mount_source", Exemption::CrashPoint(TaskStaged)),
-    ("backends/containerd/src/task/fifos.rs", "make_fifos", Exemption::CrashPoint(TaskFifos)),
-    ("backends/containerd/src/task/start.rs", "reserve_mark", Exemption::CrashPoint(TaskUnstaged)),
-    ("backends/containerd/src/task/start.rs", "mark_started", Exemption::CrashPoint(TaskMarked)),
+    (
+        "backends/containerd/src/task/checkpoint/archive.rs",
+        "finish",
+        Exemption::CrashPoint(CheckpointNamed),
+    ),
+    (
+        "backends/containerd/src/task/checkpoint/layer.rs",
+        "write",
+        Exemption::CrashPoint(CheckpointLayered),
+    ),
+    (
+        "backends/containerd/src/task/storage/stage.rs",
+        "mount_source",
+        Exemption::CrashPoint(TaskStaged),
+    ),
+    (
+        "backends/containerd/src/task/fifos.rs",
+        "make_fifos",
+        Exemption::CrashPoint(TaskFifos),
+    ),
+    (
+        "backends/containerd/src/task/start.rs",
+        "reserve_mark",
+        Exemption::CrashPoint(TaskUnstaged),
+    ),
+    (
+        "backends/containerd/src/task/start.rs",
+        "mark_started",
+        Exemption::CrashPoint(TaskMarked),
+    ),
     (
         "backends/containerd/src/task/update.rs",
         "write_limits_marker",
         Exemption::CrashPoint(TaskLimitsMarked),
     ),
-    ("backends/containerd/src/base/trees.rs", "set_aside", Harmless("to who wants it removed it is gone")),
+    (
+        "backends/containerd/src/base/trees.rs",
+        "set_aside",
+        Harmless("to who wants it removed it is gone"),
+    ),
     (
         "backends/containerd/src/node/userns.rs",
         "idmap_works",
         Harmless("the next trial takes its place away first"),
     ),
-    ("backends/containerd/src/task/storage/volumes.rs", "publish", Exemption::CrashPoint(VolumeNamed)),
-    ("backends/containerd/src/task/storage/volumes.rs", "unpublish", Exemption::CrashPoint(VolumeUnnamed)),
+    (
+        "backends/containerd/src/task/storage/volumes.rs",
+        "publish",
+        Exemption::CrashPoint(VolumeNamed),
+    ),
+    (
+        "backends/containerd/src/task/storage/volumes.rs",
+        "unpublish",
+        Exemption::CrashPoint(VolumeUnnamed),
+    ),
     (
         "backends/ledger/src/journal.rs",
         "append",
         Harmless("what is cut off is no whole record, or a lease that nobody was reported"),
     ),
-    ("backends/tree/src/copy.rs", "register_hard_link", Exemption::CrashPoint(VolumeDrafted)),
-    ("backends/tree/src/copy.rs", "link", Exemption::CrashPoint(VolumeDrafted)),
+    (
+        "backends/tree/src/copy.rs",
+        "register_hard_link",
+        Exemption::CrashPoint(VolumeDrafted),
+    ),
+    (
+        "backends/tree/src/copy.rs",
+        "link",
+        Exemption::CrashPoint(VolumeDrafted),
+    ),
     (
         "backends/namespaces/src/helper.rs",
         "make",
         Harmless("a file of the kernel, about a process that ends with us"),
     ),
-    ("backends/namespaces/src/mounts.rs", "stop_propagation", Harmless("what is to be unmounted stays so")),
-    ("backends/namespaces/src/mounts/path_handle.rs", "bind_mount_at", Exemption::CrashPoint(TaskStaged)),
-    ("backends/namespaces/src/pin.rs", "create_mount_files", Exemption::CrashPoint(PinsPlaced)),
-    ("backends/namespaces/src/within.rs", "with_own_mounts", Harmless("the mounts end with us")),
-    ("gateway/doctor/src/bundle/archive.rs", "create", Harmless("a command of an operator, who repeats it")),
-    ("gateway/cli/src/nomad.rs", "install", Harmless("a command of an operator, who repeats it")),
-    ("gateway/operator/src/audit/sink.rs", "open_file", Harmless("the next daemon appends to an empty file")),
+    (
+        "backends/namespaces/src/mounts.rs",
+        "stop_propagation",
+        Harmless("what is to be unmounted stays so"),
+    ),
+    (
+        "backends/namespaces/src/mounts/path_handle.rs",
+        "bind_mount_at",
+        Exemption::CrashPoint(TaskStaged),
+    ),
+    (
+        "backends/namespaces/src/pin.rs",
+        "create_mount_files",
+        Exemption::CrashPoint(PinsPlaced),
+    ),
+    (
+        "backends/namespaces/src/within.rs",
+        "with_own_mounts",
+        Harmless("the mounts end with us"),
+    ),
+    (
+        "gateway/doctor/src/bundle/archive.rs",
+        "create",
+        Harmless("a command of an operator, who repeats it"),
+    ),
+    (
+        "gateway/cli/src/nomad.rs",
+        "install",
+        Harmless("a command of an operator, who repeats it"),
+    ),
+    (
+        "gateway/operator/src/audit/sink.rs",
+        "open_file",
+        Harmless("the next daemon appends to an empty file"),
+    ),
     (
         "gateway/daemon/src/detach.rs",
         "prepare",
@@ -120,7 +205,11 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "note_holder",
         Harmless("the lock is what counts; the process id in it is for a message alone"),
     ),
-    ("gateway/daemon/src/lock.rs", "open", Exemption::CrashPoint(DirLocked)),
+    (
+        "gateway/daemon/src/lock.rs",
+        "open",
+        Exemption::CrashPoint(DirLocked),
+    ),
     (
         "gateway/daemon/src/managed/log.rs",
         "open",
@@ -131,17 +220,41 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         "copy_truncate",
         Harmless("until it is emptied the log is whole, and is copied again"),
     ),
-    ("gateway/logkeeper/src/log_file.rs", "open", Exemption::CrashPoint(LogMade)),
-    ("gateway/logkeeper/src/position.rs", "create", Exemption::CrashPoint(PositionMade)),
-    ("gateway/logkeeper/src/sink.rs", "append", Exemption::CrashPoint(LinesWritten)),
-    ("gateway/logkeeper/src/spool.rs", "create", Exemption::CrashPoint(SpoolMade)),
-    ("gateway/logkeeper/src/spool.rs", "recover", Exemption::CrashPoint(LogTakenUp)),
+    (
+        "gateway/logkeeper/src/log_file.rs",
+        "open",
+        Exemption::CrashPoint(LogMade),
+    ),
+    (
+        "gateway/logkeeper/src/position.rs",
+        "create",
+        Exemption::CrashPoint(PositionMade),
+    ),
+    (
+        "gateway/logkeeper/src/sink.rs",
+        "append",
+        Exemption::CrashPoint(LinesWritten),
+    ),
+    (
+        "gateway/logkeeper/src/spool.rs",
+        "create",
+        Exemption::CrashPoint(SpoolMade),
+    ),
+    (
+        "gateway/logkeeper/src/spool.rs",
+        "recover",
+        Exemption::CrashPoint(LogTakenUp),
+    ),
     (
         "gateway/logkeeper/src/state_dir.rs",
         "open",
         Harmless("a lock file without content, which every start uses"),
     ),
-    ("gateway/swarm/src/secrets.rs", "mount_tmpfs", Harmless("the next daemon uses the mount")),
+    (
+        "gateway/swarm/src/secrets.rs",
+        "mount_tmpfs",
+        Harmless("the next daemon uses the mount"),
+    ),
     (
         "gateway/swarm/src/secrets.rs",
         "write_file",
@@ -169,8 +282,10 @@ fn unnamed(text: &str) -> BTreeSet<&str> {
         }
         let (begin, name) = inside.expect("only functions do something");
         let end = format!("{}}}", " ".repeat(indent(lines[begin])));
-        let named =
-            lines[begin..].iter().take_while(|line| **line != end).any(|line| line.contains("reach("));
+        let named = lines[begin..]
+            .iter()
+            .take_while(|line| **line != end)
+            .any(|line| line.contains("reach("));
         if !named {
             found.insert(name);
         }
@@ -181,7 +296,9 @@ fn unnamed(text: &str) -> BTreeSet<&str> {
 /// The name of the function that this line begins.
 fn function(code: &str) -> Option<&str> {
     let words = ["pub(crate) ", "pub(super) ", "pub ", "const ", "async "];
-    let bare = words.iter().fold(code, |code, word| code.strip_prefix(word).unwrap_or(code));
+    let bare = words
+        .iter()
+        .fold(code, |code, word| code.strip_prefix(word).unwrap_or(code));
     let name = bare.strip_prefix("fn ")?;
     name.split(['(', '<']).next()
 }
@@ -189,16 +306,26 @@ fn function(code: &str) -> Option<&str> {
 /// Returns whether a file is built for tests only: its declaration, in the file above it, stands behind
 /// `#[cfg(test)]`, or the file above it is for tests itself.
 fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
-    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    let declarations =
-        [format!("#[cfg(test)]\nmod {name};"), format!("#[cfg(test)]\npub(crate) mod {name};")];
+    let name = path
+        .file_stem()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let declarations = [
+        format!("#[cfg(test)]\nmod {name};"),
+        format!("#[cfg(test)]\npub(crate) mod {name};"),
+    ];
     let dir = path.parent().expect("a source file is in a directory");
-    let above = [dir.with_extension("rs"), dir.join("lib.rs"), dir.join("main.rs")];
+    let above = [
+        dir.with_extension("rs"),
+        dir.join("lib.rs"),
+        dir.join("main.rs"),
+    ];
     let text = |path: &std::path::PathBuf| text_of.get(path.to_str().unwrap_or_default());
-    let is_declared_so = above
-        .iter()
-        .filter_map(text)
-        .any(|text| declarations.iter().any(|declarations| text.contains(declarations)));
+    let is_declared_so = above.iter().filter_map(text).any(|text| {
+        declarations
+            .iter()
+            .any(|declarations| text.contains(declarations))
+    });
     is_declared_so || (text(&above[0]).is_some() && is_for_tests(&above[0], text_of))
 }
 
@@ -206,28 +333,48 @@ fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
 fn every_write_is_followed_by_a_step_or_is_exempt() {
     let mut texts = BTreeMap::new();
     for path in files(&[".rs"]) {
-        let name =
-            path.strip_prefix(repository()).expect("it is below").to_str().expect("it is ASCII").to_owned();
-        let ours = name.contains("/src/") && (name.starts_with("backends/") || name.starts_with("gateway/"));
-        if ours && !name.contains("/tests/") && !EXEMPT_CRATES.iter().any(|apart| name.starts_with(apart)) {
-            texts.insert(name, fs::read_to_string(&path).expect("a source file can be read"));
+        let name = path
+            .strip_prefix(repository())
+            .expect("it is below")
+            .to_str()
+            .expect("it is ASCII")
+            .to_owned();
+        let ours = name.contains("/src/")
+            && (name.starts_with("backends/") || name.starts_with("gateway/"));
+        if ours
+            && !name.contains("/tests/")
+            && !EXEMPT_CRATES.iter().any(|apart| name.starts_with(apart))
+        {
+            texts.insert(
+                name,
+                fs::read_to_string(&path).expect("a source file can be read"),
+            );
         }
     }
     let mut unnamed_in: BTreeSet<(&str, &str)> = BTreeSet::new();
     for (name, text) in &texts {
         if !is_for_tests(Path::new(name), &texts) {
-            unnamed_in.extend(unnamed(text).into_iter().map(|function| (name.as_str(), function)));
+            unnamed_in.extend(
+                unnamed(text)
+                    .into_iter()
+                    .map(|function| (name.as_str(), function)),
+            );
         }
     }
-    let allowed: BTreeSet<(&str, &str)> =
-        EXEMPT_FUNCTIONS.iter().map(|(file, function, _)| (*file, *function)).collect();
+    let allowed: BTreeSet<(&str, &str)> = EXEMPT_FUNCTIONS
+        .iter()
+        .map(|(file, function, _)| (*file, *function))
+        .collect();
     let new: Vec<_> = unnamed_in.difference(&allowed).collect();
     assert!(
         new.is_empty(),
         "no kill is played after what these change (`reach` a crash point, or say why not here): {new:#?}"
     );
     let old: Vec<_> = allowed.difference(&unnamed_in).collect();
-    assert!(old.is_empty(), "these are allowed what they do not do: {old:#?}");
+    assert!(
+        old.is_empty(),
+        "these are allowed what they do not do: {old:#?}"
+    );
     for (file, function, why) in EXEMPT_FUNCTIONS {
         match why {
             Exemption::CrashPoint(step) => {
@@ -248,7 +395,9 @@ fn a_write_without_a_step_is_found() {
                 files::rename(a, b, no);\n    }\n\n    fn other() {\n        reach(CrashPoint::X);\n    }\n}\n";
     assert_eq!(unnamed(text), BTreeSet::from(["not"]));
     assert_eq!(
-        unnamed("fn f() {\n    // fs::write(\n}\n#[cfg(test)]\nmod tests {\n fn g() { fs::write( }\n}\n"),
+        unnamed(
+            "fn f() {\n    // fs::write(\n}\n#[cfg(test)]\nmod tests {\n fn g() { fs::write( }\n}\n"
+        ),
         BTreeSet::new()
     );
 }

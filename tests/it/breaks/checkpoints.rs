@@ -38,10 +38,14 @@ impl HangingCriu {
              for file in $(find /sys/fs/cgroup -path \"*$id/*\" -name cgroup.freeze); do echo 0 > $file; done\n\
              echo > {at}/thawed\nfi\nexec {at}/hangs 1000\n"
         );
-        let runtime = format!("#!/bin/sh\nPATH={at}:$PATH exec {} \"$@\"\n", runc.display());
+        let runtime = format!(
+            "#!/bin/sh\nPATH={at}:$PATH exec {} \"$@\"\n",
+            runc.display()
+        );
         for (name, script) in [("criu", criu), ("runc-with-criu", runtime)] {
             fs::write(dir.join(name), script).expect("the root can be written");
-            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).expect("it is ours");
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755))
+                .expect("it is ours");
         }
         // The name under which its process is found.
         symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
@@ -51,21 +55,33 @@ impl HangingCriu {
     /// Returns whether criu runs.
     fn hangs(&self) -> bool {
         let command = format!("{} 1000", self.dir.join("hangs").display());
-        processes::all().iter().any(|process| !process.zombie && process.command == command)
+        processes::all()
+            .iter()
+            .any(|process| !process.zombie && process.command == command)
     }
 
     fn config(&self) -> String {
         let binary = self.dir.join("runc-with-criu");
-        format!("[containerd]\nshim_timeout_seconds = 2\n[containerd.runtimes.runc]\nbinary = {binary:?}\n")
+        format!(
+            "[containerd]\nshim_timeout_seconds = 2\n[containerd.runtimes.runc]\nbinary = {binary:?}\n"
+        )
     }
 
     /// The number of calls of criu.
     fn asked(&self) -> usize {
-        fs::read_to_string(self.dir.join("asked")).unwrap_or_default().lines().count()
+        fs::read_to_string(self.dir.join("asked"))
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 }
 
-fn checkpoint(node: &TestNode, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
+fn checkpoint(
+    node: &TestNode,
+    container: &str,
+    location: &Path,
+    timeout: i64,
+) -> Result<(), Status> {
     let request = cri::CheckpointContainerRequest {
         container_id: container.to_owned(),
         location: location.display().to_string(),
@@ -80,33 +96,53 @@ fn checkpoint(node: &TestNode, container: &str, location: &Path, timeout: i64) -
 #[test]
 fn hung_criu_is_killed_and_container_keeps_running() {
     let runtime = RefCell::new(None);
-    let node =
-        TestNode::start_configured(|root| runtime.borrow_mut().insert(HangingCriu::install(root)).config());
+    let node = TestNode::start_configured(|root| {
+        runtime
+            .borrow_mut()
+            .insert(HangingCriu::install(root))
+            .config()
+    });
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("still");
     let id = pod.start(&node.container("main", &["sleep", "1000"]));
     let archive = node.root().path().join("archive.tar");
-    let reached = || node.cri().exec(&id, &["true"], 10).is_ok_and(|answer| answer.exit_code == 0);
+    let reached = || {
+        node.cri()
+            .exec(&id, &["true"], 10)
+            .is_ok_and(|answer| answer.exit_code == 0)
+    };
 
     for (time, also) in ["nothing", "thaw"].into_iter().enumerate() {
         fs::write(runtime.dir.join(also), "").expect("the root can be written");
         thread::scope(|scope| {
             let made = scope.spawn(|| checkpoint(&node, &id, &archive, 5));
-            assert!(eventually(LIMIT, || runtime.asked() > time && runtime.hangs()), "criu is not asked");
+            assert!(
+                eventually(LIMIT, || runtime.asked() > time && runtime.hangs()),
+                "criu is not asked"
+            );
             // A probe gets an error that does not count against the container. It waits for as long as the shim
             // timeout, whatever time its command has.
             thread::scope(|probes| {
                 for timeout in [1, 0] {
                     let (node, id) = (&node, &id);
                     probes.spawn(move || {
-                        let status = node.cri().exec(id, &["true"], timeout).expect_err("it stands still");
+                        let status = node
+                            .cri()
+                            .exec(id, &["true"], timeout)
+                            .expect_err("it stands still");
                         assert_eq!(status.code(), Code::Unavailable, "{status}");
                         let why = status.message();
-                        assert!(why.contains("is frozen") && why.contains("checkpoint"), "{status}");
+                        assert!(
+                            why.contains("is frozen") && why.contains("checkpoint"),
+                            "{status}"
+                        );
                     });
                 }
             });
-            let status = made.join().expect("a call does not panic").expect_err("criu hangs");
+            let status = made
+                .join()
+                .expect("a call does not panic")
+                .expect_err("criu hangs");
             assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         });
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached", "{also}");
@@ -117,16 +153,30 @@ fn hung_criu_is_killed_and_container_keeps_running() {
 
     thread::scope(|scope| {
         let cut = scope.spawn(|| checkpoint(&node, &id, &archive, 0));
-        assert!(eventually(LIMIT, || runtime.asked() > 2), "criu is not asked");
+        assert!(
+            eventually(LIMIT, || runtime.asked() > 2),
+            "criu is not asked"
+        );
         node.daemon().kill9();
-        cut.join().expect("a call does not panic").expect_err("nobody answers");
+        cut.join()
+            .expect("a call does not panic")
+            .expect_err("nobody answers");
     });
     node.daemon().restart();
-    assert!(eventually(LIMIT, reached), "it stands still after a restart of the daemon");
-    assert!(eventually(LIMIT, || !mark(&node, &id).exists()) && !runtime.hangs() && !archive.exists());
+    assert!(
+        eventually(LIMIT, reached),
+        "it stands still after a restart of the daemon"
+    );
+    assert!(
+        eventually(LIMIT, || !mark(&node, &id).exists()) && !runtime.hangs() && !archive.exists()
+    );
 }
 
 /// The directory that exists while a checkpoint is made.
 fn mark(node: &TestNode, container: &str) -> PathBuf {
-    node.root().state().join("tasks").join(container).join("checkpoint")
+    node.root()
+        .state()
+        .join("tasks")
+        .join(container)
+        .join("checkpoint")
 }

@@ -39,7 +39,9 @@ fn abandon_call<T>(
     call: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,
 ) {
     let left = node.cri().runtime(async |client| {
-        tokio::time::timeout(after, call(client)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+        tokio::time::timeout(after, call(client))
+            .await
+            .unwrap_or_else(|_| Err(Status::cancelled("left")))
     });
     // The answer may or may not have arrived before.
     drop(left);
@@ -51,7 +53,9 @@ fn abandon_image_call<T>(
     call: impl AsyncFnOnce(ImageServiceClient<Channel>) -> Result<Response<T>, Status>,
 ) {
     let left = node.cri().images(async |client| {
-        tokio::time::timeout(after, call(client)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+        tokio::time::timeout(after, call(client))
+            .await
+            .unwrap_or_else(|_| Err(Status::cancelled("left")))
     });
     drop(left);
 }
@@ -62,7 +66,9 @@ fn abandon_v1alpha2_call<T>(
     call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
 ) {
     let left = node.cri().channel(async |channel| {
-        tokio::time::timeout(after, call(channel)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
+        tokio::time::timeout(after, call(channel))
+            .await
+            .unwrap_or_else(|_| Err(Status::cancelled("left")))
     });
     drop(left);
 }
@@ -73,7 +79,10 @@ fn disconnects_during_pod_calls_leave_nothing_behind() {
     let before = node.leak_scan();
     for time in 0..TIMES {
         let config = node.pod_config(&format!("vanish-{time}"));
-        let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config.clone()),
+            ..Default::default()
+        };
         abandon_call(&node, random_delay(time, 200), async |mut client| {
             client.run_pod_sandbox(request).await
         });
@@ -83,33 +92,50 @@ fn disconnects_during_pod_calls_leave_nothing_behind() {
         let status = node.cri().pod_status(&id).expect("it has a status");
         assert_eq!(status.state(), PodSandboxState::SandboxReady);
         let container = node.container("main", &["sleep", "1000"]);
-        let main = node.cri().create(&id, &container, &config).expect("it can be made");
+        let main = node
+            .cri()
+            .create(&id, &container, &config)
+            .expect("it can be made");
         node.cri().start(&main).expect("it can be started");
 
-        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+        let request = cri::StopPodSandboxRequest {
+            pod_sandbox_id: id.clone(),
+        };
         abandon_call(&node, random_delay(time, 200), async |mut client| {
             client.stop_pod_sandbox(request).await
         });
         retry("StopPodSandbox", || node.cri().stop_pod(&id));
         let status = node.cri().pod_status(&id).expect("it has a status");
         assert_eq!(status.state(), PodSandboxState::SandboxNotready);
-        assert_eq!(node.cri().status(&main).expect("it has a status").exit_code, 137);
+        assert_eq!(
+            node.cri().status(&main).expect("it has a status").exit_code,
+            137
+        );
 
-        let request = old::StartPodSandboxRequest { pod_sandbox_id: id.clone() };
+        let request = old::StartPodSandboxRequest {
+            pod_sandbox_id: id.clone(),
+        };
         abandon_v1alpha2_call(&node, random_delay(time, 200), async |channel| {
-            old_runtime::RuntimeServiceClient::new(channel).start_pod_sandbox(request).await
+            old_runtime::RuntimeServiceClient::new(channel)
+                .start_pod_sandbox(request)
+                .await
         });
         retry("StartPodSandbox", || node.cri().start_pod(&id));
         let status = node.cri().pod_status(&id).expect("it has a status");
         assert_eq!(status.state(), PodSandboxState::SandboxReady);
         node.cri().stop_pod(&id).expect("it can be stopped");
 
-        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: id.clone(),
+        };
         abandon_call(&node, random_delay(time, 100), async |mut client| {
             client.remove_pod_sandbox(request).await
         });
         retry("RemovePodSandbox", || node.cri().remove_pod(&id));
-        assert_eq!(node.cri().pod_status(&id).expect_err("it is gone").code(), Code::NotFound);
+        assert_eq!(
+            node.cri().pod_status(&id).expect_err("it is gone").code(),
+            Code::NotFound
+        );
         assert_no_leaks_since(&node, &before);
     }
 }
@@ -130,27 +156,46 @@ fn disconnects_during_container_calls_leave_nothing_behind() {
             client.create_container(request).await
         });
         let id = pod.create(&config);
-        assert_eq!(node.cri().containers().expect("they can be listed").len(), 1, "it was made twice");
+        assert_eq!(
+            node.cri().containers().expect("they can be listed").len(),
+            1,
+            "it was made twice"
+        );
 
-        let request = cri::StartContainerRequest { container_id: id.clone() };
+        let request = cri::StartContainerRequest {
+            container_id: id.clone(),
+        };
         abandon_call(&node, random_delay(time, 150), async |mut client| {
             client.start_container(request).await
         });
         let id = run_after_abandoned_start(&node, &pod, &config, id);
         abandon_changes(&node, &pod, &id, time);
 
-        let request = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
-        abandon_call(&node, random_delay(time, 60), async |mut client| client.stop_container(request).await);
+        let request = cri::StopContainerRequest {
+            container_id: id.clone(),
+            timeout: 0,
+        };
+        abandon_call(&node, random_delay(time, 60), async |mut client| {
+            client.stop_container(request).await
+        });
         retry("StopContainer", || node.cri().stop(&id, 0));
         let status = node.cri().status(&id).expect("it has a status");
-        assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
+        assert_eq!(
+            (status.state(), status.exit_code),
+            (ContainerState::ContainerExited, 137)
+        );
 
-        let request = cri::RemoveContainerRequest { container_id: id.clone() };
+        let request = cri::RemoveContainerRequest {
+            container_id: id.clone(),
+        };
         abandon_call(&node, random_delay(time, 60), async |mut client| {
             client.remove_container(request).await
         });
         retry("RemoveContainer", || node.cri().remove(&id));
-        assert_eq!(node.cri().status(&id).expect_err("it is gone").code(), Code::NotFound);
+        assert_eq!(
+            node.cri().status(&id).expect_err("it is gone").code(),
+            Code::NotFound
+        );
         assert_no_leaks_since(&node, &before);
     }
 }
@@ -187,11 +232,20 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     // A command line that no other test uses: the test checks that it is not left running.
     let command = format!("sleep 3142{time}");
     let cmd = command.split(' ').map(str::to_owned).collect();
-    let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 0 };
-    abandon_call(node, random_delay(time, 200), async |mut client| client.exec_sync(request).await);
+    let request = cri::ExecSyncRequest {
+        container_id: id.to_owned(),
+        cmd,
+        timeout: 0,
+    };
+    abandon_call(node, random_delay(time, 200), async |mut client| {
+        client.exec_sync(request).await
+    });
     assert_eq!(node.cri().sh(id, "echo reached"), "reached");
     let runs = || processes::running(node.root().path(), &command).is_some();
-    assert!(eventually(LIMIT, || !runs()), "the command of a client that vanished still runs");
+    assert!(
+        eventually(LIMIT, || !runs()),
+        "the command of a client that vanished still runs"
+    );
 
     abandon_updates(node, pod, id, time);
 
@@ -203,14 +257,20 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
         location: location.display().to_string(),
         timeout: 0,
     };
-    abandon_call(node, random_delay(time, 60), async |mut client| client.checkpoint_container(request).await);
+    abandon_call(node, random_delay(time, 60), async |mut client| {
+        client.checkpoint_container(request).await
+    });
     assert_eq!(node.cri().sh(id, "echo reached"), "reached");
 
     let name = format!("main-{time}");
     let old = pod.log_path(&name).with_extension("old");
     std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
-    let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
-    abandon_call(node, random_delay(time, 10), async |mut client| client.reopen_container_log(request).await);
+    let request = cri::ReopenContainerLogRequest {
+        container_id: id.to_owned(),
+    };
+    abandon_call(node, random_delay(time, 10), async |mut client| {
+        client.reopen_container_log(request).await
+    });
     node.cri().reopen_log(id).expect("it can be opened again");
     assert!(pod.log_path(&name).exists(), "there is no new log");
 }
@@ -218,7 +278,10 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
 /// Abandons updates of the limits of a container and of its pod. Each can be repeated.
 fn abandon_updates(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     let limit = (64 + i64::try_from(time).expect("it is small")) << 20;
-    let limits = cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() };
+    let limits = cri::LinuxContainerResources {
+        memory_limit_in_bytes: limit,
+        ..Default::default()
+    };
     let request = cri::UpdateContainerResourcesRequest {
         container_id: id.to_owned(),
         linux: Some(limits.clone()),
@@ -227,23 +290,39 @@ fn abandon_updates(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     abandon_call(node, random_delay(time, 60), async |mut client| {
         client.update_container_resources(request).await
     });
-    node.cri().update(id, limits).expect("it can be changed again");
-    let resources = node.cri().status(id).expect("it has a status").resources.unwrap_or_default();
+    node.cri()
+        .update(id, limits)
+        .expect("it can be changed again");
+    let resources = node
+        .cri()
+        .status(id)
+        .expect("it has a status")
+        .resources
+        .unwrap_or_default();
     let linux = resources.linux.unwrap_or_default();
     assert_eq!(linux.memory_limit_in_bytes, limit);
 
     let request = cri::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: pod.id().to_owned(),
         overhead: None,
-        resources: Some(cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() }),
+        resources: Some(cri::LinuxContainerResources {
+            memory_limit_in_bytes: limit,
+            ..Default::default()
+        }),
     };
     let again = request.clone();
     abandon_call(node, random_delay(time, 30), async |mut client| {
         client.update_pod_sandbox_resources(request).await
     });
-    let amended = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
+    let amended = node
+        .cri()
+        .runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
     amended.expect("it can be reported again");
-    assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
+    assert!(
+        node.cri()
+            .pod_info(pod.id())
+            .contains(&format!("\"memory_limit_in_bytes\":{limit}"))
+    );
 }
 
 #[test]
@@ -253,7 +332,10 @@ fn disconnects_during_volume_removal_leave_nothing_behind() {
     for time in 0..TIMES {
         let pod = node.pod("volume");
         let config = old::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+            metadata: Some(cri::ContainerMetadata {
+                name: "main".to_owned(),
+                attempt: 0,
+            }),
             image: Some(image_spec(&node.image())),
             command: ["sleep", "1000"].map(str::to_owned).to_vec(),
             mounts: vec![old::Mount {
@@ -263,11 +345,17 @@ fn disconnects_during_volume_removal_leave_nothing_behind() {
             }],
             ..Default::default()
         };
-        node.cri().create_v1alpha2(pod.id(), &config).expect("it can be made");
+        node.cri()
+            .create_v1alpha2(pod.id(), &config)
+            .expect("it can be made");
         drop(pod);
-        let request = old::RemoveVolumeRequest { volume_name: "left".to_owned() };
+        let request = old::RemoveVolumeRequest {
+            volume_name: "left".to_owned(),
+        };
         abandon_v1alpha2_call(&node, random_delay(time, 20), async |channel| {
-            old::volume_service_client::VolumeServiceClient::new(channel).remove_volume(request).await
+            old::volume_service_client::VolumeServiceClient::new(channel)
+                .remove_volume(request)
+                .await
         });
         node.cri().remove_volume("left").expect("it can be removed");
         assert_no_leaks_since(&node, &before);
@@ -281,20 +369,35 @@ fn disconnects_during_image_calls_leave_nothing_behind() {
     node.registry().push("vanish/image:1", &image);
     let reference = node.registry().reference("vanish/image:1");
     for time in 0..TIMES {
-        let request = cri::PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() };
+        let request = cri::PullImageRequest {
+            image: Some(image_spec(&reference)),
+            ..Default::default()
+        };
         abandon_image_call(&node, random_delay(time, 200), async |mut client| {
             client.pull_image(request).await
         });
         let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", node.leak_scan().findings);
-        assert_eq!(node.cri().pull(&reference, None).expect("it can be pulled"), image.config.digest);
-        assert!(node.cri().image(&reference).expect("it is asked for").is_some());
+        assert_eq!(
+            node.cri().pull(&reference, None).expect("it can be pulled"),
+            image.config.digest
+        );
+        assert!(
+            node.cri()
+                .image(&reference)
+                .expect("it is asked for")
+                .is_some()
+        );
 
-        let request = cri::RemoveImageRequest { image: Some(image_spec(&reference)) };
+        let request = cri::RemoveImageRequest {
+            image: Some(image_spec(&reference)),
+        };
         abandon_image_call(&node, random_delay(time, 30), async |mut client| {
             client.remove_image(request).await
         });
-        node.cri().remove_image(&reference).expect("it can be removed");
+        node.cri()
+            .remove_image(&reference)
+            .expect("it can be removed");
         assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
         let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", node.leak_scan().findings);
@@ -317,18 +420,29 @@ fn many_calls_that_are_given_up_end_no_other_call_of_their_connection() {
         let command = exec("touch /begun; until [ -e /go ]; do sleep 0.05; done; echo reached");
         let kept = tokio::spawn(async move { kept.exec_sync(command).await });
         let mut further = client.clone();
-        further.exec_sync(exec("until [ -e /begun ]; do sleep 0.05; done")).await?;
+        further
+            .exec_sync(exec("until [ -e /begun ]; do sleep 0.05; done"))
+            .await?;
         let held_up = SuspendedProcess::new(node.daemon().pid());
         let given_up = (0..GIVEN_UP).map(|_| {
             let mut client = client.clone();
             let list = cri::ListContainersRequest::default();
-            async move { tokio::time::timeout(Duration::from_millis(50), client.list_containers(list)).await }
+            async move {
+                tokio::time::timeout(Duration::from_millis(50), client.list_containers(list)).await
+            }
         });
-        let answered = join_all(given_up).await.iter().filter(|answer| answer.is_ok()).count();
+        let answered = join_all(given_up)
+            .await
+            .iter()
+            .filter(|answer| answer.is_ok())
+            .count();
         assert_eq!(answered, 0, "it is held up");
         drop(held_up);
         further.exec_sync(exec("touch /go")).await?;
         kept.await.expect("it does not panic")
     });
-    assert_eq!(answer.expect("its connection is not closed").stdout, b"reached\n");
+    assert_eq!(
+        answer.expect("its connection is not closed").stdout,
+        b"reached\n"
+    );
 }

@@ -14,8 +14,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::{
-    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready, assert_recovers,
-    managed, refused, retry,
+    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready,
+    assert_recovers, managed, refused, retry,
 };
 
 /// Prints a number about every hundredth of a second.
@@ -30,7 +30,10 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     let ending = pod.start_shell("ending", "exec sleep 1000");
     let waiting = pod.create(&node.container("waiting", &["sleep", "1000"]));
     let stopping = node.pod("stopping");
-    node.registry().push("hangs/new:1", &busybox().layer(random_layer(1000, 77_001)).build());
+    node.registry().push(
+        "hangs/new:1",
+        &busybox().layer(random_layer(1000, 77_001)).build(),
+    );
     let before = node.leak_scan();
     let pods = node.cri().pods().expect("it works");
     let containers = node.cri().containers().expect("it works");
@@ -40,9 +43,18 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     assert_outage_is_noticed(&node, &begun);
 
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
-    assert_eq!(cri.pods().expect("it is answered from the table").len(), pods.len());
-    assert_eq!(cri.containers().expect("it is answered from the table"), containers);
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_eq!(
+        cri.pods().expect("it is answered from the table").len(),
+        pods.len()
+    );
+    assert_eq!(
+        cri.containers().expect("it is answered from the table"),
+        containers
+    );
+    assert_eq!(
+        cri.status(&id).expect("it has a status").state(),
+        ContainerState::ContainerRunning
+    );
     cri.pod_status(pod.id()).expect("it has a status");
     assert_changes_are_refused(&node, &cri, &pod, &stopping, [&id, &waiting]);
 
@@ -55,19 +67,34 @@ fn hung_containerd_is_reported_and_node_recovers_after_it() {
     assert_recovers(&node);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     retry("StopContainer", || node.cri().stop(&ending, 0));
-    assert_eq!(node.cri().status(&ending).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri()
+            .status(&ending)
+            .expect("it has a status")
+            .exit_code,
+        137
+    );
     retry("StopPodSandbox", || node.cri().stop_pod(stopping.id()));
     // Nothing was done for the start that was refused.
-    node.cri().start(&waiting).expect("what was refused can be started");
+    node.cri()
+        .start(&waiting)
+        .expect("what was refused can be started");
     node.cri().remove(&waiting).expect("it can be removed");
     // The pod whose client gave up exists once, or not at all; in both cases the request can be repeated.
     let again = node.cri().run_pod(&begun).expect("it can be run");
     retry("StopPodSandbox", || node.cri().stop_pod(&again));
     retry("RemovePodSandbox", || node.cri().remove_pod(&again));
     assert_no_leaks_since(&node, &before);
-    assert_eq!(pod.run_shell("echo more", |config| config.image = Some(image_spec(&node.image()))), "more");
+    assert_eq!(
+        pod.run_shell("echo more", |config| config.image =
+            Some(image_spec(&node.image()))),
+        "more"
+    );
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
 }
 
 fn assert_changes_are_refused(
@@ -80,17 +107,36 @@ fn assert_changes_are_refused(
     let container = node.container("more", &["true"]);
     let unavailable = &[Code::Unavailable];
     let statuses = [
-        refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), unavailable),
-        refused("CreateContainer", cri.create(pod.id(), &container, pod.config()), unavailable),
+        refused(
+            "RunPodSandbox",
+            cri.run_pod(&node.pod_config("new")),
+            unavailable,
+        ),
+        refused(
+            "CreateContainer",
+            cri.create(pod.id(), &container, pod.config()),
+            unavailable,
+        ),
         refused("ExecSync", cri.exec(running, &["true"], 1), unavailable),
         refused("StopPodSandbox", cri.stop_pod(stopping.id()), unavailable),
-        refused("RemovePodSandbox", cri.remove_pod(stopping.id()), unavailable),
-        refused("PullImage", cri.pull(&node.registry().reference("hangs/new:1"), None), unavailable),
+        refused(
+            "RemovePodSandbox",
+            cri.remove_pod(stopping.id()),
+            unavailable,
+        ),
+        refused(
+            "PullImage",
+            cri.pull(&node.registry().reference("hangs/new:1"), None),
+            unavailable,
+        ),
         refused("RemoveImage", cri.remove_image(&node.image()), unavailable),
         refused("StartContainer", cri.start(created), unavailable),
     ];
     for status in statuses {
-        assert!(status.message().contains("did not answer within 1s"), "{status}");
+        assert!(
+            status.message().contains("did not answer within 1s"),
+            "{status}"
+        );
     }
 }
 
@@ -99,14 +145,24 @@ fn assert_outage_is_noticed(node: &TestNode, begun: &cri::PodSandboxConfig) {
     // deadline.
     let status = refused(
         "RunPodSandbox",
-        node.cri().with_timeout(Duration::from_millis(500)).run_pod(begun),
+        node.cri()
+            .with_timeout(Duration::from_millis(500))
+            .run_pod(begun),
         &[Code::DeadlineExceeded, Code::Cancelled],
     );
     assert!(!status.message().is_empty());
-    assert_not_ready(node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+    assert_not_ready(
+        node,
+        "RuntimeReady",
+        "ContainerdUnavailable",
+        "did not answer within 1s",
+    );
     let (status, body) = node.daemon().get("/readyz");
     assert_eq!(status, 503, "{body}");
-    assert!(body.contains("[-]runtime failed: ContainerdUnavailable: "), "{body}");
+    assert!(
+        body.contains("[-]runtime failed: ContainerdUnavailable: "),
+        "{body}"
+    );
 }
 
 #[test]
@@ -115,12 +171,16 @@ fn cancelled_pull_during_containerd_hang_releases_its_lease_later() {
     let node = TestNode::start_with(conf, |_| {});
     let layer = random_layer(1000, 77_003);
     let digest = digest(&layer.bytes);
-    node.registry().push("hangs/held:1", &busybox().layer(layer).build());
+    node.registry()
+        .push("hangs/held:1", &busybox().layer(layer).build());
     let before = node.leak_scan();
     let gate = node.registry().proxy();
     gate.add_fault(&digest, RegistryFault::Hold);
     let image = Some(image_spec(&node.registry().reference("hangs/held:1")));
-    let request = cri::PullImageRequest { image, ..Default::default() };
+    let request = cri::PullImageRequest {
+        image,
+        ..Default::default()
+    };
     let (give_up, given_up) = oneshot::channel::<()>();
     let pull = async |mut images: ImageServiceClient<Channel>| {
         tokio::select! {
@@ -130,11 +190,23 @@ fn cancelled_pull_during_containerd_hang_releases_its_lease_later() {
     };
     std::thread::scope(|scope| {
         let pull = scope.spawn(|| node.cri().images(pull));
-        assert!(eventually(LIMIT, || gate.count(&digest) > 0), "the pull comes to the layer");
+        assert!(
+            eventually(LIMIT, || gate.count(&digest) > 0),
+            "the pull comes to the layer"
+        );
         let frozen = SuspendedProcess::new(managed(&node, "containerd"));
-        assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+        assert_not_ready(
+            &node,
+            "RuntimeReady",
+            "ContainerdUnavailable",
+            "did not answer within 1s",
+        );
         give_up.send(()).expect("the pull waits");
-        refused("PullImage", pull.join().expect("a call does not panic"), &[Code::Cancelled]);
+        refused(
+            "PullImage",
+            pull.join().expect("a call does not panic"),
+            &[Code::Cancelled],
+        );
         drop(frozen);
     });
     gate.release();
@@ -156,12 +228,23 @@ fn hung_managed_containerd_is_replaced_and_containers_keep_running() {
     assert!(replaced, "it is not replaced\n{}", node.daemon().tail());
     assert_recovers(&node);
     assert_eq!(node.cri().status(&id).expect("it has a status"), before);
-    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    assert_eq!(
+        retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code,
+        0
+    );
     let so_far = pod.log("counting").len();
     let lines = pod.wait_log("counting", |lines| lines.len() > so_far + 20);
-    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| log_content(line).to_owned()).collect();
-    let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    let numbers: Vec<_> = lines[..lines.len() - 1]
+        .iter()
+        .map(|line| log_content(line).to_owned())
+        .collect();
+    let expected: Vec<_> = (1..=numbers.len())
+        .map(|number| number.to_string())
+        .collect();
     assert_eq!(numbers, expected, "lines are lost or doubled");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
 }

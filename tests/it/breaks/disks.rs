@@ -26,7 +26,9 @@ const SOON: Duration = Duration::from_secs(40);
 fn assert_full(status: &Status) {
     // A pull is refused with the second error when the space is checked before anything is downloaded.
     let says_so = |text: &str| {
-        ["no space left on device", "are free on the disk of"].iter().any(|part| text.contains(part))
+        ["no space left on device", "are free on the disk of"]
+            .iter()
+            .any(|part| text.contains(part))
     };
     assert!(says_so(&status.message().to_lowercase()), "{status}");
 }
@@ -40,16 +42,27 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     let reference = node.registry().reference("disks/image:1");
     let pod = node.pod("full");
     // The container starts no processes, which would appear as new in each leak scan.
-    let id = pod.start_shell("main", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
+    let id = pod.start_shell(
+        "main",
+        "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done",
+    );
     let before = node.leak_scan();
     let filling = fill(&node.root().state());
 
     let exhausted = &[Code::ResourceExhausted];
     assert_full(&refused("PullImage", cri.pull(&reference, None), exhausted));
     filling.refill();
-    assert_full(&refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), exhausted));
+    assert_full(&refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("new")),
+        exhausted,
+    ));
     filling.refill();
-    assert_full(&refused("CreateContainer", pod.try_create(&node.container("new", &["true"])), exhausted));
+    assert_full(&refused(
+        "CreateContainer",
+        pod.try_create(&node.container("new", &["true"])),
+        exhausted,
+    ));
     filling.refill();
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     let so_far = pod.log("main").len();
@@ -59,18 +72,28 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     node.daemon().restart();
     assert_eq!(cri.containers().expect("they can be listed").len(), 1);
     filling.refill();
-    assert_full(&refused("RunPodSandbox", cri.run_pod(&node.pod_config("newer")), exhausted));
+    assert_full(&refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("newer")),
+        exhausted,
+    ));
 
     drop(filling);
     assert_recovers(&node);
     // A download that containerd could not even begin is repeated by the next pull of the same layer.
     cri.pull(&reference, None).expect("it can be pulled");
-    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
+    assert_eq!(
+        node.pod("another").run_shell("echo another", |_| {}),
+        "another"
+    );
     cri.remove_image(&reference).expect("it can be removed");
     assert_no_leaks_since(&node, &before);
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
 }
 
 #[test]
@@ -88,11 +111,17 @@ fn state_disk_without_inodes_leaves_nothing_partial_and_recovers() {
 fn outdate_files(state: &Path) {
     let in_network =
         fs::read_dir(state.join("network")).expect("the daemon writes its network's configuration");
-    let mut files: Vec<_> = in_network.map(|entry| entry.expect("it can be read").path()).collect();
+    let mut files: Vec<_> = in_network
+        .map(|entry| entry.expect("it can be read").path())
+        .collect();
     files.extend(["infra/pause", "containerd/config.toml"].map(|name| state.join(name)));
     for path in files {
-        let mut file = File::options().append(true).open(&path).expect("the daemon has written it");
-        file.write_all(b"\n# of an earlier version\n").expect("there is space");
+        let mut file = File::options()
+            .append(true)
+            .open(&path)
+            .expect("the daemon has written it");
+        file.write_all(b"\n# of an earlier version\n")
+            .expect("there is space");
     }
     File::create(state.join("lock")).expect("it can be emptied");
 }
@@ -115,14 +144,21 @@ fn starts_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     assert_eq!(retry("ListContainers", || cri.containers()).len(), 2);
     assert_recovers(&node);
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("cannot write containerd's configuration"), "{}", node.daemon().tail());
+    assert!(
+        log.contains("cannot write containerd's configuration"),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(node.cri().sh(&ids[0], "echo reached"), "reached");
 
     // A daemon that runs starts it just so.
     filling.refill();
     let killed = node.kill_managed("containerd");
     assert!(
-        eventually(LIMIT, || node.root().managed("containerd").is_some_and(|pid| pid != killed)),
+        eventually(LIMIT, || node
+            .root()
+            .managed("containerd")
+            .is_some_and(|pid| pid != killed)),
         "it is not started again: {}",
         node.daemon().tail()
     );
@@ -154,21 +190,36 @@ fn assert_disk(node: &TestNode, full: bool) {
         let (status, body) = node.daemon().get("/readyz/disk");
         let says = body.to_lowercase().contains("no space left on device");
         last = body;
-        if full { status == 503 && says } else { status == 200 }
+        if full {
+            status == 503 && says
+        } else {
+            status == 200
+        }
     });
     assert!(reported, "full: {full}: {last}");
     let (status, body) = node.daemon().get("/readyz?verbose");
-    assert!(status == 200 && body.contains("[!]disk failed, not needed") == full, "{status} {body}");
+    assert!(
+        status == 200 && body.contains("[!]disk failed, not needed") == full,
+        "{status} {body}"
+    );
     let (_, metrics) = node.daemon().get("/metrics");
-    assert!(metrics.contains(&format!("switchyard_backend_up{{part=\"disk\"}} {}", u8::from(!full))));
+    assert!(metrics.contains(&format!(
+        "switchyard_backend_up{{part=\"disk\"}} {}",
+        u8::from(!full)
+    )));
     for name in ["RuntimeReady", "NetworkReady"] {
-        assert!(node.cri().condition(name).expect("Status answers").status, "{name}");
+        assert!(
+            node.cri().condition(name).expect("Status answers").status,
+            "{name}"
+        );
     }
 }
 
 /// Returns whether the node reports that a container has exited and that its exit is not persisted.
 pub(super) fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
-    let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+    let status = node
+        .cri()
+        .runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is reported").info;
     // As JSON: `"exits.unrecorded":"ID, ID"`.
     info.values()
@@ -182,7 +233,12 @@ type ExitInfo = (i32, i64, i64, String);
 /// The exit that clients got: code, start, finish and reason.
 pub(super) fn exit_info(node: &TestNode, container: &str) -> ExitInfo {
     let status = node.cri().wait_exit(container);
-    (status.exit_code, status.started_at, status.finished_at, status.reason)
+    (
+        status.exit_code,
+        status.started_at,
+        status.finished_at,
+        status.reason,
+    )
 }
 
 /// Kills the daemon. The next one must report the same exits.
@@ -190,13 +246,19 @@ fn assert_next_daemon_reports(node: &TestNode, reported: &[(String, ExitInfo)]) 
     node.daemon().kill9();
     node.daemon().restart();
     for (id, exit) in reported {
-        assert_eq!(exit_info(node, id), *exit, "the next daemon reports another exit");
+        assert_eq!(
+            exit_info(node, id),
+            *exit,
+            "the next daemon reports another exit"
+        );
     }
 }
 
 fn assert_exits_are_recorded(node: &TestNode, reported: &[(String, ExitInfo)]) {
     assert!(
-        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(node, id))),
+        eventually(LIMIT, || reported
+            .iter()
+            .all(|(id, _)| !is_exit_unrecorded(node, id))),
         "an exit is not put on record: {}",
         node.daemon().tail()
     );
@@ -207,7 +269,10 @@ fn assert_exits_are_recorded(node: &TestNode, reported: &[(String, ExitInfo)]) {
 fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
     let cri = node.cri().with_timeout(SOON);
-    node.registry().push("disks/gone:1", &busybox().layer(random_layer(2_000_000, 4243)).build());
+    node.registry().push(
+        "disks/gone:1",
+        &busybox().layer(random_layer(2_000_000, 4243)).build(),
+    );
     let reference = node.registry().reference("disks/gone:1");
     cri.pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("full");
@@ -215,7 +280,10 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     let third = node.pod("third");
     let dies = pod.start_shell("dies", "mkfifo /f; read x </f; echo last words; exit 7");
     let stopped = pod.start_shell("stopped", "exec sleep 1000");
-    let runs = pod.start_shell("runs", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
+    let runs = pod.start_shell(
+        "runs",
+        "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done",
+    );
     let of_other = other.start_shell("main", "exec sleep 1000");
     let of_third = third.start_shell("main", "exec sleep 1000");
     let filling = fill(&node.root().state());
@@ -223,9 +291,12 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
 
     filling.refill();
     // The end of the container may end the command too.
-    cri.exec(&dies, &["sh", "-c", "echo >/f"], 30).expect("it can be executed");
+    cri.exec(&dies, &["sh", "-c", "echo >/f"], 30)
+        .expect("it can be executed");
     assert_eq!(exit_info(&node, &dies).0, 7);
-    pod.wait_log("dies", |lines| lines.iter().any(|line| line.contains("last words")));
+    pod.wait_log("dies", |lines| {
+        lines.iter().any(|line| line.contains("last words"))
+    });
     filling.refill();
     cri.stop(&stopped, 1).expect("it can be stopped");
     assert_eq!(exit_info(&node, &stopped).0, 137);
@@ -276,7 +347,10 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
 #[test]
 fn state_disk_without_space_still_reports_exits_and_allows_removals() {
     let unrecorded = ends_on_a_full_state("size=40m", FilledDisk::bytes);
-    assert!(unrecorded, "containerd had space for each end, so that nothing was shown");
+    assert!(
+        unrecorded,
+        "containerd had space for each end, so that nothing was shown"
+    );
 }
 
 #[test]
@@ -287,12 +361,19 @@ fn state_disk_without_inodes_still_reports_exits_and_allows_removals() {
 /// The kernel mounts a root file system without an error, and read-only, if overlayfs can make no directory for it.
 #[test]
 fn no_container_starts_with_a_root_that_lacks_an_inode() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=200m,nr_inodes=3000"));
+    let node = TestNode::start_with("", |root| {
+        root.small_disk(&root.state(), "size=200m,nr_inodes=3000")
+    });
     let cri = node.cri().with_timeout(SOON);
     // The runtime needs nothing more in it.
     let files = ["etc/hosts", "etc/hostname", "etc/resolv.conf"];
-    let files = files.into_iter().fold(LayerBuilder::default(), |layer, path| layer.file(path, "", 0o644));
-    node.registry().push("disks/files:1", &busybox().layer(files.build()).build());
+    let files = files
+        .into_iter()
+        .fold(LayerBuilder::default(), |layer, path| {
+            layer.file(path, "", 0o644)
+        });
+    node.registry()
+        .push("disks/files:1", &busybox().layer(files.build()).build());
     let reference = node.registry().reference("disks/files:1");
     cri.pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("full");
@@ -330,14 +411,24 @@ fn no_container_starts_with_a_root_that_lacks_an_inode() {
 fn full_log_disk_stops_no_container() {
     let node = TestNode::start_with("", |root| root.small_disk(&root.log_dir(), "size=1m"));
     let pod = node.pod("full");
-    let id =
-        pod.start_shell("main", "n=0; while :; do n=$((n+1)); echo line $n; echo $n > /n; sleep 0.01; done");
+    let id = pod.start_shell(
+        "main",
+        "n=0; while :; do n=$((n+1)); echo line $n; echo $n > /n; sleep 0.01; done",
+    );
     pod.wait_log("main", |lines| !lines.is_empty());
     let before = node.leak_scan();
     let filling = FilledDisk::bytes(&node.root().log_dir());
-    let counted = || node.cri().sh(&id, "cat /n").parse::<u64>().unwrap_or_default();
+    let counted = || {
+        node.cri()
+            .sh(&id, "cat /n")
+            .parse::<u64>()
+            .unwrap_or_default()
+    };
     let so_far = counted();
-    assert!(eventually(LIMIT, || counted() > so_far + 50), "the container is held up");
+    assert!(
+        eventually(LIMIT, || counted() > so_far + 50),
+        "the container is held up"
+    );
     let name = random_name();
     let quiet = pod.start_shell(&name, "echo unheard; exec sleep 1000");
     assert_eq!(node.cri().sh(&quiet, "echo reached"), "reached");
@@ -348,5 +439,10 @@ fn full_log_disk_stops_no_container() {
     let status = node.cri().status(&quiet).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerRunning);
     node.cri().remove(&quiet).expect("it can be removed");
-    assert!(node.leak_scan().new_since(&before).iter().all(|found| !found.contains(&quiet)));
+    assert!(
+        node.leak_scan()
+            .new_since(&before)
+            .iter()
+            .all(|found| !found.contains(&quiet))
+    );
 }

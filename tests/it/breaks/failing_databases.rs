@@ -24,12 +24,20 @@ use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 const SOON: Duration = Duration::from_secs(40);
 
 /// Errors of containerd then.
-const ERRORS: [&str; 4] =
-    ["no space left on device", "disk quota exceeded", "read-only file system", "input/output error"];
+const ERRORS: [&str; 4] = [
+    "no space left on device",
+    "disk quota exceeded",
+    "read-only file system",
+    "input/output error",
+];
 
 /// The codes of the answer to a client: an exhausted quota is a full disk.
 fn codes(error: &str) -> &'static [Code] {
-    if ERRORS[..2].contains(&error) { &[Code::ResourceExhausted] } else { &[Code::Unknown, Code::Internal] }
+    if ERRORS[..2].contains(&error) {
+        &[Code::ResourceExhausted]
+    } else {
+        &[Code::Unknown, Code::Internal]
+    }
 }
 
 /// The containerd of a node, and the proxy in front of it.
@@ -37,7 +45,12 @@ type Behind = RefCell<Option<(ExternalContainerd, ContainerdProxy)>>;
 
 /// Makes calls fail with this error from now on; none without parts of their paths.
 fn fail(behind: &Behind, parts: &[&str], error: &'static str) {
-    behind.borrow().as_ref().expect("it was started with the node").1.set_failing(parts, error);
+    behind
+        .borrow()
+        .as_ref()
+        .expect("it was started with the node")
+        .1
+        .set_failing(parts, error);
 }
 
 /// Ends the process of a container with SIGKILL, from outside, and waits until it is gone or a zombie.
@@ -67,28 +80,55 @@ fn ends_are_listed_and_pods_stop_although_nothing_can_be_recorded() {
         fail(&behind, &["Containers/Create", "Containers/Update"], error);
 
         cri.stop(&stopped, 0).expect("it can be stopped");
-        cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
-        assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{error}");
+        cri.stop_pod(pod.id())
+            .expect("what is left of it shows that it was");
+        assert_eq!(
+            pod.status().state(),
+            PodSandboxState::SandboxNotready,
+            "{error}"
+        );
         let told = exit_info(&node, &stopped);
-        assert!(told.0 == 137 && is_exit_unrecorded(&node, &stopped), "{error}: {told:?}");
+        assert!(
+            told.0 == 137 && is_exit_unrecorded(&node, &stopped),
+            "{error}: {told:?}"
+        );
 
         node.daemon().kill9();
         kill_process(&node, &command);
         node.daemon().restart();
-        assert_eq!(exit_info(&node, &stopped), told, "{error}: the next daemon reports another end");
-        assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{error}");
+        assert_eq!(
+            exit_info(&node, &stopped),
+            told,
+            "{error}: the next daemon reports another end"
+        );
+        assert_eq!(
+            pod.status().state(),
+            PodSandboxState::SandboxNotready,
+            "{error}"
+        );
         assert_eq!(exit_info(&node, &ended).0, 137, "{error}");
         assert!(is_exit_unrecorded(&node, &ended), "{error}");
         let listed = cri.containers().expect("they are listed");
         assert_eq!(listed.len(), 3, "{error}: {listed:#?}");
-        assert_eq!(cri.status(&runs).expect("it has a status").state(), ContainerState::ContainerRunning);
+        assert_eq!(
+            cri.status(&runs).expect("it has a status").state(),
+            ContainerState::ContainerRunning
+        );
         assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
         // What is new cannot be recorded, and so is not made.
-        let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), codes(error));
+        let status = refused(
+            "RunPodSandbox",
+            cri.run_pod(&node.pod_config("new")),
+            codes(error),
+        );
         assert!(status.message().contains(error), "{status}");
 
         fail(&behind, &[], error);
-        let recorded = || [&stopped, &ended].iter().all(|id| !is_exit_unrecorded(&node, id));
+        let recorded = || {
+            [&stopped, &ended]
+                .iter()
+                .all(|id| !is_exit_unrecorded(&node, id))
+        };
         assert!(
             eventually(LIMIT, recorded),
             "{error}: an end is not put on record: {}",
@@ -111,14 +151,24 @@ fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() 
     let behind = Behind::default();
     let node = node_behind_proxy(&behind);
     let cri = node.cri().with_timeout(SOON);
-    let delay =
-        |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.set_delayed(parts);
+    let delay = |parts: &[&str]| {
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .set_delayed(parts)
+    };
     let pod = node.pod("vain");
     let runs = |command: &str| processes::running(node.root().path(), command).is_some();
     let assert_failed = |id: &str| {
         let status = cri.status(id).expect("it has a status");
         let told = (status.state(), status.reason.as_str());
-        assert_eq!(told, (ContainerState::ContainerExited, "StartError"), "{status:?}");
+        assert_eq!(
+            told,
+            (ContainerState::ContainerExited, "StartError"),
+            "{status:?}"
+        );
     };
     for (killed, time) in [(false, "31521"), (true, "31522")] {
         let command = format!("sleep {time}");
@@ -128,22 +178,34 @@ fn process_of_a_failed_start_is_ended_although_the_failure_cannot_be_recorded() 
         if killed {
             node.daemon().kill_at(&[(CrashPoint::ExitNoted, 1)]);
         }
-        cri.start(&id).expect_err("containerd says that it has failed");
+        cri.start(&id)
+            .expect_err("containerd says that it has failed");
         if killed {
             node.daemon().wait_killed();
-            assert!(eventually(LIMIT, || runs(&command)), "{command} was ended before that was noted");
+            assert!(
+                eventually(LIMIT, || runs(&command)),
+                "{command} was ended before that was noted"
+            );
             delay(&[]);
             node.daemon().restart();
         }
         assert_failed(&id);
         // Before the runtime's process has executed the command, only the cgroup shows it.
         let ended = || !runs(&command) && cgroups::members(&id).is_empty();
-        assert!(eventually(LIMIT, ended), "{command} runs on: {}", node.daemon().tail());
+        assert!(
+            eventually(LIMIT, ended),
+            "{command} runs on: {}",
+            node.daemon().tail()
+        );
         assert!(is_exit_unrecorded(&node, &id), "{}", node.daemon().tail());
         delay(&[]);
         fail(&behind, &[], ERRORS[0]);
         let recorded = || !is_exit_unrecorded(&node, &id);
-        assert!(eventually(LIMIT, recorded), "it is not put on record: {}", node.daemon().tail());
+        assert!(
+            eventually(LIMIT, recorded),
+            "it is not put on record: {}",
+            node.daemon().tail()
+        );
         node.daemon().kill9();
         node.daemon().restart();
         assert_failed(&id);
@@ -167,10 +229,20 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
         *behind.borrow_mut() = Some((upstream, proxy));
         format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n")
     });
-    let stored = || behind.borrow().as_ref().expect("it was started with the node").1.stored_sandboxes();
+    let stored = || {
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .stored_sandboxes()
+    };
     let cri = node.cri().with_timeout(SOON);
     let reference = node.registry().reference("databases/image:1");
-    node.registry().push("databases/image:1", &busybox().layer(random_layer(100_000, 4244)).build());
+    node.registry().push(
+        "databases/image:1",
+        &busybox().layer(random_layer(100_000, 4244)).build(),
+    );
     let pod = node.pod("runs");
     let id = pod.start_shell("main", "exec sleep 1000");
     let ended = pod.start_shell("ended", "exec sleep 31510");
@@ -180,13 +252,23 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
     for error in ERRORS {
         // A pull that is cut off leaves its lease.
         node.daemon().kill_at(&[(CrashPoint::PullLeased, 1)]);
-        cri.pull(&reference, None).expect_err("the daemon is killed during it");
+        cri.pull(&reference, None)
+            .expect_err("the daemon is killed during it");
         node.daemon().wait_killed();
         // The exit of a task that ends meanwhile need not be protected any more.
         if processes::running(node.root().path(), "sleep 31510").is_some() {
             kill_process(&node, "sleep 31510");
         }
-        fail(&behind, &["Leases/Delete", "Content/Abort", "Snapshots/Remove", "Store/Delete"], error);
+        fail(
+            &behind,
+            &[
+                "Leases/Delete",
+                "Content/Abort",
+                "Snapshots/Remove",
+                "Store/Delete",
+            ],
+            error,
+        );
         node.daemon().spawn();
         assert_serves_and_reports(&node, &id, &ended, error);
         fail(&behind, &[], error);
@@ -197,7 +279,9 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
         );
         let leases = || {
             let new = node.leak_scan().new_since(&before);
-            new.into_iter().filter(|found| found.contains("lease")).collect::<Vec<_>>()
+            new.into_iter()
+                .filter(|found| found.contains("lease"))
+                .collect::<Vec<_>>()
         };
         assert!(
             eventually(LIMIT, || leases().is_empty()),
@@ -216,12 +300,18 @@ fn daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left() {
 
 /// The daemon that found what it cannot remove serves the container that runs, and reports the exit of the other.
 fn assert_serves_and_reports(node: &TestNode, running: &str, ended: &str, error: &str) {
-    let listed = retry("ListContainers", || node.cri().with_timeout(SOON).containers());
+    let listed = retry("ListContainers", || {
+        node.cri().with_timeout(SOON).containers()
+    });
     assert_eq!(listed.len(), 2, "{error}: {listed:#?}");
     assert_recovers(node);
     assert_eq!(node.cri().sh(running, "echo reached"), "reached");
     assert_eq!(exit_info(node, ended).0, 137, "{error}");
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("cannot delete a lease that a predecessor left"), "{}", node.daemon().tail());
+    assert!(
+        log.contains("cannot delete a lease that a predecessor left"),
+        "{}",
+        node.daemon().tail()
+    );
     assert!(!log.contains("recovery failed"), "{}", node.daemon().tail());
 }

@@ -12,7 +12,10 @@ use super::{LIMIT, assert_recovers, retry};
 /// The files in the logkeeper's state directory.
 fn kept(node: &TestNode) -> Vec<String> {
     let entries = fs::read_dir(node.root().run().join("logkeeper/state")).expect("it is there");
-    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 #[test]
@@ -26,12 +29,28 @@ fn containers_and_pods_whose_logs_hang_are_removed() {
             config.log_path = format!("hung/{name}.log");
         })
     });
-    let printed =
-        |name: &str| fuse.contents().iter().any(|(path, text)| path.ends_with(name) && !text.is_empty());
-    assert!(eventually(LIMIT, || printed("removed.log") && printed("pod.log")), "{}", node.daemon().tail());
+    let printed = |name: &str| {
+        fuse.contents()
+            .iter()
+            .any(|(path, text)| path.ends_with(name) && !text.is_empty())
+    };
+    assert!(
+        eventually(LIMIT, || printed("removed.log") && printed("pod.log")),
+        "{}",
+        node.daemon().tail()
+    );
     fuse.hang();
-    let stalled = || node.daemon().get("/metrics").1.contains("switchyard_log_stalled_file_systems 1");
-    assert!(eventually(LIMIT, stalled), "{}", node.daemon().get("/metrics").1);
+    let stalled = || {
+        node.daemon()
+            .get("/metrics")
+            .1
+            .contains("switchyard_log_stalled_file_systems 1")
+    };
+    assert!(
+        eventually(LIMIT, stalled),
+        "{}",
+        node.daemon().get("/metrics").1
+    );
     // A start fails, and leaves nothing that could not be removed either.
     let refused = pod.create(&{
         let mut config = node.container("refused", &["sleep", "1000"]);
@@ -45,8 +64,10 @@ fn containers_and_pods_whose_logs_hang_are_removed() {
     cri.stop_pod(pod.id()).expect("it can be stopped");
     retry("RemovePodSandbox", || cri.remove_pod(pod.id()));
     let ids = [&removed, &of_pod, &refused];
-    let left: Vec<_> =
-        kept(&node).into_iter().filter(|name| ids.iter().any(|id| name.contains(*id))).collect();
+    let left: Vec<_> = kept(&node)
+        .into_iter()
+        .filter(|name| ids.iter().any(|id| name.contains(*id)))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(
         fs::read_to_string(node.root().daemon_log())
@@ -55,10 +76,21 @@ fn containers_and_pods_whose_logs_hang_are_removed() {
     // Other logs continue meanwhile, and everything does when the file system answers.
     assert_eq!(node.pod("other").run_shell("echo other", |_| {}), "other");
     fuse.resume();
-    let answers = || node.daemon().get("/metrics").1.contains("switchyard_log_stalled_file_systems 0");
-    assert!(eventually(LIMIT, answers), "{}", node.daemon().get("/metrics").1);
-    let left: Vec<_> =
-        kept(&node).into_iter().filter(|name| ids.iter().any(|id| name.contains(*id))).collect();
+    let answers = || {
+        node.daemon()
+            .get("/metrics")
+            .1
+            .contains("switchyard_log_stalled_file_systems 0")
+    };
+    assert!(
+        eventually(LIMIT, answers),
+        "{}",
+        node.daemon().get("/metrics").1
+    );
+    let left: Vec<_> = kept(&node)
+        .into_iter()
+        .filter(|name| ids.iter().any(|id| name.contains(*id)))
+        .collect();
     assert!(left.is_empty(), "{left:?}");
     drop(fuse);
     assert_recovers(&node);

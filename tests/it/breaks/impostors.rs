@@ -23,7 +23,10 @@ struct FakeShim(Child);
 
 impl FakeShim {
     fn start(node: &TestNode, uid: u32, id: &str, dir: &Path) -> Self {
-        let address = node.root().containerd_socket().expect("the node has a containerd");
+        let address = node
+            .root()
+            .containerd_socket()
+            .expect("the node has a containerd");
         let mut command = Command::new("sh");
         command.arg0("containerd-shim-runc-v2").args([
             "-c",
@@ -33,7 +36,12 @@ impl FakeShim {
             "-id",
             id,
         ]);
-        command.arg("-address").arg(address).uid(uid).current_dir(dir).stdin(Stdio::piped());
+        command
+            .arg("-address")
+            .arg(address)
+            .uid(uid)
+            .current_dir(dir)
+            .stdin(Stdio::piped());
         Self(command.spawn().expect("a shell starts"))
     }
 
@@ -76,11 +84,22 @@ fn fake_shim_process_causes_no_deletion_or_kill() {
     // This one is indistinguishable from a real shim: once it is killed, the scan has checked all of them.
     let mut forgotten = FakeShim::start(&node, 0, &unknown, &gone);
     fs::remove_dir(&gone).expect("it is empty");
-    assert!(eventually(LIMIT, || !forgotten.runs()), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || !forgotten.runs()),
+        "{}",
+        node.daemon().tail()
+    );
     // And the scan has also checked those that come after it.
     let mut next = FakeShim::start(&node, 0, &unknown, &named);
-    assert!(eventually(LIMIT, || !next.runs()), "{}", node.daemon().tail());
-    assert_eq!(fs::read_to_string(victim.join("file")).expect("it is there"), "kept");
+    assert!(
+        eventually(LIMIT, || !next.runs()),
+        "{}",
+        node.daemon().tail()
+    );
+    assert_eq!(
+        fs::read_to_string(victim.join("file")).expect("it is there"),
+        "kept"
+    );
     assert!(absolute.is_dir());
     for stranger in &mut strangers {
         assert!(stranger.runs(), "a stranger was killed");
@@ -102,7 +121,11 @@ fn orphaned_shim_that_appears_after_start_is_killed() {
         fs::create_dir(&container_dir).expect("a directory");
         let mut forgotten = FakeShim::start(&node, 0, &id.repeat(32), &container_dir);
         fs::remove_dir(&container_dir).expect("it is empty");
-        assert!(eventually(LIMIT, || !forgotten.runs()), "{name}: {}", node.daemon().tail());
+        assert!(
+            eventually(LIMIT, || !forgotten.runs()),
+            "{name}: {}",
+            node.daemon().tail()
+        );
     };
     show("after-start", "ab");
     node.daemon().kill9();

@@ -28,10 +28,15 @@ fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     node.daemon().kill9();
     let main = || {
         let all = processes::belonging_to(node.root().path());
-        all.iter().find(|process| process.command == "sleep 31470").map(|process| process.pid)
+        all.iter()
+            .find(|process| process.command == "sleep 31470")
+            .map(|process| process.pid)
     };
     // It is a shell until it has executed the program.
-    assert!(eventually(LIMIT, || main().is_some()), "the container does not run");
+    assert!(
+        eventually(LIMIT, || main().is_some()),
+        "the container does not run"
+    );
     kill(Pid::from_raw(main().expect("it runs")), Signal::SIGKILL).expect("it runs");
     front.set_delayed(RECORD);
     node.daemon().spawn();
@@ -45,7 +50,10 @@ fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     );
     front.set_delayed(&[]);
     node.daemon().wait_ready();
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 
@@ -63,20 +71,45 @@ fn rolled_back_limits_are_reported_after_daemon_restart() {
     });
     let file = cgroups::named(&id)
         .iter()
-        .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
+        .flat_map(|group| {
+            [
+                group.join("memory.limit_in_bytes"),
+                group.join("memory.max"),
+            ]
+        })
         .find(|file| file.exists())
         .expect("its memory is limited");
-    let in_force = || fs::read_to_string(&file).expect("it is there").trim().parse::<i64>().ok();
+    let in_force = || {
+        fs::read_to_string(&file)
+            .expect("it is there")
+            .trim()
+            .parse::<i64>()
+            .ok()
+    };
     let reported = || {
         let status = node.cri().status(&id).expect("it has a status");
-        status.resources.and_then(|limits| limits.linux).map(|limits| limits.memory_limit_in_bytes)
+        status
+            .resources
+            .and_then(|limits| limits.linux)
+            .map(|limits| limits.memory_limit_in_bytes)
     };
     front.set_delayed(RECORD);
-    let wanted = LinuxContainerResources { memory_limit_in_bytes: after, ..Default::default() };
-    refused("UpdateContainerResources", node.cri().update(&id, wanted), &[Code::DeadlineExceeded]);
+    let wanted = LinuxContainerResources {
+        memory_limit_in_bytes: after,
+        ..Default::default()
+    };
+    refused(
+        "UpdateContainerResources",
+        node.cri().update(&id, wanted),
+        &[Code::DeadlineExceeded],
+    );
     front.set_delayed(&[]);
     let mark = node.root().run().join("tasks").join(&id).join("limiting");
-    assert!(eventually(LIMIT, || !mark.exists()), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || !mark.exists()),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!((reported(), in_force()), (Some(before), Some(before)));
     node.daemon().kill9();
     node.daemon().restart();

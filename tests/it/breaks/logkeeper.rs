@@ -15,8 +15,8 @@ use switchyard_tests::node::{TestNode, log_content};
 use tonic::Code;
 
 use super::{
-    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready, assert_recovers,
-    managed, refused,
+    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready,
+    assert_recovers, managed, refused,
 };
 
 /// Prints a number about every hundredth of a second.
@@ -33,8 +33,13 @@ fn last_number(node: &TestNode, id: &str) -> u64 {
 
 #[track_caller]
 fn assert_complete(lines: &[String]) {
-    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| log_content(line).to_owned()).collect();
-    let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    let numbers: Vec<_> = lines[..lines.len() - 1]
+        .iter()
+        .map(|line| log_content(line).to_owned())
+        .collect();
+    let expected: Vec<_> = (1..=numbers.len())
+        .map(|number| number.to_string())
+        .collect();
     assert_eq!(numbers, expected, "lines are lost or doubled");
 }
 
@@ -61,20 +66,40 @@ fn hung_logkeeper_blocks_starts_and_running_containers_continue() {
     let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);
     assert!(status.message().contains("logkeeper"), "{status}");
     let status = cri.status(&created).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerCreated, "{status:?}");
+    assert_eq!(
+        status.state(),
+        ContainerState::ContainerCreated,
+        "{status:?}"
+    );
     let so_far = last_number(&node, &id);
-    assert!(eventually(LIMIT, || last_number(&node, &id) > so_far + 20), "the container is held up");
-    node.cri().start(&silent).expect("a container without a log needs no logkeeper");
-    assert_eq!(node.cri().sh(&id, "echo reached"), "reached", "a command needs none");
+    assert!(
+        eventually(LIMIT, || last_number(&node, &id) > so_far + 20),
+        "the container is held up"
+    );
+    node.cri()
+        .start(&silent)
+        .expect("a container without a log needs no logkeeper");
+    assert_eq!(
+        node.cri().sh(&id, "echo reached"),
+        "reached",
+        "a command needs none"
+    );
     drop(frozen);
     assert_recovers(&node);
     let so_far = pod.log("counting").len();
     assert_complete(&pod.wait_log("counting", |lines| lines.len() > so_far + 20));
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
-    node.cri().start(&created).expect("what was refused can be started");
+    node.cri()
+        .start(&created)
+        .expect("what was refused can be started");
     node.cri().remove(&created).expect("it can be removed");
     node.cri().remove(&silent).expect("it can be removed");
-    assert!(node.leak_scan().new_since(&before).iter().all(|found| !found.contains(&created)));
+    assert!(
+        node.leak_scan()
+            .new_since(&before)
+            .iter()
+            .all(|found| !found.contains(&created))
+    );
 }
 
 /// As on a node under load: it answers, but late.
@@ -91,12 +116,23 @@ fn start_waits_for_a_busy_logkeeper() {
     thread::scope(|scope| {
         let start = scope.spawn(|| node.cri().start(&id));
         let operations = || node.output(&["status", "--verbose"]);
-        assert!(eventually(LIMIT, || operations().contains("wait_for_logkeeper")), "{}", operations());
+        assert!(
+            eventually(LIMIT, || operations().contains("wait_for_logkeeper")),
+            "{}",
+            operations()
+        );
         let status = node.cri().status(&id).expect("it has a status");
-        assert_eq!(status.state(), ContainerState::ContainerCreated, "{status:?}");
+        assert_eq!(
+            status.state(),
+            ContainerState::ContainerCreated,
+            "{status:?}"
+        );
         assert_eq!(node.daemon().get("/readyz").0, 200, "busy is not down");
         drop(frozen);
-        start.join().expect("a call does not panic").expect("the logkeeper answers");
+        start
+            .join()
+            .expect("a call does not panic")
+            .expect("the logkeeper answers");
     });
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }
@@ -114,13 +150,20 @@ fn many_starts_at_once_outlive_a_silence_of_the_logkeeper() {
         .collect();
     let mut ids = Vec::new();
     for pod in &pods {
-        let container =
-            |number| node.container(&format!("c{number}"), &["sh", "-c", "echo on; exec sleep 1000"]);
+        let container = |number| {
+            node.container(
+                &format!("c{number}"),
+                &["sh", "-c", "echo on; exec sleep 1000"],
+            )
+        };
         ids.extend((0..10).map(|number| pod.create(&container(number))));
     }
     let frozen = SuspendedProcess::new(managed(&node, "logkeeper"));
     thread::scope(|scope| {
-        let starts: Vec<_> = ids.iter().map(|id| scope.spawn(|| node.cri().start(id))).collect();
+        let starts: Vec<_> = ids
+            .iter()
+            .map(|id| scope.spawn(|| node.cri().start(id)))
+            .collect();
         let begun = Instant::now();
         let log = || fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
         let is_late = || log().contains("the logkeeper is late for its check");
@@ -133,7 +176,11 @@ fn many_starts_at_once_outlive_a_silence_of_the_logkeeper() {
         }
     });
     for container in node.cri().containers().expect("they can be listed") {
-        assert_eq!(container.state(), ContainerState::ContainerRunning, "{container:?}");
+        assert_eq!(
+            container.state(),
+            ContainerState::ContainerRunning,
+            "{container:?}"
+        );
     }
     for pod in &pods {
         for number in 0..10 {
@@ -155,9 +202,9 @@ fn hung_logkeeper_is_replaced_and_no_line_is_lost() {
     assert!(replaced, "it is not replaced\n{}", node.daemon().tail());
     assert_recovers(&node);
     let so_far = last_number(&node, &id);
-    assert_complete(
-        &pod.wait_log("counting", |lines| u64::try_from(lines.len()).is_ok_and(|lines| lines > so_far)),
-    );
+    assert_complete(&pod.wait_log("counting", |lines| {
+        u64::try_from(lines.len()).is_ok_and(|lines| lines > so_far)
+    }));
 }
 
 #[test]
@@ -187,7 +234,10 @@ fn logkeeper_restart_failure_is_reported_until_it_succeeds() {
     let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);
     assert!(status.message().contains("logkeeper"), "{status}");
     let so_far = last_number(&node, &id);
-    assert!(eventually(LIMIT, || last_number(&node, &id) > so_far + 20), "the container is held up");
+    assert!(
+        eventually(LIMIT, || last_number(&node, &id) > so_far + 20),
+        "the container is held up"
+    );
     fs::rename(&kept, &binary).expect("the root can be written");
     assert_recovers(&node);
     let so_far = pod.log("counting").len();

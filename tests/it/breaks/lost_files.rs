@@ -24,7 +24,12 @@ const COMMANDS: [&str; 3] = ["sleep 31520", "sleep 31521", "sleep 31522"];
 #[track_caller]
 fn assert_runs(node: &TestNode, command: &str, expected: bool) {
     let runs = || processes::running(node.root().path(), command).is_some();
-    assert!(eventually(LIMIT, || runs() == expected), "{command}: {}\n{}", runs(), node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || runs() == expected),
+        "{command}: {}\n{}",
+        runs(),
+        node.daemon().tail()
+    );
 }
 
 fn daemon_log(node: &TestNode) -> String {
@@ -40,10 +45,15 @@ fn found_by_package(node: &TestNode, function: &str) -> Vec<i32> {
         node.root().run().display(),
         node.root().state().display()
     );
-    let output = Command::new("sh").args(["-ec", &script]).output().expect("every node has a shell");
+    let output = Command::new("sh")
+        .args(["-ec", &script])
+        .output()
+        .expect("every node has a shell");
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).expect("it prints numbers");
-    text.lines().map(|pid| pid.parse().expect("it prints a number on each line")).collect()
+    text.lines()
+        .map(|pid| pid.parse().expect("it prints a number on each line"))
+        .collect()
 }
 
 /// Deletes the files and sockets of a directory, and leaves its directories, FIFOs and mounts.
@@ -51,7 +61,9 @@ fn delete_files(dir: &Path) {
     let device = fs::symlink_metadata(dir).expect("it exists").dev();
     for entry in fs::read_dir(dir).expect("it can be listed").flatten() {
         let path = entry.path();
-        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        let Ok(found) = fs::symlink_metadata(&path) else {
+            continue;
+        };
         if found.dev() != device {
             continue;
         }
@@ -69,8 +81,15 @@ fn lose_database(node: &TestNode) {
     let containerd = node.kill_managed("containerd").as_raw();
     let has_ended = || processes::find(containerd).is_none_or(|process| process.zombie);
     assert!(eventually(LIMIT, has_ended), "containerd does not end");
-    let database = node.root().state().join("containerd/root/io.containerd.metadata.v1.bolt/meta.db");
-    fs::File::options().write(true).truncate(true).open(database).expect("containerd has a database");
+    let database = node
+        .root()
+        .state()
+        .join("containerd/root/io.containerd.metadata.v1.bolt/meta.db");
+    fs::File::options()
+        .write(true)
+        .truncate(true)
+        .open(database)
+        .expect("containerd has a database");
 }
 
 /// Checks that a daemon that has just begun to serve lists nothing, and has ended tasks before.
@@ -81,7 +100,11 @@ fn assert_ended_at_start(node: &TestNode) {
     let log = daemon_log(node);
     let ended = log.rfind("ending tasks that containerd lists without a container object");
     let recovered = log.rfind("recovered what a predecessor left");
-    assert!(ended.is_some() && ended < recovered, "{ended:?} {recovered:?}\n{}", node.daemon().tail());
+    assert!(
+        ended.is_some() && ended < recovered,
+        "{ended:?} {recovered:?}\n{}",
+        node.daemon().tail()
+    );
 }
 
 /// containerd continues to list the tasks whose shims it finds, and refuses each call about them. Two of them
@@ -105,7 +128,9 @@ fn tasks_whose_container_objects_are_lost_are_ended_before_the_network_of_their_
     assert_recovers(&node);
     assert_no_leaks_since(&node, &before);
 
-    node.cri().pull(&node.image(), None).expect("it can be pulled again");
+    node.cri()
+        .pull(&node.image(), None)
+        .expect("it can be pulled again");
     assert_eq!(node.pod("again").run_shell("echo again", |_| {}), "again");
 }
 
@@ -118,7 +143,10 @@ fn tasks_without_container_objects_are_ended_although_their_directories_cannot_b
     let _id = pod.start_shell("main", &format!("exec {}", COMMANDS[0]));
     assert_runs(&node, COMMANDS[0], true);
     lose_database(&node);
-    let tasks = node.root().state().join("containerd/root/io.containerd.runtime.v2.task");
+    let tasks = node
+        .root()
+        .state()
+        .join("containerd/root/io.containerd.runtime.v2.task");
     fs::rename(tasks.join(NAMESPACE), tasks.join("kept")).expect("containerd has made it");
     fs::write(tasks.join(NAMESPACE), "").expect("it can be written");
 
@@ -148,10 +176,14 @@ fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_
 
     node.daemon().restart();
     let log = daemon_log(&node);
-    let told = log
-        .lines()
-        .find(|line| line.contains("run on: it is not certain yet that their shim serves no other task"));
-    assert!(told.is_some_and(|line| line.contains(&orphan)), "{told:?}\n{}", node.daemon().tail());
+    let told = log.lines().find(|line| {
+        line.contains("run on: it is not certain yet that their shim serves no other task")
+    });
+    assert!(
+        told.is_some_and(|line| line.contains(&orphan)),
+        "{told:?}\n{}",
+        node.daemon().tail()
+    );
     assert_runs(&node, COMMANDS[0], false);
 }
 
@@ -177,7 +209,10 @@ fn check_start_that_goes_on(is_recovery_killed: bool) {
         let start = scope.spawn(|| node.cri().start(&id));
         let held = eventually(LIMIT, || dir.join("held").exists());
         node.daemon().kill9();
-        start.join().expect("a call does not panic").expect_err("nobody answers");
+        start
+            .join()
+            .expect("a call does not panic")
+            .expect_err("nobody answers");
         assert!(held, "no shim is started");
     });
     delete_files(&node.root().run().join("tasks").join(&id));
@@ -190,12 +225,23 @@ fn check_start_that_goes_on(is_recovery_killed: bool) {
     }
     node.daemon().restart();
     let status = node.cri().status(&id).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerExited, "{status:?}");
-    let bundles = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
+    assert_eq!(
+        status.state(),
+        ContainerState::ContainerExited,
+        "{status:?}"
+    );
+    let bundles = node
+        .root()
+        .run()
+        .join("containerd/state/io.containerd.runtime.v2.task");
     let bundle = bundles.join(NAMESPACE).join(&id);
     assert!(bundle.exists(), "containerd does not continue the call");
     fs::remove_file(dir.join("hold")).expect("it is there");
-    assert!(eventually(LIMIT, || !bundle.exists()), "what the call has made stays\n{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || !bundle.exists()),
+        "what the call has made stays\n{}",
+        node.daemon().tail()
+    );
     node.cri().remove(&id).expect("it can be removed");
 }
 
@@ -209,23 +255,45 @@ fn daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted(
     pod.wait_log("ran", |lines| !lines.is_empty());
     let old = ["containerd", "logkeeper"].map(|name| managed(&node, name));
     node.daemon().kill9();
-    let container = processes::running(node.root().path(), COMMANDS[0]).expect("it runs").pid;
+    let container = processes::running(node.root().path(), COMMANDS[0])
+        .expect("it runs")
+        .pid;
     assert_eq!(found_by_package(&node, "running_pids"), [container]);
     delete_files(&node.root().run());
     // A purge is refused, and ends nothing, while the container runs. Once it has ended, a purge ends the others.
     assert_eq!(found_by_package(&node, "running_pids"), [container]);
-    assert_eq!(BTreeSet::from_iter(found_by_package(&node, "managed")), BTreeSet::from(old));
+    assert_eq!(
+        BTreeSet::from_iter(found_by_package(&node, "managed")),
+        BTreeSet::from(old)
+    );
 
     node.daemon().restart();
     for pid in old {
         let has_ended = processes::find(pid).is_none_or(|process| process.zombie);
-        assert!(has_ended, "process {} runs\n{}", Pid::from_raw(pid), node.daemon().tail());
+        assert!(
+            has_ended,
+            "process {} runs\n{}",
+            Pid::from_raw(pid),
+            node.daemon().tail()
+        );
     }
     let log = daemon_log(&node);
-    assert_eq!(log.matches("runs and no pid file names it").count(), old.len(), "{log}");
+    assert_eq!(
+        log.matches("runs and no pid file names it").count(),
+        old.len(),
+        "{log}"
+    );
     let status = node.cri().status(&ran).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerExited, "{status:?}");
-    refused("StartContainer", node.cri().start(&ran), &[Code::FailedPrecondition, Code::Unknown]);
+    assert_eq!(
+        status.state(),
+        ContainerState::ContainerExited,
+        "{status:?}"
+    );
+    refused(
+        "StartContainer",
+        node.cri().start(&ran),
+        &[Code::FailedPrecondition, Code::Unknown],
+    );
     assert_runs(&node, COMMANDS[0], false);
     assert_eq!(pod.log_text("ran"), "ran");
     assert_eq!(node.pod("more").run_shell("echo more", |_| {}), "more");

@@ -38,11 +38,24 @@ struct HungMount {
 impl HungMount {
     fn over(point: &Path) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse");
-        let device = device.expect("/dev/fuse is there: the kernel has FUSE, or `modprobe fuse` loads it");
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-        mount(Some("hung"), point, Some("fuse"), MsFlags::empty(), Some(options.as_str()))
-            .expect("mounting needs root with CAP_SYS_ADMIN");
-        Self { point: point.to_owned(), device: Some(device) }
+        let device =
+            device.expect("/dev/fuse is there: the kernel has FUSE, or `modprobe fuse` loads it");
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            device.as_raw_fd()
+        );
+        mount(
+            Some("hung"),
+            point,
+            Some("fuse"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .expect("mounting needs root with CAP_SYS_ADMIN");
+        Self {
+            point: point.to_owned(),
+            device: Some(device),
+        }
     }
 }
 
@@ -61,13 +74,29 @@ fn failing_cni_add_is_named_and_rolled_back() {
     let cri = node.cri().with_timeout(SOON);
     let before = node.leak_scan();
     for (what, message, code) in [
-        ("fail", "plugin wayward refused ADD with code 7: a planned failure", Code::Unknown),
-        ("hang", "plugin wayward did not finish ADD within 2 s", Code::Unknown),
-        ("nonsense", "plugin wayward wrote no usable result", Code::Unknown),
+        (
+            "fail",
+            "plugin wayward refused ADD with code 7: a planned failure",
+            Code::Unknown,
+        ),
+        (
+            "hang",
+            "plugin wayward did not finish ADD within 2 s",
+            Code::Unknown,
+        ),
+        (
+            "nonsense",
+            "plugin wayward wrote no usable result",
+            Code::Unknown,
+        ),
         ("version", "7.7.7", Code::Unknown),
         ("noaddress", "no address", Code::Unknown),
         ("giant", "plugin wayward wrote more than", Code::Unknown),
-        ("killed", "plugin wayward failed on ADD with signal: 9", Code::Unknown),
+        (
+            "killed",
+            "plugin wayward failed on ADD with signal: 9",
+            Code::Unknown,
+        ),
         ("full", "no space left on device", Code::ResourceExhausted),
     ] {
         wayward.set_plugin_fault("ADD", what);
@@ -78,7 +107,13 @@ fn failing_cni_add_is_named_and_rolled_back() {
         assert_no_leaks_since(node, &before);
         // The network condition covers configuration and installation, not answers of plugins: pods on the
         // host network still start.
-        assert!(node.cri().condition("NetworkReady").expect("Status answers").status, "{what}");
+        assert!(
+            node.cri()
+                .condition("NetworkReady")
+                .expect("Status answers")
+                .status,
+            "{what}"
+        );
         assert_eq!(node.daemon().get("/readyz/network").0, 200, "{what}");
         wayward.clear_plugin_fault("ADD");
         // The request of the same pod can be repeated.
@@ -95,7 +130,10 @@ fn failing_cni_del_is_named_and_stop_can_be_retried() {
     let cri = node.cri().with_timeout(SOON);
     let before = node.leak_scan();
     for (what, message) in [
-        ("fail", "plugin wayward refused DEL with code 7: a planned failure"),
+        (
+            "fail",
+            "plugin wayward refused DEL with code 7: a planned failure",
+        ),
         ("hang", "plugin wayward did not finish DEL within 2 s"),
         ("killed", "plugin wayward failed on DEL with signal: 9"),
     ] {
@@ -104,20 +142,38 @@ fn failing_cni_del_is_named_and_stop_can_be_retried() {
         wayward.set_plugin_fault("DEL", what);
         let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown]);
         assert!(status.message().contains(message), "{what}: {status}");
-        assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{what}");
-        assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137, "{what}");
-        let status = refused("RemovePodSandbox", cri.remove_pod(pod.id()), &[Code::Unknown]);
+        assert_eq!(
+            pod.status().state(),
+            PodSandboxState::SandboxNotready,
+            "{what}"
+        );
+        assert_eq!(
+            node.cri().status(&id).expect("it has a status").exit_code,
+            137,
+            "{what}"
+        );
+        let status = refused(
+            "RemovePodSandbox",
+            cri.remove_pod(pod.id()),
+            &[Code::Unknown],
+        );
         assert!(status.message().contains(message), "{what}: {status}");
         wayward.assert_given_up(what);
         wayward.clear_plugin_fault("DEL");
-        node.cri().stop_pod(pod.id()).expect("it can be stopped again");
+        node.cri()
+            .stop_pod(pod.id())
+            .expect("it can be stopped again");
         drop(pod);
         assert_no_leaks_since(node, &before);
     }
     // A failed pod whose rollback fails too is removed later by the cleanup queue.
     wayward.set_plugin_fault("ADD", "fail");
     wayward.set_plugin_fault("DEL", "fail");
-    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("both")), &[Code::Unknown]);
+    let status = refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("both")),
+        &[Code::Unknown],
+    );
     assert!(status.message().contains("a planned failure"), "{status}");
     wayward.clear_plugin_fault("DEL");
     wayward.clear_plugin_fault("ADD");
@@ -133,17 +189,34 @@ fn missing_or_invalid_network_configuration_is_reported_and_pods_stop() {
     let list = fs::read_to_string(wayward.conflist()).expect("it is there");
     let dir = node.root().cni_conf();
     let named = dir.to_str().expect("the path is ASCII").to_owned();
-    for (what, broken) in [("vanished", None), ("broken", Some("{ this is no JSON")), ("empty", Some(""))] {
+    for (what, broken) in [
+        ("vanished", None),
+        ("broken", Some("{ this is no JSON")),
+        ("empty", Some("")),
+    ] {
         let pod = node.pod(what);
         match broken {
             None => fs::remove_file(wayward.conflist()).expect("it is there"),
             Some(text) => fs::write(wayward.conflist(), text).expect("the root can be written"),
         }
         assert_not_ready(node, "NetworkReady", "NetworkPluginNotReady", &named);
-        assert!(node.cri().condition("RuntimeReady").expect("Status answers").status, "{what}");
+        assert!(
+            node.cri()
+                .condition("RuntimeReady")
+                .expect("Status answers")
+                .status,
+            "{what}"
+        );
         let (status, body) = node.daemon().get("/readyz/network");
-        assert!(status == 503 && body.contains(&named), "{what}: {status} {body}");
-        let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unavailable]);
+        assert!(
+            status == 503 && body.contains(&named),
+            "{what}: {status} {body}"
+        );
+        let status = refused(
+            "RunPodSandbox",
+            cri.run_pod(&node.pod_config("none")),
+            &[Code::Unavailable],
+        );
         assert!(status.message().contains(&named), "{what}: {status}");
         // The removal uses the copy of the configuration that was saved when the pod was created.
         node.cri().stop_pod(pod.id()).expect("it can be stopped");
@@ -151,7 +224,10 @@ fn missing_or_invalid_network_configuration_is_reported_and_pods_stop() {
         assert_no_leaks_since(node, &before);
         fs::write(wayward.conflist(), &list).expect("the root can be written");
         assert_recovers(node);
-        assert_eq!(node.pod("again").status().state(), PodSandboxState::SandboxReady);
+        assert_eq!(
+            node.pod("again").status().state(),
+            PodSandboxState::SandboxReady
+        );
     }
 }
 
@@ -165,15 +241,29 @@ fn missing_cni_plugin_is_reported_and_pods_stop_when_it_returns() {
     let plugin = wayward.dir.join("wayward");
     let away = wayward.dir.join("away");
     fs::rename(&plugin, &away).expect("it is there");
-    assert_not_ready(node, "NetworkReady", "NetworkPluginNotReady", "plugin wayward");
-    let status =
-        refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unknown, Code::Unavailable]);
+    assert_not_ready(
+        node,
+        "NetworkReady",
+        "NetworkPluginNotReady",
+        "plugin wayward",
+    );
+    let status = refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("none")),
+        &[Code::Unknown, Code::Unavailable],
+    );
     assert!(status.message().contains("plugin wayward"), "{status}");
-    let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown, Code::Unavailable]);
+    let status = refused(
+        "StopPodSandbox",
+        cri.stop_pod(pod.id()),
+        &[Code::Unknown, Code::Unavailable],
+    );
     assert!(status.message().contains("plugin wayward"), "{status}");
     fs::rename(&away, &plugin).expect("it is there");
     assert_recovers(node);
-    node.cri().stop_pod(pod.id()).expect("it can be stopped again");
+    node.cri()
+        .stop_pod(pod.id())
+        .expect("it can be stopped again");
     drop(pod);
     assert_no_leaks_since(node, &before);
 }
@@ -188,16 +278,25 @@ fn del_outlives(end: impl FnOnce(&mut Daemon)) {
     let pod = node.pod("held");
     let runs = || {
         let text = fs::read_to_string(wayward.dir.join("runs")).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with("DEL")).map(str::to_owned).collect::<Vec<_>>()
+        text.lines()
+            .filter(|line| line.starts_with("DEL"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     fs::write(wayward.dir.join("hold"), "").expect("the root can be written");
     wayward.set_plugin_fault("DEL", "held");
     thread::scope(|scope| {
         let stop = scope.spawn(|| cri.stop_pod(pod.id()));
-        assert!(eventually(LIMIT, || wayward.dir.join("held").exists()), "{}", node.daemon().tail());
+        assert!(
+            eventually(LIMIT, || wayward.dir.join("held").exists()),
+            "{}",
+            node.daemon().tail()
+        );
         wayward.clear_plugin_fault("DEL");
         end(&mut node.daemon());
-        stop.join().expect("a call does not panic").expect_err("the daemon has ended");
+        stop.join()
+            .expect("a call does not panic")
+            .expect_err("the daemon has ended");
     });
     node.daemon().restart();
     thread::scope(|scope| {
@@ -207,7 +306,10 @@ fn del_outlives(end: impl FnOnce(&mut Daemon)) {
         assert_eq!(another.status().state(), PodSandboxState::SandboxReady);
         assert_eq!(runs(), ["DEL begins"]);
         fs::remove_file(wayward.dir.join("hold")).expect("it is there");
-        again.join().expect("a call does not panic").expect("it can be stopped");
+        again
+            .join()
+            .expect("a call does not panic")
+            .expect("it can be stopped");
     });
     assert_eq!(runs()[..3], ["DEL begins", "DEL is done", "DEL begins"]);
     drop(pod);
@@ -233,14 +335,26 @@ fn fifo_in_the_configuration_directory_is_skipped_and_blocks_nothing() {
     mkfifo(&dir.join("00-fifo.conflist"), Mode::S_IRWXU).expect("the root can be written");
     symlink("/dev/zero", dir.join("01-endless.conf")).expect("the root can be written");
     for _ in 0..2 {
-        assert!(node.cri().condition("NetworkReady").expect("Status answers").status);
+        assert!(
+            node.cri()
+                .condition("NetworkReady")
+                .expect("Status answers")
+                .status
+        );
         assert_eq!(node.daemon().get("/readyz/network").0, 200);
     }
-    assert_eq!(node.pod("beside").status().state(), PodSandboxState::SandboxReady);
+    assert_eq!(
+        node.pod("beside").status().state(),
+        PodSandboxState::SandboxReady
+    );
     fs::remove_file(dir.join("10-test.conflist")).expect("it was written");
     let why = "00-fifo.conflist: it cannot be read: it is no regular file but a FIFO";
     assert_not_ready(&node, "NetworkReady", "NetworkPluginNotReady", why);
-    let status = refused("RunPodSandbox", node.cri().run_pod(&node.pod_config("none")), &[Code::Unavailable]);
+    let status = refused(
+        "RunPodSandbox",
+        node.cri().run_pod(&node.pod_config("none")),
+        &[Code::Unavailable],
+    );
     assert!(status.message().contains(why), "{status}");
     assert_eq!(node.daemon().get("/livez").0, 200);
     for name in ["00-fifo.conflist", "01-endless.conf"] {
@@ -259,17 +373,26 @@ fn configuration_directory_that_hangs_stops_only_pods_on_its_network() {
     let kept = node.pod("kept");
     let hung = HungMount::over(&dir);
     thread::scope(|scope| {
-        let refusal = scope
-            .spawn(|| refused("RunPodSandbox", cri.run_pod(&node.pod_config("waits")), &[Code::Unavailable]));
+        let refusal = scope.spawn(|| {
+            refused(
+                "RunPodSandbox",
+                cri.run_pod(&node.pod_config("waits")),
+                &[Code::Unavailable],
+            )
+        });
         // As many as the daemon has threads for its sockets.
-        let looks = [0, 1].map(|_| scope.spawn(|| cri.condition("NetworkReady").expect("Status answers")));
+        let looks =
+            [0, 1].map(|_| scope.spawn(|| cri.condition("NetworkReady").expect("Status answers")));
         for look in looks {
             look.join().expect("it answers");
         }
         assert_eq!(node.daemon().get("/livez").0, 200);
-        let version = cri.runtime(async |mut client| client.version(VersionRequest::default()).await);
+        let version =
+            cri.runtime(async |mut client| client.version(VersionRequest::default()).await);
         assert_eq!(version.expect("Version answers").runtime_api_version, "v1");
-        let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
+        let host = node.pod_with("host", |config| {
+            namespaces(config).set_network(NamespaceMode::Node)
+        });
         assert_eq!(host.run_shell("echo runs", |_| {}), "runs");
         let status = refusal.join().expect("it is refused");
         let text = status.message();
@@ -279,14 +402,21 @@ fn configuration_directory_that_hangs_stops_only_pods_on_its_network() {
     assert_not_ready(&node, "NetworkReady", "NetworkPluginNotReady", &named);
     let (status, body) = node.daemon().get("/readyz/network");
     assert!(status == 503 && body.contains(&named), "{status} {body}");
-    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("later")), &[Code::Unavailable]);
+    let status = refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("later")),
+        &[Code::Unavailable],
+    );
     assert!(status.message().contains("still hangs"), "{status}");
     assert_eq!(node.daemon().get("/livez").0, 200);
     // What is attached can be detached: its configuration is in its journal.
     node.cri().stop_pod(kept.id()).expect("it can be stopped");
     drop(hung);
     assert_recovers(&node);
-    assert_eq!(node.pod("again").status().state(), PodSandboxState::SandboxReady);
+    assert_eq!(
+        node.pod("again").status().state(),
+        PodSandboxState::SandboxReady
+    );
     drop(kept);
     assert_no_leaks_since(&node, &before);
 }

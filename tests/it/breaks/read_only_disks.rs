@@ -33,7 +33,9 @@ fn read_only_state_disk_is_named_as_the_reason_why_the_daemon_ends() {
     let _disk = ReadOnlyDisk::empty_over(&root.state());
     daemon.spawn();
     assert!(
-        eventually(LIMIT, || daemon.tail().contains("is on a read-only file system")),
+        eventually(LIMIT, || daemon
+            .tail()
+            .contains("is on a read-only file system")),
         "{}",
         daemon.tail()
     );
@@ -48,9 +50,15 @@ fn read_only_state_disk_is_reported_until_it_can_be_written() {
     let disk = ReadOnlyDisk::empty_over(&node.root().state());
     assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
     let (status, body) = node.daemon().get("/readyz/disk");
-    assert!(status == 503 && body.contains("is read-only"), "{status} {body}");
+    assert!(
+        status == 503 && body.contains("is read-only"),
+        "{status} {body}"
+    );
     let (_, metrics) = node.daemon().get("/metrics");
-    assert!(metrics.contains("switchyard_backend_up{part=\"disk\"} 0"), "{metrics}");
+    assert!(
+        metrics.contains("switchyard_backend_up{part=\"disk\"} 0"),
+        "{metrics}"
+    );
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     drop(disk);
     assert_recovers(&node);
@@ -82,9 +90,17 @@ fn daemon_starts_on_a_read_only_state_disk_and_ends_what_runs() {
     assert_eq!(cri.status(&ids[0]).expect("it has a status").exit_code, 137);
     cri.remove_pod(other.id()).expect("it can be removed");
     cri.remove(&ids[0]).expect("it can be removed");
-    let stored = node.root().state().join("containerd/root/io.containerd.runtime.v2.task").join(NAMESPACE);
+    let stored = node
+        .root()
+        .state()
+        .join("containerd/root/io.containerd.runtime.v2.task")
+        .join(NAMESPACE);
     let is_gone = |id: &String| !stored.join(id).exists();
-    assert!(eventually(LIMIT, || ids.iter().all(is_gone)), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || ids.iter().all(is_gone)),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
 
@@ -93,7 +109,11 @@ fn daemon_starts_on_a_read_only_state_disk_and_ends_what_runs() {
 fn disk_that_refuses_writes_is_reported_whatever_it_says_of_itself() {
     let node = TestNode::start();
     let written = node.root().state().join("write-test");
-    assert!(eventually(LIMIT, || written.is_file()), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || written.is_file()),
+        "{}",
+        node.daemon().tail()
+    );
     fs::remove_file(&written).expect("the daemon does not need it");
     fs::create_dir(&written).expect("the root can be written");
     assert_not_ready(&node, "RuntimeReady", "DiskFails", "fails: Is a directory");
@@ -140,7 +160,9 @@ fn shut_down(node: &TestNode) {
 #[test]
 fn ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended() {
     let disk = RefCell::new(None);
-    let node = TestNode::start_with("", |root| *disk.borrow_mut() = Some(root.ext4_disk(&root.state())));
+    let node = TestNode::start_with("", |root| {
+        *disk.borrow_mut() = Some(root.ext4_disk(&root.state()))
+    });
     let disk = disk.take().expect("it was made with the node");
     let cri = node.cri().with_timeout(SOON);
     let before = node.leak_scan();
@@ -150,15 +172,31 @@ fn ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended() {
     disk.fail();
     assert_not_ready(&node, "RuntimeReady", "DiskReadOnly", "is read-only");
     let (status, body) = node.daemon().get("/readyz/disk");
-    assert!(status == 503 && body.contains("is read-only"), "{status} {body}");
+    assert!(
+        status == 503 && body.contains("is read-only"),
+        "{status} {body}"
+    );
     let codes = &[Code::Unknown, Code::Internal];
     let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), codes);
-    assert!(status.message().to_lowercase().contains("read-only file system"), "{status}");
+    assert!(
+        status
+            .message()
+            .to_lowercase()
+            .contains("read-only file system"),
+        "{status}"
+    );
     cri.stop(&ids[1], 0).expect("it can be stopped");
     assert_eq!(cri.status(&ids[1]).expect("it has a status").exit_code, 137);
-    cri.stop_pod(other.id()).expect("what is left of it shows that it was");
+    cri.stop_pod(other.id())
+        .expect("what is left of it shows that it was");
     let status = refused("RemovePodSandbox", cri.remove_pod(other.id()), codes);
-    assert!(status.message().to_lowercase().contains("read-only file system"), "{status}");
+    assert!(
+        status
+            .message()
+            .to_lowercase()
+            .contains("read-only file system"),
+        "{status}"
+    );
     // The next daemon serves what it finds.
     node.daemon().kill9();
     node.daemon().spawn();
@@ -173,9 +211,15 @@ fn ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended() {
     node.daemon().restart();
     assert_recovers(&node);
     for id in &ids {
-        assert_eq!(cri.status(id).expect("it has a status").state(), ContainerState::ContainerExited);
+        assert_eq!(
+            cri.status(id).expect("it has a status").state(),
+            ContainerState::ContainerExited
+        );
     }
-    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
+    assert_eq!(
+        node.pod("another").run_shell("echo another", |_| {}),
+        "another"
+    );
     drop((pod, other));
     assert_no_leaks_since(&node, &before);
 }

@@ -59,7 +59,10 @@ impl PausableRuntime {
 
     /// The number of `create` calls.
     fn create_count(&self) -> usize {
-        fs::read_to_string(self.dir.join("creating")).unwrap_or_default().lines().count()
+        fs::read_to_string(self.dir.join("creating"))
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 
     /// Returns whether it got a `delete` call.
@@ -82,7 +85,10 @@ impl PausableRuntime {
 fn start_waits_for_containerd_to_clean_up_predecessor_attempts() {
     let runtime = RefCell::new(None);
     let node = TestNode::start_configured(|root| {
-        runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
+        runtime
+            .borrow_mut()
+            .insert(PausableRuntime::install(root))
+            .config()
     });
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("again");
@@ -92,15 +98,25 @@ fn start_waits_for_containerd_to_clean_up_predecessor_attempts() {
     node.daemon().wait_killed();
     runtime.add_marker("slow");
     node.daemon().restart();
-    assert!(eventually(LIMIT, || runtime.has_deleted()), "nobody ends what was begun");
+    assert!(
+        eventually(LIMIT, || runtime.has_deleted()),
+        "nobody ends what was begun"
+    );
     for _ in 0..3 {
         node.daemon().kill9();
         node.daemon().restart();
     }
     node.cri().start(&id).expect("it can be sent again");
     assert_eq!(runtime.create_count(), 2);
-    let bundle = node.root().run().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(&id);
-    assert!(bundle.join("config.json").exists(), "its bundle was taken away");
+    let bundle = node
+        .root()
+        .run()
+        .join("containerd/state/io.containerd.runtime.v2.task/k8s.io")
+        .join(&id);
+    assert!(
+        bundle.join("config.json").exists(),
+        "its bundle was taken away"
+    );
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     runtime.remove_marker("slow");
 }
@@ -111,7 +127,10 @@ fn start_waits_for_containerd_to_clean_up_predecessor_attempts() {
 fn start_waits_for_deletion_that_outlasts_the_exit_event() {
     let runtime = RefCell::new(None);
     let node = TestNode::start_configured(|root| {
-        runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
+        runtime
+            .borrow_mut()
+            .insert(PausableRuntime::install(root))
+            .config()
     });
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("long");
@@ -124,7 +143,10 @@ fn start_waits_for_deletion_that_outlasts_the_exit_event() {
         thread::sleep(GRACE * 5);
         assert_eq!(runtime.create_count(), 1, "it is made beside the deletion");
         runtime.remove_marker("keep");
-        start.join().expect("a call does not panic").expect("it can be started");
+        start
+            .join()
+            .expect("a call does not panic")
+            .expect("it can be started");
     });
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
@@ -151,18 +173,30 @@ fn slow_start_is_awaited_with_external_containerd() {
         thread::scope(|scope| {
             let cut = scope.spawn(|| node.cri().start(&id));
             let begun = number * 2 + 1;
-            assert!(eventually(LIMIT, || runtime.create_count() == begun), "{name} is not made");
+            assert!(
+                eventually(LIMIT, || runtime.create_count() == begun),
+                "{name} is not made"
+            );
             node.daemon().kill9();
-            cut.join().expect("a call does not panic").expect_err("nobody answers");
+            cut.join()
+                .expect("a call does not panic")
+                .expect_err("nobody answers");
             node.daemon().restart();
             let again = scope.spawn(|| node.cri().start(&id));
             // Longer than the time after which the daemon would rely on it, if it did not see the runtime
             // process.
             thread::sleep(GRACE * 5);
             assert!(!again.is_finished(), "{name}: {:?}", again.join());
-            assert_eq!(runtime.create_count(), begun, "{name} is made again beside the work on it");
+            assert_eq!(
+                runtime.create_count(),
+                begun,
+                "{name} is made again beside the work on it"
+            );
             runtime.remove_marker("hold");
-            again.join().expect("a call does not panic").expect("it can be sent again");
+            again
+                .join()
+                .expect("a call does not panic")
+                .expect("it can be sent again");
         });
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     }
@@ -182,30 +216,58 @@ fn daemon_starts_with_containers_of_a_removed_runtime() {
         shown.enable_sandbox_store();
         *behind.borrow_mut() = Some((upstream, shown));
         *config.borrow_mut() = format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n");
-        format!("{}[containerd.runtimes.odd]\nbinary = \"runc\"\n", config.borrow())
+        format!(
+            "{}[containerd.runtimes.odd]\nbinary = \"runc\"\n",
+            config.borrow()
+        )
     });
     let behind = behind.borrow();
     let (_, front) = behind.as_ref().expect("it was started with the node");
     let odd = node.pod_config("odd");
-    let pod = node.cri().run_pod_with(&odd, "odd").expect("the handler is configured");
+    let pod = node
+        .cri()
+        .run_pod_with(&odd, "odd")
+        .expect("the handler is configured");
     let pod = TestPod::adopt(&node, pod, odd);
     let ended = pod.start_shell("ended", "exit 3");
     let running = pod.start_shell("running", "exec sleep 1000");
     assert_eq!(node.cri().wait_exit(&ended).exit_code, 3);
-    assert_eq!(front.stored_sandboxes(), [running.as_str()], "the exits that are kept");
+    assert_eq!(
+        front.stored_sandboxes(),
+        [running.as_str()],
+        "the exits that are kept"
+    );
 
     let status = node.daemon().terminate();
     assert!(status.success(), "{status}");
     node.root().write_config(&config.borrow());
     node.daemon().restart();
-    assert_eq!(front.stored_sandboxes(), [running.as_str()], "the exits that are kept");
-    assert_eq!(node.cri().status(&ended).expect("it has a status").exit_code, 3);
+    assert_eq!(
+        front.stored_sandboxes(),
+        [running.as_str()],
+        "the exits that are kept"
+    );
+    assert_eq!(
+        node.cri()
+            .status(&ended)
+            .expect("it has a status")
+            .exit_code,
+        3
+    );
     let status = node.cri().status(&running).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
+    assert_eq!(
+        status.state(),
+        ContainerState::ContainerRunning,
+        "{status:?}"
+    );
     assert_eq!(node.pod("other").run_shell("echo works", |_| {}), "works");
     for id in [&running, &ended] {
         node.cri().stop(id, 0).expect("it can be stopped");
         node.cri().remove(id).expect("it can be removed");
     }
-    assert_eq!(front.stored_sandboxes(), [""; 0], "no exit is kept for nobody");
+    assert_eq!(
+        front.stored_sandboxes(),
+        [""; 0],
+        "no exit is kept for nobody"
+    );
 }

@@ -58,9 +58,12 @@ struct ShimProxy {
 impl ShimProxy {
     /// Listens in place of a container's shim, for clients that look up the address from now on.
     fn in_front_of(node: &TestNode, container: &str) -> Self {
-        let dir =
-            fs::read_link(format!("/proc/{}/cwd", shim(node, container))).expect("a shim works somewhere");
-        let bundle = dir.parent().expect("bundles are side by side").join(container);
+        let dir = fs::read_link(format!("/proc/{}/cwd", shim(node, container)))
+            .expect("a shim works somewhere");
+        let bundle = dir
+            .parent()
+            .expect("bundles are side by side")
+            .join(container);
         let socket = PathBuf::from(format!("/run/{}.sock", random_name()));
         let file = ["bootstrap.json", "address"]
             .map(|name| bundle.join(name))
@@ -68,9 +71,21 @@ impl ShimProxy {
             .find(|file| file.exists());
         let file = file.expect("containerd writes the address of a shim down");
         let text = fs::read_to_string(&file).expect("it was just there");
-        let real = text.split("unix://").nth(1).expect("it is a unix socket").trim_end();
-        let real = real.split('"').next().expect("the first part is always there").to_owned();
-        fs::write(&file, text.replace(&real, socket.to_str().expect("it is ASCII"))).expect("root may write");
+        let real = text
+            .split("unix://")
+            .nth(1)
+            .expect("it is a unix socket")
+            .trim_end();
+        let real = real
+            .split('"')
+            .next()
+            .expect("the first part is always there")
+            .to_owned();
+        fs::write(
+            &file,
+            text.replace(&real, socket.to_str().expect("it is ASCII")),
+        )
+        .expect("root may write");
         let listener = UnixListener::bind(&socket).expect("the name is free");
         let plan = Arc::<Mutex<Option<PlannedAnswer>>>::default();
         let played = Arc::<AtomicUsize>::default();
@@ -83,7 +98,11 @@ impl ShimProxy {
                 std::thread::spawn(move || serve(client, Path::new(&real), &plan, &played));
             }
         });
-        Self { socket, plan, answered: played }
+        Self {
+            socket,
+            plan,
+            answered: played,
+        }
     }
 
     fn plan(&self, plan: Option<PlannedAnswer>) {
@@ -107,7 +126,9 @@ fn serve(
     let mut real = UnixStream::connect(real)?;
     loop {
         let request = frame(&mut client)?;
-        let planned = plan.lock().filter(|plan| method(&request) == plan.method.as_bytes());
+        let planned = plan
+            .lock()
+            .filter(|plan| method(&request) == plan.method.as_bytes());
         let mut answer = [&[0; 4], &request[4..8], &[2, 0]].concat();
         if planned.is_none_or(|plan| plan.forwarded) {
             real.write_all(&request)?;
@@ -152,7 +173,11 @@ fn frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 fn method(request: &[u8]) -> &[u8] {
     let service = usize::from(request[HEAD + 1]);
     let second = &request[HEAD + 2 + service..];
-    assert_eq!((request[HEAD], second[0]), (0x0a, 0x12), "the request begins in another way");
+    assert_eq!(
+        (request[HEAD], second[0]),
+        (0x0a, 0x12),
+        "the request begins in another way"
+    );
     &second[2..2 + usize::from(second[1])]
 }
 
@@ -167,7 +192,10 @@ impl PlannedAnswer {
             // has failed.
             (
                 b"Start",
-                BadAnswer::Garbage | BadAnswer::Truncated | BadAnswer::WrongCall | BadAnswer::Endless,
+                BadAnswer::Garbage
+                | BadAnswer::Truncated
+                | BadAnswer::WrongCall
+                | BadAnswer::Endless,
             ) if !self.forwarded => Some(Code::Unavailable),
             (
                 _,
@@ -191,9 +219,17 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
     let stand_in = ShimProxy::in_front_of(&node, &main);
     let before = node.leak_scan();
     let cri = node.cri().with_timeout(SOON);
-    let run = |timeout| cri.exec(&main, &["sh", "-c", "echo ran >> /dev/shm/ran; echo said"], timeout);
+    let run = |timeout| {
+        cri.exec(
+            &main,
+            &["sh", "-c", "echo ran >> /dev/shm/ran; echo said"],
+            timeout,
+        )
+    };
     let printed = |answer: &ExecSyncResponse| answer.stdout == b"said\n" && answer.exit_code == 0;
-    assert!(printed(&run(10).expect("the stand-in passes on what is asked")));
+    assert!(printed(
+        &run(10).expect("the stand-in passes on what is asked")
+    ));
     for method in ["Exec", "Start", "Wait", "Delete"] {
         for act in [
             BadAnswer::Silence,
@@ -203,7 +239,11 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
             BadAnswer::Endless,
         ] {
             for done in [false, true] {
-                let plan = PlannedAnswer { method, answer: act, forwarded: done };
+                let plan = PlannedAnswer {
+                    method,
+                    answer: act,
+                    forwarded: done,
+                };
                 let _ = node.cri().sh(&other, "rm /dev/shm/ran");
                 let played = stand_in.answered.load(Ordering::Relaxed);
                 stand_in.plan(Some(plan));
@@ -221,7 +261,9 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
                         "{plan:?}"
                     ),
                 }
-                let ran = node.cri().sh(&other, "touch /dev/shm/ran; wc -l < /dev/shm/ran");
+                let ran = node
+                    .cri()
+                    .sh(&other, "touch /dev/shm/ran; wc -l < /dev/shm/ran");
                 assert!(
                     ran == "1" || plan.expected_code().is_some() && ran == "0",
                     "{plan:?}: it ran {ran} times"
@@ -229,6 +271,8 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
             }
         }
     }
-    assert!(printed(&run(10).expect("the shim answers as it should again")));
+    assert!(printed(
+        &run(10).expect("the shim answers as it should again")
+    ));
     assert_no_leaks_since(&node, &before);
 }

@@ -15,7 +15,9 @@ use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 use tonic::Code;
 
-use super::{FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, refused, retry, shim};
+use super::{
+    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, refused, retry, shim,
+};
 
 mod shared;
 
@@ -24,8 +26,7 @@ pub(super) use shared::node_of_slow_shims;
 /// A short shim timeout, so that a test need not wait for the default.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
 /// The same, and the daemon scans for orphaned shims all the time.
-const SCANNING_CONF: &str =
-    "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
+const SCANNING_CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
 /// Time for a call that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -47,7 +48,10 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
     let command = ["sh", "-c", "sleep 3.1434; exit 7"];
     std::thread::scope(|scope| {
         // A command that runs already ends while the shim hangs, and its client has set no timeout.
-        let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody reports its end"));
+        let ends = scope.spawn(|| {
+            soon.exec(&id, &command, 0)
+                .expect_err("nobody reports its end")
+        });
         let begun = || has_begun(&node, &id, &command.join(" "));
         assert!(eventually(LIMIT, begun), "the command does not run");
         // Once it runs again, the shim reports the exit at once.
@@ -55,12 +59,31 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
         frozen = Some(SuspendedProcess::new(shim(&node, &id)));
         // A command line that no other test uses: the test checks that it is not left running.
         let not_started = &[Code::Unavailable];
-        let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), not_started));
-        let limits =
-            scope.spawn(|| refused("UpdateContainerResources", soon.update(&id, some_limits()), late));
+        let exec = scope.spawn(|| {
+            refused(
+                "ExecSync",
+                soon.exec(&id, &["sleep", "31416"], 1),
+                not_started,
+            )
+        });
+        let limits = scope.spawn(|| {
+            refused(
+                "UpdateContainerResources",
+                soon.update(&id, some_limits()),
+                late,
+            )
+        });
         for _ in 0..5 {
-            assert_eq!(cri.containers().expect("they are answered from the table").len(), 2);
-            assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+            assert_eq!(
+                cri.containers()
+                    .expect("they are answered from the table")
+                    .len(),
+                2
+            );
+            assert_eq!(
+                cri.status(&id).expect("it has a status").state(),
+                ContainerState::ContainerRunning
+            );
             cri.stats(&id).expect("it is read from control groups");
             assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
         }
@@ -77,11 +100,15 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     let running = || processes::running(node.root().path(), "sleep 31416").is_some();
-    assert!(eventually(LIMIT, || !running()), "the command that nobody waits for still runs");
+    assert!(
+        eventually(LIMIT, || !running()),
+        "the command that nobody waits for still runs"
+    );
 
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert_eq!(
-        log.matches("a shim does not answer: its containers run on").count(),
+        log.matches("a shim does not answer: its containers run on")
+            .count(),
         1,
         "{}",
         node.daemon().tail()
@@ -95,9 +122,9 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
 fn has_begun(node: &TestNode, container: &str, command: &str) -> bool {
     let all = processes::belonging_to(node.root().path());
     let runs = all.iter().any(|process| process.command == command);
-    runs && !all
-        .iter()
-        .any(|process| process.command.contains("exec --process") && process.command.contains(container))
+    runs && !all.iter().any(|process| {
+        process.command.contains("exec --process") && process.command.contains(container)
+    })
 }
 
 /// A hung shim that serves no running process is of no use: it is killed, and the exit is reported with its real
@@ -107,8 +134,15 @@ fn assert_unused_hung_shim_is_killed(node: &TestNode, pod: &str, id: &str) {
     let _frozen = SuspendedProcess::new(hung);
     retry("StopContainer", || node.cri().stop(id, 0));
     let status = node.cri().status(id).expect("it has a status");
-    assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{status:?}");
-    assert!(processes::find(hung).is_none_or(|process| process.zombie), "it runs");
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (137, "Error"),
+        "{status:?}"
+    );
+    assert!(
+        processes::find(hung).is_none_or(|process| process.zombie),
+        "it runs"
+    );
     retry("RemoveContainer", || node.cri().remove(id));
     retry("StopPodSandbox", || node.cri().stop_pod(pod));
 }
@@ -128,11 +162,14 @@ fn exit_code_survives_kill_of_hung_shim() {
     let frozen = SuspendedProcess::new(hung);
     let end = |(name, code)| {
         let all = processes::belonging_to(node.root().path());
-        let main = all.iter().find(|process| process.command.contains(&script_exiting_with(name, code)));
+        let main = all
+            .iter()
+            .find(|process| process.command.contains(&script_exiting_with(name, code)));
         let main = main.expect("it runs").pid;
         kill(Pid::from_raw(main), Signal::SIGTERM).expect("it runs");
         assert!(
-            eventually(LIMIT, || processes::find(main).is_some_and(|process| process.zombie)),
+            eventually(LIMIT, || processes::find(main)
+                .is_some_and(|process| process.zombie)),
             "{name} does not end"
         );
     };
@@ -141,7 +178,8 @@ fn exit_code_survives_kill_of_hung_shim() {
     std::thread::sleep(Duration::from_secs(2));
     end(codes[1]);
     assert!(
-        eventually(LIMIT, || processes::find(hung).is_none_or(|process| process.zombie)),
+        eventually(LIMIT, || processes::find(hung)
+            .is_none_or(|process| process.zombie)),
         "it is not killed: {}",
         node.daemon().tail()
     );
@@ -166,19 +204,35 @@ fn hung_shim_of_a_running_container_is_not_killed() {
     let second = pod.start_shell("second", "exec sleep 31431");
     let before = node.cri().status(&second).expect("it has a status");
     let frozen = SuspendedProcess::new(shim(&node, &first));
-    refused("StopContainer", node.cri().stop(&first, 0), &[Code::DeadlineExceeded]);
+    refused(
+        "StopContainer",
+        node.cri().stop(&first, 0),
+        &[Code::DeadlineExceeded],
+    );
     let reported = || {
         let log = std::fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
         log.contains("a shim does not answer: its containers run on")
     };
     assert!(eventually(LIMIT, reported), "{}", node.daemon().tail());
-    let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+    let status = node
+        .cri()
+        .runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is reported").info;
-    assert!(info.values().any(|text| text.contains("shims.silent") && text.contains(&first)), "{info:?}");
+    assert!(
+        info.values()
+            .any(|text| text.contains("shims.silent") && text.contains(&first)),
+        "{info:?}"
+    );
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
     drop(frozen);
     retry("StopContainer", || node.cri().stop(&first, 0));
-    assert_eq!(node.cri().status(&first).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri()
+            .status(&first)
+            .expect("it has a status")
+            .exit_code,
+        137
+    );
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
@@ -195,7 +249,11 @@ fn hung_shim_is_not_killed_while_it_serves_another_container() {
     let shared = shim(&node, &first);
     node.cri().remove(&first).expect("it can be removed");
     let frozen = SuspendedProcess::new(shared);
-    assert!(eventually(LIMIT, || scan_count(&node, &second) >= 3), "nobody looks: {}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || scan_count(&node, &second) >= 3),
+        "nobody looks: {}",
+        node.daemon().tail()
+    );
     drop(frozen);
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
@@ -225,7 +283,12 @@ fn shim_with_changing_containers_is_not_killed_during_its_check() {
     assert!(looked, "nobody looks: {}", node.daemon().tail());
     assert_eq!(node.cri().sh(&latest, "echo reached"), "reached");
     let now = processes::find(shared.pid).filter(|process| !process.zombie);
-    assert_eq!(now.map(|process| process.started), Some(shared.started), "{}", node.daemon().tail());
+    assert_eq!(
+        now.map(|process| process.started),
+        Some(shared.started),
+        "{}",
+        node.daemon().tail()
+    );
 }
 
 /// Number of times that containerd has logged a hanging shim of a task, which it does when the daemon scans
@@ -257,8 +320,16 @@ fn daemon_starts_with_a_hung_shim_and_recovers_with_it() {
     node.daemon().kill9();
     node.daemon().restart();
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
-    assert_eq!(cri.containers().expect("they are answered from the table").len(), 2);
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_eq!(
+        cri.containers()
+            .expect("they are answered from the table")
+            .len(),
+        2
+    );
+    assert_eq!(
+        cri.status(&id).expect("it has a status").state(),
+        ContainerState::ContainerRunning
+    );
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
@@ -266,22 +337,39 @@ fn daemon_starts_with_a_hung_shim_and_recovers_with_it() {
     // The process is one that this daemon has not started, and is signalled without the shim all the same.
     let frozen = SuspendedProcess::new(shim(&node, &id));
     let patient = node.cri().with_timeout(END_LIMIT);
-    refused("StopContainer", patient.stop(&id, 0), &[Code::DeadlineExceeded]);
-    assert_eq!(processes::running(node.root().path(), "sleep 31419"), None, "it was not signalled");
+    refused(
+        "StopContainer",
+        patient.stop(&id, 0),
+        &[Code::DeadlineExceeded],
+    );
+    assert_eq!(
+        processes::running(node.root().path(), "sleep 31419"),
+        None,
+        "it was not signalled"
+    );
     drop(frozen);
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
 }
 
 #[test]
 fn start_with_many_hung_shims_queries_only_those_needed_in_parallel() {
     let node = TestNode::start_with(CONF, |_| {});
-    let pods: Vec<_> = (0..6).map(|number| node.pod(&format!("hung-{number}"))).collect();
-    let ids: Vec<_> =
-        (0..6).map(|number| pods[number].start_shell("main", &format!("exec sleep 3142{number}"))).collect();
+    let pods: Vec<_> = (0..6)
+        .map(|number| node.pod(&format!("hung-{number}")))
+        .collect();
+    let ids: Vec<_> = (0..6)
+        .map(|number| pods[number].start_shell("main", &format!("exec sleep 3142{number}")))
+        .collect();
     let others = node.pod("others");
     let other = others.start_shell("other", "exec sleep 1000");
-    let frozen: Vec<_> = ids.iter().map(|id| SuspendedProcess::new(shim(&node, id))).collect();
+    let frozen: Vec<_> = ids
+        .iter()
+        .map(|id| SuspendedProcess::new(shim(&node, id)))
+        .collect();
     node.daemon().kill9();
     // Half of the hung shims would have an exit to report.
     for process in processes::belonging_to(node.root().path()) {
@@ -293,12 +381,17 @@ fn start_with_many_hung_shims_queries_only_those_needed_in_parallel() {
     // Shims whose process is seen running are not queried. The others are queried one by one, and three of
     // them do not answer.
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    let last =
-        log.lines().rfind(|line| line.contains("recovered what a predecessor left")).expect("it is logged");
+    let last = log
+        .lines()
+        .rfind(|line| line.contains("recovered what a predecessor left"))
+        .expect("it is logged");
     assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     for id in ids.iter().chain([&other]) {
-        assert_eq!(cri.status(id).expect("it has a status").state(), ContainerState::ContainerRunning);
+        assert_eq!(
+            cri.status(id).expect("it has a status").state(),
+            ContainerState::ContainerRunning
+        );
     }
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     drop(frozen);
@@ -332,16 +425,28 @@ fn shim_death_is_reported_as_container_exit_and_leaves_nothing_behind() {
     for id in [&running, &ended] {
         let status = node.cri().wait_exit(id);
         assert_ne!(status.exit_code, 0, "{status:?}");
-        assert!(!status.reason.is_empty() && status.finished_at > 0, "{status:?}");
-        let status = refused("ExecSync", node.cri().exec(id, &["true"], 5), &[Code::FailedPrecondition]);
+        assert!(
+            !status.reason.is_empty() && status.finished_at > 0,
+            "{status:?}"
+        );
+        let status = refused(
+            "ExecSync",
+            node.cri().exec(id, &["true"], 5),
+            &[Code::FailedPrecondition],
+        );
         assert!(status.message().contains(id.as_str()), "{status}");
     }
     let runs = |command| processes::running(node.root().path(), command).is_some();
     let alive = || runs("sleep 31417") || runs("sleep 31418");
-    assert!(eventually(LIMIT, || !alive()), "a process outlives its shim");
+    assert!(
+        eventually(LIMIT, || !alive()),
+        "a process outlives its shim"
+    );
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
     for id in [&running, &ended] {
-        node.cri().stop(id, 5).expect("what has ended can be stopped");
+        node.cri()
+            .stop(id, 5)
+            .expect("what has ended can be stopped");
         node.cri().remove(id).expect("it can be removed");
     }
     node.cri().remove(&other).expect("it can be removed");
@@ -359,11 +464,16 @@ fn exec_interrupted_by_daemon_and_containerd_kill_keeps_the_container() {
     let pod = node.pod("cut");
     let id = pod.start_shell("main", "exec sleep 1000");
     node.daemon().kill_at(&[(CrashPoint::ExecAsked, 1)]);
-    node.cri().exec(&id, &["true"], 0).expect_err("nobody answers");
+    node.cri()
+        .exec(&id, &["true"], 0)
+        .expect_err("nobody answers");
     node.daemon().wait_killed();
     node.kill_managed("containerd");
     node.daemon().restart();
     let status = node.cri().status(&id).expect("it has a status");
-    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerRunning, 0));
+    assert_eq!(
+        (status.state(), status.exit_code),
+        (ContainerState::ContainerRunning, 0)
+    );
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 }

@@ -12,15 +12,26 @@ use super::versions::node_behind_proxy;
 /// Returns whether the node reports a snapshotter that does not answer.
 fn reports(node: &TestNode, name: &str) -> bool {
     let (status, body) = node.daemon().get("/readyz?verbose");
-    let lines = body.lines().filter(|line| line.contains("snapshotters") && line.contains(name));
+    let lines = body
+        .lines()
+        .filter(|line| line.contains("snapshotters") && line.contains(name));
     status == 200 && lines.count() > 0
 }
 
 #[track_caller]
 fn assert_usage_is_told(node: &TestNode) {
-    let info = node.cri().images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
-    let systems = info.expect("the other snapshotter answers").image_filesystems;
-    assert!(systems.iter().any(|system| system.used_bytes.is_some_and(|used| used.value > 0)), "{systems:?}");
+    let info = node
+        .cri()
+        .images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
+    let systems = info
+        .expect("the other snapshotter answers")
+        .image_filesystems;
+    assert!(
+        systems
+            .iter()
+            .any(|system| system.used_bytes.is_some_and(|used| used.value > 0)),
+        "{systems:?}"
+    );
 }
 
 #[test]
@@ -29,9 +40,16 @@ fn snapshotter_that_containerd_lacks_is_told_and_costs_nobody_else() {
     let node = TestNode::start_with(extra, |_| {});
     assert_eq!(node.pod("served").run_shell("echo works", |_| {}), "works");
     assert_usage_is_told(&node);
-    assert!(eventually(LIMIT, || reports(&node, "nobody")), "{:?}", node.daemon().get("/readyz?verbose"));
+    assert!(
+        eventually(LIMIT, || reports(&node, "nobody")),
+        "{:?}",
+        node.daemon().get("/readyz?verbose")
+    );
     let doctor = node.call(&["doctor"]);
-    assert!(String::from_utf8_lossy(&doctor.stdout).contains("snapshotters: "), "{doctor:?}");
+    assert!(
+        String::from_utf8_lossy(&doctor.stdout).contains("snapshotters: "),
+        "{doctor:?}"
+    );
 }
 
 #[test]
@@ -39,22 +57,41 @@ fn snapshotter_that_hangs_does_not_delay_recovery_for_ever() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let silence = |parts: &[&str]| {
-        behind.borrow().as_ref().expect("it was started with the node").1.set_silent(parts);
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .set_silent(parts);
     };
     let pod = node.pod("kept");
     let id = pod.start_shell("main", "exec sleep 1000");
     silence(&["Snapshots/List"]);
     node.daemon().restart();
-    let served = || node.cri().containers().is_ok_and(|containers| containers.len() == 1);
+    let served = || {
+        node.cri()
+            .containers()
+            .is_ok_and(|containers| containers.len() == 1)
+    };
     assert!(eventually(LIMIT, served), "{}", node.daemon().tail());
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert!(reports(&node, "overlayfs"), "{:?}", node.daemon().get("/readyz?verbose"));
-    let info = node.cri().images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
+    assert!(
+        reports(&node, "overlayfs"),
+        "{:?}",
+        node.daemon().get("/readyz?verbose")
+    );
+    let info = node
+        .cri()
+        .images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
     info.expect("the content store is reported");
 
     silence(&[]);
     // What predecessors left in it is dealt with now.
-    assert!(eventually(LIMIT, || !reports(&node, "overlayfs")), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || !reports(&node, "overlayfs")),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
     node.cri().stop(&id, 0).expect("it can be stopped");
 }

@@ -23,7 +23,9 @@ fn external(root: &PrivateRoot, answer_timeout_seconds: u32) -> String {
 }
 
 /// A node whose containerd is behind a proxy. Both outlive the node, whose last leak scan queries containerd.
-pub(super) fn node_behind_proxy(behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>) -> TestNode {
+pub(super) fn node_behind_proxy(
+    behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>,
+) -> TestNode {
     node_behind_proxy_within(behind, 1)
 }
 
@@ -35,8 +37,10 @@ fn node_behind_proxy_within(
     TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = ExternalContainerd::start(root, &socket);
-        *behind.borrow_mut() =
-            Some((upstream, ContainerdProxy::start(&root.run().join("front.sock"), &socket)));
+        *behind.borrow_mut() = Some((
+            upstream,
+            ContainerdProxy::start(&root.run().join("front.sock"), &socket),
+        ));
         external(root, answer_timeout_seconds)
     })
 }
@@ -45,18 +49,42 @@ fn node_behind_proxy_within(
 fn containerd_with_hung_database_is_unavailable_although_it_answers_version() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
-    let hang = |hangs| behind.borrow().as_ref().expect("it was started with the node").1.set_hanging(hangs);
+    let hang = |hangs| {
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .set_hanging(hangs)
+    };
     let pod = node.pod("database");
     let id = pod.start_shell("main", "exec sleep 1000");
     hang(true);
-    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "read its database");
+    assert_not_ready(
+        &node,
+        "RuntimeReady",
+        "ContainerdUnavailable",
+        "read its database",
+    );
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
-    let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
+    let status = refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("early")),
+        &[Code::Unavailable],
+    );
     assert!(status.message().contains("read its database"), "{status}");
-    assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
+    assert_eq!(
+        cri.containers()
+            .expect("they are answered from the table")
+            .len(),
+        1
+    );
     hang(false);
     assert_recovers(&node);
-    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    assert_eq!(
+        retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code,
+        0
+    );
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
 }
 
@@ -65,7 +93,12 @@ fn containerd_that_is_late_for_its_check_is_busy_while_it_answers_others() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy_within(&behind, 3);
     let silence = |parts: &[&str]| {
-        behind.borrow().as_ref().expect("it was started with the node").1.set_silent(parts);
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .set_silent(parts);
     };
     silence(&["Version/Version"]);
     let has_waited = || node.daemon().tail().contains("it is busy");
@@ -77,9 +110,19 @@ fn containerd_that_is_late_for_its_check_is_busy_while_it_answers_others() {
         "{}",
         node.daemon().tail()
     );
-    assert_eq!(node.daemon().get("/readyz").0, 200, "{}", node.daemon().tail());
+    assert_eq!(
+        node.daemon().get("/readyz").0,
+        200,
+        "{}",
+        node.daemon().tail()
+    );
     // Nobody else asks containerd anything now.
-    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 3s");
+    assert_not_ready(
+        &node,
+        "RuntimeReady",
+        "ContainerdUnavailable",
+        "did not answer within 3s",
+    );
     silence(&[]);
     assert_recovers(&node);
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
@@ -100,8 +143,17 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
     change(&|upstream, _| upstream.kill());
     assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "front.sock");
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
-    refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
-    assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
+    refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("early")),
+        &[Code::Unavailable],
+    );
+    assert_eq!(
+        cri.containers()
+            .expect("they are answered from the table")
+            .len(),
+        1
+    );
 
     change(&|upstream, front| {
         front.set_version(Some("v9.8.7"));
@@ -113,16 +165,29 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
     // A request that needs a missing service fails with that reason, and nothing else is affected.
     let info = cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
     let status = refused("ImageFsInfo", info, &[Code::Unimplemented]);
-    assert!(status.message().contains("this containerd does not have it"), "{status}");
+    assert!(
+        status
+            .message()
+            .contains("this containerd does not have it"),
+        "{status}"
+    );
     let reference = node.registry().reference("library/busybox:latest");
-    refused("PullImage", cri.pull(&reference, None), &[Code::Unimplemented]);
+    refused(
+        "PullImage",
+        cri.pull(&reference, None),
+        &[Code::Unimplemented],
+    );
 
     change(&|_, front| {
         front.set_version(None);
         front.set_missing(&[]);
     });
     assert!(
-        eventually(LIMIT, || !node.daemon().get("/readyz?verbose").1.contains("v9.8.7")),
+        eventually(LIMIT, || !node
+            .daemon()
+            .get("/readyz?verbose")
+            .1
+            .contains("v9.8.7")),
         "{}",
         node.daemon().get("/readyz?verbose").1
     );
@@ -130,15 +195,34 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
         .expect("it is there again");
     node.cri().pull(&reference, None).expect("it can be pulled");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").exit_code,
+        137
+    );
 }
 
 fn assert_new_version_is_used(node: &TestNode, pod: &TestPod<'_>, id: &str) {
-    let shown = || node.daemon().get("/readyz?verbose").1.contains("[+]runtime ok: containerd v9.8.7");
-    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
+    let shown = || {
+        node.daemon()
+            .get("/readyz?verbose")
+            .1
+            .contains("[+]runtime ok: containerd v9.8.7")
+    };
+    assert!(
+        eventually(LIMIT, shown),
+        "{}",
+        node.daemon().get("/readyz?verbose").1
+    );
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.contains("v9.8.7"), "the log does not tell of the new version: {}", node.daemon().tail());
-    assert_eq!(retry("ExecSync", || node.cri().exec(id, &["true"], 5)).exit_code, 0);
+    assert!(
+        log.contains("v9.8.7"),
+        "the log does not tell of the new version: {}",
+        node.daemon().tail()
+    );
+    assert_eq!(
+        retry("ExecSync", || node.cri().exec(id, &["true"], 5)).exit_code,
+        0
+    );
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
 }

@@ -37,7 +37,12 @@ fn first(details: &SandboxDetails) -> Ipv4Addr {
 }
 
 fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {
-    PortMapping { protocol, container_port: 80, host_port, host_ip: Some(host_ip.into()) }
+    PortMapping {
+        protocol,
+        container_port: 80,
+        host_port,
+        host_ip: Some(host_ip.into()),
+    }
 }
 
 fn is_greeted(address: SocketAddr) -> bool {
@@ -58,9 +63,21 @@ async fn bridge_works_with_and_without_node_networks() {
     let (_, on_bridge) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
     assert!(root.network().contains(first(&on_node)), "{on_node:?}");
     assert!(root.bridge().contains(first(&on_bridge)), "{on_bridge:?}");
-    let files = |dir| std::fs::read_dir(dir).expect("it can be read").flatten().count();
-    assert_eq!(files(root.cni_conf()), 1, "nothing is added to the node's configurations");
-    let report = root.state().join("network").join(format!("{}.conflist", root.bridge().name()));
+    let files = |dir| {
+        std::fs::read_dir(dir)
+            .expect("it can be read")
+            .flatten()
+            .count()
+    };
+    assert_eq!(
+        files(root.cni_conf()),
+        1,
+        "nothing is added to the node's configurations"
+    );
+    let report = root
+        .state()
+        .join("network")
+        .join(format!("{}.conflist", root.bridge().name()));
     assert!(report.is_file(), "{} is for people", report.display());
 
     std::fs::remove_dir_all(root.cni_conf()).expect("it is ours");
@@ -69,8 +86,16 @@ async fn bridge_works_with_and_without_node_networks() {
         matches!(found, Condition::False { .. }),
         "kubelets learn that the node has no network: {found:?}"
     );
-    let refused = caller.try_sandbox(|_| {}).await.expect_err("the node has no network");
-    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());
+    let refused = caller
+        .try_sandbox(|_| {})
+        .await
+        .expect_err("the node has no network");
+    assert_eq!(
+        refused.kind(),
+        ErrorKind::Unavailable,
+        "{}",
+        refused.report()
+    );
     let (_, still) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
     assert!(root.bridge().contains(first(&still)), "{still:?}");
     caller.close().await;
@@ -85,22 +110,40 @@ async fn port_is_published_only_on_the_given_address() {
         mapping(Protocol::Tcp, Ipv4Addr::LOCALHOST, port),
         mapping(Protocol::Udp, Ipv4Addr::LOCALHOST, port),
     ];
-    let (sandbox, details) =
-        caller.sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports))).await;
+    let (sandbox, details) = caller
+        .sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports)))
+        .await;
     let task = caller.task(sandbox, SERVE, |_| {}).await;
     let published = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    assert!(eventually(LIMIT, || is_greeted(published)), "nobody answers on {published}");
-    assert!(eventually(LIMIT, || is_greeted((first(&details), 80).into())), "nobody answers inside");
-    assert!(!is_greeted((gateway, port).into()), "it is published on an address that was not asked for");
+    assert!(
+        eventually(LIMIT, || is_greeted(published)),
+        "nobody answers on {published}"
+    );
+    assert!(
+        eventually(LIMIT, || is_greeted((first(&details), 80).into())),
+        "nobody answers inside"
+    );
+    assert!(
+        !is_greeted((gateway, port).into()),
+        "it is published on an address that was not asked for"
+    );
     assert_udp_received(&details, published);
     wait_ended(&caller, task).await;
-    caller.backend.stop_sandbox(sandbox).await.expect("it can be stopped");
+    caller
+        .backend
+        .stop_sandbox(sandbox)
+        .await
+        .expect("it can be stopped");
     assert!(!is_greeted(published), "{published} still leads somewhere");
     caller.close().await;
 }
 
 async fn wait_ended(caller: &CallerFixture, task: TaskId) {
-    caller.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    caller
+        .backend
+        .signal_task(task, Signal::KILL)
+        .await
+        .expect("it can be killed");
     caller.end(task).await;
 }
 
@@ -111,7 +154,10 @@ fn listen_in(netns: &Path) -> UdpSocket {
         setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80))
     });
-    let socket = bound.join().expect("the thread ends").expect("the port is free in it");
+    let socket = bound
+        .join()
+        .expect("the thread ends")
+        .expect("the port is free in it");
     socket.set_read_timeout(Some(TRY)).expect("it is a socket");
     socket
 }
@@ -141,7 +187,8 @@ async fn a_task_reaches_its_own_published_port() {
     let (other, _) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
     let (sandbox, _) = caller
         .sandbox(|spec| {
-            spec.network = bridged(|network| network.ports = vec![mapping(Protocol::Tcp, gateway, port)])
+            spec.network =
+                bridged(|network| network.ports = vec![mapping(Protocol::Tcp, gateway, port)])
         })
         .await;
     let task = caller.task(sandbox, SERVE, |_| {}).await;
@@ -150,7 +197,11 @@ async fn a_task_reaches_its_own_published_port() {
         let script = format!(
             "for i in 1 2 3 4 5 6 7 8 9 10; do nc -w 2 {gateway} {port} </dev/null && break; sleep 0.3; done"
         );
-        assert_eq!(caller.shell_output(from, &script).await, "hello", "{who} does not reach it");
+        assert_eq!(
+            caller.shell_output(from, &script).await,
+            "hello",
+            "{who} does not reach it"
+        );
     }
     caller.close().await;
 }
@@ -168,17 +219,31 @@ async fn sandbox_has_requested_mac_address_and_host_entries() {
                     ip: HostAddress::Ip(Ipv4Addr::new(10, 9, 8, 7).into()),
                     names: vec!["db".to_owned()],
                 },
-                HostEntry { ip: HostAddress::Gateway, names: vec!["host.docker.internal".to_owned()] },
+                HostEntry {
+                    ip: HostAddress::Gateway,
+                    names: vec!["host.docker.internal".to_owned()],
+                },
             ];
         })
         .await;
     let task = caller.task(sandbox, "exec sleep 1000", |_| {}).await;
-    assert_eq!(caller.shell_output(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
+    assert_eq!(
+        caller
+            .shell_output(task, "cat /sys/class/net/eth0/address")
+            .await,
+        mac.to_string()
+    );
     let hosts = caller.shell_output(task, "cat /etc/hosts").await;
     let own = format!("{}\tweb", first(&details));
-    let host = format!("{}\thost.docker.internal", caller.fixture.root().bridge().gateway());
+    let host = format!(
+        "{}\thost.docker.internal",
+        caller.fixture.root().bridge().gateway()
+    );
     for line in [own.as_str(), "10.9.8.7\tdb", &host] {
-        assert!(hosts.lines().any(|known| known == line), "{line} is not in {hosts}");
+        assert!(
+            hosts.lines().any(|known| known == line),
+            "{line} is not in {hosts}"
+        );
     }
     caller.close().await;
 }
@@ -189,16 +254,27 @@ async fn sandbox_gets_its_requested_address_or_fails() {
     let [a, b, c, _] = caller.fixture.root().bridge().gateway().octets();
     let wanted = Ipv4Addr::new(a, b, c, 77);
     let ask = |address: Ipv4Addr| {
-        let args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
+        let args = vec![
+            ("IgnoreUnknown".to_owned(), "1".to_owned()),
+            ("IP".to_owned(), address.to_string()),
+        ];
         bridged(|network| network.args = args)
     };
     let (_, details) = caller.sandbox(|spec| spec.network = ask(wanted)).await;
     assert_eq!(first(&details), wanted);
-    for (address, why) in
-        [(wanted, "it is another's"), (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here")]
-    {
-        let refused = caller.try_sandbox(|spec| spec.network = ask(address)).await.expect_err(why);
-        assert!(refused.report().contains(&address.to_string()), "{}", refused.report());
+    for (address, why) in [
+        (wanted, "it is another's"),
+        (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here"),
+    ] {
+        let refused = caller
+            .try_sandbox(|spec| spec.network = ask(address))
+            .await
+            .expect_err(why);
+        assert!(
+            refused.report().contains(&address.to_string()),
+            "{}",
+            refused.report()
+        );
     }
     caller.close().await;
 }
@@ -209,18 +285,34 @@ async fn concurrent_sandboxes_get_distinct_addresses_and_release_them() {
     let port = free_port();
     let made = (0..MANY).map(async |number| {
         let host_ip = Ipv4Addr::new(127, 0, 1, number);
-        let ports = vec![mapping(Protocol::Tcp, host_ip, port), mapping(Protocol::Udp, host_ip, port)];
-        caller.sandbox(|spec| spec.network = bridged(|network| network.ports = ports)).await
+        let ports = vec![
+            mapping(Protocol::Tcp, host_ip, port),
+            mapping(Protocol::Udp, host_ip, port),
+        ];
+        caller
+            .sandbox(|spec| spec.network = bridged(|network| network.ports = ports))
+            .await
     });
     let made = futures::future::join_all(made).await;
     let addresses: BTreeSet<Ipv4Addr> = made.iter().map(|(_, details)| first(details)).collect();
     assert_eq!(addresses.len(), made.len(), "{addresses:?}");
     let removed = made.iter().map(async |(id, _)| {
-        caller.backend.stop_sandbox(*id).await.expect("it can be stopped");
-        caller.backend.remove_sandbox(*id).await.expect("and removed");
+        caller
+            .backend
+            .stop_sandbox(*id)
+            .await
+            .expect("it can be stopped");
+        caller
+            .backend
+            .remove_sandbox(*id)
+            .await
+            .expect("and removed");
     });
     futures::future::join_all(removed).await;
-    assert_eq!(caller.fixture.root().bridge().in_use(), Vec::<String>::new());
+    assert_eq!(
+        caller.fixture.root().bridge().in_use(),
+        Vec::<String>::new()
+    );
     caller.close().await;
 }
 
@@ -230,10 +322,15 @@ async fn missing_bridge_plugins_are_named() {
         BackendFixture::with(|settings| settings.network.bin_dirs = vec!["/no/such/plugins".into()])
     });
     let caller = CallerFixture::with_fixture(world).await;
-    let refused =
-        caller.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it has no plugins");
+    let refused = caller
+        .try_sandbox(|spec| spec.network = bridged(|_| {}))
+        .await
+        .expect_err("it has no plugins");
     let report = refused.report();
-    assert!(report.contains("plugin bridge") && report.contains("/no/such/plugins"), "{report}");
+    assert!(
+        report.contains("plugin bridge") && report.contains("/no/such/plugins"),
+        "{report}"
+    );
     caller.close().await;
 }
 
@@ -249,7 +346,10 @@ async fn bridge_subnet_with_a_conflicting_route_is_rejected() {
     second.recover().await.expect("it recovers");
     let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
-    let refused = second.create_sandbox(SandboxId::random(), &spec).await.expect_err("the range is taken");
+    let refused = second
+        .create_sandbox(SandboxId::random(), &spec)
+        .await
+        .expect_err("the range is taken");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     let report = refused.report();
     assert!(
@@ -268,25 +368,34 @@ fn second_gateway_settings(caller: &CallerFixture) -> Settings {
     for dir in [&state, &run] {
         std::fs::create_dir_all(dir).expect("the scratch directory can be written");
     }
-    Settings { state, run, ..caller.fixture.settings().clone() }
+    Settings {
+        state,
+        run,
+        ..caller.fixture.settings().clone()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_a_bridge_without_address_conflicts() {
     let caller = CallerFixture::new().await;
-    let second =
-        Containerd::connect(second_gateway_settings(&caller), unobserved()).expect("it can be set up");
+    let second = Containerd::connect(second_gateway_settings(&caller), unobserved())
+        .expect("it can be set up");
     second.recover().await.expect("it recovers");
     let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
     let mine = SandboxId::random();
     let theirs = SandboxId::random();
-    let (first_made, second_made) =
-        tokio::join!(caller.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
+    let (first_made, second_made) = tokio::join!(
+        caller.backend.create_sandbox(mine, &spec),
+        second.create_sandbox(theirs, &spec)
+    );
     let first_made = first_made.expect("one is made");
     let second_made = second_made.expect("so is another");
     assert_ne!(first(&first_made), first(&second_made));
-    second.stop_sandbox(theirs).await.expect("it can be stopped");
+    second
+        .stop_sandbox(theirs)
+        .await
+        .expect("it can be stopped");
     second.remove_sandbox(theirs).await.expect("and removed");
     drop(second);
     caller.close().await;

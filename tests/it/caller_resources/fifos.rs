@@ -36,7 +36,10 @@ struct FifoReader {
 impl OutputFifos {
     fn new(caller: &CallerFixture, name: &str) -> Self {
         let path = |stream: &str| caller.fifo_dir.path().join(format!("{name}.{stream}.fifo"));
-        let pipes = Self { stdout: path("stdout"), stderr: path("stderr") };
+        let pipes = Self {
+            stdout: path("stdout"),
+            stderr: path("stderr"),
+        };
         for fifo in [&pipes.stdout, &pipes.stderr] {
             nix::unistd::mkfifo(fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO can be made");
         }
@@ -44,7 +47,10 @@ impl OutputFifos {
     }
 
     fn output(&self) -> Output {
-        Output::Fifos { stdout: self.stdout.clone(), stderr: self.stderr.clone() }
+        Output::Fifos {
+            stdout: self.stdout.clone(),
+            stderr: self.stderr.clone(),
+        }
     }
 
     /// Has a task write into them.
@@ -56,15 +62,22 @@ impl OutputFifos {
 
 impl FifoReader {
     fn open(path: &PathBuf) -> Self {
-        let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-        Self { file: opened.expect("the FIFO is there"), text: String::new() }
+        let opened = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(path);
+        Self {
+            file: opened.expect("the FIFO is there"),
+            text: String::new(),
+        }
     }
 
     /// Reads what has come; what it all is so far.
     fn read(&mut self) -> &str {
         let mut buffer = [0; 4096];
         while let Ok(length @ 1..) = self.file.read(&mut buffer) {
-            self.text.push_str(std::str::from_utf8(&buffer[..length]).expect("tasks write ASCII here"));
+            self.text
+                .push_str(std::str::from_utf8(&buffer[..length]).expect("tasks write ASCII here"));
         }
         &self.text
     }
@@ -80,8 +93,9 @@ impl FifoReader {
 async fn short_tasks_lose_no_output() {
     let caller = CallerFixture::new().await;
     let sandbox = caller.plain().await;
-    let all: Vec<_> =
-        (0..SHORT).map(|number| (number, OutputFifos::new(&caller, &format!("short{number}")))).collect();
+    let all: Vec<_> = (0..SHORT)
+        .map(|number| (number, OutputFifos::new(&caller, &format!("short{number}"))))
+        .collect();
     let runs = all.iter().map(async |(number, pipes)| {
         let mut stdout = FifoReader::open(&pipes.stdout);
         let mut stderr = FifoReader::open(&pipes.stderr);
@@ -109,10 +123,29 @@ async fn task_starts_and_runs_without_a_fifo_reader() {
     drop(reader);
     let mut next = FifoReader::open(&pipes.stdout);
     next.wait(|text| text.lines().count() > 10);
-    let numbers: Vec<u32> = next.text.lines().filter_map(|line| line.parse().ok()).collect();
-    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
-    let refused = caller.backend.attach(task, AttachSpec { stdout: true, ..AttachSpec::default() }).await;
-    assert_eq!(refused.expect_err("they are somebody else's").kind(), ErrorKind::FailedPrecondition);
+    let numbers: Vec<u32> = next
+        .text
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
+        "{numbers:?}"
+    );
+    let refused = caller
+        .backend
+        .attach(
+            task,
+            AttachSpec {
+                stdout: true,
+                ..AttachSpec::default()
+            },
+        )
+        .await;
+    assert_eq!(
+        refused.expect_err("they are somebody else's").kind(),
+        ErrorKind::FailedPrecondition
+    );
     drop(next);
     caller.close().await;
 }
@@ -141,7 +174,11 @@ async fn output_continues_while_the_daemon_is_down() {
     caller.reopen().await;
     let exit = caller.end(task).await;
     assert_eq!((exit.code, exit.cause), (6, ExitCause::Exited));
-    let numbers: Vec<u32> = reader.read().lines().map(|line| line.parse().expect("each is whole")).collect();
+    let numbers: Vec<u32> = reader
+        .read()
+        .lines()
+        .map(|line| line.parse().expect("each is whole"))
+        .collect();
     assert_eq!(numbers, (1..=200).collect::<Vec<_>>());
     drop(reader);
     caller.close().await;
@@ -152,11 +189,20 @@ async fn missing_fifo_fails_the_start_by_name() {
     let mut caller = CallerFixture::new().await;
     let sandbox = caller.plain().await;
     let missing = PathBuf::from("/no/such/stdout.fifo");
-    let output = Output::Fifos { stdout: missing.clone(), stderr: missing };
-    let refused = caller.try_task(sandbox, "true", |spec| spec.stdio.output = output).await;
+    let output = Output::Fifos {
+        stdout: missing.clone(),
+        stderr: missing,
+    };
+    let refused = caller
+        .try_task(sandbox, "true", |spec| spec.stdio.output = output)
+        .await;
     let refused = refused.expect_err("it has nowhere to write to");
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
-    assert!(refused.report().contains("/no/such/stdout.fifo"), "{}", refused.report());
+    assert!(
+        refused.report().contains("/no/such/stdout.fifo"),
+        "{}",
+        refused.report()
+    );
     let found = caller.reopen().await;
     assert!(
         matches!(&found.tasks[..], [task] if matches!(task.state, TaskState::Exited { .. })),

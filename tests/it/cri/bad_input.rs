@@ -2,9 +2,9 @@
 
 use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{
-    Capability, CdiDevice, ContainerConfig, Device, DnsConfig, HugepageLimit, IdMapping, Int64Value,
-    KeyValue, LinuxContainerResources, Mount, PodSandboxConfig, PortMapping, SeLinuxOption, SecurityProfile,
-    UserNamespace,
+    Capability, CdiDevice, ContainerConfig, Device, DnsConfig, HugepageLimit, IdMapping,
+    Int64Value, KeyValue, LinuxContainerResources, Mount, PodSandboxConfig, PortMapping,
+    SeLinuxOption, SecurityProfile, UserNamespace,
 };
 use switchyard_tests::cri::{context, image_spec, limits, namespaces, security};
 use switchyard_tests::node::TestNode;
@@ -16,7 +16,9 @@ use tables::{CONTAINERS, PODS};
 
 /// The fault of the answer to a malformed request, if there is one.
 fn wrong<T>(field: &str, answer: Result<T, Status>) -> Option<String> {
-    let Err(status) = answer else { return Some(format!("{field}: accepted")) };
+    let Err(status) = answer else {
+        return Some(format!("{field}: accepted"));
+    };
     let known = matches!(status.code(), Code::InvalidArgument | Code::NotFound);
     (!known || !status.message().contains(field)).then(|| format!("{field}: {status}"))
 }
@@ -30,7 +32,12 @@ fn malformed_pod_is_rejected_by_field_and_leaves_nothing_behind() {
         spoil(&mut config);
         faults.extend(wrong(field, node.cri().run_pod(&config)));
         let sweep = node.leak_scan();
-        faults.extend(sweep.findings.iter().map(|finding| format!("{field} left {finding}")));
+        faults.extend(
+            sweep
+                .findings
+                .iter()
+                .map(|finding| format!("{field} left {finding}")),
+        );
         for pod in node.cri().pods().expect("pods can be listed") {
             node.cri().remove_pod(&pod.id).expect("it can be removed");
         }
@@ -49,7 +56,10 @@ fn malformed_container_is_rejected_by_field_and_leaves_nothing_behind() {
         spoil(&mut config);
         faults.extend(wrong(field, pod.try_create(&config)));
         faults.extend(
-            node.leak_scan().new_since(&before).iter().map(|finding| format!("{field} left {finding}")),
+            node.leak_scan()
+                .new_since(&before)
+                .iter()
+                .map(|finding| format!("{field} left {finding}")),
         );
         for container in node.cri().containers().expect("containers can be listed") {
             node.cri().remove(&container.id).expect("it can be removed");
@@ -71,9 +81,18 @@ fn malformed_calls_do_not_affect_a_running_container() {
     };
     let faults: Vec<_> = [
         wrong("cmd", client.exec(&id, &[], 1)),
-        wrong("linux.memory_limit_in_bytes", change(|limits| limits.memory_limit_in_bytes = -7)),
-        wrong("linux.cpuset_cpus", change(|limits| limits.cpuset_cpus = "none".into())),
-        wrong("linux.oom_score_adj", change(|limits| limits.oom_score_adj = -4000)),
+        wrong(
+            "linux.memory_limit_in_bytes",
+            change(|limits| limits.memory_limit_in_bytes = -7),
+        ),
+        wrong(
+            "linux.cpuset_cpus",
+            change(|limits| limits.cpuset_cpus = "none".into()),
+        ),
+        wrong(
+            "linux.oom_score_adj",
+            change(|limits| limits.oom_score_adj = -4000),
+        ),
         wrong("image.image", client.pull("", None)),
         wrong("UPPER", client.pull("registry.example/UPPER:1", None)),
         wrong("image.image", client.remove_image("")),

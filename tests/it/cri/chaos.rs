@@ -15,6 +15,15 @@ fn random_kills_lose_no_acknowledged_state_and_leave_nothing_behind() {
         config: String::new(),
         logs: None,
     });
-    assert!(outcome.violations.is_empty(), "repeat it with {}\n{outcome}", outcome.command());
-    assert_eq!(outcome.refused_starting, 0, "repeat it with {}\n{outcome}", outcome.command());
+    assert!(
+        outcome.violations.is_empty(),
+        "repeat it with {}\n{outcome}",
+        outcome.command()
+    );
+    assert_eq!(
+        outcome.refused_starting,
+        0,
+        "repeat it with {}\n{outcome}",
+        outcome.command()
+    );
 }

@@ -29,16 +29,28 @@ fn unprivileged_host_users_cannot_access_pod_files() {
     let shm = run.join("sandboxes").join(pod.id()).join("shm/kept");
     assert_eq!(fs::read_to_string(&shm).expect("root sees it"), "kept\n");
     let works = |program: &str, path: &Path| {
-        let ended = Command::new(program).arg(path).uid(NOBODY).gid(NOBODY).output().expect("it can be run");
+        let ended = Command::new(program)
+            .arg(path)
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .expect("it can be run");
         ended.status.success()
     };
-    assert!(works("stat", &node.root().cri_socket()), "the way to the sockets is open");
+    assert!(
+        works("stat", &node.root().cri_socket()),
+        "the way to the sockets is open"
+    );
     assert!(!works("cat", &shm), "{} can be read", shm.display());
     for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
         let dir = run.join(below);
         assert!(works("stat", &dir), "{} is not there", dir.display());
         assert!(!works("ls", &dir), "{} can be listed", dir.display());
-        assert!(!works("stat", &dir.join(".")), "{} can be passed", dir.display());
+        assert!(
+            !works("stat", &dir.join(".")),
+            "{} can be passed",
+            dir.display()
+        );
     }
 }
 
@@ -57,9 +69,15 @@ fn capabilities_are_added_to_and_dropped_from_the_default_set() {
         })
     };
     let mask = |mask: &str| format!("{mask}\n{mask}\n0000000000000000");
-    assert_eq!(pod.run_shell(CAPABILITIES, |_| {}), mask(DEFAULT_CAPABILITIES));
+    assert_eq!(
+        pod.run_shell(CAPABILITIES, |_| {}),
+        mask(DEFAULT_CAPABILITIES)
+    );
     // NET_RAW is the 13th, SYS_PTRACE the 19th.
-    assert_eq!(with(&["SYS_PTRACE"], &["CAP_NET_RAW"]), mask("00000000a80c05fb"));
+    assert_eq!(
+        with(&["SYS_PTRACE"], &["CAP_NET_RAW"]),
+        mask("00000000a80c05fb")
+    );
     assert_eq!(with(&["NET_RAW"], &["ALL"]), mask("0000000000002000"));
 }
 
@@ -76,7 +94,10 @@ fn ambient_capabilities_apply_to_non_root_users() {
         });
     });
     // NET_BIND_SERVICE is the 10th.
-    assert_eq!(seen, format!("0000000000000400\n{DEFAULT_CAPABILITIES}\n0000000000000400"));
+    assert_eq!(
+        seen,
+        format!("0000000000000400\n{DEFAULT_CAPABILITIES}\n0000000000000400")
+    );
 }
 
 #[test]
@@ -118,9 +139,12 @@ fn local_seccomp_profile_is_applied() {
 fn no_new_privileges_is_applied() {
     let node = TestNode::shared();
     let pod = node.pod("privileges");
-    let seen = pod.run_shell("grep NoNewPrivs /proc/self/status | tr -d '\\t'", |config| {
-        context(config).no_new_privs = true;
-    });
+    let seen = pod.run_shell(
+        "grep NoNewPrivs /proc/self/status | tr -d '\\t'",
+        |config| {
+            context(config).no_new_privs = true;
+        },
+    );
     assert_eq!(seen, "NoNewPrivs:1");
 }
 
@@ -131,11 +155,17 @@ fn masked_and_read_only_paths_are_applied_exactly() {
     let script = "cat /proc/timer_list 2>/dev/null | wc -c; ls /proc/fs | wc -l; \
         echo x 2>/dev/null > /proc/sys/kernel/domainname && echo written || echo refused";
     let seen = pod.run_shell(script, |config| {
-        context(config).masked_paths = vec!["/proc/timer_list".into(), "/proc/fs".into(), "/no/such".into()];
+        context(config).masked_paths = vec![
+            "/proc/timer_list".into(),
+            "/proc/fs".into(),
+            "/no/such".into(),
+        ];
         context(config).readonly_paths = vec!["/proc/sys".into()];
     });
     assert_eq!(
-        seen.lines().filter(|line| !line.starts_with("sh:")).collect::<Vec<_>>(),
+        seen.lines()
+            .filter(|line| !line.starts_with("sh:"))
+            .collect::<Vec<_>>(),
         ["0", "0", "refused"]
     );
     let open = pod.run_shell("grep -c ' /proc/' /proc/self/mounts || true", |_| {});
@@ -146,20 +176,37 @@ fn masked_and_read_only_paths_are_applied_exactly() {
 fn privileged_containers_see_what_the_host_sees() {
     let node = TestNode::shared();
     let pod = node.pod_with("privileged", |config| security(config).privileged = true);
-    let id = pod.start_shell_with("main", "exec sleep 1000", |config| context(config).privileged = true);
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
+        context(config).privileged = true
+    });
     let sh = |script: &str| node.cri().sh(&id, script);
     let own = fs::read_to_string("/proc/self/status").expect("this process has a status");
-    let bounding =
-        own.lines().find_map(|line| line.strip_prefix("CapBnd:\t")).expect("it has a bounding set");
+    let bounding = own
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:\t"))
+        .expect("it has a bounding set");
     assert_eq!(sh("sed -n 's/^CapEff:\\t//p' /proc/self/status"), bounding);
-    assert_eq!(sh("test -c /dev/kmsg && test -c /dev/loop-control && echo there"), "there");
-    assert_eq!(sh("grep ' /sys sysfs ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1"), "rw");
+    assert_eq!(
+        sh("test -c /dev/kmsg && test -c /dev/loop-control && echo there"),
+        "there"
+    );
+    assert_eq!(
+        sh("grep ' /sys sysfs ' /proc/mounts | cut -d' ' -f4 | cut -d, -f1"),
+        "rw"
+    );
     let modest = node.pod("modest");
     let mut config = node.container("main", &["true"]);
     context(&mut config).privileged = true;
-    let status = modest.try_create(&config).expect_err("its pod is not privileged");
+    let status = modest
+        .try_create(&config)
+        .expect_err("its pod is not privileged");
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
-    assert!(status.message().contains("no privileged container allowed in sandbox"), "{status}");
+    assert!(
+        status
+            .message()
+            .contains("no privileged container allowed in sandbox"),
+        "{status}"
+    );
 }
 
 #[test]
@@ -167,34 +214,46 @@ fn oom_score_is_as_requested_or_the_nearest_permitted() {
     let node = TestNode::shared();
     let pod = node.pod("score");
     let score = |wanted: i64| {
-        let seen =
-            pod.run_shell("cat /proc/self/oom_score_adj", |config| limits(config).oom_score_adj = wanted);
+        let seen = pod.run_shell("cat /proc/self/oom_score_adj", |config| {
+            limits(config).oom_score_adj = wanted
+        });
         seen.parse::<i64>().expect("it is a number")
     };
     assert_eq!(score(500), 500);
     assert_eq!(score(0), 0);
     // Without CAP_SYS_RESOURCE a process cannot go below its initial value.
     let daemon = node.daemon().pid();
-    let text = fs::read_to_string(format!("/proc/{daemon}/oom_score_adj")).expect("the daemon runs");
+    let text =
+        fs::read_to_string(format!("/proc/{daemon}/oom_score_adj")).expect("the daemon runs");
     let least: i64 = text.trim().parse().expect("it is a number");
     let lowest = score(-998);
-    assert!(lowest == -998 || lowest == least, "{lowest}, and the daemon has {least}");
+    assert!(
+        lowest == -998 || lowest == least,
+        "{lowest}, and the daemon has {least}"
+    );
 }
 
 #[test]
 fn rlimits_are_inherited_unchanged() {
     let node = TestNode::shared();
     let pod = node.pod("rlimits");
-    let seen =
-        pod.run_shell("grep -E '^Max (open files|processes|core)' /proc/self/limits | tr -s ' '", |_| {});
+    let seen = pod.run_shell(
+        "grep -E '^Max (open files|processes|core)' /proc/self/limits | tr -s ' '",
+        |_| {},
+    );
     let own = fs::read_to_string("/proc/self/limits").expect("this process has limits");
     let own: Vec<_> = own
         .lines()
         .filter(|line| {
-            ["Max open files", "Max processes", "Max core"].iter().any(|name| line.starts_with(name))
+            ["Max open files", "Max processes", "Max core"]
+                .iter()
+                .any(|name| line.starts_with(name))
         })
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
-    let seen: Vec<_> = seen.lines().map(|line| line.trim_end().to_owned()).collect();
+    let seen: Vec<_> = seen
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
     assert_eq!(seen, own, "a limit was changed on the way");
 }

@@ -19,7 +19,8 @@ fn vendor(node: &TestNode, name: &str) {
         dir = node.root().cdi().display(),
         hook = hook.display(),
     );
-    fs::write(node.root().cdi().join(format!("{name}.yaml")), text).expect("the root can be written");
+    fs::write(node.root().cdi().join(format!("{name}.yaml")), text)
+        .expect("the root can be written");
 }
 
 const SCRIPT: &str = "echo $VENDOR $DEVICE; test -c /dev/vendor/full && echo full; test -c /dev/vendor/zero && echo zero; \
@@ -34,13 +35,19 @@ fn cdi_devices_are_injected_from_field_and_annotations() {
     fs::write(node.root().cdi().join("broken.json"), "{").expect("the root can be written");
     let pod = node.pod("cdi");
     let seen = pod.run_shell(SCRIPT, |config| {
-        config.cdi_devices = vec![CdiDevice { name: "vendor.example/given=full".into() }];
-        config.annotations.insert("cdi.k8s.io/plugin_1".into(), "vendor.example/given=zero".into());
+        config.cdi_devices = vec![CdiDevice {
+            name: "vendor.example/given=full".into(),
+        }];
+        config.annotations.insert(
+            "cdi.k8s.io/plugin_1".into(),
+            "vendor.example/given=zero".into(),
+        );
     });
     let lines: Vec<_> = seen.lines().map(str::trim).collect();
     assert_eq!(lines[..4], ["given full", "full", "zero", "1"], "{seen}");
     assert_eq!(lines[5..], ["read-only", "refused", "00 00"], "{seen}");
-    let state = fs::read_to_string(node.root().path().join("hook-given")).expect("the hook was run");
+    let state =
+        fs::read_to_string(node.root().path().join("hook-given")).expect("the hook was run");
     assert!(state.contains("\"ociVersion\""), "{state}");
 }
 
@@ -51,14 +58,24 @@ fn unknown_cdi_device_is_rejected_by_name() {
     let refused = |change: fn(&mut ContainerConfig)| {
         let mut config = node.container("main", &["true"]);
         change(&mut config);
-        pod.try_create(&config).expect_err("there is no such device").message().to_owned()
+        pod.try_create(&config)
+            .expect_err("there is no such device")
+            .message()
+            .to_owned()
     };
     let message = refused(|config| {
-        config.cdi_devices = vec![CdiDevice { name: "vendor.example/none=a".into() }];
+        config.cdi_devices = vec![CdiDevice {
+            name: "vendor.example/none=a".into(),
+        }];
     });
-    assert!(message.contains("vendor.example/none=a is in no file"), "{message}");
+    assert!(
+        message.contains("vendor.example/none=a is in no file"),
+        "{message}"
+    );
     let message = refused(|config| {
-        config.annotations.insert("cdi.k8s.io/x".into(), "what".into());
+        config
+            .annotations
+            .insert("cdi.k8s.io/x".into(), "what".into());
     });
     assert!(message.contains("vendor/class=device"), "{message}");
 }

@@ -20,7 +20,10 @@ const SOON: Duration = Duration::from_secs(20);
 /// The events that a client gets about one pod until the pod is gone or the stream is cut.
 fn follow(client: &Cri, uid: &str, events: &mpsc::Sender<Option<cri::ContainerEventResponse>>) {
     let watched = client.runtime(async |mut client| {
-        let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
+        let mut stream = client
+            .get_container_events(cri::GetEventsRequest {})
+            .await?
+            .into_inner();
         // From here on nothing is missed.
         let _ = events.send(None);
         while let Some(message) = stream.message().await? {
@@ -49,8 +52,18 @@ fn pod_lifecycle_events_include_the_exit_reason() {
     let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
-        let next = || events.recv_timeout(SOON).expect("it is reported soon").expect("it is an event");
+        assert!(
+            events
+                .recv_timeout(SOON)
+                .expect("events are served")
+                .is_none()
+        );
+        let next = || {
+            events
+                .recv_timeout(SOON)
+                .expect("it is reported soon")
+                .expect("it is an event")
+        };
         let pod = node.run(config.clone());
         let made = next();
         let ready = next();
@@ -59,11 +72,16 @@ fn pod_lifecycle_events_include_the_exit_reason() {
             (Kind::ContainerCreatedEvent, pod.id())
         );
         assert_eq!(ready.container_event_type(), Kind::ContainerStartedEvent);
-        assert_eq!(ready.pod_sandbox_status.and_then(|status| status.network), pod.status().network);
+        assert_eq!(
+            ready.pod_sandbox_status.and_then(|status| status.network),
+            pod.status().network
+        );
         let id = pod.start_shell("main", "exit 3");
         let kinds: Vec<_> = (0..3).map(|_| next()).collect();
-        let seen: Vec<_> =
-            kinds.iter().map(|event| (event.container_event_type(), event.container_id.as_str())).collect();
+        let seen: Vec<_> = kinds
+            .iter()
+            .map(|event| (event.container_event_type(), event.container_id.as_str()))
+            .collect();
         assert_eq!(
             seen,
             [
@@ -75,16 +93,23 @@ fn pod_lifecycle_events_include_the_exit_reason() {
         let status = &kinds[2].containers_statuses[0];
         assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"));
         // The timestamp of a status that is queried later is later than the events that it includes.
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.id().to_owned(), verbose: false };
-        let answer = node.cri().runtime(async |mut client| client.pod_sandbox_status(request).await);
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: pod.id().to_owned(),
+            verbose: false,
+        };
+        let answer = node
+            .cri()
+            .runtime(async |mut client| client.pod_sandbox_status(request).await);
         let answer = answer.expect("the pod exists");
         assert!(answer.timestamp > kinds[2].created_at);
         assert_eq!(answer.containers_statuses[0].id, id);
         let pod_id = pod.id().to_owned();
         drop(pod);
         let ends: Vec<_> = (0..3).map(|_| next()).collect();
-        let seen: Vec<_> =
-            ends.iter().map(|event| (event.container_event_type(), event.container_id.as_str())).collect();
+        let seen: Vec<_> = ends
+            .iter()
+            .map(|event| (event.container_event_type(), event.container_id.as_str()))
+            .collect();
         assert_eq!(
             seen,
             [
@@ -105,19 +130,31 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
     let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         let first = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        let standing: Vec<_> =
-            (0..3).map(|_| events.recv_timeout(SOON).expect("it is reported soon")).collect();
+        let standing: Vec<_> = (0..3)
+            .map(|_| events.recv_timeout(SOON).expect("it is reported soon"))
+            .collect();
         assert!(standing[0].is_none());
         node.daemon().kill9();
         first.join().expect("the stream is cut");
         node.daemon().restart();
         let again = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
+        assert!(
+            events
+                .recv_timeout(SOON)
+                .expect("events are served")
+                .is_none()
+        );
         let kinds: BTreeMap<_, _> = (0..2)
-            .map(|_| events.recv_timeout(SOON).expect("it is reported soon").expect("it is an event"))
+            .map(|_| {
+                events
+                    .recv_timeout(SOON)
+                    .expect("it is reported soon")
+                    .expect("it is an event")
+            })
             .map(|event| (event.container_id.clone(), event.container_event_type()))
             .collect();
-        let expected = [pod.id().to_owned(), id.clone()].map(|id| (id, Kind::ContainerStartedEvent));
+        let expected =
+            [pod.id().to_owned(), id.clone()].map(|id| (id, Kind::ContainerStartedEvent));
         assert_eq!(kinds, expected.into());
         drop(pod);
         again.join().expect("the pod is gone");
@@ -134,7 +171,8 @@ fn overflow_event_buffer(node: &TestNode, pod: &TestPod<'_>) {
         for client in 0..CLIENTS {
             scope.spawn(move || {
                 for life in 0..CONTAINER_COUNT {
-                    let id = pod.create(&node.container(&format!("life-{client}-{life}"), &["true"]));
+                    let id =
+                        pod.create(&node.container(&format!("life-{client}-{life}"), &["true"]));
                     node.cri().remove(&id).expect("it can be removed");
                 }
             });
@@ -167,18 +205,28 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
         assert_eq!(pod.run_shell("echo served", |_| {}), "served");
         let grown = resident_bytes(node.daemon().pid()).saturating_sub(before);
         done.send_replace(true);
-        assert!(grown < 64 << 20, "a thousand stalled clients take {} MiB", grown >> 20);
+        assert!(
+            grown < 64 << 20,
+            "a thousand stalled clients take {} MiB",
+            grown >> 20
+        );
         for stalled in held {
             let (events, status) = stalled.join().expect("it does not panic");
             assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
             assert!(status.message().contains("were missed"), "{status}");
             // What was on its way when they began to stall, and no more.
-            assert!((1..8).contains(&events), "{events} messages waited for a client that takes none");
+            assert!(
+                (1..8).contains(&events),
+                "{events} messages waited for a client that takes none"
+            );
         }
     });
     // A client that reconnects first gets the current state.
     let first = node.cri().runtime(async |mut client| {
-        let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
+        let mut stream = client
+            .get_container_events(cri::GetEventsRequest {})
+            .await?
+            .into_inner();
         stream.message().await.map(Response::new)
     });
     let first = first.expect("events are served").expect("a pod stands");
@@ -190,12 +238,21 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
 
 /// Opens streams of events, and reads none until the test is done. Returns the number of events that one of
 /// them has then, and the status with which it ends.
-fn stall(client: &Cri, open: &mpsc::Sender<()>, finish: &mut watch::Receiver<bool>) -> (usize, Status) {
+fn stall(
+    client: &Cri,
+    open: &mpsc::Sender<()>,
+    finish: &mut watch::Receiver<bool>,
+) -> (usize, Status) {
     const STREAMS: usize = 100;
     let stalled = client.runtime(async |mut client| {
         let mut streams = Vec::new();
         for _ in 0..STREAMS {
-            streams.push(client.get_container_events(cri::GetEventsRequest {}).await?.into_inner());
+            streams.push(
+                client
+                    .get_container_events(cri::GetEventsRequest {})
+                    .await?
+                    .into_inner(),
+            );
         }
         let _ = open.send(());
         let _ = finish.wait_for(|done| *done).await;
@@ -215,7 +272,11 @@ fn stall(client: &Cri, open: &mpsc::Sender<()>, finish: &mut watch::Receiver<boo
 /// The resident memory of a process.
 fn resident_bytes(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
-    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has numbers");
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .expect("statm has numbers");
     pages * 4096
 }
 
@@ -255,15 +316,26 @@ fn metrics(client: &Cri, pod: &str) -> BTreeMap<String, Values> {
     let request = cri::ListPodSandboxMetricsRequest {};
     let answer = client.runtime(async |mut client| client.list_pod_sandbox_metrics(request).await);
     let pods = answer.expect("they are served").pod_metrics;
-    let pod = pods.into_iter().find(|metrics| metrics.pod_sandbox_id == pod).expect("the pod is ready");
-    let mut all: BTreeMap<_, _> = known.keys().map(|name| (name.clone(), Vec::new())).collect();
-    let inside = pod.container_metrics.into_iter().flat_map(|container| container.metrics);
+    let pod = pods
+        .into_iter()
+        .find(|metrics| metrics.pod_sandbox_id == pod)
+        .expect("the pod is ready");
+    let mut all: BTreeMap<_, _> = known
+        .keys()
+        .map(|name| (name.clone(), Vec::new()))
+        .collect();
+    let inside = pod
+        .container_metrics
+        .into_iter()
+        .flat_map(|container| container.metrics);
     for metric in pod.metrics.into_iter().chain(inside) {
         let keys = &known[&metric.name];
         assert_eq!(keys.len(), metric.label_values.len(), "{metric:?}");
         let labels = keys.iter().cloned().zip(metric.label_values).collect();
         let value = metric.value.expect("every metric has a value").value;
-        all.entry(metric.name).or_insert_with(Vec::new).push((labels, value));
+        all.entry(metric.name)
+            .or_insert_with(Vec::new)
+            .push((labels, value));
     }
     all
 }
@@ -272,7 +344,8 @@ fn metrics(client: &Cri, pod: &str) -> BTreeMap<String, Values> {
 fn metrics_required_by_critest_match_the_kernel() {
     let node = TestNode::shared();
     let pod = node.pod("metrics");
-    let script = "mkdir -p /data; for i in 1 2 3; do echo hi > /data/$i; done; sync; exec sleep 1000";
+    let script =
+        "mkdir -p /data; for i in 1 2 3; do echo hi > /data/$i; done; sync; exec sleep 1000";
     let id = pod.start_shell_with("main", script, |config| {
         let limits = limits(config);
         limits.cpu_period = 100_000;
@@ -282,11 +355,21 @@ fn metrics_required_by_critest_match_the_kernel() {
         limits.memory_swap_limit_in_bytes = 64 << 20;
     });
     let all = metrics(node.cri(), pod.id());
-    let silent: BTreeSet<_> =
-        all.iter().filter(|(_, values)| values.is_empty()).map(|(name, _)| name.as_str()).collect();
-    let missing: Vec<_> = silent.iter().filter(|name| !OPTIONAL_METRICS.contains(name)).collect();
+    let silent: BTreeSet<_> = all
+        .iter()
+        .filter(|(_, values)| values.is_empty())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let missing: Vec<_> = silent
+        .iter()
+        .filter(|name| !OPTIONAL_METRICS.contains(name))
+        .collect();
     assert!(missing.is_empty(), "{missing:?} have no value");
-    assert_eq!(all.len() - OPTIONAL_METRICS.len(), 40, "the names that critest asserts with values");
+    assert_eq!(
+        all.len() - OPTIONAL_METRICS.len(),
+        40,
+        "the names that critest asserts with values"
+    );
 
     let value = |name: &str| all[name].first().map(|(_, value)| *value);
     assert_eq!(value("container_spec_cpu_quota"), Some(20_000));
@@ -298,18 +381,37 @@ fn metrics_required_by_critest_match_the_kernel() {
     assert!((1..64 << 20).contains(usage), "{usage}");
     let name = |key: &str| labels[key].as_str();
     assert_eq!(
-        (name("pod"), name("namespace"), name("container"), name("id")),
+        (
+            name("pod"),
+            name("namespace"),
+            name("container"),
+            name("id")
+        ),
         ("metrics", "tests", "main", id.as_str())
     );
     assert_eq!(name("image"), node.image());
-    assert_eq!(all["container_network_receive_packets_total"][0].0["interface"], "eth0");
+    assert_eq!(
+        all["container_network_receive_packets_total"][0].0["interface"],
+        "eth0"
+    );
 
     // Metrics that the kernel counts are reported, those that it does not count are absent.
     let groups = cgroups::named(&id);
-    let counted = |file: &str| groups.iter().any(|dir| fs::read_to_string(dir.join(file)).is_ok());
+    let counted = |file: &str| {
+        groups
+            .iter()
+            .any(|dir| fs::read_to_string(dir.join(file)).is_ok())
+    };
     for (resource, metric) in [("cpu", "cpu"), ("memory", "memory"), ("io", "io")] {
-        let events = value(&format!("container_pressure_{metric}_waiting_seconds_total")).is_some();
-        assert_eq!(events, counted(&format!("{resource}.pressure")), "{resource}.pressure in {groups:?}");
+        let events = value(&format!(
+            "container_pressure_{metric}_waiting_seconds_total"
+        ))
+        .is_some();
+        assert_eq!(
+            events,
+            counted(&format!("{resource}.pressure")),
+            "{resource}.pressure in {groups:?}"
+        );
     }
     let stats = node.cri().stats(&id).expect("it has stats");
     let psi = stats.cpu.expect("it is reported").psi.is_some();

@@ -37,32 +37,48 @@ fn host_directories_are_mounted_with_their_options() {
     symlink("real", dir.join("link")).expect("the root can be written");
     let mounts = vec![
         mount(&dir.join("real"), "/deep/er/writable"),
-        Mount { readonly: true, ..mount(&dir.join("link"), "/deep/er/readonly") },
+        Mount {
+            readonly: true,
+            ..mount(&dir.join("link"), "/deep/er/readonly")
+        },
         mount(&dir.join("made/here"), "/made"),
         mount(&dir.join("real/file"), "/etc/a-file"),
     ];
     let wanted = mounts.clone();
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| config.mounts = mounts);
     let sh = |script: &str| node.cri().sh(&id, script);
-    assert_eq!(sh("cat /deep/er/readonly/file /etc/a-file"), "content\ncontent");
+    assert_eq!(
+        sh("cat /deep/er/readonly/file /etc/a-file"),
+        "content\ncontent"
+    );
     assert_eq!(
         sh("echo written > /deep/er/writable/new; echo x > /deep/er/readonly/no || echo refused"),
         "refused"
     );
-    assert_eq!(fs::read_to_string(dir.join("real/new")).expect("it was written"), "written\n");
+    assert_eq!(
+        fs::read_to_string(dir.join("real/new")).expect("it was written"),
+        "written\n"
+    );
     sh("touch /made/file");
     assert!(dir.join("made/here/file").exists());
-    assert_eq!(node.cri().status(&id).expect("it has a status").mounts, wanted);
+    assert_eq!(
+        node.cri().status(&id).expect("it has a status").mounts,
+        wanted
+    );
 }
 
 #[test]
 fn mount_propagation_is_applied() {
     let node = TestNode::shared();
-    let pod =
-        node.pod_with("propagation", |config| switchyard_tests::cri::security(config).privileged = true);
+    let pod = node.pod_with("propagation", |config| {
+        switchyard_tests::cri::security(config).privileged = true
+    });
     let dir = directory(&node);
     let run = |words: &[&str]| {
-        let done = Command::new("mount").args(words).status().expect("mount starts");
+        let done = Command::new("mount")
+            .args(words)
+            .status()
+            .expect("mount starts");
         assert!(done.success(), "mount {words:?}: {done}");
     };
     let text = dir.to_str().expect("the path is ASCII");
@@ -83,11 +99,19 @@ fn mount_propagation_is_applied() {
     let shared = with("shared", MountPropagation::PropagationBidirectional);
     run(&["-t", "tmpfs", "tmpfs", &format!("{text}/later")]);
     fs::write(dir.join("later/file"), "").expect("it can be written");
-    let sees_file =
-        |id: &str, file: &str| node.cri().sh(id, &format!("test -e /data/{file} && echo yes || echo no"));
-    assert_eq!([&private, &slave, &shared].map(|id| sees_file(id, "later/file")), ["no", "yes", "yes"]);
+    let sees_file = |id: &str, file: &str| {
+        node.cri()
+            .sh(id, &format!("test -e /data/{file} && echo yes || echo no"))
+    };
+    assert_eq!(
+        [&private, &slave, &shared].map(|id| sees_file(id, "later/file")),
+        ["no", "yes", "yes"]
+    );
     for id in [&slave, &shared] {
-        let _ = node.cri().sh(id, "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file");
+        let _ = node.cri().sh(
+            id,
+            "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file",
+        );
         let reaches_host = dir.join("inner/file").exists();
         assert_eq!(reaches_host, *id == shared);
         let _ = node.cri().sh(id, "umount /data/inner");
@@ -103,38 +127,65 @@ fn mount_propagation_is_applied() {
     assert!(refused.is_err(), "the source is not shared");
     drop(pod);
     for path in [format!("{text}/later"), text.to_owned(), private_path] {
-        assert!(Command::new("umount").arg(&path).status().expect("umount starts").success(), "{path}");
+        assert!(
+            Command::new("umount")
+                .arg(&path)
+                .status()
+                .expect("umount starts")
+                .success(),
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn image_volumes_are_populated_and_removed_with_the_container() {
     let node = TestNode::shared();
-    let seed = LayerBuilder::default().dir("data", 0o750).file("data/seed", "seeded\n", 0o640).build();
-    node.registry()
-        .push("mounts/volume:1", &busybox().layer(seed).volume("/data").volume("/empty/new").build());
+    let seed = LayerBuilder::default()
+        .dir("data", 0o750)
+        .file("data/seed", "seeded\n", 0o640)
+        .build();
+    node.registry().push(
+        "mounts/volume:1",
+        &busybox()
+            .layer(seed)
+            .volume("/data")
+            .volume("/empty/new")
+            .build(),
+    );
     let reference = node.registry().reference("mounts/volume:1");
     node.cri().pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("volume");
     let with_image = |config: &mut ContainerConfig| config.image = Some(image_spec(&reference));
     let id = pod.start_shell_with("first", "exec sleep 1000", with_image);
     let sh = |script: &str| node.cri().sh(&id, script);
-    assert_eq!(sh("cat /data/seed; stat -c %a /data /data/seed; ls /empty/new"), "seeded\n750\n640");
+    assert_eq!(
+        sh("cat /data/seed; stat -c %a /data /data/seed; ls /empty/new"),
+        "seeded\n750\n640"
+    );
     sh("echo changed > /data/seed; touch /empty/new/file");
     let mountinfo = sh("grep -cE ' (/data|/empty/new) ' /proc/self/mountinfo");
     assert_eq!(mountinfo, "2");
     // Each container has its own.
-    assert_eq!(pod.run_shell("cat /data/seed; ls /empty/new", with_image), "seeded");
+    assert_eq!(
+        pod.run_shell("cat /data/seed; ls /empty/new", with_image),
+        "seeded"
+    );
     let dir = directory(&node);
     let overridden = pod.run_shell("ls /data; touch /data/own", |config| {
         with_image(config);
         config.mounts = vec![mount(&dir, "/data")];
     });
-    assert!(overridden.is_empty() && dir.join("own").exists(), "{overridden}");
+    assert!(
+        overridden.is_empty() && dir.join("own").exists(),
+        "{overridden}"
+    );
     node.cri().remove(&id).expect("it can be removed");
     node.assert_gone(&[&id]);
     drop(pod);
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }
 
 #[test]
@@ -147,7 +198,10 @@ fn read_only_root_allows_writable_mounts() {
         context(config).readonly_rootfs = true;
         config.mounts = vec![mount(&dir, "/data")];
     });
-    let lines: Vec<_> = seen.lines().filter(|line| !line.starts_with("sh:")).collect();
+    let lines: Vec<_> = seen
+        .lines()
+        .filter(|line| !line.starts_with("sh:"))
+        .collect();
     assert_eq!(lines, ["refused", "y", "shm"], "{seen}");
 }
 
@@ -161,18 +215,29 @@ fn host_devices_have_their_permissions() {
         permissions: permissions.into(),
     };
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
-        config.devices =
-            vec![device("/dev/kmsg", "/dev/my/kmsg", "r"), device("/dev/loop-control", "/dev/ctl", "rw")];
+        config.devices = vec![
+            device("/dev/kmsg", "/dev/my/kmsg", "r"),
+            device("/dev/loop-control", "/dev/ctl", "rw"),
+        ];
     });
-    let seen = node.cri().sh(&id, "test -c /dev/my/kmsg && test -c /dev/ctl && echo both");
+    let seen = node
+        .cri()
+        .sh(&id, "test -c /dev/my/kmsg && test -c /dev/ctl && echo both");
     assert_eq!(seen, "both");
-    assert_eq!(node.cri().sh(&id, "echo no > /dev/my/kmsg || echo refused"), "refused");
+    assert_eq!(
+        node.cri().sh(&id, "echo no > /dev/my/kmsg || echo refused"),
+        "refused"
+    );
     // What is not given is not there, and cannot be made.
-    let script = "ls /dev/kmsg 2>/dev/null; mknod /tmp/disk c 1 11 && cat /tmp/disk || echo refused";
+    let script =
+        "ls /dev/kmsg 2>/dev/null; mknod /tmp/disk c 1 11 && cat /tmp/disk || echo refused";
     assert_eq!(node.cri().sh(&id, script), "refused");
     let mut config = node.container("missing", &["true"]);
     config.devices = vec![device("/dev/no-such-device", "/dev/x", "rw")];
     let status = pod.try_create(&config).expect_err("it is not there");
-    assert!(matches!(status.code(), Code::InvalidArgument | Code::NotFound), "{status}");
+    assert!(
+        matches!(status.code(), Code::InvalidArgument | Code::NotFound),
+        "{status}"
+    );
     assert!(status.message().contains("no-such-device"), "{status}");
 }

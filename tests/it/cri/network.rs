@@ -16,12 +16,15 @@ use switchyard_tests::{http, prereq};
 use tonic::Code;
 
 /// Serves a page on port 80.
-const SERVE: &str = "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
+const SERVE: &str =
+    "mkdir /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www";
 /// Time for a server to answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn answers(address: SocketAddr) -> bool {
-    eventually(LIMIT, || http::get(address, "/").is_ok_and(|page| page.text() == "hello\n"))
+    eventually(LIMIT, || {
+        http::get(address, "/").is_ok_and(|page| page.text() == "hello\n")
+    })
 }
 
 /// The name of the host's end of a pod's interface.
@@ -29,7 +32,9 @@ fn host_interface(node: &TestNode, container: &str) -> String {
     let index = node.cri().sh(container, "cat /sys/class/net/eth0/iflink");
     let ports = format!("/sys/class/net/{}/brif", node.root().network().bridge());
     let entries = fs::read_dir(ports).expect("the bridge is there while a pod is");
-    let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
     names
         .find(|name| {
             fs::read_to_string(format!("/sys/class/net/{name}/ifindex"))
@@ -45,7 +50,11 @@ fn pod_is_reachable_at_its_address() {
     let _id = pod.start_shell("main", SERVE);
     let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
     assert!(node.root().network().contains(ip), "{ip}");
-    assert!(answers((ip, 80).into()), "nobody answers on {ip}: {}", pod.log_text("main"));
+    assert!(
+        answers((ip, 80).into()),
+        "nobody answers on {ip}: {}",
+        pod.log_text("main")
+    );
 }
 
 #[test]
@@ -56,9 +65,16 @@ fn dual_stack_pod_has_two_addresses() {
     let network = pod.status().network.expect("it has a network");
     let first: IpAddr = network.ip.parse().expect("it is an address");
     assert_eq!(network.additional_ips.len(), 1, "{network:?}");
-    let second: IpAddr = network.additional_ips[0].ip.parse().expect("it is an address");
+    let second: IpAddr = network.additional_ips[0]
+        .ip
+        .parse()
+        .expect("it is an address");
     assert!(first.is_ipv4() && second.is_ipv6(), "{network:?}");
-    assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.log_text("main"));
+    assert!(
+        answers((first, 80).into()) && answers((second, 80).into()),
+        "{}",
+        pod.log_text("main")
+    );
 }
 
 /// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its
@@ -80,9 +96,15 @@ fn note_what_is_given(root: &PrivateRoot) -> String {
     let bridge = &mut list["plugins"][0];
     bridge["type"] = json!("noting");
     bridge["capabilities"] = json!({ "dns": true, "cgroupPath": true, "ipRanges": true });
-    bridge["ipam"].as_object_mut().expect("it is an object").remove("ranges");
+    bridge["ipam"]
+        .as_object_mut()
+        .expect("it is an object")
+        .remove("ranges");
     fs::write(&file, list.to_string()).expect("the root can be written");
-    format!("[network]\nbin_dirs = [{dir:?}, {:?}]\n", prereq::CNI_BIN_DIR)
+    format!(
+        "[network]\nbin_dirs = [{dir:?}, {:?}]\n",
+        prereq::CNI_BIN_DIR
+    )
 }
 
 #[test]
@@ -102,7 +124,10 @@ fn cni_plugin_gets_its_requested_capability_args() {
     let parent = config.linux.clone().unwrap_or_default().cgroup_parent;
     let pod = node.run(config);
     let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
-    assert!(node.root().network().contains(ip), "{ip} is not of {subnet}");
+    assert!(
+        node.root().network().contains(ip),
+        "{ip} is not of {subnet}"
+    );
     let given = fs::read(node.root().path().join("cni/noting/ADD")).expect("the plugin was run");
     let given: Value = serde_json::from_slice(&given).expect("it is JSON");
     let expected = json!({
@@ -111,7 +136,10 @@ fn cni_plugin_gets_its_requested_capability_args() {
         "ipRanges": [[{ "subnet": subnet }]],
     });
     assert_eq!(given["runtimeConfig"], expected);
-    let status = node.cri().set_pod_cidr("10.0.0.0/40").expect_err("it is no range");
+    let status = node
+        .cri()
+        .set_pod_cidr("10.0.0.0/40")
+        .expect_err("it is no range");
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 }
 
@@ -124,13 +152,24 @@ fn host_port_reaches_the_pod_until_it_is_stopped() {
         .port();
     let pod = node.pod_with("ports", |config| {
         let host_port = i32::from(port);
-        config.port_mappings = vec![PortMapping { container_port: 80, host_port, ..Default::default() }];
+        config.port_mappings = vec![PortMapping {
+            container_port: 80,
+            host_port,
+            ..Default::default()
+        }];
     });
     let _id = pod.start_shell("main", SERVE);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    assert!(answers(address), "nobody answers on {address}: {}", pod.log_text("main"));
+    assert!(
+        answers(address),
+        "nobody answers on {address}: {}",
+        pod.log_text("main")
+    );
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
-    assert!(http::get(address, "/").is_err(), "{address} still leads somewhere");
+    assert!(
+        http::get(address, "/").is_err(),
+        "{address} still leads somewhere"
+    );
 }
 
 #[test]
@@ -142,8 +181,10 @@ fn host_network_pod_reports_no_address() {
     });
     let status = pod.status();
     assert_eq!(status.network.unwrap_or_default().ip, "");
-    let options =
-        status.linux.and_then(|linux| linux.namespaces?.options).expect("its namespaces are reported");
+    let options = status
+        .linux
+        .and_then(|linux| linux.namespaces?.options)
+        .expect("its namespaces are reported");
     assert_eq!(options.network(), NamespaceMode::Node);
     let seen = pod.run_shell("readlink /proc/self/ns/net; hostname", |_| {});
     let net = fs::read_link("/proc/self/ns/net").expect("this process has a namespace");
@@ -156,15 +197,23 @@ fn bandwidth_limits_are_applied_to_the_host_veth() {
     let node = TestNode::shared();
     let pod = node.pod_with("rates", |config| {
         for direction in ["ingress", "egress"] {
-            config.annotations.insert(format!("kubernetes.io/{direction}-bandwidth"), "10M".into());
+            config
+                .annotations
+                .insert(format!("kubernetes.io/{direction}-bandwidth"), "10M".into());
         }
     });
     let id = pod.start_shell("main", "exec sleep 1000");
     let interface = host_interface(&node, &id);
     let tc = prereq::require("tc", "iproute2");
-    let shown = Command::new(tc).args(["qdisc", "show", "dev", &interface]).output().expect("tc starts");
+    let shown = Command::new(tc)
+        .args(["qdisc", "show", "dev", &interface])
+        .output()
+        .expect("tc starts");
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.contains("tbf") && shown.contains("10Mbit") && shown.contains("ingress"), "{shown}");
+    assert!(
+        shown.contains("tbf") && shown.contains("10Mbit") && shown.contains("ingress"),
+        "{shown}"
+    );
 }
 
 /// Every change of the configuration shows in the next Status, and in the next pod, without a restart.
@@ -173,12 +222,22 @@ fn network_configuration_changes_are_detected() {
     let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let good = fs::read_to_string(&file).expect("it was written");
-    let condition = || node.cri().condition("NetworkReady").expect("it is reported");
+    let condition = || {
+        node.cri()
+            .condition("NetworkReady")
+            .expect("it is reported")
+    };
     let refused = |why: &str| {
         let condition = condition();
-        assert!(!condition.status && condition.reason == "NetworkPluginNotReady", "{why}: {condition:?}");
+        assert!(
+            !condition.status && condition.reason == "NetworkPluginNotReady",
+            "{why}: {condition:?}"
+        );
         assert!(condition.message.contains(why), "{condition:?}");
-        let status = node.cri().run_pod(&node.pod_config("refused")).expect_err("there is no network");
+        let status = node
+            .cri()
+            .run_pod(&node.pod_config("refused"))
+            .expect_err("there is no network");
         assert!(status.message().contains(why), "{status}");
     };
     assert!(condition().status, "{:?}", condition());
@@ -186,8 +245,11 @@ fn network_configuration_changes_are_detected() {
     fs::write(&file, "{ \"name\": \"cut").expect("the root can be written");
     refused("10-test.conflist");
     let plugin = "no-such-plugin";
-    fs::write(&file, good.replace("\"bandwidth\",", &format!("{plugin:?},")))
-        .expect("the root can be written");
+    fs::write(
+        &file,
+        good.replace("\"bandwidth\",", &format!("{plugin:?},")),
+    )
+    .expect("the root can be written");
     refused(plugin);
     fs::remove_file(&file).expect("it is there");
     refused(node.root().cni_conf().to_str().expect("the path is ASCII"));
@@ -197,10 +259,20 @@ fn network_configuration_changes_are_detected() {
     // A file that comes first by name is used from then on.
     fs::write(&file, &good).expect("the root can be written");
     assert!(condition().status, "{:?}", condition());
-    let other = good.replacen(&format!("\"name\": \"{}\"", network_name(&good)), "\"name\": \"other\"", 1);
-    fs::write(node.root().cni_conf().join("05-other.conflist"), other).expect("the root can be written");
+    let other = good.replacen(
+        &format!("\"name\": \"{}\"", network_name(&good)),
+        "\"name\": \"other\"",
+        1,
+    );
+    fs::write(node.root().cni_conf().join("05-other.conflist"), other)
+        .expect("the root can be written");
     let pod = node.pod("other");
-    let journal = node.root().state().join("sandboxes").join(pod.id()).join("cni.json");
+    let journal = node
+        .root()
+        .state()
+        .join("sandboxes")
+        .join(pod.id())
+        .join("cni.json");
     let journal = fs::read_to_string(journal).expect("the attachment is in a journal");
     assert!(journal.contains("\"other\""), "{journal}");
 }
@@ -214,22 +286,49 @@ fn network_name(conflist: &str) -> String {
 #[test]
 fn without_network_configuration_only_host_network_pods_run() {
     let conflist = |root: &PrivateRoot| root.cni_conf().join("10-test.conflist");
-    let node = TestNode::start_with("", |root| fs::remove_file(conflist(root)).expect("it was written"));
+    let node = TestNode::start_with("", |root| {
+        fs::remove_file(conflist(root)).expect("it was written")
+    });
     let network_ready = || {
         let request = StatusRequest::default();
-        let answer = node.cri().runtime(async |mut client| client.status(request).await);
-        let conditions = answer.expect("it reports its status").status.expect("it has one").conditions;
-        conditions.into_iter().find(|condition| condition.r#type == "NetworkReady").expect("it is reported")
+        let answer = node
+            .cri()
+            .runtime(async |mut client| client.status(request).await);
+        let conditions = answer
+            .expect("it reports its status")
+            .status
+            .expect("it has one")
+            .conditions;
+        conditions
+            .into_iter()
+            .find(|condition| condition.r#type == "NetworkReady")
+            .expect("it is reported")
     };
     let condition = network_ready();
-    assert_eq!((condition.status, condition.reason.as_str()), (false, "NetworkPluginNotReady"));
+    assert_eq!(
+        (condition.status, condition.reason.as_str()),
+        (false, "NetworkPluginNotReady")
+    );
     let config = node.pod_config("none");
-    let status = node.cri().run_pod(&config).expect_err("there is no network for it");
-    assert!(matches!(status.code(), Code::Unavailable | Code::FailedPrecondition), "{status}");
+    let status = node
+        .cri()
+        .run_pod(&config)
+        .expect_err("there is no network for it");
+    assert!(
+        matches!(status.code(), Code::Unavailable | Code::FailedPrecondition),
+        "{status}"
+    );
     node.assert_clean();
-    let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
+    let host = node.pod_with("host", |config| {
+        namespaces(config).set_network(NamespaceMode::Node)
+    });
     assert_eq!(host.run_shell("echo runs", |_| {}), "runs");
-    node.root().network().write_conflist(&node.root().cni_conf(), false);
-    assert!(eventually(LIMIT, || network_ready().status), "the new configuration is not seen");
+    node.root()
+        .network()
+        .write_conflist(&node.root().cni_conf(), false);
+    assert!(
+        eventually(LIMIT, || network_ready().status),
+        "the new configuration is not seen"
+    );
     assert!(!node.run(config).ip().is_empty());
 }

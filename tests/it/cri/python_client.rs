@@ -42,7 +42,11 @@ impl PythonClient {
         let mut process = command.spawn().expect("python starts");
         let calls = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped"));
-        Self { process, calls, answers }
+        Self {
+            process,
+            calls,
+            answers,
+        }
     }
 
     /// One call, and what it is answered; the name of the code and its text if it is refused.
@@ -85,7 +89,9 @@ fn default_python_client_runs_a_pod() {
 
 #[test]
 fn client_with_percent_encoded_socket_path_authority_runs_a_pod() {
-    run_a_pod("foreign-encoded", |path| Some(path.trim_start_matches('/').replace('/', "%2F")));
+    run_a_pod("foreign-encoded", |path| {
+        Some(path.trim_start_matches('/').replace('/', "%2F"))
+    });
 }
 
 #[test]
@@ -98,46 +104,79 @@ fn run_a_pod(name: &str, authority: impl FnOnce(&str) -> Option<String>) {
     let socket = node.root().cri_socket();
     let authority = authority(socket.to_str().expect("the path is ASCII"));
     let mut client = PythonClient::start(&socket, authority.as_deref());
-    let version: cri::VersionResponse =
-        client.call(RUNTIME, "Version", &cri::VersionRequest::default()).expect("it is let in");
+    let version: cri::VersionResponse = client
+        .call(RUNTIME, "Version", &cri::VersionRequest::default())
+        .expect("it is let in");
     assert_eq!(version.runtime_name, "switchyard");
-    let old: cri::VersionResponse =
-        client.call(V1ALPHA2, "Version", &cri::VersionRequest::default()).expect("it is let in");
+    let old: cri::VersionResponse = client
+        .call(V1ALPHA2, "Version", &cri::VersionRequest::default())
+        .expect("it is let in");
     assert_eq!(old.runtime_api_version, "v1alpha2");
 
     let config = node.pod_config(name);
-    let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-    let run: cri::RunPodSandboxResponse = client.call(RUNTIME, "RunPodSandbox", &request).expect("it runs");
+    let request = cri::RunPodSandboxRequest {
+        config: Some(config.clone()),
+        ..Default::default()
+    };
+    let run: cri::RunPodSandboxResponse = client
+        .call(RUNTIME, "RunPodSandbox", &request)
+        .expect("it runs");
     let pod = run.pod_sandbox_id;
     let request = cri::CreateContainerRequest {
         pod_sandbox_id: pod.clone(),
         config: Some(node.container("main", &["sleep", "1000"])),
         sandbox_config: Some(config),
     };
-    let created: cri::CreateContainerResponse =
-        client.call(RUNTIME, "CreateContainer", &request).expect("it can be made");
+    let created: cri::CreateContainerResponse = client
+        .call(RUNTIME, "CreateContainer", &request)
+        .expect("it can be made");
     let container_id = created.container_id;
-    let request = cri::StartContainerRequest { container_id: container_id.clone() };
-    let _: cri::StartContainerResponse = client.call(RUNTIME, "StartContainer", &request).expect("it starts");
+    let request = cri::StartContainerRequest {
+        container_id: container_id.clone(),
+    };
+    let _: cri::StartContainerResponse = client
+        .call(RUNTIME, "StartContainer", &request)
+        .expect("it starts");
     assert_eq!(
-        node.cri().status(&container_id).expect("it is there").state(),
+        node.cri()
+            .status(&container_id)
+            .expect("it is there")
+            .state(),
         cri::ContainerState::ContainerRunning
     );
 
     let refused = client.call::<cri::ContainerStatusResponse>(
         RUNTIME,
         "ContainerStatus",
-        &cri::ContainerStatusRequest { container_id: "0123".into(), verbose: false },
+        &cri::ContainerStatusRequest {
+            container_id: "0123".into(),
+            verbose: false,
+        },
     );
-    assert!(refused.expect_err("there is none").starts_with("NOT_FOUND "), "errors come as they are");
+    assert!(
+        refused
+            .expect_err("there is none")
+            .starts_with("NOT_FOUND "),
+        "errors come as they are"
+    );
 
-    let request = cri::RemoveContainerRequest { container_id: container_id.clone() };
-    let _: cri::RemoveContainerResponse =
-        client.call(RUNTIME, "RemoveContainer", &request).expect("it can be removed");
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
-    let _: cri::StopPodSandboxResponse = client.call(RUNTIME, "StopPodSandbox", &request).expect("it stops");
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod.clone() };
-    let _: cri::RemovePodSandboxResponse =
-        client.call(RUNTIME, "RemovePodSandbox", &request).expect("it can be removed");
+    let request = cri::RemoveContainerRequest {
+        container_id: container_id.clone(),
+    };
+    let _: cri::RemoveContainerResponse = client
+        .call(RUNTIME, "RemoveContainer", &request)
+        .expect("it can be removed");
+    let request = cri::StopPodSandboxRequest {
+        pod_sandbox_id: pod.clone(),
+    };
+    let _: cri::StopPodSandboxResponse = client
+        .call(RUNTIME, "StopPodSandbox", &request)
+        .expect("it stops");
+    let request = cri::RemovePodSandboxRequest {
+        pod_sandbox_id: pod.clone(),
+    };
+    let _: cri::RemovePodSandboxResponse = client
+        .call(RUNTIME, "RemovePodSandbox", &request)
+        .expect("it can be removed");
     node.assert_gone(&[&pod, &container_id]);
 }

@@ -22,10 +22,15 @@ const LIMIT: Duration = Duration::from_secs(40);
 fn assert_counts_on(pod: &TestPod<'_>, name: &str) {
     let so_far = pod.log(name).len();
     let lines = pod.wait_log(name, |lines| lines.len() > so_far + 20);
-    let numbers: Vec<_> = lines.iter().map(|line| log_content(line).to_owned()).collect();
+    let numbers: Vec<_> = lines
+        .iter()
+        .map(|line| log_content(line).to_owned())
+        .collect();
     // The last line may be half written.
     let complete = &numbers[..numbers.len() - 1];
-    let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();
+    let expected: Vec<_> = (1..=complete.len())
+        .map(|number| number.to_string())
+        .collect();
     assert_eq!(complete, expected, "lines are lost or doubled");
 }
 
@@ -35,7 +40,9 @@ fn pods_and_containers(node: &TestNode) -> (Vec<PodSandboxStatus>, Vec<Container
     let mut containers: Vec<_> = node.cri().containers().expect("containers can be listed");
     containers.sort_by(|one, other| one.id.cmp(&other.id));
     (
-        pods.iter().map(|pod| node.cri().pod_status(&pod.id).expect("it has a status")).collect(),
+        pods.iter()
+            .map(|pod| node.cri().pod_status(&pod.id).expect("it has a status"))
+            .collect(),
         containers
             .iter()
             .map(|container| node.cri().status(&container.id).expect("it has a status"))
@@ -89,7 +96,9 @@ fn outlives(end: impl FnOnce(&mut Daemon)) {
     assert_eq!(containers_now, containers);
     assert_counts_on(&pod, "counting");
     assert_eq!(client.sh(&counting, "echo reached"), "reached");
-    client.start(&created).expect("what waited can still be started");
+    client
+        .start(&created)
+        .expect("what waited can still be started");
     assert_eq!(client.wait_exit(&created).exit_code, 0);
     assert_eq!(pod.log_text("created"), "started late");
     client.stop(&counting, 0).expect("it can be stopped");
@@ -116,8 +125,12 @@ fn containers_survive_containerd_restart() {
     let before = client.status(&id).expect("it has a status");
     let dead = node.kill_managed("containerd");
     let again = eventually(LIMIT, || {
-        node.root().managed("containerd").is_some_and(|pid| pid != dead)
-            && client.exec(&id, &["true"], 5).is_ok_and(|answer| answer.exit_code == 0)
+        node.root()
+            .managed("containerd")
+            .is_some_and(|pid| pid != dead)
+            && client
+                .exec(&id, &["true"], 5)
+                .is_ok_and(|answer| answer.exit_code == 0)
     });
     assert!(again, "exec does not come back\n{}", node.daemon().tail());
     assert_eq!(client.status(&id).expect("it has a status"), before);
@@ -135,14 +148,19 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     let _id = pod.start_shell("counting", COUNT);
     assert_counts_on(&pod, "counting");
     let dead = node.kill_managed("logkeeper");
-    let again = eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
+    let again = eventually(LIMIT, || {
+        node.root()
+            .managed("logkeeper")
+            .is_some_and(|pid| pid != dead)
+    });
     assert!(again, "it is not started again\n{}", node.daemon().tail());
     assert_counts_on(&pod, "counting");
     // The logkeeper takes over the logs before it listens; once it listens, the daemon notices and containers
     // can be started.
     let socket = node.root().run().join("logkeeper/logkeeper.sock");
     assert!(
-        eventually(LIMIT, || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200),
+        eventually(LIMIT, || UnixStream::connect(&socket).is_ok()
+            && node.daemon().get("/readyz").0 == 200),
         "it does not serve again\n{}",
         node.daemon().tail()
     );
@@ -152,14 +170,19 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
 #[test]
 fn a_second_daemon_on_the_same_directories_is_refused() {
     let node = TestNode::shared();
-    let second = Command::new(binary()).arg("serve").arg("--config").arg(node.root().config()).output();
+    let second = Command::new(binary())
+        .arg("serve")
+        .arg("--config")
+        .arg(node.root().config())
+        .output();
     let second = second.expect("the daemon can be started");
-    let text =
-        String::from_utf8_lossy(&second.stderr).into_owned() + &String::from_utf8_lossy(&second.stdout);
+    let text = String::from_utf8_lossy(&second.stderr).into_owned()
+        + &String::from_utf8_lossy(&second.stdout);
     assert!(!second.status.success(), "{text}");
     let state = node.root().state();
     assert!(
-        text.contains(&*state.to_string_lossy()) || text.contains(&*node.root().run().to_string_lossy()),
+        text.contains(&*state.to_string_lossy())
+            || text.contains(&*node.root().run().to_string_lossy()),
         "{text}"
     );
     assert_eq!(node.pod("first").run_shell("echo works", |_| {}), "works");
@@ -169,7 +192,11 @@ fn a_second_daemon_on_the_same_directories_is_refused() {
 fn kill_during_ten_runs_leaves_one_pod_each() {
     let node = TestNode::start();
     let rounds: Vec<Vec<_>> = (0..3)
-        .map(|round| (0..10).map(|index| node.pod_config(&format!("round{round}-{index}"))).collect())
+        .map(|round| {
+            (0..10)
+                .map(|index| node.pod_config(&format!("round{round}-{index}")))
+                .collect()
+        })
         .collect();
     for configs in &rounds {
         std::thread::scope(|scope| {
@@ -183,10 +210,19 @@ fn kill_during_ten_runs_leaves_one_pod_each() {
         });
         node.daemon().restart();
     }
-    let pods: Vec<_> = rounds.into_iter().flatten().map(|config| node.run(config)).collect();
+    let pods: Vec<_> = rounds
+        .into_iter()
+        .flatten()
+        .map(|config| node.run(config))
+        .collect();
     let mut wanted: Vec<_> = pods.iter().map(|pod| pod.id().to_owned()).collect();
-    let mut found: Vec<_> =
-        node.cri().pods().expect("pods can be listed").into_iter().map(|pod| pod.id).collect();
+    let mut found: Vec<_> = node
+        .cri()
+        .pods()
+        .expect("pods can be listed")
+        .into_iter()
+        .map(|pod| pod.id)
+        .collect();
     wanted.sort();
     found.sort();
     assert_eq!(found, wanted);
@@ -230,7 +266,13 @@ fn container_killed_while_the_daemon_is_down_is_reported_exited() {
     assert_ne!(status.exit_code, 0, "{status:?}");
     node.cri().remove(&id).expect("it can be removed");
     // containerd cleans up after a lost shim in its own time.
-    let gone = || !node.leak_scan().findings.iter().any(|finding| finding.contains(&id));
+    let gone = || {
+        !node
+            .leak_scan()
+            .findings
+            .iter()
+            .any(|finding| finding.contains(&id))
+    };
     assert!(eventually(LIMIT, gone), "{:#?}", node.leak_scan().findings);
 }
 
@@ -240,13 +282,17 @@ fn exit_code_is_known_after_exit_without_daemon_and_containerd() {
     let pod = node.pod("meanwhile");
     let gate = node.root().path().join("meanwhile");
     fs::create_dir(&gate).expect("the root can be written");
-    let id = pod.start_shell_with("main", "until [ -e /gate/go ]; do sleep 0.05; done; exit 42", |config| {
-        config.mounts = vec![Mount {
-            container_path: "/gate".to_owned(),
-            host_path: gate.to_str().expect("the path is ASCII").to_owned(),
-            ..Default::default()
-        }];
-    });
+    let id = pod.start_shell_with(
+        "main",
+        "until [ -e /gate/go ]; do sleep 0.05; done; exit 42",
+        |config| {
+            config.mounts = vec![Mount {
+                container_path: "/gate".to_owned(),
+                host_path: gate.to_str().expect("the path is ASCII").to_owned(),
+                ..Default::default()
+            }];
+        },
+    );
     node.daemon().kill9();
     node.kill_managed("containerd");
     fs::write(gate.join("go"), "").expect("the directory can be written");
@@ -259,6 +305,10 @@ fn exit_code_is_known_after_exit_without_daemon_and_containerd() {
     assert!(eventually(LIMIT, || !runs()), "the container does not end");
     node.daemon().restart();
     let status = node.cri().wait_exit(&id);
-    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 42), "{status:?}");
+    assert_eq!(
+        (status.state(), status.exit_code),
+        (ContainerState::ContainerExited, 42),
+        "{status:?}"
+    );
     node.cri().remove(&id).expect("it can be removed");
 }

@@ -15,9 +15,13 @@ use tonic::{Code, Request};
 /// Calls concurrently, each with its own client; returns all answers.
 fn at_once<T: Send>(node: &TestNode, count: usize, call: impl Fn(&Cri) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
-        let calls: Vec<_> =
-            (0..count).map(|_| scope.spawn(|| call(&Cri::new(&node.root().cri_socket())))).collect();
-        calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect()
+        let calls: Vec<_> = (0..count)
+            .map(|_| scope.spawn(|| call(&Cri::new(&node.root().cri_socket()))))
+            .collect();
+        calls
+            .into_iter()
+            .map(|call| call.join().expect("a call does not panic"))
+            .collect()
     })
 }
 
@@ -33,15 +37,26 @@ fn container_of_a_cancelled_create_is_returned_to_the_next_client() {
             sandbox_config: Some(pod.config().clone()),
         });
         request.set_timeout(Duration::from_millis(milliseconds));
-        let cut_off = node.cri().runtime(async |mut client| client.create_container(request).await);
-        let ids = at_once(&node, 2, |client| client.create(pod.id(), &config, pod.config()));
-        let ids: Vec<_> = ids.into_iter().map(|id| id.expect("it is sent again")).collect();
+        let cut_off = node
+            .cri()
+            .runtime(async |mut client| client.create_container(request).await);
+        let ids = at_once(&node, 2, |client| {
+            client.create(pod.id(), &config, pod.config())
+        });
+        let ids: Vec<_> = ids
+            .into_iter()
+            .map(|id| id.expect("it is sent again"))
+            .collect();
         assert_eq!(ids[0], ids[1], "after {milliseconds} ms");
         if let Ok(answer) = cut_off {
             assert_eq!(answer.container_id, ids[0], "it was made in time");
         }
         let containers = node.cri().containers().expect("they can be listed");
-        assert_eq!(containers.len(), index + 1, "after {milliseconds} ms: {containers:#?}");
+        assert_eq!(
+            containers.len(),
+            index + 1,
+            "after {milliseconds} ms: {containers:#?}"
+        );
     }
     drop(pod);
     node.assert_clean();
@@ -55,18 +70,27 @@ fn pod_of_a_cancelled_run_is_run_once_after_daemon_kill() {
     // The first that reaches the daemon in time is given up long before the step: on a busy machine the time may pass
     // before the request is sent.
     for patience in [5, 20, 80, 320, 1280, 5120] {
-        let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
+        let request = RunPodSandboxRequest {
+            config: Some(config.clone()),
+            runtime_handler: String::new(),
+        };
         let mut request = Request::new(request);
         request.set_timeout(Duration::from_millis(patience));
-        let status = node.cri().runtime(async |mut client| client.run_pod_sandbox(request).await);
+        let status = node
+            .cri()
+            .runtime(async |mut client| client.run_pod_sandbox(request).await);
         status.expect_err("the daemon dies before the pod is up");
-        if eventually(Duration::from_secs(2), || node.daemon().pending_kills().is_empty()) {
+        if eventually(Duration::from_secs(2), || {
+            node.daemon().pending_kills().is_empty()
+        }) {
             break;
         }
     }
     node.daemon().wait_killed();
     node.daemon().restart();
-    let ids = at_once(&node, 3, |client| client.run_pod(&config).expect("it is sent again"));
+    let ids = at_once(&node, 3, |client| {
+        client.run_pod(&config).expect("it is sent again")
+    });
     let pod = TestPod::adopt(&node, ids[0].clone(), config);
     assert!(ids.iter().all(|id| id == pod.id()), "{ids:?}");
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 1);
@@ -81,7 +105,10 @@ fn concurrent_starts_run_once_and_a_later_one_is_rejected() {
     let id = pod.create(&node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
     for answer in at_once(&node, 4, |client| client.start(&id)) {
         // One that came when the first was done is refused, and has started nothing.
-        assert!(matches!(code(&answer), Code::Ok | Code::FailedPrecondition), "{answer:?}");
+        assert!(
+            matches!(code(&answer), Code::Ok | Code::FailedPrecondition),
+            "{answer:?}"
+        );
     }
     let again = node.cri().start(&id);
     assert_eq!(code(&again), Code::FailedPrecondition, "{again:?}");
@@ -92,7 +119,9 @@ fn concurrent_starts_run_once_and_a_later_one_is_rejected() {
 }
 
 fn code<T: std::fmt::Debug>(answer: &Result<T, tonic::Status>) -> Code {
-    answer.as_ref().map_or_else(tonic::Status::code, |_| Code::Ok)
+    answer
+        .as_ref()
+        .map_or_else(tonic::Status::code, |_| Code::Ok)
 }
 
 #[test]
@@ -100,7 +129,9 @@ fn identical_execs_each_run() {
     let node = TestNode::shared();
     let pod = node.pod("execs");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let seen = at_once(&node, 5, |client| client.sh(&id, "echo x >> /tmp/runs; sleep 0.2; echo done"));
+    let seen = at_once(&node, 5, |client| {
+        client.sh(&id, "echo x >> /tmp/runs; sleep 0.2; echo done")
+    });
     assert_eq!(seen, ["done"; 5]);
     assert_eq!(node.cri().sh(&id, "wc -l < /tmp/runs"), "5");
 }
@@ -110,9 +141,14 @@ fn concurrent_stops_and_removals_all_complete() {
     let node = TestNode::shared();
     let pod = node.pod("ends");
     let id = pod.start_shell("main", "trap 'exit 5' TERM; while :; do sleep 0.02; done");
-    let mut request = Request::new(StopContainerRequest { container_id: id.clone(), timeout: 20 });
+    let mut request = Request::new(StopContainerRequest {
+        container_id: id.clone(),
+        timeout: 20,
+    });
     request.set_timeout(Duration::from_millis(1));
-    let _ = node.cri().runtime(async |mut client| client.stop_container(request).await);
+    let _ = node
+        .cri()
+        .runtime(async |mut client| client.stop_container(request).await);
     for answer in at_once(&node, 3, |client| client.stop(&id, 20)) {
         answer.expect("a stop joins the one in flight, or finds it done");
     }
@@ -120,7 +156,10 @@ fn concurrent_stops_and_removals_all_complete() {
     for answer in at_once(&node, 3, |client| client.remove(&id)) {
         answer.expect("a removal joins the one in flight, or finds it done");
     }
-    assert_eq!(node.cri().status(&id).expect_err("it is gone").code(), Code::NotFound);
+    assert_eq!(
+        node.cri().status(&id).expect_err("it is gone").code(),
+        Code::NotFound
+    );
     for answer in at_once(&node, 3, |client| client.stop_pod(pod.id())) {
         answer.expect("a stop joins the one in flight, or finds it done");
     }

@@ -19,7 +19,11 @@ use switchyard_tests::prereq;
 const ROOT: u32 = 200_000;
 
 fn map() -> Vec<IdMapping> {
-    vec![IdMapping { container_id: 0, host_id: ROOT, length: 65_536 }]
+    vec![IdMapping {
+        container_id: 0,
+        host_id: ROOT,
+        length: 65_536,
+    }]
 }
 
 fn pod<'n>(node: &'n TestNode, name: &str, pid: NamespaceMode) -> TestPod<'n> {
@@ -27,22 +31,36 @@ fn pod<'n>(node: &'n TestNode, name: &str, pid: NamespaceMode) -> TestPod<'n> {
         let options = namespaces(config);
         options.set_pid(pid);
         let mode = NamespaceMode::Pod.into();
-        options.userns_options = Some(UserNamespace { mode, uids: map(), gids: map() });
+        options.userns_options = Some(UserNamespace {
+            mode,
+            uids: map(),
+            gids: map(),
+        });
     })
 }
 
 /// Returns whether the handler of this name can make user namespaces, as Status says.
 fn supports_user_namespaces(node: &TestNode, handler: &str) -> bool {
-    let answer = node.cri().runtime(async |mut client| client.status(StatusRequest::default()).await);
+    let answer = node
+        .cri()
+        .runtime(async |mut client| client.status(StatusRequest::default()).await);
     let handlers = answer.expect("it reports its status").runtime_handlers;
-    let found = handlers.into_iter().find(|found| found.name == handler).expect("it is configured");
-    found.features.is_some_and(|features| features.user_namespaces)
+    let found = handlers
+        .into_iter()
+        .find(|found| found.name == handler)
+        .expect("it is configured");
+    found
+        .features
+        .is_some_and(|features| features.user_namespaces)
 }
 
 #[test]
 fn user_namespace_root_is_unprivileged_on_the_host() {
     let node = TestNode::start();
-    assert!(supports_user_namespaces(&node, ""), "Debian's runc can make them");
+    assert!(
+        supports_user_namespaces(&node, ""),
+        "Debian's runc can make them"
+    );
     let pod = pod(&node, "users", NamespaceMode::Container);
     let dir = node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
@@ -57,10 +75,16 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.mounts = vec![mount("/mapped", true), mount("/plain", false)];
         let add_capabilities = vec!["NET_ADMIN".to_owned(), "SYS_ADMIN".to_owned()];
-        context(config).capabilities = Some(Capability { add_capabilities, ..Default::default() });
+        context(config).capabilities = Some(Capability {
+            add_capabilities,
+            ..Default::default()
+        });
     });
     let sh = |script: &str| node.cri().sh(&id, script);
-    assert_eq!(sh("tr -s ' ' < /proc/self/uid_map; id -u; id -g").trim(), format!("0 {ROOT} 65536\n0\n0"));
+    assert_eq!(
+        sh("tr -s ' ' < /proc/self/uid_map; id -u; id -g").trim(),
+        format!("0 {ROOT} 65536\n0\n0")
+    );
     // The image, the sandbox's files and the idmapped mount belong to root; the other mount belongs to nobody
     // (65534).
     assert_eq!(
@@ -73,26 +97,44 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
         "touch /new /mapped/new /dev/shm/new; chown 33:33 /mapped/new; hostname changed; ip link set lo mtu 1400",
     );
     let made = fs::metadata(dir.join("new")).expect("it was made");
-    assert_eq!((made.uid(), made.gid()), (33, 33), "ids on the disk are those inside");
+    assert_eq!(
+        (made.uid(), made.gid()),
+        (33, 33),
+        "ids on the disk are those inside"
+    );
     assert!(sh("touch /plain/new 2>/dev/null || echo refused").contains("refused"));
     assert!(processes_of_root(&node) >= 1, "no process runs as {ROOT}");
     node.daemon().restart();
     assert_eq!(sh("id -u"), "0");
-    let options = pod.status().linux.and_then(|linux| linux.namespaces?.options).expect("they are reported");
+    let options = pod
+        .status()
+        .linux
+        .and_then(|linux| linux.namespaces?.options)
+        .expect("they are reported");
     assert_eq!(options.userns_options.expect("it is echoed").uids, map());
 }
 
 #[test]
 fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     let node = TestNode::start();
-    assert!(supports_user_namespaces(&node, ""), "Debian's runc can make them");
-    let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o644).build();
-    node.registry().push("users/named:1", &busybox().layer(seed).build());
+    assert!(
+        supports_user_namespaces(&node, ""),
+        "Debian's runc can make them"
+    );
+    let seed = LayerBuilder::default()
+        .dir("data", 0o755)
+        .file("data/seed", "seeded\n", 0o644)
+        .build();
+    node.registry()
+        .push("users/named:1", &busybox().layer(seed).build());
     let reference = node.registry().reference("users/named:1");
     node.cri().pull(&reference, None).expect("it can be pulled");
     let run = |pod: &TestPod<'_>, name: &str| {
         let config = old::ContainerConfig {
-            metadata: Some(ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            metadata: Some(ContainerMetadata {
+                name: name.to_owned(),
+                attempt: 0,
+            }),
             image: Some(image_spec(&reference)),
             command: ["sleep", "1000"].map(str::to_owned).to_vec(),
             mounts: vec![old::Mount {
@@ -102,7 +144,10 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
             }],
             ..Default::default()
         };
-        let id = node.cri().create_v1alpha2(pod.id(), &config).expect("it is well formed");
+        let id = node
+            .cri()
+            .create_v1alpha2(pod.id(), &config)
+            .expect("it is well formed");
         node.cri().start(&id).expect("it starts");
         id
     };
@@ -110,8 +155,10 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     let outside = node.pod("outside");
     let first = run(&inside, "first");
     // What the image has there is root's, and so is what root makes.
-    let made =
-        node.cri().sh(&first, "touch /data/roots && chown 33:33 /data/seed && stat -c %u /data /data/roots");
+    let made = node.cri().sh(
+        &first,
+        "touch /data/roots && chown 33:33 /data/seed && stat -c %u /data /data/roots",
+    );
     assert_eq!(made, "0\n0");
     let second = run(&outside, "second");
     let seen = "stat -c %u /data /data/seed /data/roots";
@@ -119,7 +166,9 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     node.cri().remove(&first).expect("it can be removed");
     let again = run(&inside, "again");
     assert_eq!(node.cri().sh(&again, seen), "0\n33\n0");
-    node.cri().remove_volume("data").expect_err("containers have it");
+    node.cri()
+        .remove_volume("data")
+        .expect_err("containers have it");
     drop((inside, outside));
     node.cri().remove_volume("data").expect("nothing has it");
     node.assert_clean();
@@ -130,19 +179,27 @@ fn processes_of_root(node: &TestNode) -> usize {
     let procs = fs::read_dir("/proc").expect("there is a /proc");
     let mapped = |entry: &fs::DirEntry| {
         let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with(&format!("Uid:\t{ROOT}\t")))
+        status
+            .lines()
+            .any(|line| line.starts_with(&format!("Uid:\t{ROOT}\t")))
     };
     let name = node.root().cgroup_name();
     let ours = |entry: &fs::DirEntry| {
         fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|text| text.contains(&name))
     };
-    procs.flatten().filter(|entry| mapped(entry) && ours(entry)).count()
+    procs
+        .flatten()
+        .filter(|entry| mapped(entry) && ours(entry))
+        .count()
 }
 
 #[test]
 fn user_namespace_pod_supports_images_volumes_users_and_shared_pids() {
     let node = TestNode::shared();
-    let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o600).build();
+    let seed = LayerBuilder::default()
+        .dir("data", 0o755)
+        .file("data/seed", "seeded\n", 0o600)
+        .build();
     let image = busybox().layer(seed).volume("/data").user("app").build();
     node.registry().push("users/volume:1", &image);
     let reference = node.registry().reference("users/volume:1");
@@ -157,8 +214,7 @@ fn user_namespace_pod_supports_images_volumes_users_and_shared_pids() {
             ..Default::default()
         }];
     };
-    let script =
-        "id -u; id -G; stat -c '%U %G' /home/app /data/seed /image/home/app; touch /home/app/x && echo wrote";
+    let script = "id -u; id -G; stat -c '%U %G' /home/app /data/seed /image/home/app; touch /home/app/x && echo wrote";
     let seen = pod.run_shell(script, with);
     assert_eq!(seen, "1000\n1000 29 44\napp app\nroot root\napp app\nwrote");
     let root = pod.start_shell_with(
@@ -171,26 +227,51 @@ fn user_namespace_pod_supports_images_volumes_users_and_shared_pids() {
     );
     pod.wait_log("root", |lines| lines.len() == 2);
     assert_eq!(pod.log_text("root"), "seeded\nseeded");
-    assert_eq!(node.cri().sh(&root, "cat /proc/1/comm"), "pause", "the infra process is inside as well");
+    assert_eq!(
+        node.cri().sh(&root, "cat /proc/1/comm"),
+        "pause",
+        "the infra process is inside as well"
+    );
     let mut beyond = node.container("beyond", &["true"]);
     context(&mut beyond).run_as_user = Some(Int64Value { value: 70_000 });
-    let status = pod.try_create(&beyond).expect_err("there is no such user inside");
+    let status = pod
+        .try_create(&beyond)
+        .expect_err("there is no such user inside");
     assert!(status.message().contains("no user 70000"), "{status}");
     drop(pod);
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }
 
 #[test]
 fn handler_without_user_namespaces_reports_and_rejects_them() {
-    let node = TestNode::start_with("[containerd.runtimes.none]\nbinary = \"/bin/false\"\n", |_| {});
+    let node = TestNode::start_with(
+        "[containerd.runtimes.none]\nbinary = \"/bin/false\"\n",
+        |_| {},
+    );
     assert!(supports_user_namespaces(&node, "runc") && !supports_user_namespaces(&node, "none"));
     let mut config = node.pod_config("none");
-    namespaces(&mut config).userns_options =
-        Some(UserNamespace { mode: NamespaceMode::Pod.into(), uids: map(), gids: map() });
-    let status = node.cri().run_pod_with(&config, "none").expect_err("it cannot");
-    assert!(status.message().contains("\"none\" of this node has no user namespaces"), "{status}");
+    namespaces(&mut config).userns_options = Some(UserNamespace {
+        mode: NamespaceMode::Pod.into(),
+        uids: map(),
+        gids: map(),
+    });
+    let status = node
+        .cri()
+        .run_pod_with(&config, "none")
+        .expect_err("it cannot");
+    assert!(
+        status
+            .message()
+            .contains("\"none\" of this node has no user namespaces"),
+        "{status}"
+    );
     namespaces(&mut config).set_network(NamespaceMode::Node);
-    let status = node.cri().run_pod(&config).expect_err("the host's network is not its root's");
+    let status = node
+        .cri()
+        .run_pod(&config)
+        .expect_err("the host's network is not its root's");
     assert!(status.message().contains("userns_options"), "{status}");
     node.assert_clean();
 }
@@ -214,11 +295,19 @@ fn ready_node_reports_handler_features_after_restart() {
         fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).expect("it is ours");
         format!("[containerd.runtimes.runc]\nbinary = {runtime:?}\n")
     });
-    assert!(supports_user_namespaces(&node, "runc"), "{}", node.daemon().tail());
+    assert!(
+        supports_user_namespaces(&node, "runc"),
+        "{}",
+        node.daemon().tail()
+    );
     // The next daemon gets no request before the test ends; it knows the pod from its predecessor.
     fs::write(dir.join("hang"), "").expect("the root can be written");
     node.daemon().kill9();
     node.daemon().restart();
-    assert!(supports_user_namespaces(&node, "runc"), "{}", node.daemon().tail());
+    assert!(
+        supports_user_namespaces(&node, "runc"),
+        "{}",
+        node.daemon().tail()
+    );
     fs::remove_file(dir.join("hang")).expect("it is there");
 }

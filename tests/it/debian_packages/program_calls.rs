@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words that may stand before a command.
-const BEFORE: [&str; 13] =
-    ["!", "{", "do", "elif", "else", "env", "exec", "if", "then", "time", "timeout", "until", "while"];
+const BEFORE: [&str; 13] = [
+    "!", "{", "do", "elif", "else", "env", "exec", "if", "then", "time", "timeout", "until",
+    "while",
+];
 
 /// Builtins of the shell that are programs as well.
 const BUILTINS: [&str; 1] = ["kill"];
@@ -15,17 +17,24 @@ const BUILTINS: [&str; 1] = ["kill"];
 /// shell.
 pub(super) fn of_script(text: &str) -> BTreeSet<String> {
     let text = without_documents(text);
-    let functions: BTreeSet<&str> =
-        text.lines().filter_map(|line| line.split_once("()").map(|(name, _)| name.trim())).collect();
+    let functions: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.split_once("()").map(|(name, _)| name.trim()))
+        .collect();
     let mut found = BTreeSet::new();
     for code in commands(&text) {
         for command in code.split(['\n', ';', '|', '&', '{', '}']) {
-            for word in command.split_whitespace().filter(|word| !word.contains('=')) {
+            for word in command
+                .split_whitespace()
+                .filter(|word| !word.contains('='))
+            {
                 if is_name(word) && !functions.contains(word) && !BUILTINS.contains(&word) {
                     found.insert(word.to_owned());
                 }
                 // timeout's first argument is a number.
-                if !BEFORE.contains(&word) && !word.starts_with(|first: char| first.is_ascii_digit()) {
+                if !BEFORE.contains(&word)
+                    && !word.starts_with(|first: char| first.is_ascii_digit())
+                {
                     break;
                 }
             }
@@ -52,7 +61,9 @@ fn commands(script: &str) -> Vec<String> {
     let mut last = ' ';
     while let Some(char) = chars.next() {
         let depth = stack.len();
-        let (place, code) = stack.last_mut().expect("the script itself is never taken away");
+        let (place, code) = stack
+            .last_mut()
+            .expect("the script itself is never taken away");
         match (char, *place) {
             ('\\', _) => {
                 chars.next();
@@ -64,11 +75,17 @@ fn commands(script: &str) -> Vec<String> {
             }
             ('"', LexState::Code) => stack.push((LexState::Text, String::new())),
             ('\'', LexState::Code) => {
-                chars.by_ref().take_while(|char| *char != '\'').for_each(drop);
+                chars
+                    .by_ref()
+                    .take_while(|char| *char != '\'')
+                    .for_each(drop);
                 code.push('_');
             }
             ('#', LexState::Code) if last.is_whitespace() => {
-                chars.by_ref().take_while(|char| *char != '\n').for_each(drop);
+                chars
+                    .by_ref()
+                    .take_while(|char| *char != '\n')
+                    .for_each(drop);
                 code.push('\n');
             }
             ('(', LexState::Code) => stack.push((LexState::Code, String::new())),
@@ -90,7 +107,9 @@ fn commands(script: &str) -> Vec<String> {
 
 fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_ascii_lowercase())
-        && word.chars().all(|char| char.is_ascii_alphanumeric() || "-_.+".contains(char))
+        && word
+            .chars()
+            .all(|char| char.is_ascii_alphanumeric() || "-_.+".contains(char))
 }
 
 /// Leaves out comments, and what a command gets as its input by `<<`.
@@ -103,11 +122,19 @@ fn without_documents(text: &str) -> String {
         }
         kept.push_str(line);
         kept.push('\n');
-        let Some((_, after)) = line.split_once("<<") else { continue };
-        let end: String =
-            after.trim_start_matches(['-', '\'']).chars().take_while(char::is_ascii_uppercase).collect();
+        let Some((_, after)) = line.split_once("<<") else {
+            continue;
+        };
+        let end: String = after
+            .trim_start_matches(['-', '\''])
+            .chars()
+            .take_while(char::is_ascii_uppercase)
+            .collect();
         if !end.is_empty() {
-            lines.by_ref().take_while(|line| line.trim() != end).for_each(drop);
+            lines
+                .by_ref()
+                .take_while(|line| line.trim() != end)
+                .for_each(drop);
         }
     }
     kept
@@ -115,7 +142,10 @@ fn without_documents(text: &str) -> String {
 
 /// The texts that follow this opening, up to their closing quote.
 pub(super) fn literals<'a>(text: &'a str, opening: &str) -> Vec<&'a str> {
-    text.split(opening).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0)).collect()
+    text.split(opening)
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once('"')?.0))
+        .collect()
 }
 
 /// The programs that a source file requires by `prereq`, with the packages that it names for them.
@@ -123,7 +153,8 @@ pub(super) fn required(text: &str) -> Vec<(&str, &str)> {
     let calls = text.split("require(\"").skip(1);
     calls
         .filter_map(|rest| {
-            rest.split_once("\", \"").and_then(|(program, rest)| Some((program, rest.split_once("\")")?.0)))
+            rest.split_once("\", \"")
+                .and_then(|(program, rest)| Some((program, rest.split_once("\")")?.0)))
         })
         .collect()
 }
@@ -131,7 +162,10 @@ pub(super) fn required(text: &str) -> Vec<(&str, &str)> {
 /// The Rust files below a directory.
 pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {
+    for entry in fs::read_dir(dir)
+        .expect("a directory of the repository can be read")
+        .flatten()
+    {
         let path = entry.path();
         let kind = entry.file_type().expect("it was just listed");
         if kind.is_dir() && entry.file_name() != "target" {
@@ -149,12 +183,18 @@ fn command_calls_are_found() {
         mine() { fifth; }\nmine\ncat <<END >file\nno command\nEND\nawk 'not | these' && timeout 10 sixth\n\
         say \"somebody's text; or $(seventh \"a | b\") this\" # nothing\ncase x in y) eighth ;; esac\nkill 1\n";
     let found: Vec<String> = of_script(script).into_iter().collect();
-    for name in
-        ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "cat", "awk", "timeout"]
-    {
-        assert!(found.contains(&name.to_owned()), "{name} is not in {found:?}");
+    for name in [
+        "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "cat", "awk",
+        "timeout",
+    ] {
+        assert!(
+            found.contains(&name.to_owned()),
+            "{name} is not in {found:?}"
+        );
     }
-    for name in ["comment", "no", "these", "mine", "not", "or", "b", "this", "nothing", "kill"] {
+    for name in [
+        "comment", "no", "these", "mine", "not", "or", "b", "this", "nothing", "kill",
+    ] {
         assert!(!found.contains(&name.to_owned()), "{name} is in {found:?}");
     }
 }
@@ -162,5 +202,8 @@ fn command_calls_are_found() {
 #[test]
 fn required_program_calls_are_found_with_their_packages() {
     let text = "let a = require(\"cc\", \"gcc libc6-dev\");\nprereq::require(\"ip\", \"iproute2\")";
-    assert_eq!(required(text), [("cc", "gcc libc6-dev"), ("ip", "iproute2")]);
+    assert_eq!(
+        required(text),
+        [("cc", "gcc libc6-dev"), ("ip", "iproute2")]
+    );
 }

@@ -40,7 +40,13 @@ impl Drop for Running {
 
 impl Running {
     fn start(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program is there"))
+        Self(
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("the program is there"),
+        )
     }
 
     fn pid(&self) -> String {
@@ -51,14 +57,18 @@ impl Running {
     fn line(&mut self) -> String {
         let mut line = String::new();
         let output = self.0.stdout.as_mut().expect("it is piped");
-        BufReader::new(output).read_line(&mut line).expect("it prints a line");
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("it prints a line");
         line.trim().to_owned()
     }
 }
 
 impl Node {
     fn new() -> Self {
-        let node = Self { scratch: Scratch::new() };
+        let node = Self {
+            scratch: Scratch::new(),
+        };
         for dir in ["run", "state", "external"] {
             fs::create_dir(node.dir(dir)).expect("the scratch directory can be written");
         }
@@ -76,17 +86,28 @@ impl Node {
             repository().display(),
             self.scratch.path().display()
         );
-        let output = Command::new("sh").args(["-c", &script]).output().expect("every system has a shell");
-        assert!(output.status.success() && output.stderr.is_empty(), "{function}: {output:?}");
-        let mut lines: Vec<String> =
-            String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .expect("every system has a shell");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{function}: {output:?}"
+        );
+        let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect();
         lines.sort();
         lines
     }
 
     /// The command line of a logkeeper that the daemon manages.
     fn logkeeper(&self) -> String {
-        format!("/usr/bin/switchyard logkeeper --socket {}/logkeeper.sock", self.dir("run").display())
+        format!(
+            "/usr/bin/switchyard logkeeper --socket {}/logkeeper.sock",
+            self.dir("run").display()
+        )
     }
 
     /// A shim of the managed containerd that has started this besides the main process of its container, and that process.
@@ -94,8 +115,14 @@ impl Node {
         let address = self.dir("run").join("containerd/containerd.sock");
         let mut command = Command::new("bash");
         command
-            .arg0(format!("containerd-shim-runc-v2 -namespace n -id i -address {}", address.display()))
-            .args(["-c", &format!("setpriv --pdeathsig KILL sleep 1000 & echo $!; {more} wait")]);
+            .arg0(format!(
+                "containerd-shim-runc-v2 -namespace n -id i -address {}",
+                address.display()
+            ))
+            .args([
+                "-c",
+                &format!("setpriv --pdeathsig KILL sleep 1000 & echo $!; {more} wait"),
+            ]);
         let mut shim = Running::start(&mut command);
         let main = shim.line();
         (shim, main)
@@ -103,7 +130,9 @@ impl Node {
 
     /// A bundle whose main process is this one, below a directory of containerd.
     fn bundle(&self, containerd: &Path, id: &str, pid: &str) -> PathBuf {
-        let bundle = containerd.join("io.containerd.runtime.v2.task/k8s.io").join(id);
+        let bundle = containerd
+            .join("io.containerd.runtime.v2.task/k8s.io")
+            .join(id);
         fs::create_dir_all(&bundle).expect("the scratch directory can be written");
         fs::write(bundle.join("init.pid"), pid).expect("the scratch directory can be written");
         bundle
@@ -127,7 +156,9 @@ fn waiting(command_line: &str) -> Command {
 /// The same in namespaces of its own, as a nested node has them.
 fn nested(namespaces: &[&str], script: &str, command_line: &str) -> Command {
     let mut command = Command::new("unshare");
-    command.args(namespaces).args(["bash", "-c", script, command_line]);
+    command
+        .args(namespaces)
+        .args(["bash", "-c", script, command_line]);
     command
 }
 
@@ -138,8 +169,11 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
     let own = Running::start(&mut waiting(&line));
     let in_own_mounts = Running::start(&mut nested(&["--mount"], "exec -a \"$0\" cat", &line));
     let of_user = Running::start(waiting(&line).uid(NOBODY).gid(NOBODY));
-    let in_own_pids =
-        Running::start(&mut nested(&["--pid", "--fork", "--kill-child"], "exec -a \"$0\" cat", &line));
+    let in_own_pids = Running::start(&mut nested(
+        &["--pid", "--fork", "--kill-child"],
+        "exec -a \"$0\" cat",
+        &line,
+    ));
     let root = node.dir("root");
     fs::create_dir(&root).expect("the scratch directory can be written");
     let other_root = format!(
@@ -149,7 +183,13 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
     );
     let in_own_root = Running::start(&mut nested(&["--mount"], &other_root, &line));
 
-    let all_run = || processes::all().iter().filter(|process| process.command == line).count() == 5;
+    let all_run = || {
+        processes::all()
+            .iter()
+            .filter(|process| process.command == line)
+            .count()
+            == 5
+    };
     assert!(eventually(LIMIT, all_run), "{:?}", processes::all());
     let mut expected = [own.pid(), in_own_mounts.pid()];
     expected.sort();
@@ -162,18 +202,27 @@ fn purge_finds_processes_of_the_nodes_own_root_alone() {
 fn purge_takes_no_users_process_for_a_shim() {
     let node = Node::new();
     let (shim, main) = node.shim("");
-    assert_eq!((node.output("shims"), node.output("running_pids")), (vec![shim.pid()], vec![main]));
+    assert_eq!(
+        (node.output("shims"), node.output("running_pids")),
+        (vec![shim.pid()], vec![main])
+    );
     let address = node.dir("run").join("containerd/containerd.sock");
     let mut command = Command::new("bash");
     command
         .arg0(format!("containerd-shim -address {}", address.display()))
-        .args(["-c", "setpriv --pdeathsig KILL sleep 1000 & echo $!; read -r _; kill $!"])
+        .args([
+            "-c",
+            "setpriv --pdeathsig KILL sleep 1000 & echo $!; read -r _; kill $!",
+        ])
         .uid(NOBODY)
         .gid(NOBODY);
     let mut of_user = Running::start(&mut command);
     of_user.line();
     drop(shim);
-    assert_eq!((node.output("shims"), node.output("running_pids")), (Vec::new(), Vec::new()));
+    assert_eq!(
+        (node.output("shims"), node.output("running_pids")),
+        (Vec::new(), Vec::new())
+    );
     drop(of_user.0.stdin.take());
     of_user.0.wait().expect("it ends with its input");
 }
@@ -189,7 +238,11 @@ fn purge_finds_a_container_whose_files_alone_are_lost() {
     // With its own files it is printed once.
     let bundle = node.bundle(&state, "runs", &main);
     assert_eq!(node.output("running_pids"), [main.as_str()]);
-    kill(Pid::from_raw(main.parse().expect("it is a number")), Signal::SIGKILL).expect("it runs");
+    kill(
+        Pid::from_raw(main.parse().expect("it is a number")),
+        Signal::SIGKILL,
+    )
+    .expect("it runs");
     assert!(
         eventually(LIMIT, || node.output("running_pids").is_empty()),
         "{:?}",
@@ -211,9 +264,12 @@ fn purge_finds_containers_of_an_external_containerd_after_the_run_directory_was_
     fs::create_dir_all(&sandbox).expect("the scratch directory can be written");
     let main = Running::start(&mut waiting("main"));
     let task = node.bundle(&external, &ID.replace('5', "6"), &main.pid());
-    let spec = |source: &str| format!(r#"{{"mounts":[{{"destination":"/etc/hosts","source":"{source}"}}]}}"#);
+    let spec = |source: &str| {
+        format!(r#"{{"mounts":[{{"destination":"/etc/hosts","source":"{source}"}}]}}"#)
+    };
     let write = |dir: &Path, source: &str| {
-        fs::write(dir.join("config.json"), spec(source)).expect("the scratch directory can be written");
+        fs::write(dir.join("config.json"), spec(source))
+            .expect("the scratch directory can be written");
     };
     write(&task, &format!("{}/hosts", sandbox.display()));
     let foreign = Running::start(&mut waiting("foreign"));

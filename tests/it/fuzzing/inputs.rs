@@ -49,7 +49,10 @@ pub(super) struct Mutator<'k> {
 
 impl<'k> Mutator<'k> {
     pub(super) fn new(kept: &'k [Vec<u8>]) -> Self {
-        Self { kept, state: 0x9e37_79b9_7f4a_7c15 }
+        Self {
+            kept,
+            state: 0x9e37_79b9_7f4a_7c15,
+        }
     }
 
     /// A number below `limit`, or 0.
@@ -67,7 +70,11 @@ impl<'k> Mutator<'k> {
 
     /// The next input.
     pub(super) fn next(&mut self) -> Vec<u8> {
-        let mut input = self.kept.get(self.below(self.kept.len())).cloned().unwrap_or_default();
+        let mut input = self
+            .kept
+            .get(self.below(self.kept.len()))
+            .cloned()
+            .unwrap_or_default();
         for _ in 0..=self.below(5) {
             self.change(&mut input);
         }
@@ -102,10 +109,20 @@ impl<'k> Mutator<'k> {
             }
             5 => {
                 let edge = EDGES[self.below(EDGES.len())];
-                let bytes = if self.below(2) == 0 { edge.to_be_bytes() } else { edge.to_le_bytes() };
+                let bytes = if self.below(2) == 0 {
+                    edge.to_be_bytes()
+                } else {
+                    edge.to_le_bytes()
+                };
                 let width = [1, 2, 4, 8][self.below(4)];
-                let number = if self.below(2) == 0 { &bytes[8 - width..] } else { &bytes[..width] };
-                input.splice(at..(at + width).min(input.len()), number.iter().copied()).for_each(drop);
+                let number = if self.below(2) == 0 {
+                    &bytes[8 - width..]
+                } else {
+                    &bytes[..width]
+                };
+                input
+                    .splice(at..(at + width).min(input.len()), number.iter().copied())
+                    .for_each(drop);
             }
             6 => {
                 let word = WORDS[self.below(WORDS.len())];
@@ -116,7 +133,9 @@ impl<'k> Mutator<'k> {
                 let other = &self.kept[self.below(self.kept.len())];
                 let from = self.below(other.len() + 1);
                 let to = from + self.below((other.len() - from).min(256) + 1);
-                input.splice(at..end, other[from..to].iter().copied()).for_each(drop);
+                input
+                    .splice(at..end, other[from..to].iter().copied())
+                    .for_each(drop);
             }
             _ => input.truncate(at),
         }

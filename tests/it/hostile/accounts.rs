@@ -11,7 +11,13 @@ use super::peak_memory;
 /// Puts an image with this `/etc/group` on the node; its reference.
 #[track_caller]
 fn with_groups(node: &TestNode, name: &str, group: String) -> String {
-    let image = busybox().layer(LayerBuilder::default().file("etc/group", group, 0o644).build()).build();
+    let image = busybox()
+        .layer(
+            LayerBuilder::default()
+                .file("etc/group", group, 0o644)
+                .build(),
+        )
+        .build();
     node.registry().push(&format!("hostile/{name}:1"), &image);
     let reference = node.registry().reference(&format!("hostile/{name}:1"));
     node.cri().pull(&reference, None).expect("it is an image");
@@ -35,7 +41,12 @@ fn ten_mib_account_line_is_parsed_without_being_buffered() {
     let groups = pod.run_shell("id -G", |config| run_as_app(config, &image));
     let growth = peak_memory(&node) - before;
     let groups: Vec<&str> = groups.split_whitespace().collect();
-    assert!(["1000", "4242", "77"].iter().all(|group| groups.contains(group)), "{groups:?}");
+    assert!(
+        ["1000", "4242", "77"]
+            .iter()
+            .all(|group| groups.contains(group)),
+        "{groups:?}"
+    );
     assert!(growth < 64 << 20, "{growth} bytes more");
 }
 
@@ -47,12 +58,22 @@ fn sixteen_mib_group_file_is_rejected_with_size_limit_and_key() {
     let before = peak_memory(&node);
     let mut config = node.container("app", &["true"]);
     run_as_app(&mut config, &image);
-    let status = pod.try_create(&config).expect_err("it is larger than it may be");
+    let status = pod
+        .try_create(&config)
+        .expect_err("it is larger than it may be");
     let growth = peak_memory(&node) - before;
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    for part in ["/etc/group", "16777210 bytes", "10485760", "images.max_account_file_bytes"] {
+    for part in [
+        "/etc/group",
+        "16777210 bytes",
+        "10485760",
+        "images.max_account_file_bytes",
+    ] {
         assert!(status.message().contains(part), "{part}: {status}");
     }
     assert!(growth < 64 << 20, "{growth} bytes more");
-    assert_eq!(pod.run_shell("id -un", |config| run_as_app(config, &node.image())), "app");
+    assert_eq!(
+        pod.run_shell("id -un", |config| run_as_app(config, &node.image())),
+        "app"
+    );
 }

@@ -41,8 +41,10 @@ fn write(path: &Path, entries: &[(&str, u8, u64, &str)]) {
     let file = File::create(path).expect("the task's directory can be written");
     let mut at = 0;
     for (name, kind, size, text) in entries {
-        file.write_all_at(&header(name, *kind, *size), at).expect("there is room");
-        file.write_all_at(text.as_bytes(), at + 512).expect("there is room");
+        file.write_all_at(&header(name, *kind, *size), at)
+            .expect("there is room");
+        file.write_all_at(text.as_bytes(), at + 512)
+            .expect("there is room");
         at += 512 + size.next_multiple_of(512);
     }
     file.set_len(at + 1024).expect("there is room for a hole");
@@ -63,13 +65,30 @@ fn oversized_archive_names_and_headers_are_rejected_without_buffering() {
     for kind in [b'x', b'g', b'L', b'K'] {
         let mut task = loading(&node, &agent);
         let archive = task.task_dir().join("local/image.tar");
-        write(&archive, &[("bomb", kind, LENGTH, "long"), ("manifest.json", b'0', 2, "[]")]);
+        write(
+            &archive,
+            &[
+                ("bomb", kind, LENGTH, "long"),
+                ("manifest.json", b'0', 2, "[]"),
+            ],
+        );
         let before = peak_memory(&node);
-        let status = agent.driver().start(&task.config).expect_err("it is no image");
+        let status = agent
+            .driver()
+            .start(&task.config)
+            .expect_err("it is no image");
         let growth = peak_memory(&node) - before;
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
-        assert!(status.message().contains("536870912 bytes"), "{}: {status}", char::from(kind));
-        assert!(growth < LENGTH / 4, "{}: {growth} bytes more", char::from(kind));
+        assert!(
+            status.message().contains("536870912 bytes"),
+            "{}: {status}",
+            char::from(kind)
+        );
+        assert!(
+            growth < LENGTH / 4,
+            "{}: {growth} bytes more",
+            char::from(kind)
+        );
         task.remove_cgroups();
     }
     node.assert_clean();
@@ -82,7 +101,8 @@ fn endless_loads_block_nobody_and_fail_at_their_deadline() {
     let mut task = loading(&node, &agent);
     let archive = task.task_dir().join("local/image.tar");
     let list =
-        json!([{ "Config": "config.json", "RepoTags": ["brought:1"], "Layers": ["layer.tar"] }]).to_string();
+        json!([{ "Config": "config.json", "RepoTags": ["brought:1"], "Layers": ["layer.tar"] }])
+            .to_string();
     let length = u64::try_from(list.len()).expect("it is short");
     write(
         &archive,
@@ -104,16 +124,25 @@ fn endless_loads_block_nobody_and_fail_at_their_deadline() {
         let pod = node.pod("beside");
         assert_eq!(pod.run_shell("echo runs", |_| {}), "runs");
         for load in loads {
-            let status = load.join().expect("it is answered").expect_err("it is too long");
+            let status = load
+                .join()
+                .expect("it is answered")
+                .expect_err("it is too long");
             assert!(status.message().contains("image_pull_timeout"), "{status}");
         }
     });
     let fds = format!("/proc/{}/fd", node.daemon().pid());
     let open = || {
         let links = fs::read_dir(&fds).expect("the daemon runs").flatten();
-        links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == archive)).count()
+        links
+            .filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == archive))
+            .count()
     };
-    assert!(eventually(SOON, || open() == 0), "{} threads are at the archive", open());
+    assert!(
+        eventually(SOON, || open() == 0),
+        "{} threads are at the archive",
+        open()
+    );
     task.remove_cgroups();
     drop(task);
     node.assert_clean();
@@ -124,20 +153,32 @@ fn archive_too_large_for_the_content_store_is_rejected_before_writing() {
     const LAYER: u64 = 64 << 20;
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
     let agent = Agent::start(node.root(), &json!({}));
-    let config =
-        json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
+    let config = json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
     let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     let list = json!([{ "Config": "config.json", "Layers": ["layer.tar"] }]).to_string();
     let length = u64::try_from(list.len()).expect("it is short");
-    let config = json!({ "rootfs": { "diff_ids": [format!("sha256:{}", "0".repeat(64))] } }).to_string();
+    let config =
+        json!({ "rootfs": { "diff_ids": [format!("sha256:{}", "0".repeat(64))] } }).to_string();
     let entries: [(&str, u8, u64, &str); 3] = [
-        ("config.json", b'0', u64::try_from(config.len()).expect("it is short"), &config),
+        (
+            "config.json",
+            b'0',
+            u64::try_from(config.len()).expect("it is short"),
+            &config,
+        ),
         ("manifest.json", b'0', length, &list),
         ("layer.tar", b'0', LAYER, ""),
     ];
     write(&task.task_dir().join("local/image.tar"), &entries);
-    let status = agent.driver().start(&task.config).expect_err("it does not fit");
-    for part in [&format!("need {LAYER} bytes"), "are free on the disk of", "images.check_free_space"] {
+    let status = agent
+        .driver()
+        .start(&task.config)
+        .expect_err("it does not fit");
+    for part in [
+        &format!("need {LAYER} bytes"),
+        "are free on the disk of",
+        "images.check_free_space",
+    ] {
         assert!(status.message().contains(part), "{status}");
     }
     task.remove_cgroups();

@@ -32,7 +32,9 @@ fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
 /// A connection with the settings that the server gives it.
 fn connect(socket: &Path) -> Option<(UnixStream, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket).expect("somebody listens");
-    stream.set_read_timeout(Some(LIMIT)).expect("it is not zero");
+    stream
+        .set_read_timeout(Some(LIMIT))
+        .expect("it is not zero");
     // A server that has closed the connection already may be noticed here.
     stream.write_all(PREFACE).ok()?;
     let (kind, settings) = frame(&mut stream)?;
@@ -54,7 +56,9 @@ fn answer(socket: &Path, authority: &str) -> u8 {
     block.extend_from_slice(&[0x0f, 0x10, short(content)]);
     block.extend_from_slice(content.as_bytes());
     let len = u8::try_from(block.len()).expect("it is short");
-    stream.write_all(&[&[0, 0, len, HEADERS, 5, 0, 0, 0, 1], &*block].concat()).expect("it is read");
+    stream
+        .write_all(&[&[0, 0, len, HEADERS, 5, 0, 0, 0, 1], &*block].concat())
+        .expect("it is read");
     loop {
         let (kind, _) = frame(&mut stream).expect("a call is answered");
         // Of the connection as a whole: SETTINGS, PING, WINDOW_UPDATE.
@@ -70,13 +74,20 @@ fn every_grpc_socket_accepts_a_socket_path_authority() {
     let agent = Agent::start(node.root(), &json!({}));
     let launchers = node.root().run().join("launchers");
     let launchers = std::fs::read_dir(launchers).expect("an agent has started some");
-    let mut sockets = vec![node.root().cri_socket(), node.root().run().join("nomad.sock")];
+    let mut sockets = vec![
+        node.root().cri_socket(),
+        node.root().run().join("nomad.sock"),
+    ];
     sockets.extend(launchers.map(|entry| entry.expect("it can be read").path()));
     assert!(sockets.len() > 2, "{sockets:?}");
     for socket in sockets {
         let path = socket.to_str().expect("it is ASCII");
         for authority in ["localhost", path, &path.replace('/', "%2F")] {
-            assert_eq!(answer(&socket, authority), HEADERS, "{path} named {authority}");
+            assert_eq!(
+                answer(&socket, authority),
+                HEADERS,
+                "{path} named {authority}"
+            );
         }
     }
     drop(agent);
@@ -92,7 +103,11 @@ fn connection_hoarding_client_does_not_block_others() {
         kept.extend(connect(&socket));
         kept.len() == 4
     });
-    assert!(filled, "half of the places are for one process: {}", kept.len());
+    assert!(
+        filled,
+        "half of the places are for one process: {}",
+        kept.len()
+    );
     assert!(connect(&socket).is_none(), "the others are for others");
     let tail = node.daemon().tail();
     assert!(
@@ -101,10 +116,17 @@ fn connection_hoarding_client_does_not_block_others() {
     );
 
     let mut other = PythonClient::start(&socket, None);
-    let version = other.call::<cri::VersionResponse>(RUNTIME, "Version", &cri::VersionRequest::default());
-    assert_eq!(version.expect("another process has a place").runtime_name, "switchyard");
+    let version =
+        other.call::<cri::VersionResponse>(RUNTIME, "Version", &cri::VersionRequest::default());
+    assert_eq!(
+        version.expect("another process has a place").runtime_name,
+        "switchyard"
+    );
     drop(kept);
-    assert!(eventually(LIMIT, || connect(&socket).is_some()), "places come back");
+    assert!(
+        eventually(LIMIT, || connect(&socket).is_some()),
+        "places come back"
+    );
 }
 
 #[test]
@@ -115,11 +137,16 @@ fn http2_stream_limit_is_advertised() {
         let mut found = None;
         for setting in settings.chunks_exact(6) {
             if u16::from_be_bytes([setting[0], setting[1]]) == MAX_CONCURRENT_STREAMS {
-                found = Some(u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]));
+                found = Some(u32::from_be_bytes([
+                    setting[2], setting[3], setting[4], setting[5],
+                ]));
             }
         }
         found
     };
     assert_eq!(advertised(&node.root().cri_socket()), Some(3));
-    assert_eq!(advertised(&node.root().run().join("nomad.sock")), Some(100_000));
+    assert_eq!(
+        advertised(&node.root().run().join("nomad.sock")),
+        Some(100_000)
+    );
 }

@@ -39,7 +39,9 @@ fn oversized_image_parts_are_rejected_with_size_limit_and_key() {
     watched.serve("layers", &manifest(&config, &vec![layer(json!(1)); 20_000]));
     let status = watched.refused(64 * MIB, "hostile:layers", &[Code::InvalidArgument]);
     assert!(
-        status.message().contains("has 20000 layers, more than the limit of 500 (images.max_layers)"),
+        status
+            .message()
+            .contains("has 20000 layers, more than the limit of 500 (images.max_layers)"),
         "{status}"
     );
 
@@ -50,9 +52,13 @@ fn oversized_image_parts_are_rejected_with_size_limit_and_key() {
     let expected = "has 8388608 bytes, more than the limit of 4194304 (images.max_config_bytes)";
     assert!(status.message().contains(expected), "{status}");
 
-    watched.serve("bytes", &manifest(&config, &[layer(json!(4_000_000)), layer(json!(6_000_001))]));
+    watched.serve(
+        "bytes",
+        &manifest(&config, &[layer(json!(4_000_000)), layer(json!(6_000_001))]),
+    );
     let status = watched.refused(16 * MIB, "hostile:bytes", &[Code::InvalidArgument]);
-    let expected = "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
+    let expected =
+        "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
     assert!(status.message().contains(expected), "{status}");
 
     watched.plan("/manifests/endless", &RegistryFault::Endless(200));
@@ -66,14 +72,27 @@ fn oversized_image_parts_are_rejected_with_size_limit_and_key() {
 fn impossible_sizes_are_rejected_before_download() {
     let watched = WatchedNode::start(conf());
     let config = unique(2).config.descriptor();
-    for (number, size) in [json!(-1), json!(i64::MIN), json!(u64::MAX), json!(1.5), json!("1"), Value::Null]
-        .into_iter()
-        .enumerate()
+    for (number, size) in [
+        json!(-1),
+        json!(i64::MIN),
+        json!(u64::MAX),
+        json!(1.5),
+        json!("1"),
+        Value::Null,
+    ]
+    .into_iter()
+    .enumerate()
     {
         watched.serve(&format!("s{number}"), &manifest(&config, &[layer(size)]));
-        let status =
-            watched.refused(16 * MIB, &format!("hostile:s{number}"), &[Code::Unknown, Code::Internal]);
-        assert!(status.message().contains("is no valid manifest"), "{status}");
+        let status = watched.refused(
+            16 * MIB,
+            &format!("hostile:s{number}"),
+            &[Code::Unknown, Code::Internal],
+        );
+        assert!(
+            status.message().contains("is no valid manifest"),
+            "{status}"
+        );
     }
     // Two of these do not fit 64 bits as a sum, and none of them a disk.
     let mut other = layer(json!(i64::MAX));
@@ -83,8 +102,16 @@ fn impossible_sizes_are_rejected_before_download() {
     third["digest"] = json!(format!("sha256:{}", "7".repeat(64)));
     watched.serve("sum", &manifest(&config, &[largest, other, third]));
     let status = watched.refused(16 * MIB, "hostile:sum", &[Code::ResourceExhausted]);
-    assert!(status.message().contains(&format!("need {} bytes", u64::MAX)), "{status}");
-    assert!(status.message().contains("images.check_free_space"), "{status}");
+    assert!(
+        status
+            .message()
+            .contains(&format!("need {} bytes", u64::MAX)),
+        "{status}"
+    );
+    assert!(
+        status.message().contains("images.check_free_space"),
+        "{status}"
+    );
     assert_eq!(watched.blobs(), 0, "something was downloaded");
 }
 
@@ -97,30 +124,71 @@ fn present_layer_needs_no_space_whatever_size_its_manifest_claims() {
     watched.node.registry().put_blob("hostile", &image.config);
     watched.serve("here", &manifest(&image.config.descriptor(), &[here]));
     let reference = watched.node.registry().reference("hostile:here");
-    watched.during(16 * MIB, |node| node.cri().pull(&reference, None)).expect("its layer is here");
-    watched.node.cri().remove_image(&reference).expect("it can be removed");
+    watched
+        .during(16 * MIB, |node| node.cri().pull(&reference, None))
+        .expect("its layer is here");
+    watched
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }
 
 #[test]
 fn largest_image_config_uses_bounded_memory() {
     let watched = WatchedNode::start(conf());
     let image = unique(3);
-    let fill = |text: &str| text.repeat(4_000_000 / text.len()).trim_end_matches(',').to_owned();
+    let fill = |text: &str| {
+        text.repeat(4_000_000 / text.len())
+            .trim_end_matches(',')
+            .to_owned()
+    };
     let volumes: Vec<String> = (0..100_000).map(|n| format!("\"/v{n}\":{{}}")).collect();
     for (tag, at, hostile) in [
-        ("volumes", "\"config\":{", format!("\"Volumes\":{{{}}},", volumes.join(","))),
-        ("words", "\"config\":{", format!("\"Entrypoint\":[{}],", fill("\"\","))),
-        ("unknown", "\"config\":{", format!("\"Unknown\":[{}],", fill("[],"))),
+        (
+            "volumes",
+            "\"config\":{",
+            format!("\"Volumes\":{{{}}},", volumes.join(",")),
+        ),
+        (
+            "words",
+            "\"config\":{",
+            format!("\"Entrypoint\":[{}],", fill("\"\",")),
+        ),
+        (
+            "unknown",
+            "\"config\":{",
+            format!("\"Unknown\":[{}],", fill("[],")),
+        ),
         ("above", "{", format!("\"unknown\":[{}],", fill("[],"))),
-        ("deep", "{", format!("\"unknown\":{}{},", "[".repeat(100), "]".repeat(100))),
+        (
+            "deep",
+            "{",
+            format!("\"unknown\":{}{},", "[".repeat(100), "]".repeat(100)),
+        ),
     ] {
         let image = with_config(&image, at, &hostile);
-        watched.node.registry().push(&format!("hostile/config:{tag}"), &image);
-        let reference = watched.node.registry().reference(&format!("hostile/config:{tag}"));
+        watched
+            .node
+            .registry()
+            .push(&format!("hostile/config:{tag}"), &image);
+        let reference = watched
+            .node
+            .registry()
+            .reference(&format!("hostile/config:{tag}"));
         watched.during(160 * MIB, |node| {
-            node.cri().pull(&reference, None).expect("it is within the limits");
-            assert!(node.cri().image(&reference).expect("it is asked for").is_some());
-            node.cri().remove_image(&reference).expect("it can be removed");
+            node.cri()
+                .pull(&reference, None)
+                .expect("it is within the limits");
+            assert!(
+                node.cri()
+                    .image(&reference)
+                    .expect("it is asked for")
+                    .is_some()
+            );
+            node.cri()
+                .remove_image(&reference)
+                .expect("it can be removed");
         });
     }
 }
@@ -128,13 +196,25 @@ fn largest_image_config_uses_bounded_memory() {
 #[test]
 fn imported_image_beyond_the_limits_is_rejected_at_create() {
     let watched = WatchedNode::start(&format!("{}[images]\nmax_layers = 2\n", conf()));
-    let layers = (0..2).fold(busybox(), |image, layer| image.layer(random_layer(1000, 9000 + layer))).build();
-    let config = with_config(&unique(4), "{", &format!("\"unknown\":\"{}\",", "x".repeat(4 << 20)));
+    let layers = (0..2)
+        .fold(busybox(), |image, layer| {
+            image.layer(random_layer(1000, 9000 + layer))
+        })
+        .build();
+    let config = with_config(
+        &unique(4),
+        "{",
+        &format!("\"unknown\":\"{}\",", "x".repeat(4 << 20)),
+    );
     let node = &watched.node;
     let socket = node.root().containerd_socket().expect("containerd runs");
     let pod = node.pod("beyond");
     for (tag, image, expected) in [
-        ("layers", &layers, "has 3 layers, more than the limit of 2 (images.max_layers)".to_owned()),
+        (
+            "layers",
+            &layers,
+            "has 3 layers, more than the limit of 2 (images.max_layers)".to_owned(),
+        ),
         (
             "config",
             &config,
@@ -146,16 +226,26 @@ fn imported_image_beyond_the_limits_is_rejected_at_create() {
     ] {
         node.registry().push(&format!("hostile/other:{tag}"), image);
         let reference = node.registry().reference(&format!("hostile/other:{tag}"));
-        let printed = ctr(&socket, NAMESPACE, &["images", "pull", "--plain-http", &reference]);
+        let printed = ctr(
+            &socket,
+            NAMESPACE,
+            &["images", "pull", "--plain-http", &reference],
+        );
         let found = node.cri().image(&reference).expect("it is asked for");
-        assert!(found.is_some(), "it is listed, so that it can be removed: {printed:?}");
+        assert!(
+            found.is_some(),
+            "it is listed, so that it can be removed: {printed:?}"
+        );
         let mut container = node.container(tag, &["true"]);
         container.image = Some(image_spec(&reference));
-        let status =
-            watched.during(64 * MIB, |_| pod.try_create(&container)).expect_err("it is beyond a limit");
+        let status = watched
+            .during(64 * MIB, |_| pod.try_create(&container))
+            .expect_err("it is beyond a limit");
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         assert!(status.message().contains(&expected), "{status}");
-        node.cri().remove_image(&reference).expect("it can be removed");
+        node.cri()
+            .remove_image(&reference)
+            .expect("it can be removed");
     }
 }
 
@@ -163,19 +253,36 @@ fn imported_image_beyond_the_limits_is_rejected_at_create() {
 fn registry_redirect_to_link_local_address_is_rejected() {
     let watched = WatchedNode::start(conf());
     for (tag, target) in [
-        ("v4", "http://169.254.169.254/latest/meta-data/iam/security-credentials/"),
+        (
+            "v4",
+            "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
+        ),
         ("number", "http://2852039166/"),
         ("v6", "http://[fe80::1]:80/"),
         ("mapped", "http://[::ffff:169.254.169.254]/"),
     ] {
-        watched.plan(&format!("/manifests/{tag}"), &answer(307, &[("Location", target)], b""));
-        let status = watched.refused(16 * MIB, &format!("hostile:{tag}"), &[Code::Unknown, Code::Internal]);
+        watched.plan(
+            &format!("/manifests/{tag}"),
+            &answer(307, &[("Location", target)], b""),
+        );
+        let status = watched.refused(
+            16 * MIB,
+            &format!("hostile:{tag}"),
+            &[Code::Unknown, Code::Internal],
+        );
         assert!(status.message().contains("is link-local"), "{status}");
-        let asked = watched.node.registry().proxy().count(&format!("/manifests/{tag}"));
+        let asked = watched
+            .node
+            .registry()
+            .proxy()
+            .count(&format!("/manifests/{tag}"));
         assert_eq!(asked, 1, "a redirect there is no fault to try again after");
     }
     let realm = "Bearer realm=\"http://169.254.169.254/latest/api/token\"";
-    watched.plan("/manifests/realm", &answer(401, &[("WWW-Authenticate", realm)], b""));
+    watched.plan(
+        "/manifests/realm",
+        &answer(401, &[("WWW-Authenticate", realm)], b""),
+    );
     let status = watched.refused(16 * MIB, "hostile:realm", &[Code::Unknown, Code::Internal]);
     assert!(status.message().contains("is link-local"), "{status}");
 }
@@ -188,19 +295,29 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
     let inner = Registry::start();
     let elsewhere = RegistryProxy::start(inner.upstream(), Access::Open);
     let location = format!("http://{}/internal", elsewhere.address());
-    let mut large = format!(r#"{{"errors":[{{"code":"{secret}","message":"{secret}"}}],"x":""#).into_bytes();
+    let mut large =
+        format!(r#"{{"errors":[{{"code":"{secret}","message":"{secret}"}}],"x":""#).into_bytes();
     large.resize(100 << 20, b'x');
     for (status, body) in [
         (403, large.clone()),
-        (404, format!(r#"{{"errors":[{{"message":"{secret}"}}]}}"#).into_bytes()),
+        (
+            404,
+            format!(r#"{{"errors":[{{"message":"{secret}"}}]}}"#).into_bytes(),
+        ),
         (500, secret.as_bytes().to_vec()),
         (200, secret.as_bytes().to_vec()),
-        (200, format!(r#"{{"schemaVersion":"{secret}","mediaType":"{secret}"}}"#).into_bytes()),
+        (
+            200,
+            format!(r#"{{"schemaVersion":"{secret}","mediaType":"{secret}"}}"#).into_bytes(),
+        ),
     ] {
         for _ in 0..MORE_THAN_RETRIES {
             elsewhere.add_fault("/internal", answer(status, &[], &body));
         }
-        watched.plan("/manifests/led", &answer(307, &[("Location", &location)], b""));
+        watched.plan(
+            "/manifests/led",
+            &answer(307, &[("Location", &location)], b""),
+        );
         let codes = [
             Code::Unknown,
             Code::Internal,
@@ -215,7 +332,8 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
     }
     // The registry's own body: code and message, cut, and nothing that a terminal would obey.
     let message = format!("no\\u001b[2J{}", "y".repeat(10_000));
-    let body = format!(r#"{{"errors":[{{"code":"DENIED","message":"{message}","detail":"{secret}"}}]}}"#);
+    let body =
+        format!(r#"{{"errors":[{{"code":"DENIED","message":"{message}","detail":"{secret}"}}]}}"#);
     watched.plan("/manifests/own", &answer(403, &[], body.as_bytes()));
     let expected = watched.refused(
         16 * MIB,
@@ -223,7 +341,8 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
         &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
     );
     assert!(
-        expected.message().contains("DENIED: no\\u{1b}[2Jyyy") && !expected.message().contains(secret),
+        expected.message().contains("DENIED: no\\u{1b}[2Jyyy")
+            && !expected.message().contains(secret),
         "{expected}"
     );
     large.fill(b'z');
@@ -245,24 +364,43 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
 #[test]
 fn endless_or_invalid_blobs_leave_nothing_behind() {
     let watched = WatchedNode::start(conf());
-    let codes = [Code::Unknown, Code::Internal, Code::FailedPrecondition, Code::Unavailable];
+    let codes = [
+        Code::Unknown,
+        Code::Internal,
+        Code::FailedPrecondition,
+        Code::Unavailable,
+    ];
     for (tag, fault, expected) in [
         ("endless", RegistryFault::Endless(200), "bytes instead of"),
         ("corrupt", RegistryFault::Corrupt, "digest"),
         ("nothing", answer(200, &[], b""), "bytes instead of"),
         (
             "part",
-            answer(206, &[("Content-Range", "bytes 0-0/18446744073709551615")], b"x"),
+            answer(
+                206,
+                &[("Content-Range", "bytes 0-0/18446744073709551615")],
+                b"x",
+            ),
             "bytes instead of",
         ),
     ] {
         for (kind, seed) in [("config", 20), ("layer", 40)] {
             let image = unique(seed + tag.len() as u64);
-            watched.node.registry().push(&format!("hostile/{tag}:{kind}"), &image);
-            let blob = if kind == "config" { &image.config } else { &image.layers[1] };
+            watched
+                .node
+                .registry()
+                .push(&format!("hostile/{tag}:{kind}"), &image);
+            let blob = if kind == "config" {
+                &image.config
+            } else {
+                &image.layers[1]
+            };
             watched.plan(&format!("/blobs/{}", blob.digest), &fault);
             let status = watched.refused(32 * MIB, &format!("hostile/{tag}:{kind}"), &codes);
-            assert!(status.message().contains(expected), "{tag} {kind}: {status}");
+            assert!(
+                status.message().contains(expected),
+                "{tag} {kind}: {status}"
+            );
         }
     }
 }
@@ -273,9 +411,19 @@ fn silent_blobs_leave_nothing_behind() {
     let codes = [Code::Unavailable];
     for (kind, seed) in [("config", 26), ("layer", 46)] {
         let image = unique(seed);
-        watched.node.registry().push(&format!("hostile/silent:{kind}"), &image);
-        let blob = if kind == "config" { &image.config } else { &image.layers[1] };
-        watched.plan(&format!("/blobs/{}", blob.digest), &RegistryFault::StallAfter(300));
+        watched
+            .node
+            .registry()
+            .push(&format!("hostile/silent:{kind}"), &image);
+        let blob = if kind == "config" {
+            &image.config
+        } else {
+            &image.layers[1]
+        };
+        watched.plan(
+            &format!("/blobs/{}", blob.digest),
+            &RegistryFault::StallAfter(300),
+        );
     }
     // At once: each waits fourteen seconds, with its retries.
     thread::scope(|scope| {
@@ -284,7 +432,10 @@ fn silent_blobs_leave_nothing_behind() {
             scope.spawn(move || {
                 let name = format!("hostile/silent:{kind}");
                 let status = watched.refused_beside_others(32 * MIB, &name, &codes);
-                assert!(status.message().contains("is unavailable"), "{kind}: {status}");
+                assert!(
+                    status.message().contains("is unavailable"),
+                    "{kind}: {status}"
+                );
             });
         }
     });
@@ -294,11 +445,19 @@ fn silent_blobs_leave_nothing_behind() {
 fn arbitrary_image_names_are_rejected_or_not_found() {
     let watched = WatchedNode::start(conf());
     let registry = watched.node.registry().address().to_string();
-    let lengths = [0, 1, 2, 63, 64, 127, 128, 129, 200, 233, 255, 256, 300, 4096, 100_000];
-    let characters = (0..=0x17f).chain([0x202e, 0x2028, 0xfeff, 0xff0f, 0x1_f600]).filter_map(char::from_u32);
+    let lengths = [
+        0, 1, 2, 63, 64, 127, 128, 129, 200, 233, 255, 256, 300, 4096, 100_000,
+    ];
+    let characters = (0..=0x17f)
+        .chain([0x202e, 0x2028, 0xfeff, 0xff0f, 0x1_f600])
+        .filter_map(char::from_u32);
     let mut names: Vec<String> = characters
         .flat_map(|c| {
-            [format!("{registry}/a{c}b:t"), format!("{registry}/a:t{c}"), format!("{c}{registry}/a")]
+            [
+                format!("{registry}/a{c}b:t"),
+                format!("{registry}/a:t{c}"),
+                format!("{c}{registry}/a"),
+            ]
         })
         .collect();
     for length in lengths {
@@ -311,7 +470,12 @@ fn arbitrary_image_names_are_rejected_or_not_found() {
             format!("{registry}/a:t@{long}"),
         ]);
     }
-    let codes = [Code::InvalidArgument, Code::NotFound, Code::Unavailable, Code::Unknown];
+    let codes = [
+        Code::InvalidArgument,
+        Code::NotFound,
+        Code::Unavailable,
+        Code::Unknown,
+    ];
     watched.during(64 * MIB, |node| {
         for name in &names {
             // A name that does not begin with the test's registry would be requested from another host; it is
@@ -319,7 +483,11 @@ fn arbitrary_image_names_are_rejected_or_not_found() {
             if name.starts_with(&registry) {
                 let status = node.cri().pull(name, None).expect_err(name);
                 assert!(codes.contains(&status.code()), "{name:?}: {status}");
-                assert!(status.message().len() < 4000, "{} bytes are reported", status.message().len());
+                assert!(
+                    status.message().len() < 4000,
+                    "{} bytes are reported",
+                    status.message().len()
+                );
             }
             let known = node.cri().image(name);
             assert!(known.is_ok_and(|image| image.is_none()), "{name:?}");

@@ -67,22 +67,36 @@ const HARMLESS: [&str; 4] = [
 ];
 
 fn hostile() -> BTreeMap<String, String> {
-    let mut all: BTreeMap<_, _> = RESERVED.map(|key| (key.to_owned(), VALUE.to_owned())).into();
-    all.insert("containerd.io/restart.status".to_owned(), "running".to_owned());
+    let mut all: BTreeMap<_, _> = RESERVED
+        .map(|key| (key.to_owned(), VALUE.to_owned()))
+        .into();
+    all.insert(
+        "containerd.io/restart.status".to_owned(),
+        "running".to_owned(),
+    );
     all
 }
 
 /// The same with some that are no business of anybody below.
 fn mixed() -> BTreeMap<String, String> {
-    hostile().into_iter().chain(HARMLESS.map(|key| (key.to_owned(), "kept".to_owned()))).collect()
+    hostile()
+        .into_iter()
+        .chain(HARMLESS.map(|key| (key.to_owned(), "kept".to_owned())))
+        .collect()
 }
 
 /// The output of `ctr`.
 #[track_caller]
 fn ctr_text(node: &TestNode, words: &[&str]) -> String {
-    let socket = node.root().containerd_socket().expect("the node has a containerd");
+    let socket = node
+        .root()
+        .containerd_socket()
+        .expect("the node has a containerd");
     let lines = ctr(&socket, NAMESPACE, words);
-    assert!(!lines.iter().any(|line| line.starts_with("unknown: ")), "{lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.starts_with("unknown: ")),
+        "{lines:?}"
+    );
     lines.join("\n")
 }
 
@@ -100,7 +114,10 @@ fn assert_unseen(node: &TestNode, id: &str) {
     for place in [&object["Labels"], &object["Spec"]["annotations"]] {
         let pairs = place.as_object().into_iter().flatten();
         for (key, value) in pairs {
-            assert!(value != VALUE && !key.starts_with("containerd.io/restart."), "{id}: {key} is {value}");
+            assert!(
+                value != VALUE && !key.starts_with("containerd.io/restart."),
+                "{id}: {key} is {value}"
+            );
         }
     }
     if object["SnapshotKey"] == id {
@@ -112,7 +129,9 @@ fn assert_unseen(node: &TestNode, id: &str) {
 #[test]
 fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
     let node = TestNode::start();
-    let set = |config: &mut cri::PodSandboxConfig| (config.labels, config.annotations) = (mixed(), mixed());
+    let set = |config: &mut cri::PodSandboxConfig| {
+        (config.labels, config.annotations) = (mixed(), mixed())
+    };
     let pod = node.pod_with("hostile", set);
     let shared = node.pod_with("shared", |config| {
         set(config);
@@ -126,8 +145,10 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
 
     let agent = Agent::start(node.root(), &json!({}));
     // The gateway's own names are refused there by name.
-    let labels: BTreeMap<_, _> =
-        mixed().into_iter().filter(|(key, _)| !key.starts_with("switchyard.io/")).collect();
+    let labels: BTreeMap<_, _> = mixed()
+        .into_iter()
+        .filter(|(key, _)| !key.starts_with("switchyard.io/"))
+        .collect();
     let config = json!({
         "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "none", "labels": [labels]
     });
@@ -142,18 +163,33 @@ fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
         assert!(HARMLESS.iter().all(|key| labels[key] == "kept"), "{labels}");
     }
     let kind = |id: &str| object(&node, id)["Labels"]["io.cri-containerd.kind"].clone();
-    assert_eq!((kind(pod.id()), kind(&container)), ("sandbox".into(), "container".into()));
-    let of = object(&node, &container)["Spec"]["annotations"]["io.kubernetes.cri.sandbox-id"].clone();
-    assert_eq!(of, pod.id(), "what shims and cAdvisor find a container's pod by is the daemon's own");
+    assert_eq!(
+        (kind(pod.id()), kind(&container)),
+        ("sandbox".into(), "container".into())
+    );
+    let of =
+        object(&node, &container)["Spec"]["annotations"]["io.kubernetes.cri.sandbox-id"].clone();
+    assert_eq!(
+        of,
+        pod.id(),
+        "what shims and cAdvisor find a container's pod by is the daemon's own"
+    );
 
     assert_given_back(&node, [pod.id(), shared.id()], [&container, &earlier]);
     node.daemon().kill9();
     node.daemon().restart();
     assert_given_back(&node, [pod.id(), shared.id()], [&container, &earlier]);
-    assert!(agent.plugin().exit(LIMIT).is_some(), "a plugin ends with the daemon that was there");
+    assert!(
+        agent.plugin().exit(LIMIT).is_some(),
+        "a plugin ends with the daemon that was there"
+    );
     let driver = agent.dispense();
-    driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -168,31 +204,46 @@ fn assert_given_back(node: &TestNode, pods: [&str; 2], containers: [&str; 2]) {
         assert_eq!((status.labels, status.annotations), (mixed(), mixed()));
     }
     let pods = node.cri().pods().expect("they can be listed");
-    assert!(pods.iter().all(|pod| pod.labels == mixed() && pod.annotations == mixed()), "{pods:?}");
+    assert!(
+        pods.iter()
+            .all(|pod| pod.labels == mixed() && pod.annotations == mixed()),
+        "{pods:?}"
+    );
 }
 
 fn update_annotations(node: &TestNode, container: &str) {
     let request = cri::UpdateContainerResourcesRequest {
         container_id: container.to_owned(),
-        linux: Some(cri::LinuxContainerResources { cpu_shares: 300, ..Default::default() }),
+        linux: Some(cri::LinuxContainerResources {
+            cpu_shares: 300,
+            ..Default::default()
+        }),
         annotations: hostile(),
         ..Default::default()
     };
-    let updated = node.cri().runtime(async |mut client| client.update_container_resources(request).await);
+    let updated = node
+        .cri()
+        .runtime(async |mut client| client.update_container_resources(request).await);
     updated.expect("it can be changed");
 }
 
 /// Starts a container with such labels by the old version of CRI.
 fn start_of_v1alpha2(node: &TestNode, pod: &str) -> String {
     let earlier = old::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "earlier".to_owned(), attempt: 0 }),
+        metadata: Some(cri::ContainerMetadata {
+            name: "earlier".to_owned(),
+            attempt: 0,
+        }),
         image: Some(image_spec(&node.image())),
         command: ["sleep", "1000"].map(str::to_owned).to_vec(),
         labels: mixed(),
         annotations: mixed(),
         ..Default::default()
     };
-    let earlier = node.cri().create_v1alpha2(pod, &earlier).expect("it is well formed");
+    let earlier = node
+        .cri()
+        .create_v1alpha2(pod, &earlier)
+        .expect("it is well formed");
     node.cri().start(&earlier).expect("it starts");
     earlier
 }
@@ -202,9 +253,20 @@ fn processless_sandbox_has_a_valid_spec() {
     let node = TestNode::shared();
     let pod = node.pod("bare");
     let spec = object(&node, pod.id())["Spec"].clone();
-    assert!(spec["ociVersion"].is_string() && spec["process"]["cwd"] == "/", "{spec}");
-    assert!(spec["process"]["args"].as_array().is_some_and(|args| !args.is_empty()), "{spec}");
-    assert!(spec["root"]["path"].is_string() && spec["linux"]["namespaces"].is_array(), "{spec}");
+    assert!(
+        spec["ociVersion"].is_string() && spec["process"]["cwd"] == "/",
+        "{spec}"
+    );
+    assert!(
+        spec["process"]["args"]
+            .as_array()
+            .is_some_and(|args| !args.is_empty()),
+        "{spec}"
+    );
+    assert!(
+        spec["root"]["path"].is_string() && spec["linux"]["namespaces"].is_array(),
+        "{spec}"
+    );
 }
 
 /// A container that only containerd's restart monitor would start. It cannot be started, which containerd
@@ -226,7 +288,18 @@ impl<'n> RestartBait<'n> {
         fs::write(&file, spec.to_string()).expect("the root can be written");
         let config = file.to_str().expect("it is UTF-8");
         let label = "containerd.io/restart.status=running";
-        ctr_text(node, &["containers", "create", "--label", label, "--config", config, id]);
+        ctr_text(
+            node,
+            &[
+                "containers",
+                "create",
+                "--label",
+                label,
+                "--config",
+                config,
+                id,
+            ],
+        );
         Self { node, id }
     }
 }
@@ -236,8 +309,15 @@ impl Drop for RestartBait<'_> {
         if !std::thread::panicking() {
             ctr_text(self.node, &["containers", "rm", self.id]);
             // A round in progress would continue with it, and leave its directory behind.
-            self.node.external_containerd().expect("it is not the daemon's own").restart();
-            let tasks = self.node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
+            self.node
+                .external_containerd()
+                .expect("it is not the daemon's own")
+                .restart();
+            let tasks = self
+                .node
+                .root()
+                .run()
+                .join("containerd/state/io.containerd.runtime.v2.task");
             let _ = fs::remove_dir_all(tasks.join(NAMESPACE).join(self.id));
         }
     }
@@ -257,15 +337,30 @@ fn restart_monitor_labels_of_a_pod_have_no_effect() {
     let pod = node.pod_with("restarted", |config| config.labels = mixed());
     let bait = RestartBait::set(&node, "bait");
     // Every container found in the monitor's previous round was started in it.
-    let rounds = || log(&node).lines().filter(|line| line.contains("bait")).count();
+    let rounds = || {
+        log(&node)
+            .lines()
+            .filter(|line| line.contains("bait"))
+            .count()
+    };
     let began = rounds();
-    assert!(eventually(LIMIT, || rounds() > began + 4), "no restart monitor is at work: {}", log(&node));
+    assert!(
+        eventually(LIMIT, || rounds() > began + 4),
+        "no restart monitor is at work: {}",
+        log(&node)
+    );
     drop(bait);
-    let started: Vec<_> =
-        log(&node).lines().filter(|line| line.contains(pod.id())).map(str::to_owned).collect();
+    let started: Vec<_> = log(&node)
+        .lines()
+        .filter(|line| line.contains(pod.id()))
+        .map(str::to_owned)
+        .collect();
     assert!(started.is_empty(), "{started:#?}");
     assert!(
-        eventually(LIMIT, || node.cri().condition("RuntimeReady").is_ok_and(|condition| condition.status)),
+        eventually(LIMIT, || node
+            .cri()
+            .condition("RuntimeReady")
+            .is_ok_and(|condition| condition.status)),
         "{}",
         node.daemon().tail()
     );
@@ -276,7 +371,10 @@ fn restart_monitor_labels_of_a_pod_have_no_effect() {
 fn managed_containerd_has_no_restart_monitor() {
     let node = TestNode::shared();
     let plugins = ctr_text(&node, &["plugins", "ls"]);
-    let on: Vec<_> = plugins.lines().filter(|line| line.contains(" restart ")).collect();
+    let on: Vec<_> = plugins
+        .lines()
+        .filter(|line| line.contains(" restart "))
+        .collect();
     assert!(!plugins.is_empty() && on.is_empty(), "{on:?}");
 }
 
@@ -299,24 +397,46 @@ fn recovery_removes_reserved_client_labels_of_earlier_versions() {
         assert_unseen(&node, id);
     }
     let before = [pod.id(), &container].map(|id| object(&node, id)["Labels"].clone());
-    assert!(before[1].to_string().contains("containerd.io/gc.ref.snapshot."), "{}", before[1]);
+    assert!(
+        before[1]
+            .to_string()
+            .contains("containerd.io/gc.ref.snapshot."),
+        "{}",
+        before[1]
+    );
     node.daemon().kill9();
     for id in [pod.id(), &container] {
         let pairs: Vec<_> = hostile()
             .into_iter()
-            .filter(|(key, _)| !key.starts_with("switchyard.io/") && !key.starts_with("io.cri-containerd."))
+            .filter(|(key, _)| {
+                !key.starts_with("switchyard.io/") && !key.starts_with("io.cri-containerd.")
+            })
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
-        let words: Vec<_> =
-            ["containers", "label", id].into_iter().chain(pairs.iter().map(String::as_str)).collect();
+        let words: Vec<_> = ["containers", "label", id]
+            .into_iter()
+            .chain(pairs.iter().map(String::as_str))
+            .collect();
         ctr_text(&node, &words);
-        assert_eq!(object(&node, id)["Labels"]["containerd.io/restart.status"], "running");
+        assert_eq!(
+            object(&node, id)["Labels"]["containerd.io/restart.status"],
+            "running"
+        );
     }
     node.daemon().restart();
     for (id, before) in [pod.id(), &container].into_iter().zip(before) {
         let cleaned = eventually(LIMIT, || object(&node, id)["Labels"] == before);
         assert!(cleaned, "{before}\n{}", object(&node, id)["Labels"]);
     }
-    assert_eq!(node.cri().status(&container).expect("it has a status").labels, mixed());
-    assert_eq!(node.cri().sh(&container, "ls /image/bin/sh"), "/image/bin/sh");
+    assert_eq!(
+        node.cri()
+            .status(&container)
+            .expect("it has a status")
+            .labels,
+        mixed()
+    );
+    assert_eq!(
+        node.cri().sh(&container, "ls /image/bin/sh"),
+        "/image/bin/sh"
+    );
 }

@@ -10,7 +10,9 @@ fn of_threads(pid: i32, name: &str) -> Vec<String> {
     let values = tasks.map(|task| {
         let status = task.expect("a task has a name").path().join("status");
         let status = fs::read_to_string(status).expect("its threads do not end");
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        let value = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
         value.expect("the kernel says it").to_owned()
     });
     values.collect()
@@ -20,14 +22,24 @@ fn of_threads(pid: i32, name: &str) -> Vec<String> {
 fn check(conf: &str, filtered: bool) {
     let node = TestNode::start_with(conf, |_| {});
     assert_eq!(node.pod("logged").run_shell("echo works", |_| {}), "works");
-    let pid = node.root().managed("logkeeper").expect("the daemon writes down whom it started").as_raw();
+    let pid = node
+        .root()
+        .managed("logkeeper")
+        .expect("the daemon writes down whom it started")
+        .as_raw();
     let (seccomp, privileges) = if filtered { ("2", "1") } else { ("0", "0") };
     assert!(
-        of_threads(pid, "Seccomp").iter().all(|mode| mode == seccomp),
+        of_threads(pid, "Seccomp")
+            .iter()
+            .all(|mode| mode == seccomp),
         "{:?}",
         of_threads(pid, "Seccomp")
     );
-    assert!(of_threads(pid, "NoNewPrivs").iter().all(|set| set == privileges));
+    assert!(
+        of_threads(pid, "NoNewPrivs")
+            .iter()
+            .all(|set| set == privileges)
+    );
 }
 
 #[test]

@@ -20,7 +20,12 @@ fn is_dumpable(pid: i32) -> bool {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
     assert!(link.symlink_metadata().is_ok(), "process {pid} has ended");
     let mut command = Command::new(require("setpriv", "util-linux"));
-    let output = command.arg(BOUNDED).arg("readlink").arg(&link).output().expect("it was found");
+    let output = command
+        .arg(BOUNDED)
+        .arg("readlink")
+        .arg(&link)
+        .output()
+        .expect("it was found");
     output.status.success()
 }
 
@@ -29,8 +34,12 @@ fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
     // So that nothing below has the capability, and the mark decides.
     let node = TestNode::start_with_script(&format!("exec setpriv {BOUNDED} $DAEMON \"$@\""));
     let daemon = node.daemon().pid();
-    let managed =
-        |name: &str| node.root().managed(name).expect("the daemon writes down whom it started").as_raw();
+    let managed = |name: &str| {
+        node.root()
+            .managed(name)
+            .expect("the daemon writes down whom it started")
+            .as_raw()
+    };
     let containerd = managed("containerd");
     let logkeeper = managed("logkeeper");
     let pod = node.pod("memory");
@@ -43,13 +52,25 @@ fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
         let owner = std::fs::metadata(format!("/proc/{pid}/status")).expect("it runs");
         assert_eq!((owner.uid(), owner.gid()), (0, 0), "{name}");
     }
-    for (name, pid) in [("containerd", containerd), ("shim", shim), ("container", container)] {
+    for (name, pid) in [
+        ("containerd", containerd),
+        ("shim", shim),
+        ("container", container),
+    ] {
         // The start of a container is answered a moment before its command replaces the runtime, which is not dumpable.
-        assert!(eventually(Duration::from_secs(20), || is_dumpable(pid)), "{name}");
+        assert!(
+            eventually(Duration::from_secs(20), || is_dumpable(pid)),
+            "{name}"
+        );
     }
     // Nor do they get another limit on core dumps than they had.
     let own = std::fs::read_to_string("/proc/self/limits").expect("this process has limits");
-    let core = |limits: &str| limits.lines().find(|line| line.starts_with("Max core")).map(str::to_owned);
+    let core = |limits: &str| {
+        limits
+            .lines()
+            .find(|line| line.starts_with("Max core"))
+            .map(str::to_owned)
+    };
     for pid in [shim, container] {
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
         assert_eq!(core(&limits), core(&own));
@@ -63,13 +84,22 @@ fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
 
 /// The main process of a container.
 fn pid(node: &TestNode, container: &str) -> i32 {
-    let info: Value = serde_json::from_str(&node.cri().container_info(container)).expect("it is JSON");
-    info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it runs")
+    let info: Value =
+        serde_json::from_str(&node.cri().container_info(container)).expect("it is JSON");
+    info["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .expect("it runs")
 }
 
 fn parent(pid: i32) -> i32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let (_, fields) = stat.rsplit_once(')').expect("the name of a process is in brackets");
+    let (_, fields) = stat
+        .rsplit_once(')')
+        .expect("the name of a process is in brackets");
     let mut fields = fields.split_whitespace();
-    fields.nth(1).and_then(|parent| parent.parse().ok()).expect("the second one is the parent")
+    fields
+        .nth(1)
+        .and_then(|parent| parent.parse().ok())
+        .expect("the second one is the parent")
 }

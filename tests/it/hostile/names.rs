@@ -61,20 +61,38 @@ fn texts() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    texts.extend([up.clone(), format!("/{MARK}"), format!("a/{up}"), format!("/proc/self/fd/0/{MARK}")]);
+    texts.extend([
+        up.clone(),
+        format!("/{MARK}"),
+        format!("a/{up}"),
+        format!("/proc/self/fd/0/{MARK}"),
+    ]);
     for length in [64, 65, 128, 253, 254, 255, 256, 4_096, 65_536] {
         texts.push("n".repeat(length));
     }
     texts.push(format!("/{}", "n".repeat(5_000)));
-    texts.extend(["é".repeat(127), "é".repeat(128), "\0".repeat(65_536), "\u{1f980}".repeat(16_384)]);
+    texts.extend([
+        "é".repeat(127),
+        "é".repeat(128),
+        "\0".repeat(65_536),
+        "\u{1f980}".repeat(16_384),
+    ]);
     texts
 }
 
 /// One text of each kind, for what takes a while.
 fn few_texts() -> Vec<String> {
     let up = format!("../../../../../../../../../../../../{MARK}");
-    let texts =
-        ["", "\0", "a\nb", "\u{202e}gnp", &up, &format!("/{MARK}"), &"n".repeat(256), &"n".repeat(65_536)];
+    let texts = [
+        "",
+        "\0",
+        "a\nb",
+        "\u{202e}gnp",
+        &up,
+        &format!("/{MARK}"),
+        &"n".repeat(256),
+        &"n".repeat(65_536),
+    ];
     texts.map(str::to_owned).into()
 }
 
@@ -94,7 +112,11 @@ impl NodeServerPids {
             "the daemon is gone:\n{}",
             node.daemon().tail()
         );
-        Self { daemon, containerd: node.containerd_pid(), logkeeper: node.root().managed("logkeeper") }
+        Self {
+            daemon,
+            containerd: node.containerd_pid(),
+            logkeeper: node.root().managed("logkeeper"),
+        }
     }
 }
 
@@ -109,9 +131,15 @@ fn paths_made_by_names(node: &TestNode) -> Vec<String> {
         "/var/log".into(),
         "/sys/fs/cgroup".into(),
     ]);
-    let names = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
+    let names = dirs
+        .iter()
+        .filter_map(|dir| fs::read_dir(dir).ok())
+        .flatten()
+        .flatten();
     let marked = names.filter(|entry| entry.file_name().to_string_lossy().contains(MARK));
-    marked.map(|entry| entry.path().display().to_string()).collect()
+    marked
+        .map(|entry| entry.path().display().to_string())
+        .collect()
 }
 
 /// A text as a failure message shows it.
@@ -133,7 +161,14 @@ fn wrong(field: &str, text: &str, status: &Status) -> Option<String> {
     let fits = status.message().len() <= MOST_WORDS;
     let named = field.split('|').any(|word| status.message().contains(word));
     let right = codes.contains(&status.code()) && named && fits;
-    (!right).then(|| format!("{field} = {}: {:?}: {}", shown(text), status.code(), shown(status.message())))
+    (!right).then(|| {
+        format!(
+            "{field} = {}: {:?}: {}",
+            shown(text),
+            status.code(),
+            shown(status.message())
+        )
+    })
 }
 
 #[test]
@@ -153,7 +188,8 @@ fn arbitrary_pod_names_are_used_or_rejected_by_field() {
                         && status.labels == config.labels
                         && status.annotations == config.annotations;
                     faults.extend(
-                        (!as_asked).then(|| format!("{field} = {}: reported otherwise", shown(&text))),
+                        (!as_asked)
+                            .then(|| format!("{field} = {}: reported otherwise", shown(&text))),
                     );
                     node.cri().remove_pod(&id).expect("it can be removed");
                 }
@@ -163,10 +199,17 @@ fn arbitrary_pod_names_are_used_or_rejected_by_field() {
         assert_eq!(NodeServerPids::now(&node), alive, "after {field}");
     }
     for text in texts().iter().filter(|text| !text.is_empty()) {
-        let refused = node.cri().run_pod_with(&node.pod_config("handler"), text).expect_err("there is none");
+        let refused = node
+            .cri()
+            .run_pod_with(&node.pod_config("handler"), text)
+            .expect_err("there is none");
         faults.extend(wrong("runtime_handler", text, &refused));
     }
-    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(
+        paths_made_by_names(&node)
+            .iter()
+            .map(|path| format!("{path} was made")),
+    );
     assert!(faults.is_empty(), "{faults:#?}");
     node.assert_clean();
 }
@@ -188,7 +231,8 @@ fn arbitrary_container_names_are_used_or_rejected_by_field() {
                         && status.labels == config.labels
                         && status.annotations == config.annotations;
                     faults.extend(
-                        (!as_asked).then(|| format!("{field} = {}: reported otherwise", shown(&text))),
+                        (!as_asked)
+                            .then(|| format!("{field} = {}: reported otherwise", shown(&text))),
                     );
                     if *field == "config.log_path" {
                         faults.extend(check_log_path(&node, &id, &status.log_path, &text));
@@ -200,13 +244,21 @@ fn arbitrary_container_names_are_used_or_rejected_by_field() {
                     // runtime's configuration.
                     let is_of_runtime =
                         *field == "config.working_dir" && status.message().starts_with("cwd: ");
-                    faults.extend(wrong(if is_of_runtime { "cwd" } else { field }, &text, &status));
+                    faults.extend(wrong(
+                        if is_of_runtime { "cwd" } else { field },
+                        &text,
+                        &status,
+                    ));
                 }
             }
         }
         assert_eq!(NodeServerPids::now(&node), alive, "after {field}");
     }
-    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(
+        paths_made_by_names(&node)
+            .iter()
+            .map(|path| format!("{path} was made")),
+    );
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
@@ -236,14 +288,18 @@ fn arbitrary_ids_are_not_found_with_short_errors() {
             ("stats", client.stats(&text).map(drop)),
             ("reopen", client.reopen_log(&text)),
             ("update", client.update(&text, Default::default())),
-            ("port forward", client.port_forward_url(&text, &[80]).map(drop)),
+            (
+                "port forward",
+                client.port_forward_url(&text, &[80]).map(drop),
+            ),
             ("remove volume", client.remove_volume(&text)),
         ];
         for (call, answer) in answers {
             match answer {
                 Ok(()) => {
                     faults.extend(
-                        (call != "remove volume").then(|| format!("{call} of {}: done", shown(&text))),
+                        (call != "remove volume")
+                            .then(|| format!("{call} of {}: done", shown(&text))),
                     );
                 }
                 Err(status) => faults.extend(wrong("", &text, &status)),
@@ -255,7 +311,11 @@ fn arbitrary_ids_are_not_found_with_short_errors() {
             ("remove", client.remove(&text)),
             ("stop pod", client.stop_pod(&text)),
         ] {
-            faults.extend(answer.err().map(|status| format!("{call} of {}: {status}", shown(&text))));
+            faults.extend(
+                answer
+                    .err()
+                    .map(|status| format!("{call} of {}: {status}", shown(&text))),
+            );
         }
     }
     assert_eq!(NodeServerPids::now(&node), alive);
@@ -288,7 +348,11 @@ fn arbitrary_volume_names_stay_in_the_volume_directory() {
             Err(status) => faults.extend(wrong("config.mounts[0].name", text, &status)),
         }
     }
-    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(
+        paths_made_by_names(&node)
+            .iter()
+            .map(|path| format!("{path} was made")),
+    );
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
@@ -302,7 +366,9 @@ fn arbitrary_task_names_are_used_or_rejected_by_field() {
     let mut start = |field: &str, text: &str, mut task: TaskSetup| {
         let driver = agent.driver();
         match driver.start(&task.config) {
-            Ok(_) => driver.destroy(&task.config.id, true).expect("it can be destroyed"),
+            Ok(_) => driver
+                .destroy(&task.config.id, true)
+                .expect("it can be destroyed"),
             Err(status) => faults.extend(wrong(field, text, &status)),
         }
         task.remove_cgroups();
@@ -328,10 +394,18 @@ fn arbitrary_task_names_are_used_or_rejected_by_field() {
         }
         let mut config = plain();
         config["labels"] = json!([{ text.clone(): text }]);
-        start("labels", &text, TaskSetup::new(node.root(), &agent, "task", &config));
+        start(
+            "labels",
+            &text,
+            TaskSetup::new(node.root(), &agent, "task", &config),
+        );
     }
     assert_eq!(NodeServerPids::now(&node), alive);
-    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(
+        paths_made_by_names(&node)
+            .iter()
+            .map(|path| format!("{path} was made")),
+    );
     assert!(faults.is_empty(), "{faults:#?}");
     node.assert_clean();
 }
@@ -343,7 +417,13 @@ fn out_of_range_numbers_are_rejected_or_ignored() {
     let alive = NodeServerPids::now(&node);
     let id = pod.start_shell("main", "trap 'exit 0' TERM; while :; do sleep 0.1; done");
     let mut faults = Vec::new();
-    for number in [i64::MIN, -1, i64::from(i32::MAX), i64::from(u32::MAX), i64::MAX] {
+    for number in [
+        i64::MIN,
+        -1,
+        i64::from(i32::MAX),
+        i64::from(u32::MAX),
+        i64::MAX,
+    ] {
         let mut config = node.container("hostile", &["true"]);
         context(&mut config).run_as_user = Some(Int64Value { value: number });
         match pod.try_create(&config) {

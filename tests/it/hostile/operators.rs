@@ -48,7 +48,9 @@ fn storm_of_scrapes_leaves_pods_and_memory_alone() {
                         _ => http::get(admin, "/metrics"),
                     };
                     match answer {
-                        Ok(answer) if answer.status == 200 => answered.fetch_add(1, Ordering::Relaxed),
+                        Ok(answer) if answer.status == 200 => {
+                            answered.fetch_add(1, Ordering::Relaxed)
+                        }
                         // A connection that has to make room for another one is closed.
                         Ok(_) | Err(_) => refused.fetch_add(1, Ordering::Relaxed),
                     };
@@ -65,7 +67,10 @@ fn storm_of_scrapes_leaves_pods_and_memory_alone() {
     let answered = answered.into_inner();
     let refused = refused.into_inner();
     assert_eq!(answered + refused, scrapes / CLIENTS * CLIENTS);
-    assert!(answered > scrapes / 2, "{answered} of {scrapes} scrapes were answered");
+    assert!(
+        answered > scrapes / 2,
+        "{answered} of {scrapes} scrapes were answered"
+    );
     let grown = peak_memory(&node).saturating_sub(peak);
     assert!(grown < 64 << 20, "{grown} bytes more were needed");
     assert_eq!(node.daemon().get_from_admin_address("/readyz").0, 200);
@@ -76,10 +81,18 @@ fn storm_of_scrapes_leaves_pods_and_memory_alone() {
 /// Returns whether this is one sample of the text format: a name, labels in quotes without an unescaped one
 /// inside, a number.
 fn is_sample(line: &str) -> bool {
-    let Some((series, value)) = line.rsplit_once(' ') else { return false };
-    let (is_escaped, is_quoted) = series.bytes().fold((false, false), |(is_escaped, is_quoted), byte| {
-        (is_quoted && byte == b'\\' && !is_escaped, is_quoted ^ (byte == b'"' && !is_escaped))
-    });
+    let Some((series, value)) = line.rsplit_once(' ') else {
+        return false;
+    };
+    let (is_escaped, is_quoted) =
+        series
+            .bytes()
+            .fold((false, false), |(is_escaped, is_quoted), byte| {
+                (
+                    is_quoted && byte == b'\\' && !is_escaped,
+                    is_quoted ^ (byte == b'"' && !is_escaped),
+                )
+            });
     !is_escaped && !is_quoted && value.parse::<f64>().is_ok()
 }
 
@@ -87,13 +100,15 @@ fn is_sample(line: &str) -> bool {
 fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
     let node = TestNode::start_configured(|root| {
         let file = root.path().join("audit/audit.log");
-        format!("[audit]\nto = \"file\"\nfile = {:?}\n", file.display().to_string())
+        format!(
+            "[audit]\nto = \"file\"\nfile = {:?}\n",
+            file.display().to_string()
+        )
     });
     let before = ServerPids::now(&node);
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
-    let config =
-        json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+    let config = json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
     let long = "x".repeat(1024);
     let markup = "<script>\"alert('1')\\</script>";
     let escape = "a\u{1b}[2J\u{9b}31m\nb";
@@ -107,21 +122,37 @@ fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
             Err(status) => assert!(status.message().contains("job"), "{status}"),
         }
     }
-    assert!(served.iter().any(|(job, _)| *job == markup), "a job may have such a name");
+    assert!(
+        served.iter().any(|(job, _)| *job == markup),
+        "a job may have such a name"
+    );
 
     assert_command_line_shows_text(&node, served.iter().map(|(job, _)| *job));
     let containers = node.daemon().get("/metrics/containers");
     assert_eq!(containers.0, 200);
-    let samples: Vec<_> = containers.1.lines().filter(|line| !line.starts_with('#')).collect();
-    assert!(samples.iter().any(|line| line.contains("<script>")), "{samples:?}");
+    let samples: Vec<_> = containers
+        .1
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    assert!(
+        samples.iter().any(|line| line.contains("<script>")),
+        "{samples:?}"
+    );
     let broken: Vec<_> = samples.iter().filter(|line| !is_sample(line)).collect();
     assert!(broken.is_empty(), "{broken:?}");
-    let audit = fs::read_to_string(node.root().path().join("audit/audit.log")).expect("it is written");
+    let audit =
+        fs::read_to_string(node.root().path().join("audit/audit.log")).expect("it is written");
     for line in audit.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok() && line.len() < 16 << 10, "{line}");
+        assert!(
+            serde_json::from_str::<Value>(line).is_ok() && line.len() < 16 << 10,
+            "{line}"
+        );
     }
     for (_, task) in &served {
-        driver.destroy(task.id(), true).expect("it can be destroyed");
+        driver
+            .destroy(task.id(), true)
+            .expect("it can be destroyed");
     }
     assert_alive(&node, &before);
 }
@@ -135,17 +166,29 @@ fn assert_command_line_shows_text<'a>(node: &TestNode, jobs: impl Iterator<Item 
         node.output(&["images"]),
     ];
     for text in &text {
-        assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        assert!(
+            !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
     }
-    let objects: Value = serde_json::from_str(&node.output(&["ps", "--output", "json"])).expect("it is JSON");
+    let objects: Value =
+        serde_json::from_str(&node.output(&["ps", "--output", "json"])).expect("it is JSON");
     let tasks = objects["tasks"].as_array().expect("there are some");
     for job in jobs {
         let task = tasks.iter().find(|task| task["names"]["nomad_job"] == job);
         let task = task.unwrap_or_else(|| panic!("{job:?} in {objects}"));
         let (id, name) = (&task["id"], &task["display_name"]);
         let inspected = node.output(&["inspect", id.as_str().expect("it is a text")]);
-        assert!(!inspected.chars().any(|c| c.is_control() && c != '\n'), "{inspected:?}");
-        let by_name = node.output(&["inspect", "--output", "json", name.as_str().expect("it is a text")]);
+        assert!(
+            !inspected.chars().any(|c| c.is_control() && c != '\n'),
+            "{inspected:?}"
+        );
+        let by_name = node.output(&[
+            "inspect",
+            "--output",
+            "json",
+            name.as_str().expect("it is a text"),
+        ]);
         assert!(by_name.contains(&id.to_string()), "{by_name}");
     }
 }
@@ -168,8 +211,10 @@ fn a_full_disk_below_the_audit_log_fails_no_request_and_loses_counted_lines_alon
     let node = TestNode::start_configured(|root| {
         let audit = root.path().join("audit");
         root.small_disk(&audit, "size=256k");
-        let section =
-            format!("[audit]\nto = \"file\"\nfile = {:?}\n", audit.join("audit.log").display().to_string());
+        let section = format!(
+            "[audit]\nto = \"file\"\nfile = {:?}\n",
+            audit.join("audit.log").display().to_string()
+        );
         dir = Some(audit);
         section
     });
@@ -177,7 +222,8 @@ fn a_full_disk_below_the_audit_log_fails_no_request_and_loses_counted_lines_alon
     let lost = || {
         let text = node.daemon().get("/metrics").1;
         let line = text.lines().find_map(|line| {
-            line.strip_prefix("switchyard_audit_lines_total{result=\"lost\"} ").map(str::to_owned)
+            line.strip_prefix("switchyard_audit_lines_total{result=\"lost\"} ")
+                .map(str::to_owned)
         });
         line.map_or(0.0, |count| count.parse::<f64>().expect("it is a number"))
     };
@@ -186,7 +232,11 @@ fn a_full_disk_below_the_audit_log_fails_no_request_and_loses_counted_lines_alon
     let filling = fill(&dir);
     // The last page of the log has room for some lines still.
     let is_lost = (0..20).any(|number| {
-        assert_eq!(node.pod(&format!("second{number}")).run_shell("echo works", |_| {}), "works");
+        assert_eq!(
+            node.pod(&format!("second{number}"))
+                .run_shell("echo works", |_| {}),
+            "works"
+        );
         lost() > 0.0
     });
     assert!(is_lost, "{}", node.daemon().tail());
@@ -194,8 +244,15 @@ fn a_full_disk_below_the_audit_log_fails_no_request_and_loses_counted_lines_alon
     filling.set_len(0).expect("it is ours");
     assert_eq!(node.pod("third").run_shell("echo works", |_| {}), "works");
     let lines = || fs::read_to_string(dir.join("audit.log")).expect("it is there");
-    assert!(eventually(LIMIT, || lines().contains("\"third\"")), "{}", lines());
+    assert!(
+        eventually(LIMIT, || lines().contains("\"third\"")),
+        "{}",
+        lines()
+    );
     // A line that was cut off by the full disk is ended before the next one.
-    let torn = lines().lines().filter(|line| serde_json::from_str::<Value>(line).is_err()).count();
+    let torn = lines()
+        .lines()
+        .filter(|line| serde_json::from_str::<Value>(line).is_err())
+        .count();
     assert!(torn <= 1, "{}", lines());
 }

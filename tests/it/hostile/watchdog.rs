@@ -34,8 +34,14 @@ impl Notifications {
         let dir = Scratch::new();
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("the directory is ours");
-        socket.set_read_timeout(Some(LIMIT)).expect("it is not zero");
-        Self { socket, path, _dir: dir }
+        socket
+            .set_read_timeout(Some(LIMIT))
+            .expect("it is not zero");
+        Self {
+            socket,
+            path,
+            _dir: dir,
+        }
     }
 
     /// Waits for the watchdog's next notification, which must come within its limit after the last one.
@@ -48,7 +54,10 @@ impl Notifications {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 received => received.expect("the daemon reports before the watchdog's limit"),
             };
-            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == "WATCHDOG=1") {
+            if String::from_utf8_lossy(&buffer[..length])
+                .lines()
+                .any(|line| line == "WATCHDOG=1")
+            {
                 return;
             }
         }
@@ -61,8 +70,14 @@ fn storm(socket: &Path, words: &[u8], stop: &AtomicBool) {
         let mut held = Vec::new();
         for _ in 0..CLIENTS {
             // A connection over the limit is closed, or waits.
-            let Ok(mut client) = UnixStream::connect(socket) else { continue };
-            if client.set_write_timeout(Some(LIMIT)).and_then(|()| client.write_all(words)).is_ok() {
+            let Ok(mut client) = UnixStream::connect(socket) else {
+                continue;
+            };
+            if client
+                .set_write_timeout(Some(LIMIT))
+                .and_then(|()| client.write_all(words))
+                .is_ok()
+            {
                 held.push(client);
             }
             if stop.load(Ordering::Relaxed) {
@@ -78,10 +93,15 @@ fn service_manager_that_reads_no_notification_holds_nothing_up() {
     let notifications = Notifications::new();
     let address = notifications.path.display().to_string();
     // Ten notifications a second fill the manager's socket, and then the queue for it.
-    let node = TestNode::start_with_variables(&[("NOTIFY_SOCKET", &address), ("WATCHDOG_USEC", "300000")]);
+    let node =
+        TestNode::start_with_variables(&[("NOTIFY_SOCKET", &address), ("WATCHDOG_USEC", "300000")]);
     let log = || fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     let is_dropped = || log().contains("a notification of the service manager is dropped");
-    assert!(eventually(Duration::from_secs(60), is_dropped), "{}", node.daemon().tail());
+    assert!(
+        eventually(Duration::from_secs(60), is_dropped),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(node.pod("served").run_shell("echo works", |_| {}), "works");
     // What waits in the socket and in the queue arrives, and then what is new.
     for _ in 0..40 {
@@ -94,13 +114,18 @@ fn neither_a_thousand_clients_nor_a_hung_containerd_trip_the_watchdog() {
     let notifications = Notifications::new();
     let limit = LIMIT.as_micros().to_string();
     let address = notifications.path.display().to_string();
-    let node = TestNode::start_with_variables(&[("NOTIFY_SOCKET", &address), ("WATCHDOG_USEC", &limit)]);
+    let node =
+        TestNode::start_with_variables(&[("NOTIFY_SOCKET", &address), ("WATCHDOG_USEC", &limit)]);
     notifications.wait_watchdog();
     let run = node.root().run();
     let stop = AtomicBool::new(false);
     thread::scope(|threads| {
         let _stop = SetOnDrop(&stop);
-        for (socket, words) in [("cri.sock", PREFACE), ("nomad.sock", PREFACE), ("admin.sock", PAGE)] {
+        for (socket, words) in [
+            ("cri.sock", PREFACE),
+            ("nomad.sock", PREFACE),
+            ("admin.sock", PAGE),
+        ] {
             let socket = run.join(socket);
             let stop = &stop;
             threads.spawn(move || storm(&socket, words, stop));

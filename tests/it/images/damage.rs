@@ -18,7 +18,10 @@ use crate::images::{which, with_file};
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn open(file: &Path) -> File {
-    File::options().write(true).open(file).expect("it is stored")
+    File::options()
+        .write(true)
+        .open(file)
+        .expect("it is stored")
 }
 
 fn empty(file: &Path) {
@@ -32,7 +35,9 @@ fn cut(file: &Path) {
 fn fill_with_zeros(file: &Path) {
     let length = fs::metadata(file).expect("it is stored").len();
     let file = open(file);
-    file.set_len(0).and_then(|()| file.set_len(length)).expect("it can be truncated");
+    file.set_len(0)
+        .and_then(|()| file.set_len(length))
+        .expect("it can be truncated");
 }
 
 fn remove(file: &Path) {
@@ -64,7 +69,8 @@ fn remove_snapshots_since(node: &TestNode, before: &[String]) {
     let left = || {
         let all = stored(&socket, NAMESPACE).into_iter();
         let new = all.filter(|item| item.starts_with("snapshot ") && !before.contains(item));
-        new.map(|item| item["snapshot ".len()..].to_owned()).collect::<Vec<_>>()
+        new.map(|item| item["snapshot ".len()..].to_owned())
+            .collect::<Vec<_>>()
     };
     // That of a lower one is refused until the upper one is removed.
     let removed = eventually(LIMIT, || {
@@ -85,33 +91,56 @@ fn damaged_document_costs_one_image_and_is_replaced_by_the_next_pull() {
     let (other, _) = pulled(&node, "other");
     let (reference, image) = pulled(&node, "damaged");
     let [manifest, config] = [&image.manifest.digest, &image.config.digest];
-    let damages: [(fn(&Path), _); 4] =
-        [(empty, manifest), (cut, config), (fill_with_zeros, config), (remove, manifest)];
+    let damages: [(fn(&Path), _); 4] = [
+        (empty, manifest),
+        (cut, config),
+        (fill_with_zeros, config),
+        (remove, manifest),
+    ];
     for (damage, digest) in damages {
         damage(&node.root().blob(digest));
         // Until then the daemon knows the content.
         node.daemon().restart();
         let listed = node.cri().list_images().expect("the others can be listed");
-        assert!(listed.iter().any(|image| image.repo_tags == [other.clone()]), "{listed:#?}");
-        assert!(!listed.iter().any(|image| image.repo_tags == [reference.clone()]), "{listed:#?}");
+        assert!(
+            listed
+                .iter()
+                .any(|image| image.repo_tags == [other.clone()]),
+            "{listed:#?}"
+        );
+        assert!(
+            !listed
+                .iter()
+                .any(|image| image.repo_tags == [reference.clone()]),
+            "{listed:#?}"
+        );
         assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
         assert_eq!(which(&node, &other), "other");
         let refused = refusal(&node, &reference);
         assert_eq!(refused.code(), Code::NotFound, "{refused}");
         assert!(refused.message().contains("damaged"), "{refused}");
-        node.cri().pull(&reference, None).expect("what is damaged is replaced");
+        node.cri()
+            .pull(&reference, None)
+            .expect("what is damaged is replaced");
         assert_eq!(which(&node, &reference), "damaged");
     }
     empty(&node.root().blob(&image.manifest.digest));
     node.daemon().restart();
-    node.cri().remove_image(&reference).expect("it can be removed by its name");
-    node.cri().remove_image(&other).expect("the others can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed by its name");
+    node.cri()
+        .remove_image(&other)
+        .expect("the others can be removed");
     let socket = node.root().containerd_socket().expect("containerd runs");
     let gone = eventually(LIMIT, || {
-        let [images, content] = ["images", "content"].map(|what| ctr(&socket, NAMESPACE, &[what, "ls"]));
+        let [images, content] =
+            ["images", "content"].map(|what| ctr(&socket, NAMESPACE, &[what, "ls"]));
         // Labels of layers that other images have too name this one for ever.
         !images.iter().any(|line| line.contains("damage/"))
-            && !content.iter().any(|line| line.starts_with(&image.layers[1].digest))
+            && !content
+                .iter()
+                .any(|line| line.starts_with(&image.layers[1].digest))
     });
     assert!(gone, "{:?}", ctr(&socket, NAMESPACE, &["content", "ls"]));
 }
@@ -120,8 +149,12 @@ fn damaged_document_costs_one_image_and_is_replaced_by_the_next_pull() {
 fn damaged_layer_without_snapshot_is_told_and_replaced_by_the_next_pull() {
     let node = TestNode::start();
     let socket = node.root().containerd_socket().expect("containerd runs");
-    let damages: [(&str, Damage); 4] =
-        [("empty", empty), ("cut", cut), ("zeros", fill_with_zeros), ("removed", remove)];
+    let damages: [(&str, Damage); 4] = [
+        ("empty", empty),
+        ("cut", cut),
+        ("zeros", fill_with_zeros),
+        ("removed", remove),
+    ];
     for (name, damage) in damages {
         let before = stored(&socket, NAMESPACE);
         let (reference, image) = pulled(&node, name);
@@ -132,17 +165,34 @@ fn damaged_layer_without_snapshot_is_told_and_replaced_by_the_next_pull() {
             for _ in 0..2 {
                 let refused = refusal(&node, &reference);
                 assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-                assert!(refused.message().contains("pull the image again"), "{refused}");
+                assert!(
+                    refused.message().contains("pull the image again"),
+                    "{refused}"
+                );
             }
             // A kubelet that pulls only what is absent pulls it then, and one that frees space sees it.
             assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
             let listed = node.cri().list_images().expect("they can be listed");
-            assert!(listed.iter().any(|image| image.repo_tags == [reference.clone()]), "{listed:#?}");
+            assert!(
+                listed
+                    .iter()
+                    .any(|image| image.repo_tags == [reference.clone()]),
+                "{listed:#?}"
+            );
         }
-        node.cri().pull(&reference, None).expect("what is damaged is replaced");
-        assert!(node.cri().image(&reference).expect("it is asked for").is_some());
+        node.cri()
+            .pull(&reference, None)
+            .expect("what is damaged is replaced");
+        assert!(
+            node.cri()
+                .image(&reference)
+                .expect("it is asked for")
+                .is_some()
+        );
         assert_eq!(which(&node, &reference), name);
-        node.cri().remove_image(&reference).expect("it can be removed");
+        node.cri()
+            .remove_image(&reference)
+            .expect("it can be removed");
     }
 }
 
@@ -157,5 +207,7 @@ fn missing_snapshots_are_unpacked_anew_by_creates_and_pulls() {
     remove_snapshots_since(&node, &before);
     node.cri().pull(&reference, None).expect("it can be pulled");
     assert_eq!(which(&node, &reference), "packed");
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }

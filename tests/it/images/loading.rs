@@ -32,10 +32,15 @@ pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
         gid: 0,
         kind: TarEntryKind::File(bytes.to_vec()),
     };
-    let names: Vec<String> = (0..image.layers.len()).map(|layer| format!("{layer}/layer.tar")).collect();
+    let names: Vec<String> = (0..image.layers.len())
+        .map(|layer| format!("{layer}/layer.tar"))
+        .collect();
     let list = serde_json::json!([{ "Config": "config.json", "RepoTags": [tag], "Layers": names }]);
-    let mut entries: Vec<TarEntry> =
-        names.iter().zip(&image.layers).map(|(name, layer)| file(name, &layer.bytes)).collect();
+    let mut entries: Vec<TarEntry> = names
+        .iter()
+        .zip(&image.layers)
+        .map(|(name, layer)| file(name, &layer.bytes))
+        .collect();
     entries.push(file("config.json", &image.config.bytes));
     entries.push(file("manifest.json", list.to_string().as_bytes()));
     std::fs::write(path, ustar::archive(&entries)).expect("the scratch directory can be written");
@@ -43,7 +48,10 @@ pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
 
 async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
     let file = File::open(path).expect("it is there");
-    scope.images().load(file, "busybox:loaded".into(), String::new()).await
+    scope
+        .images()
+        .load(file, "busybox:loaded".into(), String::new())
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,25 +66,69 @@ async fn loaded_image_is_private_to_its_owner_and_unnamed() {
     assert_eq!(id.as_str(), image.config.digest);
     assert_eq!(load(&nomad, &path).await.expect("it is there"), id);
 
-    assert_eq!(nomad.images().find("busybox:loaded").await.expect("it is asked for"), None);
-    let seen = nomad.images().find(id.as_str()).await.expect("it is asked for").expect("it is there");
+    assert_eq!(
+        nomad
+            .images()
+            .find("busybox:loaded")
+            .await
+            .expect("it is asked for"),
+        None
+    );
+    let seen = nomad
+        .images()
+        .find(id.as_str())
+        .await
+        .expect("it is asked for")
+        .expect("it is there");
     assert_eq!(seen.repo_tags, Vec::<String>::new());
-    assert_eq!(kubernetes.images().find(id.as_str()).await.expect("it is asked for"), None);
-    let refused = run(&world, &kubernetes, id.as_str()).await.expect_err("it is not its to use");
+    assert_eq!(
+        kubernetes
+            .images()
+            .find(id.as_str())
+            .await
+            .expect("it is asked for"),
+        None
+    );
+    let refused = run(&world, &kubernetes, id.as_str())
+        .await
+        .expect_err("it is not its to use");
     assert_eq!(refused.kind(), ErrorKind::NotFound, "{}", refused.report());
 
-    let task = run(&world, &nomad, id.as_str()).await.expect("it is its own");
-    nomad.tasks().start(&task).await.expect("it is an image that runs");
+    let task = run(&world, &nomad, id.as_str())
+        .await
+        .expect("it is its own");
+    nomad
+        .tasks()
+        .start(&task)
+        .await
+        .expect("it is an image that runs");
     assert_eq!(nomad.tasks().wait(&task).await.expect("it ends").code, 0);
-    nomad.images().remove(id.as_str()).await.expect("it is its own");
-    assert_eq!(nomad.images().find(id.as_str()).await.expect("it is asked for"), None);
+    nomad
+        .images()
+        .remove(id.as_str())
+        .await
+        .expect("it is its own");
+    assert_eq!(
+        nomad
+            .images()
+            .find(id.as_str())
+            .await
+            .expect("it is asked for"),
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_archive_leaves_nothing_behind() {
     let world = tokio::task::block_in_place(BackendFixture::new);
-    let TwoOwners { kubernetes: _, nomad } = TwoOwners::of(world.backend()).await;
-    let socket = world.root().containerd_socket().expect("containerd has been started");
+    let TwoOwners {
+        kubernetes: _,
+        nomad,
+    } = TwoOwners::of(world.backend()).await;
+    let socket = world
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     let dir = Scratch::new();
     let path = dir.path().join("image.tar");
     let mut image = with_file("broken").build();
@@ -84,16 +136,28 @@ async fn invalid_archive_leaves_nothing_behind() {
     image.layers.pop();
     save(&image, "busybox:loaded", &path);
     let broken = load(&nomad, &path).await.expect_err("a layer is missing");
-    assert_eq!(broken.kind(), ErrorKind::InvalidArgument, "{}", broken.report());
+    assert_eq!(
+        broken.kind(),
+        ErrorKind::InvalidArgument,
+        "{}",
+        broken.report()
+    );
     std::fs::write(&path, [b'x'; 4096]).expect("there is room");
     let broken = load(&nomad, &path).await.expect_err("it is no archive");
-    assert_eq!(broken.kind(), ErrorKind::InvalidArgument, "{}", broken.report());
+    assert_eq!(
+        broken.kind(),
+        ErrorKind::InvalidArgument,
+        "{}",
+        broken.report()
+    );
     // When it is seen what the last layer unpacks to, all else of it is stored.
     let mut image = with_file("expected").build();
     image.layers.pop();
     image.layers.extend(with_file("found").build().layers.pop());
     save(&image, "busybox:loaded", &path);
-    load(&nomad, &path).await.expect_err("the last layer is another");
+    load(&nomad, &path)
+        .await
+        .expect_err("the last layer is another");
     assert_eq!(nomad.images().list().await.expect("they can be listed"), []);
     let mut left = Vec::new();
     let gone = tokio::task::block_in_place(|| {

@@ -24,7 +24,9 @@ fn common(seed: u64) -> Layer {
 
 /// An image with that layer, and its own layer on top.
 fn with_common(seed: u64, name: &str) -> Image {
-    let own = LayerBuilder::default().file("which", format!("{name}\n"), 0o644).build();
+    let own = LayerBuilder::default()
+        .file("which", format!("{name}\n"), 0o644)
+        .build();
     busybox().layer(common(seed)).layer(own).build()
 }
 
@@ -43,23 +45,42 @@ fn concurrent_pulls_fetch_a_shared_layer_once() {
         (name, node.registry().reference(&path), image)
     });
     let layer = &images[0].2.layers[1].digest;
-    node.registry().proxy().add_fault(layer, RegistryFault::Hold);
+    node.registry()
+        .proxy()
+        .add_fault(layer, RegistryFault::Hold);
     std::thread::scope(|scope| {
-        let pulls: Vec<_> =
-            images.iter().map(|(_, name, _)| scope.spawn(|| node.cri().pull(name, None))).collect();
-        assert!(images.iter().all(|(_, _, image)| has_begun(node.registry(), image)));
+        let pulls: Vec<_> = images
+            .iter()
+            .map(|(_, name, _)| scope.spawn(|| node.cri().pull(name, None)))
+            .collect();
+        assert!(
+            images
+                .iter()
+                .all(|(_, _, image)| has_begun(node.registry(), image))
+        );
         // Their own layers come beside it.
         let own = |image: &Image| downloads(node.registry(), &image.layers[2].digest) == 1;
-        assert!(eventually(LIMIT, || images.iter().all(|(_, _, image)| own(image))));
+        assert!(eventually(LIMIT, || images
+            .iter()
+            .all(|(_, _, image)| own(image))));
         node.registry().proxy().release();
         for pull in pulls {
-            pull.join().expect("a call does not panic").expect("it can be pulled");
+            pull.join()
+                .expect("a call does not panic")
+                .expect("it can be pulled");
         }
     });
-    assert_eq!(downloads(node.registry(), layer), 1, "{:#?}", node.registry().proxy().requests());
+    assert_eq!(
+        downloads(node.registry(), layer),
+        1,
+        "{:#?}",
+        node.registry().proxy().requests()
+    );
     for (name, reference, _) in &images {
         assert_eq!(which(&node, reference), *name);
-        node.cri().remove_image(reference).expect("it can be removed");
+        node.cri()
+            .remove_image(reference)
+            .expect("it can be removed");
     }
 }
 
@@ -72,23 +93,43 @@ fn shared_layer_download_survives_cancellation_of_one_pull() {
     let [given_up, wanted] =
         ["given-up/first:1", "given-up/second:1"].map(|name| node.registry().reference(name));
     let layer = &first.layers[1].digest;
-    node.registry().proxy().add_fault(layer, RegistryFault::Hold);
+    node.registry()
+        .proxy()
+        .add_fault(layer, RegistryFault::Hold);
     std::thread::scope(|scope| {
         let hasty = scope.spawn(|| {
             let image = Some(image_spec(&given_up));
-            let mut request = Request::new(PullImageRequest { image, ..Default::default() });
+            let mut request = Request::new(PullImageRequest {
+                image,
+                ..Default::default()
+            });
             request.set_timeout(Duration::from_secs(3));
-            node.cri().images(async |mut client| client.pull_image(request).await)
+            node.cri()
+                .images(async |mut client| client.pull_image(request).await)
         });
         assert!(eventually(LIMIT, || downloads(node.registry(), layer) == 1));
         let patient = scope.spawn(|| node.cri().pull(&wanted, None));
         assert!(has_begun(node.registry(), &second));
-        let status = hasty.join().expect("a call does not panic").expect_err("its layer was held");
-        assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+        let status = hasty
+            .join()
+            .expect("a call does not panic")
+            .expect_err("its layer was held");
+        assert!(
+            matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+            "{status}"
+        );
         node.registry().proxy().release();
-        patient.join().expect("a call does not panic").expect("it continues");
+        patient
+            .join()
+            .expect("a call does not panic")
+            .expect("it continues");
     });
-    assert_eq!(downloads(node.registry(), layer), 1, "{:#?}", node.registry().proxy().requests());
+    assert_eq!(
+        downloads(node.registry(), layer),
+        1,
+        "{:#?}",
+        node.registry().proxy().requests()
+    );
     assert_eq!(node.cri().image(&given_up).expect("it is asked for"), None);
     assert_eq!(which(&node, &wanted), "second");
     // The first pull's lease is released with the last pull that builds on it.
@@ -103,8 +144,10 @@ fn denied_layer_fetch_does_not_fail_other_pulls() {
     let [refused, welcome] = ["refused", "welcome"].map(|name| with_common(43, name));
     other.push("shared/refused:1", &refused);
     node.registry().push("shared/welcome:1", &welcome);
-    let [refused_name, welcome_name] =
-        [other.reference("shared/refused:1"), node.registry().reference("shared/welcome:1")];
+    let [refused_name, welcome_name] = [
+        other.reference("shared/refused:1"),
+        node.registry().reference("shared/welcome:1"),
+    ];
     let layer = &refused.layers[1].digest;
     other.proxy().add_fault(layer, RegistryFault::HoldThen(403));
     std::thread::scope(|scope| {
@@ -113,20 +156,30 @@ fn denied_layer_fetch_does_not_fail_other_pulls() {
         let second = scope.spawn(|| node.cri().pull(&welcome_name, None));
         assert!(has_begun(node.registry(), &welcome));
         other.proxy().release();
-        let status = first.join().expect("a call does not panic").expect_err("it is refused");
+        let status = first
+            .join()
+            .expect("a call does not panic")
+            .expect_err("it is refused");
         assert_eq!(status.code(), Code::Unauthenticated, "{status}");
-        second.join().expect("a call does not panic").expect("its own registry has it");
+        second
+            .join()
+            .expect("a call does not panic")
+            .expect("its own registry has it");
     });
     assert_eq!(downloads(node.registry(), layer), 1);
     assert_eq!(which(&node, &welcome_name), "welcome");
-    node.cri().remove_image(&welcome_name).expect("it can be removed");
+    node.cri()
+        .remove_image(&welcome_name)
+        .expect("it can be removed");
 }
 
 #[test]
 fn shared_layer_download_grants_no_image_access() {
     let node = TestNode::shared();
-    let private =
-        Registry::start_behind_proxy(Access::Basic { user: "user".into(), password: "secret".into() });
+    let private = Registry::start_behind_proxy(Access::Basic {
+        user: "user".into(),
+        password: "secret".into(),
+    });
     let image = with_common(44, "private");
     private.push("private/shared:1", &image);
     let reference = private.reference("private/shared:1");
@@ -135,12 +188,19 @@ fn shared_layer_download_grants_no_image_access() {
     std::thread::scope(|scope| {
         let owner = scope.spawn(|| node.cri().pull(&reference, auth("user", "secret")));
         assert!(eventually(LIMIT, || downloads(&private, layer) == 1));
-        let status =
-            node.cri().pull(&reference, auth("user", "wrong")).expect_err("that is not the password");
+        let status = node
+            .cri()
+            .pull(&reference, auth("user", "wrong"))
+            .expect_err("that is not the password");
         assert_eq!(status.code(), Code::Unauthenticated, "{status}");
         private.proxy().release();
-        owner.join().expect("a call does not panic").expect("that is the password");
+        owner
+            .join()
+            .expect("a call does not panic")
+            .expect("that is the password");
     });
     assert_eq!(which(&node, &reference), "private");
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }

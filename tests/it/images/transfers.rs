@@ -22,20 +22,37 @@ fn concurrent_pulls_of_one_image_download_once() {
     let reference = node.registry().reference("transfers/many:1");
     node.registry().proxy().clear_requests();
     // The layer is held until all have requested it.
-    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
+    node.registry()
+        .proxy()
+        .add_fault(&image.layers[1].digest, RegistryFault::Hold);
     let ids: Vec<_> = std::thread::scope(|scope| {
-        let pulls: Vec<_> = (0..8).map(|_| scope.spawn(|| node.cri().pull(&reference, None))).collect();
+        let pulls: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| node.cri().pull(&reference, None)))
+            .collect();
         let in_flight = "switchyard_rpc_in_flight{protocol=\"cri\"} 8";
         let layer = &image.layers[1].digest;
         let all = || node.daemon().get("/metrics").1.contains(in_flight);
         assert!(eventually(LIMIT, || downloads(node.registry(), layer) == 1 && all()));
         node.registry().proxy().release();
-        pulls.into_iter().map(|pull| pull.join().expect("a call does not panic")).collect()
+        pulls
+            .into_iter()
+            .map(|pull| pull.join().expect("a call does not panic"))
+            .collect()
     });
-    assert!(ids.iter().all(|id| id.as_ref().is_ok_and(|id| *id == image.config.digest)), "{ids:?}");
+    assert!(
+        ids.iter()
+            .all(|id| id.as_ref().is_ok_and(|id| *id == image.config.digest)),
+        "{ids:?}"
+    );
     for blob in image.layers[1..].iter().chain([&image.config]) {
         let count = downloads(node.registry(), &blob.digest);
-        assert_eq!(count, 1, "{}: {:#?}", blob.digest, node.registry().proxy().requests());
+        assert_eq!(
+            count,
+            1,
+            "{}: {:#?}",
+            blob.digest,
+            node.registry().proxy().requests()
+        );
     }
     // Busybox itself was here before.
     assert_eq!(downloads(node.registry(), &image.layers[0].digest), 0);
@@ -48,14 +65,23 @@ fn pull_is_cancelled_with_its_only_client_and_leaves_nothing_behind() {
     node.registry().push("transfers/cancelled:1", &image);
     let reference = node.registry().reference("transfers/cancelled:1");
     for _ in 0..10 {
-        node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
+        node.registry()
+            .proxy()
+            .add_fault(&image.layers[1].digest, RegistryFault::Hold);
     }
-    let mut request =
-        Request::new(PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() });
+    let mut request = Request::new(PullImageRequest {
+        image: Some(image_spec(&reference)),
+        ..Default::default()
+    });
     request.set_timeout(Duration::from_millis(500));
-    let status = node.cri().images(async |mut client| client.pull_image(request).await);
+    let status = node
+        .cri()
+        .images(async |mut client| client.pull_image(request).await);
     let status = status.expect_err("its layer never comes");
-    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+    assert!(
+        matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+        "{status}"
+    );
     let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
     assert!(clean, "{:?}", node.leak_scan().findings);
     assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
@@ -68,21 +94,38 @@ fn pull_continues_for_remaining_clients() {
     let image = unique(3, 1, 200_000);
     node.registry().push("transfers/stayed:1", &image);
     let reference = node.registry().reference("transfers/stayed:1");
-    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
+    node.registry()
+        .proxy()
+        .add_fault(&image.layers[1].digest, RegistryFault::Hold);
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| node.cri().pull(&reference, None));
-        assert!(eventually(LIMIT, || downloads(node.registry(), &image.layers[1].digest) == 1));
-        let mut request =
-            Request::new(PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() });
+        assert!(eventually(LIMIT, || downloads(
+            node.registry(),
+            &image.layers[1].digest
+        ) == 1));
+        let mut request = Request::new(PullImageRequest {
+            image: Some(image_spec(&reference)),
+            ..Default::default()
+        });
         request.set_timeout(Duration::from_millis(200));
-        let hasty = node.cri().images(async |mut client| client.pull_image(request).await);
+        let hasty = node
+            .cri()
+            .images(async |mut client| client.pull_image(request).await);
         node.registry().proxy().release();
-        patient.join().expect("a call does not panic").expect("it continues");
+        patient
+            .join()
+            .expect("a call does not panic")
+            .expect("it continues");
         let status = hasty.expect_err("its layer was held");
-        assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+        assert!(
+            matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
+            "{status}"
+        );
     });
     assert_eq!(downloads(node.registry(), &image.layers[1].digest), 1);
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }
 
 #[test]
@@ -92,13 +135,20 @@ fn corrupt_layer_is_rejected_and_leaves_nothing_behind() {
     node.registry().push("transfers/corrupt:1", &image);
     let reference = node.registry().reference("transfers/corrupt:1");
     for _ in 0..20 {
-        node.registry()
-            .proxy()
-            .add_fault(&format!("/blobs/{}", image.layers[1].digest), RegistryFault::Corrupt);
+        node.registry().proxy().add_fault(
+            &format!("/blobs/{}", image.layers[1].digest),
+            RegistryFault::Corrupt,
+        );
     }
-    let status = node.cri().pull(&reference, None).expect_err("it is corrupt");
+    let status = node
+        .cri()
+        .pull(&reference, None)
+        .expect_err("it is corrupt");
     let message = status.message();
-    assert!(message.contains(&image.layers[1].digest) && message.contains("digest"), "{status}");
+    assert!(
+        message.contains(&image.layers[1].digest) && message.contains("digest"),
+        "{status}"
+    );
     assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
     let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
     assert!(clean, "{:?}", node.leak_scan().findings);
@@ -112,12 +162,19 @@ fn interrupted_download_is_resumed() {
     let reference = node.registry().reference("transfers/cut:1");
     let layer = &image.layers[1].digest;
     for bytes in [1_000_000, 500_000] {
-        node.registry().proxy().add_fault(&format!("/blobs/{layer}"), RegistryFault::CutAfter(bytes));
+        node.registry()
+            .proxy()
+            .add_fault(&format!("/blobs/{layer}"), RegistryFault::CutAfter(bytes));
     }
-    let id = node.cri().pull(&reference, None).expect("it is tried again");
+    let id = node
+        .cri()
+        .pull(&reference, None)
+        .expect("it is tried again");
     assert_eq!(id, image.config.digest);
     assert_eq!(downloads(node.registry(), layer), 3);
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }
 
 #[test]
@@ -126,8 +183,16 @@ fn transient_registry_errors_are_retried() {
     let image = unique(6, 1, 1000);
     node.registry().push("transfers/stumble:1", &image);
     let reference = node.registry().reference("transfers/stumble:1");
-    node.registry().proxy().add_fault("/manifests/1", RegistryFault::Status(503));
-    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Status(502));
-    node.cri().pull(&reference, None).expect("it is tried again");
-    node.cri().remove_image(&reference).expect("it can be removed");
+    node.registry()
+        .proxy()
+        .add_fault("/manifests/1", RegistryFault::Status(503));
+    node.registry()
+        .proxy()
+        .add_fault(&image.layers[1].digest, RegistryFault::Status(502));
+    node.cri()
+        .pull(&reference, None)
+        .expect("it is tried again");
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
 }

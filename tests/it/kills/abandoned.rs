@@ -24,10 +24,22 @@ fn run_pod(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || fixture.node.cri().run_pod(&config));
     let mut listed = fixture.node.cri().pods().expect("they can be listed");
     listed.retain(|pod| pod.metadata == config.metadata);
-    assert_eq!(listed.len(), usize::from(kill.step == SandboxMarked), "{kill:?}: {listed:#?}");
+    assert_eq!(
+        listed.len(),
+        usize::from(kill.step == SandboxMarked),
+        "{kill:?}: {listed:#?}"
+    );
     for pod in listed {
-        fixture.node.cri().stop_pod(&pod.id).expect("it can be stopped");
-        fixture.node.cri().remove_pod(&pod.id).expect("it can be removed");
+        fixture
+            .node
+            .cri()
+            .stop_pod(&pod.id)
+            .expect("it can be stopped");
+        fixture
+            .node
+            .cri()
+            .remove_pod(&pod.id)
+            .expect("it can be removed");
     }
     fixture.assert_nothing_left(kill);
 }
@@ -35,7 +47,9 @@ fn run_pod(fixture: &KillFixture, kill: KillPoint) {
 /// The daemon that cleans up is killed as well.
 fn recover(fixture: &KillFixture, kill: KillPoint) {
     let config = pods::config(fixture);
-    fixture.two_daemons_killed_during(SandboxAttached, kill, || fixture.node.cri().run_pod(&config));
+    fixture.two_daemons_killed_during(SandboxAttached, kill, || {
+        fixture.node.cri().run_pod(&config)
+    });
     fixture.assert_nothing_left(kill);
 }
 
@@ -43,7 +57,10 @@ fn recover(fixture: &KillFixture, kill: KillPoint) {
 fn listed(fixture: &KillFixture, pod: &str) -> Vec<String> {
     let mut containers = fixture.node.cri().containers().expect("they can be listed");
     containers.retain(|container| container.pod_sandbox_id == pod);
-    containers.into_iter().map(|container| container.id).collect()
+    containers
+        .into_iter()
+        .map(|container| container.id)
+        .collect()
 }
 
 fn create(fixture: &KillFixture, kill: KillPoint) {
@@ -52,7 +69,11 @@ fn create(fixture: &KillFixture, kill: KillPoint) {
     let before = fixture.node.leak_scan();
     fixture.killed_during(kill, || pod.try_create(&config));
     let listed = listed(fixture, pod.id());
-    assert_eq!(listed.len(), usize::from(kill.step == TaskPrepared), "{kill:?}: {listed:?}");
+    assert_eq!(
+        listed.len(),
+        usize::from(kill.step == TaskPrepared),
+        "{kill:?}: {listed:?}"
+    );
     fixture.assert_only_listed_since(kill, &before, &listed);
     for id in listed {
         fixture.node.cri().remove(&id).expect("it can be removed");
@@ -69,7 +90,11 @@ fn fill(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || tasks::create_named(fixture, &pod));
     assert_eq!(listed(fixture, pod.id()), [""; 0], "{kill:?}");
     if kill.step == VolumeNamed {
-        fixture.node.cri().remove_volume("kept").expect("nothing has it");
+        fixture
+            .node
+            .cri()
+            .remove_volume("kept")
+            .expect("nothing has it");
     }
     fixture.assert_only_listed_since(kill, &before, &[]);
     drop(pod);
@@ -77,7 +102,9 @@ fn fill(fixture: &KillFixture, kill: KillPoint) {
 }
 
 fn start(fixture: &KillFixture, kill: KillPoint) {
-    abandon_start(fixture, kill, |id| fixture.killed_during(kill, || fixture.node.cri().start(id)));
+    abandon_start(fixture, kill, |id| {
+        fixture.killed_during(kill, || fixture.node.cri().start(id))
+    });
 }
 
 /// The daemon that waits for the outcome of the predecessor call is killed as well.

@@ -27,13 +27,21 @@ pub(super) struct EndedContainers<'f>(BadDisks<'f>);
 impl<'f> BadDisks<'f> {
     pub(super) fn new(fixture: &'f KillFixture) -> Self {
         let containers = DISKS.map(|name| fixture.start_beside_bystander(name));
-        Self { fixture, cri: fixture.node.cri().with_timeout(SOON), containers }
+        Self {
+            fixture,
+            cri: fixture.node.cri().with_timeout(SOON),
+            containers,
+        }
     }
 
     /// No daemon runs, before and after it.
     #[track_caller]
     pub(super) fn run(self, at: KillPoint) -> EndedContainers<'f> {
-        let Self { fixture, cri: _, containers } = &self;
+        let Self {
+            fixture,
+            cri: _,
+            containers,
+        } = &self;
         let state = fixture.node.root().state();
         let filling = FilledDisk::bytes(&state);
         self.ends_and_removes(at, DISKS[0], &containers[0], || filling.refill());
@@ -47,7 +55,11 @@ impl<'f> BadDisks<'f> {
     /// A daemon serves: it lists all, runs a command, ends a container, and removes it or says why it cannot.
     #[track_caller]
     fn ends_and_removes(&self, at: KillPoint, disk: &str, container: &str, refill: impl Fn()) {
-        let Self { fixture, cri, containers: _ } = self;
+        let Self {
+            fixture,
+            cri,
+            containers: _,
+        } = self;
         let bystander = fixture.bystander();
         fixture.node.daemon().spawn();
         let mut listed = Vec::new();
@@ -56,13 +68,24 @@ impl<'f> BadDisks<'f> {
             !listed.is_empty()
         });
         let log = || fixture.node.daemon().tail();
-        assert!(serves, "{at:?}: nothing is listed on a disk that is {disk}\n{}", log());
+        assert!(
+            serves,
+            "{at:?}: nothing is listed on a disk that is {disk}\n{}",
+            log()
+        );
         for id in [bystander, container] {
-            assert!(listed.iter().any(|known| known.id == id), "{at:?}, {disk}: {id} is not in {listed:#?}");
+            assert!(
+                listed.iter().any(|known| known.id == id),
+                "{at:?}, {disk}: {id} is not in {listed:#?}"
+            );
         }
         cri.pods().expect("they can be listed");
         cri.list_images().expect("they can be listed");
-        assert_eq!(cri.sh(bystander, "echo reached"), "reached", "{at:?}, {disk}");
+        assert_eq!(
+            cri.sh(bystander, "echo reached"),
+            "reached",
+            "{at:?}, {disk}"
+        );
         refill();
         let stopped = cri.stop(container, 0);
         assert!(stopped.is_ok(), "{at:?}, {disk}: {stopped:?}\n{}", log());
@@ -71,8 +94,9 @@ impl<'f> BadDisks<'f> {
         refill();
         if let Err(refused) = cri.remove(container) {
             let reason = refused.message().to_lowercase();
-            let says_why =
-                ["no space left on device", "read-only file system"].iter().any(|why| reason.contains(why));
+            let says_why = ["no space left on device", "read-only file system"]
+                .iter()
+                .any(|why| reason.contains(why));
             assert!(says_why, "{at:?}, {disk}: {refused:?}\n{}", log());
         }
         fixture.node.daemon().kill9();
@@ -83,12 +107,17 @@ impl EndedContainers<'_> {
     /// They are removed, or ended and can be removed.
     #[track_caller]
     pub(super) fn assert_removable(self, at: KillPoint) {
-        let BadDisks { fixture: _, cri, containers } = self.0;
+        let BadDisks {
+            fixture: _,
+            cri,
+            containers,
+        } = self.0;
         for container in containers {
             if let Ok(status) = cri.status(&container) {
                 assert_eq!(status.exit_code, 137, "{at:?}: {status:?}");
             }
-            cri.remove(&container).unwrap_or_else(|refused| panic!("{at:?}: {refused:?}"));
+            cri.remove(&container)
+                .unwrap_or_else(|refused| panic!("{at:?}: {refused:?}"));
         }
     }
 }

@@ -22,7 +22,12 @@ impl KillCase {
     /// One kill at each step of an operation.
     #[track_caller]
     pub(super) const fn of(run: fn(&KillFixture, KillPoint), operation: Operation) -> Self {
-        Self { run, operation: Some(operation), further: &[], file: Location::caller().file() }
+        Self {
+            run,
+            operation: Some(operation),
+            further: &[],
+            file: Location::caller().file(),
+        }
     }
 
     /// The same, and more kills during the same request.
@@ -32,14 +37,24 @@ impl KillCase {
 
     /// Kills at these steps alone.
     #[track_caller]
-    pub(super) const fn at(run: fn(&KillFixture, KillPoint), points: &'static [(CrashPoint, u32)]) -> Self {
-        Self { run, operation: None, further: points, file: Location::caller().file() }
+    pub(super) const fn at(
+        run: fn(&KillFixture, KillPoint),
+        points: &'static [(CrashPoint, u32)],
+    ) -> Self {
+        Self {
+            run,
+            operation: None,
+            further: points,
+            file: Location::caller().file(),
+        }
     }
 
     /// The points of the kills.
     pub(super) fn points(&self) -> impl Iterator<Item = (CrashPoint, u32)> {
         let steps = self.operation.into_iter().flat_map(Operation::crash_points);
-        steps.map(|step| (*step, 1)).chain(self.further.iter().copied())
+        steps
+            .map(|step| (*step, 1))
+            .chain(self.further.iter().copied())
     }
 }
 
@@ -50,7 +65,10 @@ pub(super) fn run_on_bad_disks(lists: &[&[KillCase]], nth: usize) {
         let points = case.points().step_by(nth);
         points.map(move |(step, time)| (case, KillPoint { step, nth: time }))
     });
-    run_points(KillFixture::with_bad_disks, &shards::own_points_of_this_run(points));
+    run_points(
+        KillFixture::with_bad_disks,
+        &shards::own_points_of_this_run(points),
+    );
 }
 
 /// Runs kills on a node of their own, one after the other: those that this run of the tests takes.

@@ -14,7 +14,11 @@ use super::fixture::{KillFixture, KillPoint};
 const LONG: u64 = 17 << 20;
 
 pub(super) const KILLS: &[KillCase] = &[
-    KillCase::of(start, Operation::StartDaemon).and(&[(DirLocked, 2), (SocketBound, 2), (SocketBound, 3)]),
+    KillCase::of(start, Operation::StartDaemon).and(&[
+        (DirLocked, 2),
+        (SocketBound, 2),
+        (SocketBound, 3),
+    ]),
     KillCase::of(start_alone, Operation::StartManaged).and(&[(ProcessSpawned, 2)]),
     KillCase::of(detach, Operation::Detach),
 ];
@@ -29,9 +33,15 @@ fn start(fixture: &KillFixture, kill: KillPoint) {
 fn start_alone(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().kill9();
     let state = fixture.node.root().state();
-    for (name, log) in [("containerd", "containerd/containerd.log"), ("logkeeper", "logkeeper.log")] {
+    for (name, log) in [
+        ("containerd", "containerd/containerd.log"),
+        ("logkeeper", "logkeeper.log"),
+    ] {
         fixture.node.kill_managed(name);
-        let file = fs::File::options().write(true).open(state.join(log)).expect("it has a log");
+        let file = fs::File::options()
+            .write(true)
+            .open(state.join(log))
+            .expect("it has a log");
         file.set_len(LONG).expect("the log can be written");
     }
     fs::write(state.join("containerd/config.toml"), "version = 2\n").expect("it can be written");
@@ -45,15 +55,21 @@ fn restart_twice(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().wait_killed();
     fixture.node.daemon().restart();
     fixture.assert_undisturbed(kill);
-    fixture.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    fixture.with_pod("after", |pod| {
+        assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}")
+    });
     fixture.assert_nothing_left(kill);
 }
 
 /// The child process dies before it executes containerd: the daemon starts another.
 fn detach(fixture: &KillFixture, kill: KillPoint) {
-    fixture.child_killed_during(&[(kill.step, kill.nth)], || fixture.node.kill_managed("containerd"));
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || {
+        fixture.node.kill_managed("containerd")
+    });
     fixture.assert_undisturbed(kill);
-    fixture.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    fixture.with_pod("after", |pod| {
+        assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}")
+    });
     fixture.assert_nothing_left(kill);
 }
 

@@ -10,8 +10,10 @@ use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 use crate::nomad::devices::LaunchedDevicePlugin;
 
-pub(super) const KILLS: &[KillCase] =
-    &[KillCase::of(lease, Operation::ReserveDevice), KillCase::of(release, Operation::ReleaseDevice)];
+pub(super) const KILLS: &[KillCase] = &[
+    KillCase::of(lease, Operation::ReserveDevice),
+    KillCase::of(release, Operation::ReleaseDevice),
+];
 
 fn report(fixture: &KillFixture) -> Value {
     let (_, body) = fixture.node.daemon().get("/v1/devices");
@@ -20,15 +22,25 @@ fn report(fixture: &KillFixture) -> Value {
 
 /// The id of the device, once it has been determined.
 fn device(fixture: &KillFixture) -> String {
-    let id = || report(fixture)["slots"][0]["id"].as_str().map(str::to_owned);
-    assert!(eventually(LIMIT, || id().is_some()), "{:#}", report(fixture));
+    let id = || {
+        report(fixture)["slots"][0]["id"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    assert!(
+        eventually(LIMIT, || id().is_some()),
+        "{:#}",
+        report(fixture)
+    );
     id().expect("it was there a moment ago")
 }
 
 /// The tokens of the device's leases that are not bound to any object.
 fn leases(fixture: &KillFixture) -> Vec<String> {
     let report = report(fixture);
-    let holders = report["slots"][0]["holders"].as_array().expect("it is a list");
+    let holders = report["slots"][0]["holders"]
+        .as_array()
+        .expect("it is a list");
     for holder in holders {
         assert_eq!(
             (holder["owner"].as_str(), holder["state"].as_str()),
@@ -36,7 +48,10 @@ fn leases(fixture: &KillFixture) -> Vec<String> {
             "{report:#}"
         );
     }
-    holders.iter().map(|holder| holder["token"].as_str().expect("it has one").to_owned()).collect()
+    holders
+        .iter()
+        .map(|holder| holder["token"].as_str().expect("it has one").to_owned())
+        .collect()
 }
 
 /// Ends a lease, as `switchyard devices release` does.
@@ -53,13 +68,19 @@ fn end(fixture: &KillFixture, token: &str) -> Result<(), tonic::Status> {
 /// The lease is recorded, and its agent has got no answer: the agent asks again, and gets the same lease.
 fn lease(fixture: &KillFixture, kill: KillPoint) {
     let id = device(fixture);
-    fixture.killed_during(kill, || LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]));
+    fixture.killed_during(kill, || {
+        LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id])
+    });
     assert_eq!(device(fixture), id);
     let known = leases(fixture);
     assert_eq!(known.len(), 1, "{kill:?}");
-    let given =
-        LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it can be sent again");
-    assert!(given.envs.values().any(|value| *value == known[0]), "{kill:?}: {given:?}");
+    let given = LaunchedDevicePlugin::launch(fixture.node.root())
+        .reserve(&[&id])
+        .expect("it can be sent again");
+    assert!(
+        given.envs.values().any(|value| *value == known[0]),
+        "{kill:?}: {given:?}"
+    );
     assert_eq!(leases(fixture), known, "{kill:?}");
     end(fixture, &known[0]).expect("nothing was made with it");
     assert_eq!(leases(fixture), [""; 0], "{kill:?}");
@@ -69,14 +90,23 @@ fn lease(fixture: &KillFixture, kill: KillPoint) {
 /// The end of the lease is recorded, and the client has got no answer.
 fn release(fixture: &KillFixture, kill: KillPoint) {
     let id = device(fixture);
-    LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it is free");
-    let [token] = &leases(fixture)[..] else { panic!("{:#}", report(fixture)) };
+    LaunchedDevicePlugin::launch(fixture.node.root())
+        .reserve(&[&id])
+        .expect("it is free");
+    let [token] = &leases(fixture)[..] else {
+        panic!("{:#}", report(fixture))
+    };
     fixture.killed_during(kill, || end(fixture, token));
     assert_eq!(device(fixture), id);
     assert_eq!(leases(fixture), [""; 0], "{kill:?}");
-    LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it is free");
+    LaunchedDevicePlugin::launch(fixture.node.root())
+        .reserve(&[&id])
+        .expect("it is free");
     let again = leases(fixture);
-    assert_ne!(&again[0], token, "{kill:?}: another lease has another token");
+    assert_ne!(
+        &again[0], token,
+        "{kill:?}: another lease has another token"
+    );
     end(fixture, &again[0]).expect("nothing was made with it");
     fixture.assert_nothing_left(kill);
 }

@@ -47,12 +47,18 @@ pub(super) const ALL: [&[KillCase]; 5] = [
 /// that it has no effect.
 pub(super) fn short_lives() {
     let fixture = KillFixture::external(GRACE);
-    let kill = KillPoint { step: TaskFifos, nth: 1 };
+    let kill = KillPoint {
+        step: TaskFifos,
+        nth: 1,
+    };
     let pod = fixture.node.pod("short");
     let id = pod.create(&fixture.node.container("main", &["sleep", "1000"]));
     fixture.killed_during(kill, || fixture.node.cri().start(&id));
     let wait = fixture.node.root().run().join("waits").join(&id);
-    assert!(eventually(LIMIT, || wait.exists()), "it is not waited for what came of the start");
+    assert!(
+        eventually(LIMIT, || wait.exists()),
+        "it is not waited for what came of the start"
+    );
     let over = (0..DAEMON_COUNT).any(|_| {
         thread::sleep(DAEMON_LIFETIME);
         fixture.node.daemon().kill9();

@@ -67,7 +67,10 @@ impl KillFixture {
 
     /// On a node with a shim timeout of two seconds.
     pub(super) fn with_short_shim_timeout() -> Self {
-        Self::with_node(TestNode::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}), None)
+        Self::with_node(
+            TestNode::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}),
+            None,
+        )
     }
 
     /// On a node with a device.
@@ -82,7 +85,10 @@ impl KillFixture {
             root.small_disk(&root.state(), "size=100m");
             with_device(root)
         });
-        Self { has_bad_disks: true, ..Self::with_node(node, None) }
+        Self {
+            has_bad_disks: true,
+            ..Self::with_node(node, None)
+        }
     }
 
     /// On a containerd with a sandbox store, as later versions have: there the daemon records for which tasks
@@ -102,8 +108,11 @@ impl KillFixture {
     }
 
     fn with_node(node: TestNode, behind: Option<(ExternalContainerd, ContainerdProxy)>) -> Self {
-        node.registry().push(VOLUMES, &busybox().volume("/data").build());
-        node.cri().pull(&node.registry().reference(VOLUMES), None).expect("it can be pulled");
+        node.registry()
+            .push(VOLUMES, &busybox().volume("/data").build());
+        node.cri()
+            .pull(&node.registry().reference(VOLUMES), None)
+            .expect("it can be pulled");
         let bystander = Bystander::start(&node);
         let rest = stable_leak_scan(&node);
         let stored = stored(&node);
@@ -125,7 +134,11 @@ impl KillFixture {
     /// Kills the daemon at a step during `act`, and starts the next one. `act` is a request that gets no
     /// answer.
     #[track_caller]
-    pub(super) fn killed_during<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
+    pub(super) fn killed_during<T>(
+        &self,
+        at: KillPoint,
+        act: impl FnOnce() -> Result<T, tonic::Status>,
+    ) {
         let ending = self.has_bad_disks.then(|| BadDisks::new(self));
         self.node.daemon().kill_at(&[(at.step, at.nth)]);
         let answer = act();
@@ -161,31 +174,61 @@ impl KillFixture {
     /// Makes containerd, behind its proxy, fail these calls from now on as if its disk were full; none without parts of their
     /// paths.
     pub(super) fn set_full(&self, parts: &[&str]) {
-        self.proxied_containerd.as_ref().expect("the fixture has a proxy").1.set_full(parts);
+        self.proxied_containerd
+            .as_ref()
+            .expect("the fixture has a proxy")
+            .1
+            .set_full(parts);
     }
 
     /// Kills another process of the node during `act`, which must succeed all the same.
     #[track_caller]
-    pub(super) fn child_killed_during<T>(&self, at: &[(CrashPoint, u32)], act: impl FnOnce() -> T) -> T {
+    pub(super) fn child_killed_during<T>(
+        &self,
+        at: &[(CrashPoint, u32)],
+        act: impl FnOnce() -> T,
+    ) -> T {
         let daemon = self.node.daemon().pid();
         self.node.daemon().kill_at(at);
         let outcome = act();
         let killed = eventually(LIMIT, || self.node.daemon().pending_kills().is_empty());
         let node = self.node.daemon();
-        assert!(killed, "{:?} was not reached\n{}", node.pending_kills(), node.tail());
+        assert!(
+            killed,
+            "{:?} was not reached\n{}",
+            node.pending_kills(),
+            node.tail()
+        );
         drop(node);
         self.node.daemon().wait_ready();
-        assert_eq!(self.node.daemon().pid(), daemon, "the daemon has died as well");
+        assert_eq!(
+            self.node.daemon().pid(),
+            daemon,
+            "the daemon has died as well"
+        );
         outcome
     }
 
     /// Fails if the bystander was disturbed.
     #[track_caller]
     pub(super) fn assert_undisturbed(&self, at: KillPoint) {
-        let Bystander { pod, status, process, .. } = &self.bystander;
+        let Bystander {
+            pod,
+            status,
+            process,
+            ..
+        } = &self.bystander;
         let now = processes::find(process.pid);
-        assert_eq!(now.map(|now| now.started), Some(process.started), "{at:?}: another process");
-        assert_eq!(&self.node.cri().status(&status.id).expect("it has a status"), status, "{at:?}");
+        assert_eq!(
+            now.map(|now| now.started),
+            Some(process.started),
+            "{at:?}: another process"
+        );
+        assert_eq!(
+            &self.node.cri().status(&status.id).expect("it has a status"),
+            status,
+            "{at:?}"
+        );
         let pod = self.node.cri().pod_status(pod).expect("it has a status");
         assert_eq!(pod.state(), cri::PodSandboxState::SandboxReady, "{at:?}");
         assert_counts_on(&self.bystander.log(), &format!("{at:?}"));
@@ -199,18 +242,43 @@ impl KillFixture {
             left = beside_bystander(&self.node, &self.baseline);
             left.is_empty()
         });
-        assert!(gone, "{at:?} left behind: {left:#?}\n{}", self.node.daemon().tail());
-        assert_eq!(self.node.cri().pods().expect("they can be listed").len(), 1, "{at:?}");
-        assert_eq!(self.node.cri().containers().expect("they can be listed").len(), 1, "{at:?}");
+        assert!(
+            gone,
+            "{at:?} left behind: {left:#?}\n{}",
+            self.node.daemon().tail()
+        );
+        assert_eq!(
+            self.node.cri().pods().expect("they can be listed").len(),
+            1,
+            "{at:?}"
+        );
+        assert_eq!(
+            self.node
+                .cri()
+                .containers()
+                .expect("they can be listed")
+                .len(),
+            1,
+            "{at:?}"
+        );
         if let Some((_, front)) = &self.proxied_containerd {
-            assert_eq!(front.stored_sandboxes(), [self.bystander()], "{at:?}: the exits that are kept");
+            assert_eq!(
+                front.stored_sandboxes(),
+                [self.bystander()],
+                "{at:?}: the exits that are kept"
+            );
         }
     }
 
     /// Waits until a scan finds no more than an earlier one, except for findings with the id of a listed
     /// object.
     #[track_caller]
-    pub(super) fn assert_only_listed_since(&self, at: KillPoint, before: &LeakScan, listed: &[String]) {
+    pub(super) fn assert_only_listed_since(
+        &self,
+        at: KillPoint,
+        before: &LeakScan,
+        listed: &[String],
+    ) {
         let mut left = Vec::new();
         let accounted = eventually(LIMIT, || {
             left = beside_bystander(&self.node, before);
@@ -240,7 +308,11 @@ impl KillFixture {
     pub(super) fn start_beside_bystander(&self, name: &str) -> String {
         let Bystander { pod, config, .. } = &self.bystander;
         let container = self.node.container(name, &["sleep", "1000"]);
-        let id = self.node.cri().create(pod, &container, config).expect("it can be made");
+        let id = self
+            .node
+            .cri()
+            .create(pod, &container, config)
+            .expect("it can be made");
         self.node.cri().start(&id).expect("it can be started");
         id
     }
@@ -258,7 +330,10 @@ impl KillFixture {
     /// The processes of the bystander's container.
     pub(super) fn bystander_processes(&self) -> Vec<String> {
         let pids = cgroups::members(self.bystander());
-        pids.into_iter().filter_map(processes::find).map(|process| process.command).collect()
+        pids.into_iter()
+            .filter_map(processes::find)
+            .map(|process| process.command)
+            .collect()
     }
 
     /// Runs, stops and removes a pod, and panics if anything of it remains.
@@ -269,12 +344,23 @@ impl KillFixture {
 
     /// Removes the bystander; then nothing at all may be left.
     pub(super) fn finish(self) {
-        let Self { node, bystander, proxied_containerd: behind, .. } = self;
-        node.cri().stop(&bystander.status.id, 0).expect("it can be stopped");
+        let Self {
+            node,
+            bystander,
+            proxied_containerd: behind,
+            ..
+        } = self;
+        node.cri()
+            .stop(&bystander.status.id, 0)
+            .expect("it can be stopped");
         assert_counted(&[&bystander.log()], "the bystander");
         drop(TestPod::adopt(&node, bystander.pod, bystander.config));
         if let Some((_, front)) = &behind {
-            assert_eq!(front.stored_sandboxes(), [""; 0], "no exit is kept for nobody");
+            assert_eq!(
+                front.stored_sandboxes(),
+                [""; 0],
+                "no exit is kept for nobody"
+            );
         }
         drop(node);
     }
@@ -285,18 +371,28 @@ impl Bystander {
         let config = node.pod_config("bystander");
         let pod = node.cri().run_pod(&config).expect("it can be run");
         let container = node.container("counting", &["sh", "-c", COUNT]);
-        let id = node.cri().create(&pod, &container, &config).expect("it can be made");
+        let id = node
+            .cri()
+            .create(&pod, &container, &config)
+            .expect("it can be made");
         node.cri().start(&id).expect("it can be started");
         let mut process = None;
         // For a moment after the start the process is still the runtime's.
         eventually(LIMIT, || {
-            let mut members = cgroups::members(&id).into_iter().filter_map(processes::find);
+            let mut members = cgroups::members(&id)
+                .into_iter()
+                .filter_map(processes::find);
             process = members.find(|process| process.command.contains(COUNT));
             process.is_some()
         });
         let process = process.expect("it runs");
         let status = node.cri().status(&id).expect("it has a status");
-        Self { pod, config, status, process }
+        Self {
+            pod,
+            config,
+            status,
+            process,
+        }
     }
 
     fn log(&self) -> String {
@@ -305,7 +401,10 @@ impl Bystander {
 }
 
 fn stored(node: &TestNode) -> Vec<String> {
-    let socket = node.root().containerd_socket().expect("containerd has been started");
+    let socket = node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     leak_scan::stored(&socket, NAMESPACE)
 }
 
@@ -318,14 +417,18 @@ fn stable_leak_scan(node: &TestNode) -> LeakScan {
         last = now;
         same
     });
-    assert!(stable, "what is there of the bystander keeps changing: {last:#?}");
+    assert!(
+        stable,
+        "what is there of the bystander keeps changing: {last:#?}"
+    );
     last
 }
 
 /// A scan without the processes: those of the bystander change all the time.
 fn scan_without_processes(node: &TestNode) -> LeakScan {
     let mut scan = node.leak_scan();
-    scan.findings.retain(|finding| !finding.starts_with("process "));
+    scan.findings
+        .retain(|finding| !finding.starts_with("process "));
     scan
 }
 
@@ -339,15 +442,31 @@ fn numbers(path: impl AsRef<Path>) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     // The text after the last newline is still being written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| log_content(line).split(' ').next().unwrap_or_default().to_owned()).collect()
+    whole
+        .lines()
+        .map(|line| {
+            log_content(line)
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect()
 }
 
 /// Fails unless logs, in this order, count from 1 without a gap, a repetition or a torn line.
 #[track_caller]
 pub(super) fn assert_counted(paths: &[&str], what: &str) {
     let numbers: Vec<_> = paths.iter().flat_map(numbers).collect();
-    let wrong = numbers.iter().enumerate().find(|(index, number)| **number != (index + 1).to_string());
-    assert!(wrong.is_none(), "{what}: line {wrong:?} of {}, counted from 0", numbers.len());
+    let wrong = numbers
+        .iter()
+        .enumerate()
+        .find(|(index, number)| **number != (index + 1).to_string());
+    assert!(
+        wrong.is_none(),
+        "{what}: line {wrong:?} of {}, counted from 0",
+        numbers.len()
+    );
     assert!(!numbers.is_empty(), "{what}: no line");
 }
 
@@ -355,7 +474,10 @@ pub(super) fn assert_counted(paths: &[&str], what: &str) {
 #[track_caller]
 pub(super) fn assert_counts_on(path: &str, what: &str) {
     let before = numbers(path).len();
-    assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not continue");
+    assert!(
+        eventually(LIMIT, || numbers(path).len() > before + 2),
+        "{what}: the log does not continue"
+    );
     assert_counted(&[path], what);
 }
 

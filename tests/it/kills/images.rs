@@ -16,7 +16,11 @@ use super::fixture::{KillFixture, KillPoint, LIMIT};
 const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[KillCase] = &[
-    KillCase::of(pull, Operation::PullImage).and(&[(LayerCommitted, 2), (LayerUnpacked, 2), (ImageNamed, 2)]),
+    KillCase::of(pull, Operation::PullImage).and(&[
+        (LayerCommitted, 2),
+        (LayerUnpacked, 2),
+        (ImageNamed, 2),
+    ]),
     KillCase::of(replace, Operation::ReplaceBlob).and(&[(BlobDropped, 2), (CollectionLeased, 2)]),
     KillCase::of(unpack, Operation::UnpackImage).and(&[
         (LayerPrepared, 1),
@@ -32,10 +36,15 @@ pub(super) const KILLS: &[KillCase] = &[
 /// Pushes an image with two layers that no other image has; its reference.
 fn push(fixture: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
     let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.nth);
-    let image =
-        busybox().layer(random_layer(600_000, seed)).layer(random_layer(600_000, seed + 500_000)).build();
+    let image = busybox()
+        .layer(random_layer(600_000, seed))
+        .layer(random_layer(600_000, seed + 500_000))
+        .build();
     let name = format!("kills/image:{seed}");
-    fixture.node.registry().push_index(&name, &Index::new(Family::Oci, vec![image.clone()]));
+    fixture
+        .node
+        .registry()
+        .push_index(&name, &Index::new(Family::Oci, vec![image.clone()]));
     (fixture.node.registry().reference(&name), image)
 }
 
@@ -44,47 +53,108 @@ pub(super) fn pull(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || fixture.node.cri().pull(&reference, None));
     // Content that no image refers to is removed by itself.
     fixture.assert_nothing_left(kill);
-    if fixture.node.cri().image(&reference).expect("it is asked for").is_none() {
-        let images = fixture.node.cri().list_images().expect("they can be listed");
-        if !images.iter().any(|image| image.repo_digests.iter().any(|name| name.contains("kills/image@"))) {
+    if fixture
+        .node
+        .cri()
+        .image(&reference)
+        .expect("it is asked for")
+        .is_none()
+    {
+        let images = fixture
+            .node
+            .cri()
+            .list_images()
+            .expect("they can be listed");
+        if !images.iter().any(|image| {
+            image
+                .repo_digests
+                .iter()
+                .any(|name| name.contains("kills/image@"))
+        }) {
             fixture.assert_stored_as_before(kill);
         }
     }
-    let id = fixture.node.cri().pull(&reference, None).expect("it can be sent again");
-    let images = fixture.node.cri().list_images().expect("they can be listed");
-    assert_eq!(images.iter().filter(|image| image.id == id).count(), 1, "{kill:?}: {images:#?}");
+    let id = fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be sent again");
+    let images = fixture
+        .node
+        .cri()
+        .list_images()
+        .expect("they can be listed");
+    assert_eq!(
+        images.iter().filter(|image| image.id == id).count(),
+        1,
+        "{kill:?}: {images:#?}"
+    );
     fixture.with_pod("pulled", |pod| {
-        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        let seen = pod.run_shell("ls /random | wc -l", |config| {
+            config.image = Some(image_spec(&reference))
+        });
         assert_eq!(seen, "2", "{kill:?}");
     });
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
 
 /// The snapshots that are marked as not synced.
 fn unsynced(fixture: &KillFixture) -> Vec<String> {
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     labelled_snapshots(&socket, NAMESPACE, UNSYNCED)
 }
 
 fn snapshots(fixture: &KillFixture) -> Vec<String> {
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     let stored = stored(&socket, NAMESPACE);
-    stored.iter().filter_map(|item| item.strip_prefix("snapshot ")).map(str::to_owned).collect()
+    stored
+        .iter()
+        .filter_map(|item| item.strip_prefix("snapshot "))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Marks a snapshot as created in this boot and not synced; with no boot, as synced.
 fn label(fixture: &KillFixture, name: &str, boot: &str) {
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
-    let answer = ctr(&socket, NAMESPACE, &["snapshots", "label", name, &format!("{UNSYNCED}={boot}")]);
-    assert!(answer.iter().all(|line| !line.contains("rpc error")), "{answer:?}");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
+    let answer = ctr(
+        &socket,
+        NAMESPACE,
+        &["snapshots", "label", name, &format!("{UNSYNCED}={boot}")],
+    );
+    assert!(
+        answer.iter().all(|line| !line.contains("rpc error")),
+        "{answer:?}"
+    );
 }
 
 #[track_caller]
 fn wait_synced(fixture: &KillFixture, kill: KillPoint) {
     let synced = eventually(LIMIT, || unsynced(fixture).is_empty());
-    assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(fixture), fixture.node.daemon().tail());
+    assert!(
+        synced,
+        "{kill:?}: {:?} are not synced\n{}",
+        unsynced(fixture),
+        fixture.node.daemon().tail()
+    );
 }
 
 /// Layers are synced after the pull has been answered: if the daemon is killed meanwhile, its successor syncs
@@ -98,13 +168,27 @@ fn flush(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().restart();
     fixture.assert_undisturbed(kill);
     wait_synced(fixture, kill);
-    let images = fixture.node.cri().list_images().expect("they can be listed");
+    let images = fixture
+        .node
+        .cri()
+        .list_images()
+        .expect("they can be listed");
     assert!(
-        answer.as_ref().map_or(true, |id| images.iter().any(|image| image.id == *id)),
+        answer
+            .as_ref()
+            .map_or(true, |id| images.iter().any(|image| image.id == *id)),
         "{kill:?}: {images:#?}"
     );
-    fixture.node.cri().pull(&reference, None).expect("it can be sent again");
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
@@ -114,9 +198,16 @@ fn flush(fixture: &KillFixture, kill: KillPoint) {
 fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(fixture, kill, 5);
     let before = snapshots(fixture);
-    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be pulled");
     wait_synced(fixture, kill);
-    for name in snapshots(fixture).iter().filter(|name| name.starts_with("sha256:")) {
+    for name in snapshots(fixture)
+        .iter()
+        .filter(|name| name.starts_with("sha256:"))
+    {
         label(fixture, name, "another");
     }
     fixture.node.daemon().kill9();
@@ -130,8 +221,13 @@ fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
     fixture.with_pod("refused", |pod| {
         let mut config = fixture.node.container("main", &["true"]);
         config.image = Some(image_spec(&reference));
-        let refused = pod.try_create(&config).expect_err("its lowest layer may lack files");
-        assert!(refused.message().contains("since a power cut"), "{kill:?}: {refused}");
+        let refused = pod
+            .try_create(&config)
+            .expect_err("its lowest layer may lack files");
+        assert!(
+            refused.message().contains("since a power cut"),
+            "{kill:?}: {refused}"
+        );
     });
     let used = unsynced(fixture);
     assert!(!used.is_empty(), "{kill:?}");
@@ -139,10 +235,16 @@ fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
         label(fixture, &name, "");
     }
     fixture.with_pod("anew", |pod| {
-        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        let seen = pod.run_shell("ls /random | wc -l", |config| {
+            config.image = Some(image_spec(&reference))
+        });
         assert_eq!(seen, "2", "{kill:?}");
     });
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
@@ -151,31 +253,61 @@ fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
 /// manifest refers to outlives its replacement, so that the layer is found damaged and not just absent.
 fn replace(fixture: &KillFixture, kill: KillPoint) {
     let (reference, image) = push(fixture, kill, 7);
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
-    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be pulled");
     remove_snapshots_since(fixture, &before);
     for digest in [&image.manifest.digest, &image.layers[2].digest] {
-        let file = File::options().write(true).open(fixture.node.root().blob(digest));
+        let file = File::options()
+            .write(true)
+            .open(fixture.node.root().blob(digest));
         file.and_then(|file| file.set_len(3)).expect("it is stored");
     }
     fixture.killed_during(kill, || fixture.node.cri().pull(&reference, None));
     fixture.assert_nothing_left(kill);
-    fixture.node.cri().pull(&reference, None).expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be sent again");
     fixture.with_pod("replaced", |pod| {
-        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        let seen = pod.run_shell("ls /random | wc -l", |config| {
+            config.image = Some(image_spec(&reference))
+        });
         assert_eq!(seen, "2", "{kill:?}");
     });
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
 
 /// Removes the snapshots that were not stored before, of an image with two layers of its own.
 fn remove_snapshots_since(fixture: &KillFixture, before: &[String]) {
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
-    let new: Vec<_> = stored(&socket, NAMESPACE).into_iter().filter(|item| !before.contains(item)).collect();
-    let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
+    let new: Vec<_> = stored(&socket, NAMESPACE)
+        .into_iter()
+        .filter(|item| !before.contains(item))
+        .collect();
+    let snapshots: Vec<_> = new
+        .iter()
+        .filter_map(|item| item.strip_prefix("snapshot "))
+        .collect();
     assert_eq!(snapshots.len(), 2, "{new:?}");
     // Each removal is tried twice: that of the lower snapshot is refused until the upper one is removed.
     let answers: Vec<_> = snapshots
@@ -185,7 +317,9 @@ fn remove_snapshots_since(fixture: &KillFixture, before: &[String]) {
         .collect();
     let left = stored(&socket, NAMESPACE);
     assert!(
-        !left.iter().any(|item| new.contains(item) && item.starts_with("snapshot")),
+        !left
+            .iter()
+            .any(|item| new.contains(item) && item.starts_with("snapshot")),
         "{answers:?}: {left:?}"
     );
 }
@@ -194,9 +328,17 @@ fn remove_snapshots_since(fixture: &KillFixture, before: &[String]) {
 /// unpacks it.
 fn unpack(fixture: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(fixture, kill, 2);
-    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
-    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be pulled");
     remove_snapshots_since(fixture, &before);
     let mut pod = None;
     fixture.killed_during(kill, || {
@@ -206,19 +348,33 @@ fn unpack(fixture: &KillFixture, kill: KillPoint) {
         pod.try_create(&config)
     });
     let pod = pod.expect("it was made");
-    let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+    let seen = pod.run_shell("ls /random | wc -l", |config| {
+        config.image = Some(image_spec(&reference))
+    });
     assert_eq!(seen, "2", "{kill:?}");
     drop(pod);
-    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
 
 fn remove(fixture: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(fixture, kill, 3);
-    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be pulled");
     fixture.killed_during(kill, || fixture.node.cri().remove_image(&reference));
-    fixture.node.cri().remove_image(&reference).expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be sent again");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }
@@ -226,32 +382,74 @@ fn remove(fixture: &KillFixture, kill: KillPoint) {
 /// An image that another owner holds as well keeps all its names, and is no longer the kubelet's.
 fn remove_shared(fixture: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(fixture, kill, 6);
-    let id = fixture.node.cri().pull(&reference, None).expect("it can be pulled");
-    let images = fixture.node.cri().list_images().expect("they can be listed");
+    let id = fixture
+        .node
+        .cri()
+        .pull(&reference, None)
+        .expect("it can be pulled");
+    let images = fixture
+        .node
+        .cri()
+        .list_images()
+        .expect("they can be listed");
     let names: Vec<_> = images
         .iter()
         .filter(|image| image.id == id)
         .flat_map(|image| image.repo_tags.iter().chain(&image.repo_digests))
         .cloned()
         .collect();
-    let target = names.iter().find_map(|name| name.split_once('@')).expect("it has a digest").1.to_owned();
+    let target = names
+        .iter()
+        .find_map(|name| name.split_once('@'))
+        .expect("it has a digest")
+        .1
+        .to_owned();
     let hold = |word: &str| {
-        let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
+        let socket = fixture
+            .node
+            .root()
+            .containerd_socket()
+            .expect("containerd has been started");
         for name in &names {
             let label = format!("switchyard.io/pulled.nomad={word}");
             let answer = ctr(&socket, NAMESPACE, &["images", "label", name, &label]);
-            assert!(answer.iter().all(|line| !line.contains("failed")), "{answer:?}");
+            assert!(
+                answer.iter().all(|line| !line.contains("failed")),
+                "{answer:?}"
+            );
         }
     };
     hold(&format!("open {target}"));
     fixture.killed_during(kill, || fixture.node.cri().remove_image(&reference));
-    fixture.node.cri().remove_image(&reference).expect("it can be sent again");
-    let images = fixture.node.cri().list_images().expect("they can be listed");
-    let left = images.iter().find(|image| image.id == id).expect("somebody else holds it");
-    assert_eq!(left.repo_tags.len() + left.repo_digests.len(), names.len(), "{kill:?}: {left:?}");
-    assert!(left.pinned, "{kill:?}: the kubelet need not try to remove it");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("it can be sent again");
+    let images = fixture
+        .node
+        .cri()
+        .list_images()
+        .expect("they can be listed");
+    let left = images
+        .iter()
+        .find(|image| image.id == id)
+        .expect("somebody else holds it");
+    assert_eq!(
+        left.repo_tags.len() + left.repo_digests.len(),
+        names.len(),
+        "{kill:?}: {left:?}"
+    );
+    assert!(
+        left.pinned,
+        "{kill:?}: the kubelet need not try to remove it"
+    );
     hold("");
-    fixture.node.cri().remove_image(&reference).expect("nobody holds it");
+    fixture
+        .node
+        .cri()
+        .remove_image(&reference)
+        .expect("nobody holds it");
     fixture.assert_stored_as_before(kill);
     fixture.assert_nothing_left(kill);
 }

@@ -28,7 +28,10 @@ pub(super) const KILLS: &[KillCase] = &[
 ];
 
 fn log(pod: &TestPod<'_>, name: &str) -> String {
-    pod.log_path(name).to_str().expect("the path is ASCII").to_owned()
+    pod.log_path(name)
+        .to_str()
+        .expect("the path is ASCII")
+        .to_owned()
 }
 
 /// Stops a container that counts: its log is complete to the last line, and the bystander's log continues.
@@ -59,7 +62,9 @@ fn write(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("write");
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
-    fixture.child_killed_during(&[(kill.step, kill.nth)], || assert_counts_on(&log, "before"));
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || {
+        assert_counts_on(&log, "before")
+    });
     assert_counts_on(&log, &format!("{kill:?}"));
     assert_whole(fixture, kill, pod, &id, &[&log]);
 }
@@ -72,7 +77,9 @@ fn reopen(fixture: &KillFixture, kill: KillPoint) {
     let old = format!("{log}.old");
     fs::rename(&log, &old).expect("the log is there");
     fixture
-        .child_killed_during(&[(kill.step, kill.nth)], || fixture.node.cri().reopen_log(&id))
+        .child_killed_during(&[(kill.step, kill.nth)], || {
+            fixture.node.cri().reopen_log(&id)
+        })
         .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", fixture.node.daemon().tail()));
     pod.wait_log("main", |lines| lines.len() > 3);
     assert_whole(fixture, kill, pod, &id, &[&old, &log]);
@@ -80,7 +87,11 @@ fn reopen(fixture: &KillFixture, kill: KillPoint) {
 
 fn finish(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("finish");
-    let dir = fixture.node.root().path().join(format!("host-{}", random_name()));
+    let dir = fixture
+        .node
+        .root()
+        .path()
+        .join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     let script = "n=0; while [ $n -lt 50 ]; do n=$((n+1)); echo $n; done; \
                   while [ ! -e /host/go ]; do sleep 0.02; done; echo 51; exit 7";
@@ -118,7 +129,9 @@ fn begin(fixture: &KillFixture, kill: KillPoint) {
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
     assert_counts_on(&log, "before");
-    fixture.child_killed_during(&[(kill.step, kill.nth)], || fixture.node.kill_managed("logkeeper"));
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || {
+        fixture.node.kill_managed("logkeeper")
+    });
     assert_counts_on(&log, &format!("{kill:?}"));
     assert_whole(fixture, kill, pod, &id, &[&log]);
 }

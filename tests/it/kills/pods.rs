@@ -48,7 +48,8 @@ pub(super) const POD_END_CASES: &[KillCase] = &[
 pub(super) fn config(fixture: &KillFixture) -> cri::PodSandboxConfig {
     let mut config = fixture.node.pod_config("run");
     namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let free =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     config.port_mappings = vec![cri::PortMapping {
         container_port: 80,
         host_port: free.expect("loopback has a free port").port().into(),
@@ -66,7 +67,9 @@ pub(super) fn run_pod(fixture: &KillFixture, kill: KillPoint) {
 /// The daemon that removes what a killed predecessor has created is killed as well.
 fn recover(fixture: &KillFixture, kill: KillPoint) {
     let config = config(fixture);
-    fixture.two_daemons_killed_during(SandboxAttached, kill, || fixture.node.cri().run_pod(&config));
+    fixture.two_daemons_killed_during(SandboxAttached, kill, || {
+        fixture.node.cri().run_pod(&config)
+    });
     assert_runs(fixture, kill, config);
 }
 
@@ -77,7 +80,11 @@ fn migrate_labels(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod_with("renew", |config| {
         config.labels = [(label.to_owned(), "early".to_owned())].into();
     });
-    let socket = fixture.node.root().containerd_socket().expect("the node has a containerd");
+    let socket = fixture
+        .node
+        .root()
+        .containerd_socket()
+        .expect("the node has a containerd");
     let words = ["containers", "label", pod.id(), &format!("{label}=early")];
     let outcome = ctr(&socket, NAMESPACE, &words).join("\n");
     assert!(outcome.contains("early"), "{outcome}");
@@ -87,7 +94,10 @@ fn migrate_labels(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().wait_killed();
     fixture.node.daemon().restart();
     let object = ctr(&socket, NAMESPACE, &["containers", "info", pod.id()]).join("\n");
-    assert!(object.contains(pod.id()) && !object.contains("gc.ref"), "{kill:?}: {object}");
+    assert!(
+        object.contains(pod.id()) && !object.contains("gc.ref"),
+        "{kill:?}: {object}"
+    );
     assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}");
     drop(pod);
     fixture.assert_undisturbed(kill);
@@ -98,11 +108,26 @@ fn migrate_labels(fixture: &KillFixture, kill: KillPoint) {
 #[track_caller]
 fn assert_runs(fixture: &KillFixture, kill: KillPoint, config: cri::PodSandboxConfig) {
     let pod = fixture.node.run(config);
-    let again = fixture.node.cri().run_pod(pod.config()).expect("it can be sent again");
+    let again = fixture
+        .node
+        .cri()
+        .run_pod(pod.config())
+        .expect("it can be sent again");
     assert_eq!(again, pod.id(), "{kill:?}");
-    assert_eq!(fixture.node.cri().pods().expect("they can be listed").len(), 2, "{kill:?}");
-    assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady, "{kill:?}");
-    let seen = pod.run_shell("ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null", |_| {});
+    assert_eq!(
+        fixture.node.cri().pods().expect("they can be listed").len(),
+        2,
+        "{kill:?}"
+    );
+    assert_eq!(
+        pod.status().state(),
+        cri::PodSandboxState::SandboxReady,
+        "{kill:?}"
+    );
+    let seen = pod.run_shell(
+        "ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null",
+        |_| {},
+    );
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     drop(pod);
     fixture.assert_nothing_left(kill);
@@ -112,12 +137,32 @@ pub(super) fn stop_pod(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.run(config(fixture));
     let container = pod.start_shell("main", "exec sleep 1000");
     fixture.killed_during(kill, || fixture.node.cri().stop_pod(pod.id()));
-    fixture.node.cri().stop_pod(pod.id()).expect("it can be sent again");
-    assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxNotready, "{kill:?}");
-    let status = fixture.node.cri().status(&container).expect("it has a status");
-    assert_eq!(status.state(), cri::ContainerState::ContainerExited, "{kill:?}");
+    fixture
+        .node
+        .cri()
+        .stop_pod(pod.id())
+        .expect("it can be sent again");
+    assert_eq!(
+        pod.status().state(),
+        cri::PodSandboxState::SandboxNotready,
+        "{kill:?}"
+    );
+    let status = fixture
+        .node
+        .cri()
+        .status(&container)
+        .expect("it has a status");
+    assert_eq!(
+        status.state(),
+        cri::ContainerState::ContainerExited,
+        "{kill:?}"
+    );
     assert_eq!(status.exit_code, 137, "{kill:?}: {status:?}");
-    fixture.node.cri().stop_pod(pod.id()).expect("a stop is idempotent");
+    fixture
+        .node
+        .cri()
+        .stop_pod(pod.id())
+        .expect("a stop is idempotent");
     assert_removable(fixture, kill, pod);
 }
 
@@ -125,10 +170,22 @@ pub(super) fn stop_pod(fixture: &KillFixture, kill: KillPoint) {
 fn start_pod(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.run(config(fixture));
     let address = pod.ip();
-    fixture.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    fixture
+        .node
+        .cri()
+        .stop_pod(pod.id())
+        .expect("it can be stopped");
     fixture.killed_during(kill, || fixture.node.cri().start_pod(pod.id()));
-    fixture.node.cri().start_pod(pod.id()).expect("it can be sent again");
-    assert_eq!((pod.status().state(), pod.ip()), (cri::PodSandboxState::SandboxReady, address), "{kill:?}");
+    fixture
+        .node
+        .cri()
+        .start_pod(pod.id())
+        .expect("it can be sent again");
+    assert_eq!(
+        (pod.status().state(), pod.ip()),
+        (cri::PodSandboxState::SandboxReady, address),
+        "{kill:?}"
+    );
     let seen = pod.run_shell("ip -4 addr show eth0", |_| {});
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     assert_removable(fixture, kill, pod);
@@ -137,7 +194,11 @@ fn start_pod(fixture: &KillFixture, kill: KillPoint) {
 fn remove_pod(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.run(config(fixture));
     let _container = pod.start_shell("main", "exec sleep 1000");
-    fixture.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    fixture
+        .node
+        .cri()
+        .stop_pod(pod.id())
+        .expect("it can be stopped");
     fixture.killed_during(kill, || fixture.node.cri().remove_pod(pod.id()));
     assert_removable(fixture, kill, pod);
 }
@@ -148,13 +209,26 @@ fn update_pod(fixture: &KillFixture, kill: KillPoint) {
     let request = || cri::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: pod.id().to_owned(),
         overhead: None,
-        resources: Some(cri::LinuxContainerResources { cpu_shares: 700, ..Default::default() }),
+        resources: Some(cri::LinuxContainerResources {
+            cpu_shares: 700,
+            ..Default::default()
+        }),
     };
     let amend = || {
-        fixture.node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(request()).await)
+        fixture
+            .node
+            .cri()
+            .runtime(async |mut client| client.update_pod_sandbox_resources(request()).await)
     };
     fixture.killed_during(kill, amend);
-    assert!(fixture.node.cri().pod_info(pod.id()).contains("\"cpu_shares\":700"), "{kill:?}");
+    assert!(
+        fixture
+            .node
+            .cri()
+            .pod_info(pod.id())
+            .contains("\"cpu_shares\":700"),
+        "{kill:?}"
+    );
     amend().expect("it can be sent again");
     assert_removable(fixture, kill, pod);
 }
@@ -164,10 +238,20 @@ fn set_pod_cidr(fixture: &KillFixture, kill: KillPoint) {
     // Each request has new names, since names that are known already are not written again.
     let ranges = format!(
         "10.9.{}.0/24",
-        CrashPoint::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
+        CrashPoint::ALL
+            .iter()
+            .position(|step| *step == kill.step)
+            .expect("it is one")
+            % 256
     );
     let name = || fixture.node.cri().set_pod_cidr(&ranges);
-    let known = || fixture.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));
+    let known = || {
+        fixture
+            .node
+            .cri()
+            .node_info("config")
+            .contains(&format!("kubernetes: {ranges}"))
+    };
     fixture.killed_during(kill, name);
     assert_eq!(known(), kill.step != FileDrafted, "{kill:?}");
     name().expect("it can be sent again");
@@ -177,8 +261,16 @@ fn set_pod_cidr(fixture: &KillFixture, kill: KillPoint) {
 
 #[track_caller]
 fn assert_removable(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>) {
-    fixture.node.cri().remove_pod(pod.id()).expect("it can be sent again");
-    fixture.node.cri().remove_pod(pod.id()).expect("a removal is idempotent");
+    fixture
+        .node
+        .cri()
+        .remove_pod(pod.id())
+        .expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .remove_pod(pod.id())
+        .expect("a removal is idempotent");
     drop(pod);
     fixture.assert_nothing_left(kill);
 }

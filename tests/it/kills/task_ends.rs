@@ -21,7 +21,10 @@ pub(super) const TASK_END_CASES: &[KillCase] = &[
     KillCase::of(stop, Operation::EndTask),
     KillCase::of(remove, Operation::RemoveTask),
     KillCase::at(remove_busy, &[(GroupNoted, 1)]),
-    KillCase::at(remove_busy_after_restart, &[(GroupGone, 1), (GroupForgotten, 1)]),
+    KillCase::at(
+        remove_busy_after_restart,
+        &[(GroupGone, 1), (GroupForgotten, 1)],
+    ),
     KillCase::of(attach_once, Operation::AttachOnce),
     KillCase::of(exec_endless, Operation::StartExec),
     KillCase::of(exec, Operation::EndExec),
@@ -39,7 +42,11 @@ pub(super) const KEPT_EXITS: &[KillCase] = &[
 
 fn end(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("end");
-    let dir = fixture.node.root().path().join(format!("host-{}", random_name()));
+    let dir = fixture
+        .node
+        .root()
+        .path()
+        .join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     let script = "while [ ! -e /host/go ]; do sleep 0.02; done; echo last words; exit 7";
     let id = pod.start_shell_with("main", script, |config| {
@@ -54,22 +61,43 @@ fn end(fixture: &KillFixture, kill: KillPoint) {
         Err::<(), _>(tonic::Status::unknown("nobody was asked"))
     });
     let status = fixture.node.cri().wait_exit(&id);
-    assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{kill:?}");
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (7, "Error"),
+        "{kill:?}"
+    );
     let lines = pod.wait_log("main", |lines| !lines.is_empty());
-    assert_eq!(lines.iter().map(|line| log_content(line)).collect::<Vec<_>>(), ["last words"], "{kill:?}");
+    assert_eq!(
+        lines
+            .iter()
+            .map(|line| log_content(line))
+            .collect::<Vec<_>>(),
+        ["last words"],
+        "{kill:?}"
+    );
     drop(pod);
     fixture.assert_nothing_left(kill);
 }
 
 pub(super) fn stop(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("stop");
-    let id =
-        pod.start_shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
+    let id = pod.start_shell(
+        "main",
+        "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done",
+    );
     pod.wait_log("main", |lines| lines.len() == 1);
     fixture.killed_during(kill, || fixture.node.cri().stop(&id, 20));
-    fixture.node.cri().stop(&id, 20).expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .stop(&id, 20)
+        .expect("it can be sent again");
     let status = fixture.node.cri().status(&id).expect("it has a status");
-    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3), "{kill:?}");
+    assert_eq!(
+        (status.state(), status.exit_code),
+        (ContainerState::ContainerExited, 3),
+        "{kill:?}"
+    );
     assert_eq!(pod.log_text("main"), "hello\nbye", "{kill:?}");
     drop(pod);
     fixture.assert_nothing_left(kill);
@@ -80,10 +108,14 @@ fn hang(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("hang");
     let ids = ["first", "second"].map(|name| pod.start_shell(name, "exec sleep 1000"));
     let all = processes::belonging_to(fixture.node.root().path());
-    let shim = all
-        .iter()
-        .find(|process| process.command.contains("containerd-shim") && process.command.contains(&ids[0]));
-    signal(Pid::from_raw(shim.expect("they have a shim").pid), Signal::SIGSTOP).expect("it runs");
+    let shim = all.iter().find(|process| {
+        process.command.contains("containerd-shim") && process.command.contains(&ids[0])
+    });
+    signal(
+        Pid::from_raw(shim.expect("they have a shim").pid),
+        Signal::SIGSTOP,
+    )
+    .expect("it runs");
     for id in &ids {
         for pid in cgroups::members(id) {
             signal(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
@@ -92,7 +124,11 @@ fn hang(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || fixture.node.cri().stop(&ids[0], 0));
     for id in &ids {
         let status = fixture.node.cri().wait_exit(id);
-        assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{kill:?}");
+        assert_eq!(
+            (status.exit_code, status.reason.as_str()),
+            (137, "Error"),
+            "{kill:?}"
+        );
     }
     drop(pod);
     fixture.assert_nothing_left(kill);
@@ -103,9 +139,26 @@ fn remove(fixture: &KillFixture, kill: KillPoint) {
     let id = pod.start_shell("main", "exit 3");
     let _status = fixture.node.cri().wait_exit(&id);
     fixture.killed_during(kill, || fixture.node.cri().remove(&id));
-    fixture.node.cri().remove(&id).expect("it can be sent again");
-    assert_eq!(fixture.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
-    fixture.node.cri().remove(&id).expect("a removal is idempotent");
+    fixture
+        .node
+        .cri()
+        .remove(&id)
+        .expect("it can be sent again");
+    assert_eq!(
+        fixture
+            .node
+            .cri()
+            .containers()
+            .expect("they can be listed")
+            .len(),
+        1,
+        "{kill:?}"
+    );
+    fixture
+        .node
+        .cri()
+        .remove(&id)
+        .expect("a removal is idempotent");
     drop(pod);
     fixture.assert_nothing_left(kill);
 }
@@ -124,7 +177,11 @@ fn remove_unrecorded(fixture: &KillFixture, kill: KillPoint) {
         "{kill:?}: {status:?}"
     );
     fixture.set_full(&[]);
-    fixture.node.cri().remove(&id).expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .remove(&id)
+        .expect("it can be sent again");
     drop(pod);
     fixture.assert_nothing_left(kill);
 }
@@ -135,7 +192,11 @@ fn ended_and_busy(fixture: &KillFixture, pod: &TestPod<'_>) -> (String, ForeignP
     let group = cgroups::named(&id).pop().expect("it has a control group");
     let stray = ForeignProcess::begin(&group);
     // The runtime may report once that the cgroup is not empty.
-    assert!(eventually(LIMIT, || fixture.node.cri().stop(&id, 0).is_ok()));
+    assert!(eventually(LIMIT, || fixture
+        .node
+        .cri()
+        .stop(&id, 0)
+        .is_ok()));
     (id, stray)
 }
 
@@ -144,11 +205,23 @@ fn remove_busy(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("busy");
     let (id, stray) = ended_and_busy(fixture, &pod);
     // The runtime may report once that the cgroup is not empty.
+    fixture.killed_during(kill, || {
+        fixture
+            .node
+            .cri()
+            .remove(&id)
+            .or_else(|_| fixture.node.cri().remove(&id))
+    });
     fixture
-        .killed_during(kill, || fixture.node.cri().remove(&id).or_else(|_| fixture.node.cri().remove(&id)));
-    fixture.node.cri().remove(&id).expect("it can be sent again");
+        .node
+        .cri()
+        .remove(&id)
+        .expect("it can be sent again");
     drop(pod);
-    assert!(!cgroups::named(&id).is_empty(), "{kill:?}: somebody is in it");
+    assert!(
+        !cgroups::named(&id).is_empty(),
+        "{kill:?}: somebody is in it"
+    );
     drop(stray);
     fixture.assert_nothing_left(kill);
 }
@@ -157,7 +230,10 @@ fn remove_busy(fixture: &KillFixture, kill: KillPoint) {
 fn remove_busy_after_restart(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("late");
     let (id, stray) = ended_and_busy(fixture, &pod);
-    assert!(eventually(LIMIT, || fixture.node.cri().remove(&id).is_ok()), "its group is nobody's business");
+    assert!(
+        eventually(LIMIT, || fixture.node.cri().remove(&id).is_ok()),
+        "its group is nobody's business"
+    );
     drop(pod);
     fixture.node.daemon().kill9();
     fixture.node.daemon().restart();
@@ -178,7 +254,10 @@ fn remove_busy_after_restart(fixture: &KillFixture, kill: KillPoint) {
         Err::<(), _>(tonic::Status::unknown("nobody was asked"))
     });
     fixture.assert_nothing_left(kill);
-    assert!(eventually(LIMIT, || !reported()), "{kill:?}: it is still among the facts");
+    assert!(
+        eventually(LIMIT, || !reported()),
+        "{kill:?}: it is still among the facts"
+    );
 }
 
 /// The standard input of a container with `stdin_once` ends with the daemon that the client was attached to.
@@ -210,11 +289,23 @@ fn attach_once(fixture: &KillFixture, kill: KillPoint) {
 
 /// A command whose client was disconnected by the kill does not run on, and leaves no file.
 fn exec_endless(fixture: &KillFixture, kill: KillPoint) {
-    fixture.killed_during(kill, || fixture.node.cri().exec(fixture.bystander(), &["sleep", "4321"], 0));
-    let ended =
-        eventually(LIMIT, || !fixture.bystander_processes().iter().any(|command| command.contains("4321")));
+    fixture.killed_during(kill, || {
+        fixture
+            .node
+            .cri()
+            .exec(fixture.bystander(), &["sleep", "4321"], 0)
+    });
+    let ended = eventually(LIMIT, || {
+        !fixture
+            .bystander_processes()
+            .iter()
+            .any(|command| command.contains("4321"))
+    });
     assert!(ended, "{kill:?}: {:?}", fixture.bystander_processes());
-    assert_eq!(fixture.node.cri().sh(fixture.bystander(), "echo reached"), "reached");
+    assert_eq!(
+        fixture.node.cri().sh(fixture.bystander(), "echo reached"),
+        "reached"
+    );
     fixture.assert_nothing_left(kill);
 }
 
@@ -227,6 +318,9 @@ fn exec(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().wait_killed();
     fixture.node.daemon().restart();
     fixture.assert_undisturbed(kill);
-    assert_eq!(fixture.node.cri().sh(fixture.bystander(), "echo reached"), "reached");
+    assert_eq!(
+        fixture.node.cri().sh(fixture.bystander(), "echo reached"),
+        "reached"
+    );
     fixture.assert_nothing_left(kill);
 }

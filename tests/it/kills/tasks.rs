@@ -31,12 +31,19 @@ pub(super) const TASK_START_CASES: &[KillCase] = &[
 /// An image as a volume, so that creation and start take every step.
 fn image_volume(fixture: &KillFixture) -> Mount {
     let image = Some(image_spec(&fixture.volumes()));
-    Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
+    Mount {
+        container_path: "/image".to_owned(),
+        readonly: true,
+        image,
+        ..Default::default()
+    }
 }
 
 /// A container whose creation and start take every step.
 pub(super) fn config(fixture: &KillFixture) -> ContainerConfig {
-    let mut config = fixture.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
+    let mut config = fixture
+        .node
+        .container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
     config.image = Some(image_spec(&fixture.volumes()));
     config.mounts = vec![image_volume(fixture)];
     config
@@ -48,10 +55,22 @@ fn create(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || pod.try_create(&config));
     let id = pod.create(&config);
     assert_eq!(pod.create(&config), id, "{kill:?}");
-    assert_eq!(fixture.node.cri().containers().expect("they can be listed").len(), 2, "{kill:?}");
+    assert_eq!(
+        fixture
+            .node
+            .cri()
+            .containers()
+            .expect("they can be listed")
+            .len(),
+        2,
+        "{kill:?}"
+    );
     fixture.node.cri().start(&id).expect("it can be started");
     assert_eq!(
-        fixture.node.cri().sh(&id, "touch /data/x && test -e /image/bin/sh && echo reached"),
+        fixture.node.cri().sh(
+            &id,
+            "touch /data/x && test -e /image/bin/sh && echo reached"
+        ),
         "reached"
     );
     drop(pod);
@@ -59,9 +78,15 @@ fn create(fixture: &KillFixture, kill: KillPoint) {
 }
 
 /// A container with the named volume `kept`, which is initialised with a file of the image.
-pub(super) fn create_named(fixture: &KillFixture, pod: &TestPod<'_>) -> Result<String, tonic::Status> {
+pub(super) fn create_named(
+    fixture: &KillFixture,
+    pod: &TestPod<'_>,
+) -> Result<String, tonic::Status> {
     let config = old::ContainerConfig {
-        metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+        metadata: Some(ContainerMetadata {
+            name: "main".to_owned(),
+            attempt: 0,
+        }),
         image: Some(image_spec(&fixture.volumes())),
         command: ["sleep", "1000"].map(str::to_owned).to_vec(),
         mounts: vec![old::Mount {
@@ -79,9 +104,19 @@ fn create_with_volume(fixture: &KillFixture, kill: KillPoint) {
     fixture.killed_during(kill, || create_named(fixture, &pod));
     let id = create_named(fixture, &pod).expect("it can be sent again");
     fixture.node.cri().start(&id).expect("it can be started");
-    assert_eq!(fixture.node.cri().sh(&id, "echo x > /bin/new; ls /bin | grep -cx -e new -e sh"), "2");
+    assert_eq!(
+        fixture
+            .node
+            .cri()
+            .sh(&id, "echo x > /bin/new; ls /bin | grep -cx -e new -e sh"),
+        "2"
+    );
     drop(pod);
-    fixture.node.cri().remove_volume("kept").expect("nothing has it");
+    fixture
+        .node
+        .cri()
+        .remove_volume("kept")
+        .expect("nothing has it");
     fixture.assert_nothing_left(kill);
 }
 
@@ -90,7 +125,11 @@ fn remove_volume(fixture: &KillFixture, kill: KillPoint) {
     create_named(fixture, &pod).expect("it is well formed");
     drop(pod);
     fixture.killed_during(kill, || fixture.node.cri().remove_volume("kept"));
-    fixture.node.cri().remove_volume("kept").expect("it can be sent again");
+    fixture
+        .node
+        .cri()
+        .remove_volume("kept")
+        .expect("it can be sent again");
     fixture.assert_nothing_left(kill);
 }
 
@@ -104,7 +143,11 @@ pub(super) fn start(fixture: &KillFixture, kill: KillPoint) {
 /// The daemon that waits for the outcome of a predecessor's start is killed as well.
 pub(super) fn await_start_outcome(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("settle");
-    let id = pod.create(&fixture.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    let id = pod.create(
+        &fixture
+            .node
+            .container("main", &["sh", "-c", "echo started; exec sleep 1000"]),
+    );
     fixture.two_daemons_killed_during(TaskCreated, kill, || fixture.node.cri().start(&id));
     assert_starts(fixture, kill, pod, &id);
 }
@@ -131,16 +174,28 @@ fn assert_starts(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &
 
 fn start_that_fails(fixture: &KillFixture, kill: KillPoint) {
     let pod = fixture.node.pod("vain");
-    let mut config = fixture.node.container("main", &["/there/is/no/such/program"]);
+    let mut config = fixture
+        .node
+        .container("main", &["/there/is/no/such/program"]);
     config.mounts = vec![image_volume(fixture)];
     let id = pod.create(&config);
     fixture.killed_during(kill, || fixture.node.cri().start(&id));
     let status = fixture.node.cri().status(&id).expect("it has a status");
-    assert_eq!(status.state(), ContainerState::ContainerExited, "{kill:?}: {status:?}");
+    assert_eq!(
+        status.state(),
+        ContainerState::ContainerExited,
+        "{kill:?}: {status:?}"
+    );
     assert_ne!(status.exit_code, 0, "{kill:?}");
-    assert!(status.message.contains("no such file"), "{kill:?}: {status:?}");
+    assert!(
+        status.message.contains("no such file"),
+        "{kill:?}: {status:?}"
+    );
     let stage = fixture.node.root().run().join("stage").join(&id);
-    assert!(eventually(LIMIT, || !stage.exists()), "{kill:?}: the image is still mounted");
+    assert!(
+        eventually(LIMIT, || !stage.exists()),
+        "{kill:?}: the image is still mounted"
+    );
     drop(pod);
     fixture.assert_nothing_left(kill);
 }
@@ -156,7 +211,10 @@ pub(super) fn start_without_containerd(fixture: &KillFixture, kill: KillPoint) {
         signal(containerd, Signal::SIGSTOP).expect("it runs");
         thread::scope(|scope| {
             let start = scope.spawn(|| fixture.node.cri().start(&id));
-            assert!(eventually(LIMIT, || staged.exists()), "nothing is made for the start");
+            assert!(
+                eventually(LIMIT, || staged.exists()),
+                "nothing is made for the start"
+            );
             signal(containerd, Signal::SIGKILL).expect("it is there");
             let answer = start.join().expect("it does not panic");
             // An external containerd is not restarted by the daemon.
@@ -187,8 +245,9 @@ fn update(fixture: &KillFixture, kill: KillPoint) {
 /// The next daemon is killed as well, while it applies the recorded limits.
 fn update_twice(fixture: &KillFixture, kill: KillPoint) {
     update_during_kill(fixture, kill, |id, wanted| {
-        fixture
-            .two_daemons_killed_during(TaskLimited, kill, || fixture.node.cri().update_v1alpha2(id, wanted));
+        fixture.two_daemons_killed_during(TaskLimited, kill, || {
+            fixture.node.cri().update_v1alpha2(id, wanted)
+        });
     });
 }
 
@@ -201,27 +260,54 @@ fn update_during_kill(
     let before = 64 << 20;
     let after = 96 << 20;
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
-        (limits(config).memory_limit_in_bytes, limits(config).oom_score_adj) = (before, 500);
+        (
+            limits(config).memory_limit_in_bytes,
+            limits(config).oom_score_adj,
+        ) = (before, 500);
     });
     let wanted = old::LinuxContainerResources {
         memory_limit_in_bytes: after,
         oom_score_adj: 600,
-        blkio_device_read_i_ops: vec![old::ThrottleDevice { path: block_device(), rate: 777 }],
+        blkio_device_read_i_ops: vec![old::ThrottleDevice {
+            path: block_device(),
+            rate: 777,
+        }],
         ..Default::default()
     };
     let reported = || {
         let status = fixture.node.cri().status(&id).expect("it has a status");
-        let limits = status.resources.and_then(|limits| limits.linux).expect("limits are reported");
+        let limits = status
+            .resources
+            .and_then(|limits| limits.linux)
+            .expect("limits are reported");
         (limits.memory_limit_in_bytes, limits.oom_score_adj)
     };
     cut(&id, wanted.clone());
     let in_force = || limits_in_force(&id);
-    assert!([(before, 500), (after, 600)].contains(&reported()), "{kill:?}: {:?}", reported());
-    let agree =
-        eventually(LIMIT, || in_force() == reported() && is_throttled(&id) == (reported().0 == after));
-    assert!(agree, "{kill:?}: {:?} is reported, and {:?} in force", reported(), in_force());
-    fixture.node.cri().update_v1alpha2(&id, wanted).expect("it can be sent again");
-    assert_eq!((reported(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
+    assert!(
+        [(before, 500), (after, 600)].contains(&reported()),
+        "{kill:?}: {:?}",
+        reported()
+    );
+    let agree = eventually(LIMIT, || {
+        in_force() == reported() && is_throttled(&id) == (reported().0 == after)
+    });
+    assert!(
+        agree,
+        "{kill:?}: {:?} is reported, and {:?} in force",
+        reported(),
+        in_force()
+    );
+    fixture
+        .node
+        .cri()
+        .update_v1alpha2(&id, wanted)
+        .expect("it can be sent again");
+    assert_eq!(
+        (reported(), in_force()),
+        ((after, 600), (after, 600)),
+        "{kill:?}"
+    );
     assert!(is_throttled(&id), "{kill:?}");
     drop(pod);
     fixture.assert_nothing_left(kill);
@@ -231,20 +317,34 @@ fn update_during_kill(
 fn limits_in_force(id: &str) -> (i64, i64) {
     let file = cgroups::named(id)
         .iter()
-        .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
+        .flat_map(|group| {
+            [
+                group.join("memory.limit_in_bytes"),
+                group.join("memory.max"),
+            ]
+        })
         .find(|file| file.exists())
         .expect("its memory is limited");
     let procs = file.with_file_name("cgroup.procs");
     let number = |file: &Path| -> i64 {
-        fs::read_to_string(file).expect("it is there").trim().parse().expect("it is one number")
+        fs::read_to_string(file)
+            .expect("it is there")
+            .trim()
+            .parse()
+            .expect("it is one number")
     };
-    let score = number(Path::new(&format!("/proc/{}/oom_score_adj", number(&procs))));
+    let score = number(Path::new(&format!(
+        "/proc/{}/oom_score_adj",
+        number(&procs)
+    )));
     (number(&file), score)
 }
 
 fn is_throttled(id: &str) -> bool {
-    let files = cgroups::named(id)
-        .into_iter()
-        .flat_map(|group| ["blkio.throttle.read_iops_device", "io.max"].map(|name| group.join(name)));
-    files.filter_map(|file| fs::read_to_string(file).ok()).any(|text| text.contains("777"))
+    let files = cgroups::named(id).into_iter().flat_map(|group| {
+        ["blkio.throttle.read_iops_device", "io.max"].map(|name| group.join(name))
+    });
+    files
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .any(|text| text.contains("777"))
 }

@@ -34,7 +34,10 @@ impl ComputeNode {
                 kubelet.display()
             )
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime can be made");
         let kubelet = {
             let _runtime = runtime.enter();
@@ -46,7 +49,11 @@ impl ComputeNode {
             };
             Kubelet::start(&dir.join("device-plugins"), options)
         };
-        Self { node, _runtime: runtime, _kubelet: kubelet }
+        Self {
+            node,
+            _runtime: runtime,
+            _kubelet: kubelet,
+        }
     }
 
     /// The request of a kubelet for a container to which it has assigned the processor.
@@ -63,14 +70,21 @@ impl ComputeNode {
         change: impl FnOnce(&mut cri::LinuxContainerResources),
     ) -> Result<String, Status> {
         let mut config = self.node.container("main", &["sleep", "1000"]);
-        change(config.linux.get_or_insert_default().resources.get_or_insert_default());
+        change(
+            config
+                .linux
+                .get_or_insert_default()
+                .resources
+                .get_or_insert_default(),
+        );
         pod.try_create(&config)
     }
 
     /// Processors and memory in the output of `switchyard devices`.
     fn compute(&self) -> Value {
         let (_, body) = self.node.daemon().get("/v1/devices");
-        let report: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+        let report: Value =
+            serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
         report["compute"].clone()
     }
 
@@ -79,7 +93,10 @@ impl ComputeNode {
         let compute = self.compute();
         let own = compute["exclusive"].as_array().expect("it is a list");
         assert_eq!(own.len(), 1, "{compute:#}");
-        assert_eq!((&own[0]["cpus"], &own[0]["owner"]), (&json!(CPU), &json!(owner)));
+        assert_eq!(
+            (&own[0]["cpus"], &own[0]["owner"]),
+            (&json!(CPU), &json!(owner))
+        );
     }
 }
 
@@ -92,7 +109,10 @@ fn task(node: &TestNode, agent: &Agent) -> TaskSetup {
     linux.cpuset_cpus = CPU.to_owned();
     linux.cpuset_cgroup = String::new();
     let allocated = resources.allocated_resources.get_or_insert_default();
-    allocated.memory = Some(nomad::AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 });
+    allocated.memory = Some(nomad::AllocatedMemoryResources {
+        memory_mb: 64,
+        memory_max_mb: 0,
+    });
     task
 }
 
@@ -106,7 +126,11 @@ fn end(agent: &Agent, mut task: TaskSetup) {
 fn assert_mentions(refused: &Status, words: &[&str]) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     for word in words {
-        assert!(refused.message().contains(word), "{word:?} is not in {:?}", refused.message());
+        assert!(
+            refused.message().contains(word),
+            "{word:?} is not in {:?}",
+            refused.message()
+        );
     }
 }
 
@@ -127,12 +151,22 @@ fn exclusive_core_has_one_holder_across_protocols_and_daemon_kill() {
     let agent = Agent::start(fixture.node.root(), &json!({}));
     end(&agent, own);
     let container = fixture.pinned(&pod).expect("it is free");
-    fixture.node.cri().start(&container).expect("it can be started");
+    fixture
+        .node
+        .cri()
+        .start(&container)
+        .expect("it can be started");
     fixture.assert_held_by("kubernetes");
     let own = task(&fixture.node, &agent);
-    assert_mentions(&agent.driver().start(&own.config).expect_err("it is held"), &["of kubernetes (sandbox"]);
+    assert_mentions(
+        &agent.driver().start(&own.config).expect_err("it is held"),
+        &["of kubernetes (sandbox"],
+    );
     drop(pod);
-    agent.driver().start(&own.config).expect("it is free, and a start that was refused may be tried again");
+    agent
+        .driver()
+        .start(&own.config)
+        .expect("it is free, and a start that was refused may be tried again");
     fixture.assert_held_by("nomad");
     end(&agent, own);
     assert_eq!(fixture.compute()["exclusive"], json!([]));
@@ -148,14 +182,25 @@ fn enforced_compute_is_never_overcommitted() {
     let too_much = fixture.container(&pod, |limits| limits.memory_limit_in_bytes = bytes + MIB);
     assert_mentions(
         &too_much.expect_err("there is not so much"),
-        &["MiB of memory is more than is left of", "nothing is reserved"],
+        &[
+            "MiB of memory is more than is left of",
+            "nothing is reserved",
+        ],
     );
-    let most = fixture.container(&pod, |limits| limits.memory_limit_in_bytes = bytes - 32 * MIB);
+    let most = fixture.container(&pod, |limits| {
+        limits.memory_limit_in_bytes = bytes - 32 * MIB
+    });
     most.expect("there is so much");
     let own = task(&fixture.node, &agent);
     assert_mentions(
-        &agent.driver().start(&own.config).expect_err("64 MiB are too much now"),
-        &["64 MiB of memory is more than is left of", "kubernetes has reserved"],
+        &agent
+            .driver()
+            .start(&own.config)
+            .expect_err("64 MiB are too much now"),
+        &[
+            "64 MiB of memory is more than is left of",
+            "kubernetes has reserved",
+        ],
     );
     drop(pod);
     agent.driver().start(&own.config).expect("there is enough");

@@ -36,8 +36,10 @@ const NUMBERS: &str = "1:3";
 
 #[track_caller]
 fn assert_has_device(fixture: &DeviceNode, agent: &Agent, task: &TaskSetup) {
-    let seen =
-        agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &fixture.path()], SOON).expect("it runs");
+    let seen = agent
+        .driver()
+        .exec(task.id(), &["stat", "-c", "%t:%T", &fixture.path()], SOON)
+        .expect("it runs");
     assert_eq!(seen.stdout.trim(), NUMBERS);
 }
 
@@ -71,7 +73,10 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
                     turn(round % 2 == 1);
                     devices.reserve(&[&fixture.id])
                 });
-                (pods.join().expect("it answers"), tasks.join().expect("it answers"))
+                (
+                    pods.join().expect("it answers"),
+                    tasks.join().expect("it answers"),
+                )
             })
         };
         // On a busy machine the same one may win each race: in the last two rounds one of them asks only
@@ -101,7 +106,10 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
         fixture.assert_free();
         assert_eq!(kubelet.crash(), None);
     }
-    assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
+    assert!(
+        won.iter().all(|won| *won > 0),
+        "both must have won: {won:?}"
+    );
 }
 
 fn assert_pod_has_won(
@@ -112,7 +120,10 @@ fn assert_pod_has_won(
     refused: &Status,
 ) {
     let text = refused.message();
-    assert!(text.contains(&fixture.id) && text.contains("kubernetes"), "{text}");
+    assert!(
+        text.contains(&fixture.id) && text.contains("kubernetes"),
+        "{text}"
+    );
     let pod = fixture.node.pod(name);
     let container = pod.start(&container_with(&fixture.node, "main", options));
     assert_eq!(fixture.numbers(&container), NUMBERS);
@@ -132,7 +143,9 @@ fn assert_task_has_won(
     given: &device::ContainerReservation,
     refused: &str,
 ) {
-    let seen = refused.contains("nomad") || refused.contains("Available: 0") || refused.contains("unhealthy");
+    let seen = refused.contains("nomad")
+        || refused.contains("Available: 0")
+        || refused.contains("unhealthy");
     assert!(seen, "{refused}");
     let task = task_with(&fixture.node, agent, given);
     agent.driver().start(&task.config).expect("it starts");
@@ -159,13 +172,21 @@ fn restarted_container_and_task_keep_their_device() {
     first.command = vec!["false".to_owned()];
     let crashed = pod.start(&first);
     assert_eq!(fixture.node.cri().wait_exit(&crashed).exit_code, 1);
-    fixture.node.cri().remove(&crashed).expect("it can be removed");
-    let refused = devices.reserve(&[&fixture.id]).expect_err("the pod has it still");
+    fixture
+        .node
+        .cri()
+        .remove(&crashed)
+        .expect("it can be removed");
+    let refused = devices
+        .reserve(&[&fixture.id])
+        .expect_err("the pod has it still");
     assert!(refused.message().contains("crashing"), "{refused}");
     fixture.node.daemon().kill9();
     fixture.node.daemon().restart();
     let devices = LaunchedDevicePlugin::launch(fixture.node.root());
-    let refused = devices.reserve(&[&fixture.id]).expect_err("also after a kill");
+    let refused = devices
+        .reserve(&[&fixture.id])
+        .expect_err("also after a kill");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let mut second = container_with(&fixture.node, "main", &options);
     second.metadata.as_mut().expect("it has some").attempt = 1;
@@ -178,8 +199,14 @@ fn restarted_container_and_task_keep_their_device() {
     let given = devices.reserve(&[&fixture.id]).expect("it is free");
     let mut task = task_with(&fixture.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.assign_new_id();
     // As after a restart of the agent, which persists only the variables.
     task.config.devices.clear();
@@ -195,11 +222,18 @@ fn stopped_task_regains_its_device_by_token_after_daemon_restart() {
     let fixture = DeviceNode::start();
     let kubelet = fixture.kubelet();
     let options = fixture.admit(&kubelet, "first").expect("it is admitted");
-    let token = options.annotations.keys().find_map(|key| key.strip_prefix("devices.switchyard.io/"));
+    let token = options
+        .annotations
+        .keys()
+        .find_map(|key| key.strip_prefix("devices.switchyard.io/"));
     let first = fixture.node.pod("first");
     let container = first.start(&container_with(&fixture.node, "main", &options));
     assert_eq!(fixture.numbers(&container), NUMBERS);
-    fixture.node.cri().stop_pod(first.id()).expect("it can be stopped");
+    fixture
+        .node
+        .cri()
+        .stop_pod(first.id())
+        .expect("it can be stopped");
     fixture.assert_free();
     fixture.node.daemon().kill9();
     fixture.node.daemon().restart();
@@ -211,7 +245,10 @@ fn stopped_task_regains_its_device_by_token_after_daemon_restart() {
     config.devices.clear();
     let _ = second.start(&config);
     fixture.assert_held_by("kubernetes", "second");
-    assert_eq!(fixture.report()["slots"][0]["holders"][0]["token"].as_str(), token);
+    assert_eq!(
+        fixture.report()["slots"][0]["holders"][0]["token"].as_str(),
+        token
+    );
     drop(first);
     fixture.assert_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
@@ -232,15 +269,24 @@ fn failed_task_start_frees_its_device_and_a_restart_regains_it() {
         ),
         ..task.config.clone()
     };
-    agent.driver().start(&without_image).expect_err("nobody has this image");
+    agent
+        .driver()
+        .start(&without_image)
+        .expect_err("nobody has this image");
     // Nobody reports that the job was stopped meanwhile.
     fixture.assert_free();
     // A restart that comes late finds it free.
     agent.driver().start(&task.config).expect("it starts");
     fixture.assert_held_by("nomad", task.id());
     assert_has_device(&fixture, &agent, &task);
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     fixture.assert_free();
 }
@@ -253,7 +299,10 @@ fn operator_releases_only_leases_of_exited_tasks() {
     let given = devices.reserve(&[&fixture.id]).expect("it is free");
     let task = task_with(&fixture.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
-    let token = fixture.report()["slots"][0]["holders"][0]["token"].as_str().expect("it is held").to_owned();
+    let token = fixture.report()["slots"][0]["holders"][0]["token"]
+        .as_str()
+        .expect("it is held")
+        .to_owned();
     let release = || {
         let socket = fixture.node.root().run().join("admin.sock");
         http::delete_unix(&socket, &format!("/v1/devices/leases/{token}")).expect("it answers")
@@ -262,7 +311,10 @@ fn operator_releases_only_leases_of_exited_tasks() {
     assert_eq!(refused.status, 409, "{}", refused.text());
     fixture.assert_held_by("nomad", task.id());
     // Its agent is away, and destroys nothing.
-    agent.driver().signal(task.id(), "SIGKILL").expect("it runs");
+    agent
+        .driver()
+        .signal(task.id(), "SIGKILL")
+        .expect("it runs");
     agent.driver().wait(task.id(), SOON).expect("it ends");
     fixture.assert_held_by("nomad", task.id());
     assert_eq!(release().status, 204);
@@ -283,14 +335,20 @@ fn successor_waits_for_the_pod_that_holds_its_device() {
     assert_eq!(fixture.numbers(&container), NUMBERS);
     // The kubelet takes a static pod that was removed for gone, while it runs on for its grace.
     kubelet.remove_pod("first");
-    let options = fixture.admit(&kubelet, "second").expect("the kubelet takes it for free");
+    let options = fixture
+        .admit(&kubelet, "second")
+        .expect("the kubelet takes it for free");
     let second = fixture.node.pod("second");
     let refused = second
         .try_create(&container_with(&fixture.node, "main", &options))
         .expect_err("its predecessor runs");
     assert!(refused.message().contains("first"), "{refused}");
     let waited = thread::scope(|scope| {
-        let waits = scope.spawn(|| fixture.runtime.block_on(kubelet.pre_start("second", "main")));
+        let waits = scope.spawn(|| {
+            fixture
+                .runtime
+                .block_on(kubelet.pre_start("second", "main"))
+        });
         drop(first);
         waits.join().expect("it answers")
     });
@@ -316,7 +374,10 @@ fn task_with_an_explicit_device_holds_it_exclusively() {
     fixture.assert_held_by("nomad", task.id());
     fixture.wait_healthy(&kubelet, 0);
     let mut other = TaskSetup::new(fixture.node.root(), &agent, "other", &config);
-    let refused = agent.driver().start(&other.config).expect_err("the first has it");
+    let refused = agent
+        .driver()
+        .start(&other.config)
+        .expect_err("the first has it");
     assert!(refused.message().contains(task.id()), "{refused}");
     other.remove_cgroups();
     end(&agent, task);

@@ -45,8 +45,13 @@ impl PluginNode {
             fs::create_dir(&dir).expect("the root can be written");
             for (number, (major, minor)) in NUMBERS.into_iter().enumerate() {
                 let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-                mknod(&dir.join(format!("gpu{number}")), SFlag::S_IFCHR, mode, makedev(major, minor))
-                    .expect("tests make device nodes and so must run as root");
+                mknod(
+                    &dir.join(format!("gpu{number}")),
+                    SFlag::S_IFCHR,
+                    mode,
+                    makedev(major, minor),
+                )
+                .expect("tests make device nodes and so must run as root");
             }
             let kubelet = root.path().join("kubelet");
             format!(
@@ -57,33 +62,56 @@ impl PluginNode {
                 root.path().display()
             )
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self { node, runtime: runtime.expect("a runtime can be made") }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        Self {
+            node,
+            runtime: runtime.expect("a runtime can be made"),
+        }
     }
 
     /// A plugin that has registered; its answers name the driver that each container belongs to.
     fn vendor(&self, driver: &str) -> VendorPlugin {
         let directory = self.node.root().path().join("host");
         let registry = directory.join("kubelet.sock");
-        assert!(eventually(SOON, || registry.exists()), "plugins cannot register");
+        assert!(
+            eventually(SOON, || registry.exists()),
+            "plugins cannot register"
+        );
         let socket = directory.join("gpu.sock");
         let _ = fs::remove_file(&socket);
         let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &IDS);
         vendor.set_behaviour(|behaviour| {
-            behaviour.answer.envs.insert(DRIVER.to_owned(), driver.to_owned());
+            behaviour
+                .answer
+                .envs
+                .insert(DRIVER.to_owned(), driver.to_owned());
             let node = |number: usize| v1beta1::DeviceSpec {
                 container_path: INSIDE.to_owned(),
                 host_path: self.path(number),
                 permissions: "rw".to_owned(),
             };
-            behaviour.nodes = IDS.iter().enumerate().map(|(at, id)| ((*id).to_owned(), node(at))).collect();
+            behaviour.nodes = IDS
+                .iter()
+                .enumerate()
+                .map(|(at, id)| ((*id).to_owned(), node(at)))
+                .collect();
         });
-        self.runtime.block_on(vendor.register()).expect("it is taken");
+        self.runtime
+            .block_on(vendor.register())
+            .expect("it is taken");
         vendor
     }
 
     fn path(&self, number: usize) -> String {
-        self.node.root().path().join(format!("dev/gpu{number}")).display().to_string()
+        self.node
+            .root()
+            .path()
+            .join(format!("dev/gpu{number}"))
+            .display()
+            .to_string()
     }
 
     fn kubelet(&self) -> Kubelet {
@@ -95,11 +123,13 @@ impl PluginNode {
     /// Waits until a kubelet sees both devices, so many of them healthy.
     fn wait_healthy(&self, kubelet: &Kubelet, healthy: usize) {
         let what = format!("{healthy} of 2 devices are healthy");
-        self.runtime.block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(GPU) == (2, healthy)));
+        self.runtime
+            .block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(GPU) == (2, healthy)));
     }
 
     fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
-        self.runtime.block_on(kubelet.admit(pod, "main", &[(GPU, 1)]))
+        self.runtime
+            .block_on(kubelet.admit(pod, "main", &[(GPU, 1)]))
     }
 
     /// A device in the output of `switchyard devices`.
@@ -107,16 +137,31 @@ impl PluginNode {
     fn slot(&self, id: &str) -> Value {
         let report = report(&self.node);
         let slots = report["slots"].as_array().expect("it is a list");
-        slots.iter().find(|slot| slot["id"] == id).unwrap_or_else(|| panic!("{id}: {report:#}")).clone()
+        slots
+            .iter()
+            .find(|slot| slot["id"] == id)
+            .unwrap_or_else(|| panic!("{id}: {report:#}"))
+            .clone()
     }
 
     /// That a device is held by one alone, which a sandbox has, and by whom.
     #[track_caller]
     fn assert_held_by(&self, id: &str, owner: &str, name: &str) {
         let slot = self.slot(id);
-        let [holder] = &slot["holders"].as_array().expect("it is a list")[..] else { panic!("{slot:#}") };
-        assert_eq!((&holder["owner"], &holder["state"]), (&json!(owner), &json!("bound")), "{slot:#}");
-        assert!(holder["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {slot:#}");
+        let [holder] = &slot["holders"].as_array().expect("it is a list")[..] else {
+            panic!("{slot:#}")
+        };
+        assert_eq!(
+            (&holder["owner"], &holder["state"]),
+            (&json!(owner), &json!("bound")),
+            "{slot:#}"
+        );
+        assert!(
+            holder["name"]
+                .as_str()
+                .is_some_and(|held| held.contains(name)),
+            "{name}: {slot:#}"
+        );
     }
 
     /// The pod `trainer` has one device, and a task the other.
@@ -130,15 +175,24 @@ impl PluginNode {
     fn wait_health(&self, healthy: bool, reason: &str) {
         let so = |id: &str| {
             let slot = self.slot(id);
-            slot["healthy"] == healthy && slot["reason"].as_str().is_some_and(|text| text.contains(reason))
+            slot["healthy"] == healthy
+                && slot["reason"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(reason))
         };
-        assert!(eventually(SOON, || IDS.iter().all(|id| so(id))), "{:#}", report(&self.node));
+        assert!(
+            eventually(SOON, || IDS.iter().all(|id| so(id))),
+            "{:#}",
+            report(&self.node)
+        );
     }
 
     #[track_caller]
     fn assert_free(&self, id: &str) {
         assert!(
-            eventually(SOON, || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty)),
+            eventually(SOON, || self.slot(id)["holders"]
+                .as_array()
+                .is_some_and(Vec::is_empty)),
             "{:#}",
             self.slot(id)
         );
@@ -147,25 +201,36 @@ impl PluginNode {
     /// That a container has a device of a driver: its variables, and its node, which it can open.
     #[track_caller]
     fn assert_pod_has(&self, container: &str, id: &str, driver: &str) {
-        assert_eq!(self.node.cri().sh(container, &inspect_script()), expected(id, driver));
+        assert_eq!(
+            self.node.cri().sh(container, &inspect_script()),
+            expected(id, driver)
+        );
     }
 
     /// The same for a task.
     #[track_caller]
     fn assert_task_has(agent: &Agent, task: &TaskSetup, id: &str, driver: &str) {
-        let seen = agent.driver().exec(task.id(), &["sh", "-c", &inspect_script()], SOON).expect("it runs");
+        let seen = agent
+            .driver()
+            .exec(task.id(), &["sh", "-c", &inspect_script()], SOON)
+            .expect("it runs");
         assert_eq!(seen.stdout.trim(), expected(id, driver), "{seen:?}");
     }
 }
 
 /// Prints what a container has of a device.
 fn inspect_script() -> String {
-    format!("echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened")
+    format!(
+        "echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened"
+    )
 }
 
 /// The output of [`inspect_script`].
 fn expected(id: &str, driver: &str) -> String {
-    let number = IDS.iter().position(|known| *known == id).expect("it is the vendor's");
+    let number = IDS
+        .iter()
+        .position(|known| *known == id)
+        .expect("it is the vendor's");
     let (major, minor) = NUMBERS[number];
     format!("{id} {driver} {major:x}:{minor:x}\nopened")
 }
@@ -207,7 +272,11 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     fixture.wait_healthy(&kubelet, 0);
     fixture.assert_pod_has(&container, &of_pod, "one");
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    fixture.node.cri().remove(&container).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove(&container)
+        .expect("it can be removed");
     let mut again = main.clone();
     again.metadata.as_mut().expect("it has some").attempt = 1;
     let container = pod.start(&again);
@@ -221,10 +290,21 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     fixture.assert_pod_has(&container, &of_pod, "one");
     let agent = Agent::start(fixture.node.root(), &json!({}));
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    fixture.node.cri().remove(&container).expect("it can be removed");
+    fixture
+        .node
+        .cri()
+        .remove(&container)
+        .expect("it can be removed");
     again.metadata.as_mut().expect("it has some").attempt = 2;
-    let refused = pod.try_create(&again).expect_err("nobody says what it gets");
-    assert!(refused.message().contains("if its vendor's plugin has not registered yet"), "{refused}");
+    let refused = pod
+        .try_create(&again)
+        .expect_err("nobody says what it gets");
+    assert!(
+        refused
+            .message()
+            .contains("if its vendor's plugin has not registered yet"),
+        "{refused}"
+    );
 
     // A newer plugin: the devices are healthy and have the same holders, and newly started containers get its
     // answers.
@@ -232,14 +312,20 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     fixture.wait_health(true, "");
     fixture.assert_both_held(&of_pod, of_task, &task);
     let devices = LaunchedDevicePlugin::launch(fixture.node.root());
-    let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it still");
+    let refused = devices
+        .reserve(&[&of_pod])
+        .expect_err("the pod has it still");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let container = pod.start(&again);
     fixture.assert_pod_has(&container, &of_pod, "two");
     start_again(&agent, &mut task);
     PluginNode::assert_task_has(&agent, &task, of_task, "two");
     fixture.assert_held_by(of_task, "nomad", task.id());
-    assert_eq!(vendor.calls("Allocate").len(), 2, "once for each, also after a restart");
+    assert_eq!(
+        vendor.calls("Allocate").len(),
+        2,
+        "once for each, also after a restart"
+    );
 
     end(&agent, task);
     fixture.assert_free(of_task);
@@ -250,8 +336,14 @@ fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
 }
 
 fn start_again(agent: &Agent, task: &mut TaskSetup) {
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.assign_new_id();
     agent.driver().start(&task.config).expect("it starts again");
 }

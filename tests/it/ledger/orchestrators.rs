@@ -11,13 +11,20 @@ use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 
 /// A container with what the kubelet was given for it.
-pub(super) fn container_with(node: &TestNode, name: &str, options: &RunOptions) -> cri::ContainerConfig {
+pub(super) fn container_with(
+    node: &TestNode,
+    name: &str,
+    options: &RunOptions,
+) -> cri::ContainerConfig {
     let mut config = node.container(name, &["sleep", "1000"]);
     config.annotations = options.annotations.clone();
     config.envs = options
         .envs
         .iter()
-        .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into_bytes() })
+        .map(|(key, value)| cri::KeyValue {
+            key: key.clone(),
+            value: value.clone().into_bytes(),
+        })
         .collect();
     config.devices = options
         .devices
@@ -32,9 +39,12 @@ pub(super) fn container_with(node: &TestNode, name: &str, options: &RunOptions) 
 }
 
 /// A task with what the agent was given for it.
-pub(super) fn task_with(node: &TestNode, agent: &Agent, given: &device::ContainerReservation) -> TaskSetup {
-    let config =
-        json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
+pub(super) fn task_with(
+    node: &TestNode,
+    agent: &Agent,
+    given: &device::ContainerReservation,
+) -> TaskSetup {
+    let config = json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
     let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     task.config.device_env.extend(given.envs.clone());
     task.config.env.extend(given.envs.clone());
@@ -52,8 +62,14 @@ pub(super) fn task_with(node: &TestNode, agent: &Agent, given: &device::Containe
 
 /// Ends a task, as an agent does.
 pub(super) fn end(agent: &Agent, mut task: TaskSetup) {
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 

@@ -26,7 +26,11 @@ enum RacedNetwork {
 
 /// A task to which its agent has assigned a host port.
 fn task(node: &TestNode, agent: &Agent, network: RacedNetwork, port: u16) -> TaskSetup {
-    let mode = if network == RacedNetwork::Host { "host" } else { "" };
+    let mode = if network == RacedNetwork::Host {
+        "host"
+    } else {
+        ""
+    };
     let mut config = json!({
         "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": mode, "ports": ["http"],
     });
@@ -34,15 +38,29 @@ fn task(node: &TestNode, agent: &Agent, network: RacedNetwork, port: u16) -> Tas
         config["ports"] = json!([]);
     }
     let mut task = TaskSetup::new(node.root(), agent, "web", &config);
-    let given =
-        nomad::PortMapping { label: "http".into(), value: port.into(), to: 80, host_ip: String::new() };
-    task.config.resources.as_mut().expect("it has some").ports.push(given);
+    let given = nomad::PortMapping {
+        label: "http".into(),
+        value: port.into(),
+        to: 80,
+        host_ip: String::new(),
+    };
+    task.config
+        .resources
+        .as_mut()
+        .expect("it has some")
+        .ports
+        .push(given);
     if network == RacedNetwork::Group {
-        let made =
-            agent.driver().create_network(&task.config.alloc_id, "web").expect("a network can be made");
+        let made = agent
+            .driver()
+            .create_network(&task.config.alloc_id, "web")
+            .expect("a network can be made");
         task.config.network_isolation_spec = made.isolation_spec;
         assert_eq!(
-            task.config.network_isolation_spec.as_ref().map(|spec| spec.mode()),
+            task.config
+                .network_isolation_spec
+                .as_ref()
+                .map(|spec| spec.mode()),
             Some(NetworkIsolationMode::Group)
         );
     }
@@ -54,7 +72,10 @@ fn end(agent: &Agent, mut task: TaskSetup) {
     let _ = agent.driver().stop(task.id(), Duration::ZERO, "");
     let _ = agent.driver().destroy(task.id(), true);
     if let Some(spec) = task.config.network_isolation_spec.take() {
-        agent.driver().destroy_network(&task.config.alloc_id, spec).expect("its network is removed");
+        agent
+            .driver()
+            .destroy_network(&task.config.alloc_id, spec)
+            .expect("its network is removed");
     }
     task.remove_cgroups();
 }
@@ -71,14 +92,20 @@ fn assert_names(refused: &Status, port: u16, owner: &str, name: &str) {
 
 fn race(network: RacedNetwork) {
     let node = TestNode::shared();
-    let agent = Agent::start(node.root(), &json!({ "must_create_network": network == RacedNetwork::Group }));
+    let agent = Agent::start(
+        node.root(),
+        &json!({ "must_create_network": network == RacedNetwork::Group }),
+    );
     let mut won = [0, 0];
     for round in 0..ROUNDS {
         let port = free_port();
         let name = format!("race-{}", random_name());
         let mut pod = node.pod_config(&name);
-        pod.port_mappings =
-            vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
+        pod.port_mappings = vec![PortMapping {
+            container_port: 80,
+            host_port: port.into(),
+            ..Default::default()
+        }];
         let task = task(&node, &agent, network, port);
         let driver = agent.driver();
         // A task takes longer until it asks: with a head start both win now and then, and in the last round
@@ -99,7 +126,10 @@ fn race(network: RacedNetwork) {
                 won[0] += 1;
                 assert_names(&refused, port, "kubernetes", &name);
                 let rules = port_rules(port);
-                assert!(!rules.is_empty() && rules.iter().all(|rule| rule.contains(&id)), "{rules:#?}");
+                assert!(
+                    !rules.is_empty() && rules.iter().all(|rule| rule.contains(&id)),
+                    "{rules:#?}"
+                );
                 node.cri().stop_pod(&id).expect("it can be stopped");
                 node.cri().remove_pod(&id).expect("it can be removed");
                 driver.start(&task.config).expect("the port is free");
@@ -113,8 +143,12 @@ fn race(network: RacedNetwork) {
                     "{:#?}",
                     port_rules(port)
                 );
-                driver.stop(task.id(), Duration::ZERO, "").expect("it can be stopped");
-                driver.destroy(task.id(), true).expect("it can be destroyed");
+                driver
+                    .stop(task.id(), Duration::ZERO, "")
+                    .expect("it can be stopped");
+                driver
+                    .destroy(task.id(), true)
+                    .expect("it can be destroyed");
                 let id = node.cri().run_pod(&pod).expect("the port is free");
                 node.cri().stop_pod(&id).expect("it can be stopped");
                 node.cri().remove_pod(&id).expect("it can be removed");
@@ -124,7 +158,10 @@ fn race(network: RacedNetwork) {
         end(&agent, task);
         assert!(port_rules(port).is_empty(), "{:#?}", port_rules(port));
     }
-    assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
+    assert!(
+        won.iter().all(|won| *won > 0),
+        "both must have won: {won:?}"
+    );
 }
 
 #[test]
@@ -149,8 +186,11 @@ fn port_holder_survives_daemon_kill() {
     let port = free_port();
     let other = free_port();
     let pod = node.pod_with("holder", |config| {
-        config.port_mappings =
-            vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
+        config.port_mappings = vec![PortMapping {
+            container_port: 80,
+            host_port: port.into(),
+            ..Default::default()
+        }];
     });
     let holder = task(&node, &agent, RacedNetwork::Host, other);
     agent.driver().start(&holder.config).expect("it starts");
@@ -158,13 +198,29 @@ fn port_holder_survives_daemon_kill() {
     node.daemon().restart();
     let agent = Agent::start(node.root(), &json!({}));
     let refused_task = task(&node, &agent, RacedNetwork::Host, port);
-    assert_names(&agent.driver().start(&refused_task.config).unwrap_err(), port, "kubernetes", "holder");
+    assert_names(
+        &agent.driver().start(&refused_task.config).unwrap_err(),
+        port,
+        "kubernetes",
+        "holder",
+    );
     let mut config = node.pod_config("refused");
-    config.port_mappings =
-        vec![PortMapping { container_port: 80, host_port: other.into(), ..Default::default() }];
-    assert_names(&node.cri().run_pod(&config).unwrap_err(), other, "nomad", holder.id());
+    config.port_mappings = vec![PortMapping {
+        container_port: 80,
+        host_port: other.into(),
+        ..Default::default()
+    }];
+    assert_names(
+        &node.cri().run_pod(&config).unwrap_err(),
+        other,
+        "nomad",
+        holder.id(),
+    );
     drop(pod);
-    agent.driver().start(&refused_task.config).expect("the port is free");
+    agent
+        .driver()
+        .start(&refused_task.config)
+        .expect("the port is free");
     end(&agent, refused_task);
     end(&agent, holder);
 }

@@ -24,7 +24,9 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
     let driver = agent.driver();
     let status = match driver.start(&task.config) {
         Ok(_) => {
-            driver.destroy(task.id(), true).expect("it can be destroyed");
+            driver
+                .destroy(task.id(), true)
+                .expect("it can be destroyed");
             task.remove_cgroups();
             return Some(format!("{text:?}: it is started"));
         }
@@ -37,7 +39,8 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
     let message = status.message();
     // An error that a retry cannot repair is not marked as recoverable, so that an agent does not retry.
     let again = !status.details().is_empty();
-    let right = actual == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
+    let right =
+        actual == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
     (!right).then(|| format!("{text:?}: {actual:?}, again {again}, left {left}: {message}"))
 }
 
@@ -49,13 +52,21 @@ fn malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind() {
         let mut config = json!({
             "image": node.image(), "command": "sh", "args": ["-c", "sleep 1000"], "network_mode": "host"
         });
-        config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+        config
+            .as_object_mut()
+            .expect("it is one")
+            .extend(more.as_object().expect("it is one").clone());
         TaskSetup::new(node.root(), &agent, "task", &config)
     };
     let mut wrong = Vec::new();
     let none = node.registry().reference("library/none:1");
     let text = format!("Error: image {none} not found");
-    wrong.extend(refused(&agent, task(json!({ "image": none })), NotFound, &text));
+    wrong.extend(refused(
+        &agent,
+        task(json!({ "image": none })),
+        NotFound,
+        &text,
+    ));
     for (config, code, text) in CONFIGS {
         wrong.extend(refused(&agent, task(config()), code, text));
     }
@@ -75,7 +86,11 @@ fn malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind() {
         task.config.msgpack_driver_config = bytes();
         wrong.extend(refused(&agent, task, InvalidArgument, text));
     }
-    assert!(wrong.is_empty(), "refused in another way:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "refused in another way:\n{}",
+        wrong.join("\n")
+    );
     node.assert_clean();
 }
 
@@ -86,28 +101,74 @@ fn calls_for_unknown_tasks_are_not_found_or_no_ops() {
     let driver = agent.driver();
     let long = "x".repeat(1 << 20);
     let unread = "a/b\n\0";
-    for id in ["", "3a7c/web/0123abcd", "../../etc", "network/x", "a b/ü/0123abcd", unread, &long] {
-        let code =
-            |status: tonic::Status| (status.code(), status.message().contains("task not found for given id"));
+    for id in [
+        "",
+        "3a7c/web/0123abcd",
+        "../../etc",
+        "network/x",
+        "a b/ü/0123abcd",
+        unread,
+        &long,
+    ] {
+        let code = |status: tonic::Status| {
+            (
+                status.code(),
+                status.message().contains("task not found for given id"),
+            )
+        };
         let unknown = Err((NotFound, true));
-        assert_eq!(driver.wait(id, Duration::from_secs(20)).map(drop).map_err(code), unknown);
+        assert_eq!(
+            driver
+                .wait(id, Duration::from_secs(20))
+                .map(drop)
+                .map_err(code),
+            unknown
+        );
         assert_eq!(driver.inspect(id).map(drop).map_err(code), unknown);
         assert_eq!(driver.signal(id, "SIGHUP").map_err(code), unknown);
-        assert_eq!(driver.exec(id, &["true"], Duration::from_secs(5)).map(drop).map_err(code), unknown);
-        assert_eq!(driver.exec_streaming(id, &["true"], false, b"", true).map(drop).map_err(code), unknown);
-        assert_eq!(driver.stats(id, Duration::ZERO).map(drop).map_err(code), unknown);
+        assert_eq!(
+            driver
+                .exec(id, &["true"], Duration::from_secs(5))
+                .map(drop)
+                .map_err(code),
+            unknown
+        );
+        assert_eq!(
+            driver
+                .exec_streaming(id, &["true"], false, b"", true)
+                .map(drop)
+                .map_err(code),
+            unknown
+        );
+        assert_eq!(
+            driver.stats(id, Duration::ZERO).map(drop).map_err(code),
+            unknown
+        );
         let handle = nomad::TaskHandle {
-            config: Some(nomad::TaskConfig { id: id.to_owned(), ..Default::default() }),
+            config: Some(nomad::TaskConfig {
+                id: id.to_owned(),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         assert_eq!(driver.recover(&handle).map_err(code), unknown);
-        driver.stop(id, Duration::ZERO, "").expect("what is gone is stopped");
-        driver.destroy(id, false).expect("what is gone is destroyed");
+        driver
+            .stop(id, Duration::ZERO, "")
+            .expect("what is gone is stopped");
+        driver
+            .destroy(id, false)
+            .expect("what is gone is destroyed");
     }
-    for (id, hostname) in
-        [("", "host"), (unread, "host"), (&long, "host"), ("3a7c", "two words"), ("3a7c", "a\n")]
-    {
-        let refused = driver.create_network(id, hostname).expect_err("nobody could use it");
+    for (id, hostname) in [
+        ("", "host"),
+        (unread, "host"),
+        (&long, "host"),
+        ("3a7c", "two words"),
+        ("3a7c", "a\n"),
+    ] {
+        let refused = driver
+            .create_network(id, hostname)
+            .expect_err("nobody could use it");
         assert_eq!(refused.code(), InvalidArgument, "{refused}");
     }
     driver
@@ -122,24 +183,64 @@ fn invalid_signals_and_commands_do_not_affect_a_task_of_any_name() {
     let driver = agent.driver();
     let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
     task.config.id = format!("{}/../we.b/ü ✓/0123abcd", task.config.alloc_id);
-    driver.start(&task.config).expect("it is as good a name as any");
+    driver
+        .start(&task.config)
+        .expect("it is as good a name as any");
     task.wait_stdout(|text| text == "begun\n");
     let unsaid = driver.signal(task.id(), "").expect_err("which signal?");
-    assert!(unsaid.message().contains("failed to parse signal: \"\" is neither"), "{unsaid}");
-    for signal in ["SIGNONE", "SIG", "0", "65", "-1", "1e1", "SIGRTMIN+31", "HUP TERM", "TERM\0"] {
-        let status = driver.signal(task.id(), signal).expect_err("it is no signal");
+    assert!(
+        unsaid
+            .message()
+            .contains("failed to parse signal: \"\" is neither"),
+        "{unsaid}"
+    );
+    for signal in [
+        "SIGNONE",
+        "SIG",
+        "0",
+        "65",
+        "-1",
+        "1e1",
+        "SIGRTMIN+31",
+        "HUP TERM",
+        "TERM\0",
+    ] {
+        let status = driver
+            .signal(task.id(), signal)
+            .expect_err("it is no signal");
         assert_eq!(status.code(), InvalidArgument, "{signal:?}: {status}");
-        let stopped = driver.stop(task.id(), Duration::ZERO, signal).expect_err("it is no signal");
-        assert!(stopped.message().contains("failed to parse signal"), "{signal:?}: {stopped}");
+        let stopped = driver
+            .stop(task.id(), Duration::ZERO, signal)
+            .expect_err("it is no signal");
+        assert!(
+            stopped.message().contains("failed to parse signal"),
+            "{signal:?}: {stopped}"
+        );
     }
-    let nothing = driver.exec(task.id(), &[], Duration::from_secs(5)).expect_err("it is no command");
+    let nothing = driver
+        .exec(task.id(), &[], Duration::from_secs(5))
+        .expect_err("it is no command");
     assert_eq!(nothing.code(), InvalidArgument, "{nothing}");
-    let nothing = driver.exec_streaming(task.id(), &[], false, b"", true).expect_err("it is no command");
+    let nothing = driver
+        .exec_streaming(task.id(), &[], false, b"", true)
+        .expect_err("it is no command");
     assert_eq!(nothing.code(), InvalidArgument, "{nothing}");
-    let inspected = driver.inspect(task.id()).expect("it is there").task.expect("it has a state");
+    let inspected = driver
+        .inspect(task.id())
+        .expect("it is there")
+        .task
+        .expect("it has a state");
     assert_eq!(inspected.state(), nomad::TaskState::Running);
-    driver.destroy(task.id(), true).expect("it can be destroyed");
-    assert_eq!(driver.inspect(task.id()).map(drop).map_err(|status| status.code()), Err(NotFound));
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
+    assert_eq!(
+        driver
+            .inspect(task.id())
+            .map(drop)
+            .map_err(|status| status.code()),
+        Err(NotFound)
+    );
     task.remove_cgroups();
 }
 
@@ -156,15 +257,28 @@ fn task_disk_quota_is_applied_or_rejected_by_key() {
     match driver.start(&task.config) {
         // The kernel has project quotas, and the disk is mounted with them.
         Ok(_) => {
-            let end = driver.wait(task.id(), Duration::from_secs(60)).expect("it ends");
+            let end = driver
+                .wait(task.id(), Duration::from_secs(60))
+                .expect("it ends");
             assert_ne!(end.exit_code, 0, "it has written four times what it may");
-            driver.destroy(task.id(), true).expect("it can be destroyed");
+            driver
+                .destroy(task.id(), true)
+                .expect("it can be destroyed");
         }
         Err(status) => {
             assert_eq!(status.code(), FailedPrecondition, "{status}");
             let text = status.message();
-            assert!(text.contains("storage_opt.size: ") && text.contains("prjquota"), "{status}");
-            assert_eq!(driver.inspect(task.id()).map(drop).map_err(|status| status.code()), Err(NotFound));
+            assert!(
+                text.contains("storage_opt.size: ") && text.contains("prjquota"),
+                "{status}"
+            );
+            assert_eq!(
+                driver
+                    .inspect(task.id())
+                    .map(drop)
+                    .map_err(|status| status.code()),
+                Err(NotFound)
+            );
         }
     }
     task.remove_cgroups();

@@ -32,7 +32,10 @@ pub(crate) struct LaunchedDevicePlugin {
 
 impl LaunchedDevicePlugin {
     pub(crate) fn launch(root: &PrivateRoot) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
         let plugin = PluginProcess::launch(
             &install_plugins(root).join("switchyard-device"),
@@ -45,7 +48,11 @@ impl LaunchedDevicePlugin {
             (info.r#type(), info.plugin_api_versions),
             (base::PluginType::Device, vec!["v0.1.0".to_owned()])
         );
-        assert_eq!(plugin.config_schema().expect("it says what it takes").spec, None, "it takes nothing");
+        assert_eq!(
+            plugin.config_schema().expect("it says what it takes").spec,
+            None,
+            "it takes nothing"
+        );
         Self { plugin, runtime }
     }
 
@@ -56,26 +63,34 @@ impl LaunchedDevicePlugin {
         ) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, Status> {
         let client = DevicePluginClient::new(self.plugin.channel());
-        self.runtime.block_on(async { Ok(call(client).await?.into_inner()) })
+        self.runtime
+            .block_on(async { Ok(call(client).await?.into_inner()) })
     }
 
     fn fingerprint(&self) -> Streaming<nomad::FingerprintResponse> {
-        let asked = self.call(async |mut client| client.fingerprint(nomad::FingerprintRequest {}).await);
+        let asked =
+            self.call(async |mut client| client.fingerprint(nomad::FingerprintRequest {}).await);
         asked.expect("it is opened")
     }
 
     pub(crate) fn reserve(&self, ids: &[&str]) -> Result<nomad::ContainerReservation, Status> {
         let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        let answer =
-            self.call(async |mut client| client.reserve(nomad::ReserveRequest { device_ids }).await)?;
-        Ok(answer.container_res.expect("an agent falls over without it"))
+        let answer = self
+            .call(async |mut client| client.reserve(nomad::ReserveRequest { device_ids }).await)?;
+        Ok(answer
+            .container_res
+            .expect("an agent falls over without it"))
     }
 
     /// The next message of a stream that does not end.
     #[track_caller]
     fn next<T>(&self, stream: &mut Streaming<T>) -> T {
-        let next = self.runtime.block_on(async { tokio::time::timeout(SOON, stream.message()).await });
-        next.expect("it comes soon").expect("it is no error").expect("it does not end")
+        let next = self
+            .runtime
+            .block_on(async { tokio::time::timeout(SOON, stream.message()).await });
+        next.expect("it comes soon")
+            .expect("it is no error")
+            .expect("it does not end")
     }
 
     /// Reads on until the devices are these, each with its health.
@@ -86,9 +101,13 @@ impl LaunchedDevicePlugin {
             let devices = latest.device_group.iter().flat_map(|group| &group.devices);
             // The id of a node in a directory of a test has that directory before its name.
             let name = |id: &'_ str| id.rsplit('_').next().unwrap_or_default().to_owned();
-            let now: Vec<_> = devices.map(|device| (name(&device.id), device.healthy)).collect();
-            let wanted: Vec<_> =
-                wanted.iter().map(|(name, healthy)| ((*name).to_owned(), *healthy)).collect();
+            let now: Vec<_> = devices
+                .map(|device| (name(&device.id), device.healthy))
+                .collect();
+            let wanted: Vec<_> = wanted
+                .iter()
+                .map(|(name, healthy)| ((*name).to_owned(), *healthy))
+                .collect();
             if now == wanted {
                 return;
             }
@@ -134,48 +153,74 @@ fn fingerprint_follows_devices_and_task_gets_reserved_ones() {
     let mut stream = devices.fingerprint();
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true)]);
     make_device(&dir.join("acme2"));
-    devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", true)]);
+    devices.wait(
+        &mut stream,
+        &[("acme0", true), ("acme1", true), ("acme2", true)],
+    );
     std::fs::remove_file(dir.join("acme2")).expect("it is ours");
-    devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", false)]);
+    devices.wait(
+        &mut stream,
+        &[("acme0", true), ("acme1", true), ("acme2", false)],
+    );
     // By its path, as agents know it that learned of it from earlier versions.
     let id = dir.join("acme1").display().to_string();
     let given = devices.reserve(&[&id]).expect("it is there");
     assert_eq!(devices.reserve(&[&id]).expect("it is there still"), given);
     assert!(given.mounts.is_empty(), "{given:?}");
-    let gone = devices.reserve(&[&dir.join("acme2").display().to_string()]).expect_err("it is gone");
+    let gone = devices
+        .reserve(&[&dir.join("acme2").display().to_string()])
+        .expect_err("it is gone");
     assert_eq!(gone.code(), Code::FailedPrecondition, "{gone}");
-    let unknown = devices.reserve(&[&dir.join("acme3").display().to_string()]).expect_err("it never was");
+    let unknown = devices
+        .reserve(&[&dir.join("acme3").display().to_string()])
+        .expect_err("it never was");
     assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
 
     let agent = Agent::start(node.root(), &json!({}));
-    let script = format!("echo $ACME_DEVICES; ls {0}; echo x > {0}/acme1 && echo written", dir.display());
+    let script = format!(
+        "echo $ACME_DEVICES; ls {0}; echo x > {0}/acme1 && echo written",
+        dir.display()
+    );
     let mut task = super::shell(&node, &agent, &script);
     task.config.device_env.extend(given.envs.clone());
     task.config.env.extend(given.envs);
     task.config.devices = given
         .devices
         .into_iter()
-        .map(|nomad::DeviceSpec { task_path, host_path, permissions }| driver::Device {
-            task_path,
-            host_path,
-            cgroup_permissions: permissions,
-        })
+        .map(
+            |nomad::DeviceSpec {
+                 task_path,
+                 host_path,
+                 permissions,
+             }| driver::Device {
+                task_path,
+                host_path,
+                cgroup_permissions: permissions,
+            },
+        )
         .collect();
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     driver.wait(task.id(), SOON).expect("it ends");
     task.wait_stdout(|text| text == format!("{id}\nacme1\nacmectl\nwritten\n"));
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 
-    let request = nomad::StatsRequest { collection_interval: None };
-    let mut stats = devices.call(async |mut client| client.stats(request).await).expect("it is opened");
+    let request = nomad::StatsRequest {
+        collection_interval: None,
+    };
+    let mut stats = devices
+        .call(async |mut client| client.stats(request).await)
+        .expect("it is opened");
     for _ in 0..2 {
         let response = devices.next(&mut stats);
         let all = &response.groups[0].instance_stats;
         assert_eq!(all.len(), 3);
         assert!(
-            all.values().all(|stats| stats.timestamp.is_some() && stats.summary.is_some()),
+            all.values()
+                .all(|stats| stats.timestamp.is_some() && stats.summary.is_some()),
             "{response:?}"
         );
     }
@@ -188,15 +233,27 @@ fn empty_fingerprint_is_sent_at_once_and_plugin_exits_with_daemon() {
     let node = TestNode::start();
     let mut devices = LaunchedDevicePlugin::launch(node.root());
     let mut stream = devices.fingerprint();
-    assert_eq!(devices.next(&mut stream), nomad::FingerprintResponse::default());
+    assert_eq!(
+        devices.next(&mut stream),
+        nomad::FingerprintResponse::default()
+    );
     node.daemon().kill9();
     // An agent that saw the end of the stream alone would drop all devices for good.
-    assert!(devices.plugin.exit(EXIT_WAIT).is_some(), "it has not ended within {EXIT_WAIT:?}");
+    assert!(
+        devices.plugin.exit(EXIT_WAIT).is_some(),
+        "it has not ended within {EXIT_WAIT:?}"
+    );
     // Started while the daemon is away it has no devices, and the next daemon's as soon as that is there.
     let again = LaunchedDevicePlugin::launch(node.root());
     let mut stream = again.fingerprint();
-    assert_eq!(again.next(&mut stream), nomad::FingerprintResponse::default());
+    assert_eq!(
+        again.next(&mut stream),
+        nomad::FingerprintResponse::default()
+    );
     node.daemon().restart();
     assert!(again.reserve(&["/dev/none"]).is_err());
-    assert!(again.plugin.kill(), "it ends when it is asked to, within {GRACE:?}");
+    assert!(
+        again.plugin.kill(),
+        "it ends when it is asked to, within {GRACE:?}"
+    );
 }

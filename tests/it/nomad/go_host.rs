@@ -42,7 +42,10 @@ fn build() -> PathBuf {
         .fresh_debian(&debian::packages_of_script(&tests.join("run")))
         .make(&root)
         .expect("it can be made");
-    let protos = tests.join("../proto").canonicalize().expect("the repository has it");
+    let protos = tests
+        .join("../proto")
+        .canonicalize()
+        .expect("the repository has it");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
     let wire = dir.join("src").join(WIRE);
     let sources = dir.join("src/switchyard/nomad-go");
@@ -51,7 +54,11 @@ fn build() -> PathBuf {
     }
     let enter = |program: &str| debian::enter(&root, &[&dir, &protos], Path::new(program));
     for proto in PROTOS {
-        run(enter("protoc").arg("-I").arg(&protos).arg(go_types(&wire)).arg(protos.join(proto)));
+        run(enter("protoc")
+            .arg("-I")
+            .arg(&protos)
+            .arg(go_types(&wire))
+            .arg(protos.join(proto)));
     }
     for entry in fs::read_dir(tests.join("nomad-go")).expect("the host's sources are there") {
         let file = entry.expect("they can be read").path();
@@ -60,8 +67,14 @@ fn build() -> PathBuf {
     }
     let host = dir.join("host");
     let mut command = enter("go");
-    command.args(["build", "-o"]).arg(&host).arg("switchyard/nomad-go");
-    command.env("GO111MODULE", "off").env("GOFLAGS", "").env("GOPATH", format!("{}:{GOCODE}", dir.display()));
+    command
+        .args(["build", "-o"])
+        .arg(&host)
+        .arg("switchyard/nomad-go");
+    command
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "")
+        .env("GOPATH", format!("{}:{GOCODE}", dir.display()));
     command.env("GOCACHE", dir.join("cache")).env("HOME", &dir);
     run(&mut command);
     host
@@ -75,8 +88,9 @@ fn go_types(wire: &Path) -> String {
         options.push_str(&format!(",M{proto}={WIRE}/{}", package.display()));
     }
     for known in ["duration", "timestamp", "wrappers"] {
-        options
-            .push_str(&format!(",Mgoogle/protobuf/{known}.proto=github.com/golang/protobuf/ptypes/{known}"));
+        options.push_str(&format!(
+            ",Mgoogle/protobuf/{known}.proto=github.com/golang/protobuf/ptypes/{known}"
+        ));
     }
     format!("--go_out={options}:{}", wire.display())
 }
@@ -84,9 +98,16 @@ fn go_types(wire: &Path) -> String {
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let output = command.output().expect("the program was found");
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}",
+        output.status
+    );
     text
 }
 
@@ -124,6 +145,10 @@ fn go_plugin_client_runs_a_task_from_handshake_to_exit() {
     fs::write(&file, orders.to_string()).expect("the root can be written");
     let printed = run(Command::new(host).arg(&file));
     assert!(printed.contains("all as it should be"), "{printed}");
-    assert_eq!(fs::read(&encoded).expect("the host has written it"), ours, "two encoders, one form");
+    assert_eq!(
+        fs::read(&encoded).expect("the host has written it"),
+        ours,
+        "two encoders, one form"
+    );
     task.remove_cgroups();
 }

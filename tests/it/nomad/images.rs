@@ -17,8 +17,12 @@ const SOON: Duration = Duration::from_secs(30);
 /// A task whose output identifies its image.
 #[track_caller]
 fn which(node: &TestNode, agent: &Agent, image: &str, more: &Value) -> TaskSetup {
-    let mut config = json!({ "image": image, "command": "cat", "args": ["/which"], "network_mode": "host" });
-    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    let mut config =
+        json!({ "image": image, "command": "cat", "args": ["/which"], "network_mode": "host" });
+    config
+        .as_object_mut()
+        .expect("it is one")
+        .extend(more.as_object().expect("it is one").clone());
     TaskSetup::new(node.root(), agent, "task", &config)
 }
 
@@ -28,14 +32,19 @@ fn run(agent: &Agent, mut task: TaskSetup) -> String {
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), SOON).expect("it ends").exit_code, 0);
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     task.wait_stdout(|text| text.ends_with('\n'))
 }
 
 #[test]
 fn credentials_come_from_task_or_agent_file_and_grant_no_foreign_images() {
-    let access = Access::Basic { user: "user".into(), password: "secret".into() };
+    let access = Access::Basic {
+        user: "user".into(),
+        password: "secret".into(),
+    };
     let registry = Registry::start_behind_proxy(access);
     registry.push("private/which:1", &with_file("private").build());
     let image = registry.reference("private/which:1");
@@ -45,18 +54,30 @@ fn credentials_come_from_task_or_agent_file_and_grant_no_foreign_images() {
 
     // The kubelet's right is not Nomad's.
     let credentials = crate::images::auth("user", "secret");
-    node.cri().pull(&image, credentials).expect("the kubelet may");
+    node.cri()
+        .pull(&image, credentials)
+        .expect("the kubelet may");
     let mut refused = which(&node, &bare, &image, &json!({}));
-    let error = bare.driver().start(&refused.config).expect_err("it has no credentials");
+    let error = bare
+        .driver()
+        .start(&refused.config)
+        .expect_err("it has no credentials");
     assert!(error.message().contains("Failed to pull"), "{error}");
     refused.remove_cgroups();
     assert_eq!(run(&bare, which(&node, &bare, &image, &auth)), "private\n");
 
     let file = node.root().path().join("config.json");
-    let auths = json!({ "auths": { registry.address().to_string(): { "auth": "dXNlcjpzZWNyZXQ=" } } });
+    let auths =
+        json!({ "auths": { registry.address().to_string(): { "auth": "dXNlcjpzZWNyZXQ=" } } });
     fs::write(&file, auths.to_string()).expect("the root can be written");
     let agent = Agent::start(node.root(), &json!({ "auth": { "config": file } }));
-    assert_eq!(run(&agent, which(&node, &agent, &image, &json!({ "force_pull": true }))), "private\n");
+    assert_eq!(
+        run(
+            &agent,
+            which(&node, &agent, &image, &json!({ "force_pull": true }))
+        ),
+        "private\n"
+    );
 }
 
 #[test]
@@ -64,9 +85,16 @@ fn job_loads_its_image_from_an_archive() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let task = which(&node, &agent, "brought:1", &json!({ "load": "image.tar" }));
-    save(&with_file("brought").build(), "brought:1", &task.task_dir().join("local/image.tar"));
+    save(
+        &with_file("brought").build(),
+        "brought:1",
+        &task.task_dir().join("local/image.tar"),
+    );
     assert_eq!(run(&agent, task), "brought\n");
-    assert_eq!(node.cri().image("brought:1").expect("it is asked for"), None);
+    assert_eq!(
+        node.cri().image("brought:1").expect("it is asked for"),
+        None
+    );
 }
 
 #[test]

@@ -25,42 +25,66 @@ const RUN: Duration = Duration::from_secs(60);
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
 /// Points at which the creation of its network may be cut off: by the plugin that is run then.
-const NETWORKS: [(CrashPoint, u32); 5] =
-    [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
+const NETWORKS: [(CrashPoint, u32); 5] = [
+    (PluginAdded, 1),
+    (ResultSaved, 1),
+    (PluginAdded, 2),
+    (PluginAdded, 3),
+    (ResultSaved, 3),
+];
 
 /// Points at which a start may be cut off: the task of [`shell`] has neither a network nor an infra process
 /// nor a volume of its image, and its agent makes and reads its FIFOs.
 fn start_steps() -> impl Iterator<Item = CrashPoint> {
-    let operations = [Operation::CreateSandbox, Operation::CreateTask, Operation::StartTask];
-    operations.into_iter().flat_map(Operation::crash_points).copied().filter(|step| {
-        let taken = !matches!(
-            step,
-            SandboxAttached
-                | InfraCreated
-                | InfraStarted
-                | InfraPinned
-                | TaskViewed
-                | TaskVolumes
-                | TaskFifos
-                | TaskLogged
-        );
-        taken && step.can_fail()
-    })
+    let operations = [
+        Operation::CreateSandbox,
+        Operation::CreateTask,
+        Operation::StartTask,
+    ];
+    operations
+        .into_iter()
+        .flat_map(Operation::crash_points)
+        .copied()
+        .filter(|step| {
+            let taken = !matches!(
+                step,
+                SandboxAttached
+                    | InfraCreated
+                    | InfraStarted
+                    | InfraPinned
+                    | TaskViewed
+                    | TaskVolumes
+                    | TaskFifos
+                    | TaskLogged
+            );
+            taken && step.can_fail()
+        })
 }
 
 /// Points at which the loading of its image may be cut off: an archive of one image has no index.
 fn load_steps() -> impl Iterator<Item = CrashPoint> {
-    Operation::PullImage.crash_points().iter().copied().filter(|step| *step != IndexWritten)
+    Operation::PullImage
+        .crash_points()
+        .iter()
+        .copied()
+        .filter(|step| *step != IndexWritten)
 }
 
 /// Points at which the end of a task may be cut off: the logkeeper does not read its output.
 fn end_steps() -> impl Iterator<Item = CrashPoint> {
-    Operation::EndTask.crash_points().iter().copied().filter(|step| *step != TaskLogFinished)
+    Operation::EndTask
+        .crash_points()
+        .iter()
+        .copied()
+        .filter(|step| *step != TaskLogFinished)
 }
 
 /// Points at which the removal of a task may be cut off.
 fn removal_steps() -> impl Iterator<Item = CrashPoint> {
-    [Operation::RemoveTask, Operation::RemoveSandbox].into_iter().flat_map(Operation::crash_points).copied()
+    [Operation::RemoveTask, Operation::RemoveSandbox]
+        .into_iter()
+        .flat_map(Operation::crash_points)
+        .copied()
 }
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
@@ -70,7 +94,9 @@ fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status
         Err(status) => status,
     };
     match agent.classify_failure(status) {
-        CallFailure::PluginShutdown => call(&agent.dispense()).expect("it is done at the second try"),
+        CallFailure::PluginShutdown => {
+            call(&agent.dispense()).expect("it is done at the second try")
+        }
         CallFailure::Status(status) => panic!("the agent gives up: {status}"),
     }
 }
@@ -90,12 +116,17 @@ fn amid_nth<T: Send>(node: &TestNode, at: (CrashPoint, u32), call: impl FnOnce()
         daemon.spawn();
         daemon.wait_ready();
         drop(daemon);
-        calling.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        calling
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
 fn finish(agent: &Agent, mut task: TaskSetup) {
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -105,13 +136,27 @@ fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in own_points_of_this_run(start_steps()) {
         let task = shell(&node, &agent, ONCE);
-        let started = amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
+        let started = amid(&node, step, || {
+            as_agent(&agent, |driver| driver.start(&task.config))
+        });
         let handle = started.handle.expect("it has a handle");
         agent.driver().recover(&handle).expect("it is there");
         task.wait_stdout(|text| text.contains("begun"));
         std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
-        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 5, "{step:?}");
-        assert_eq!(task.stdout(), "begun\n", "{step:?}: it has run more than once");
+        assert_eq!(
+            agent
+                .driver()
+                .wait(task.id(), RUN)
+                .expect("it ends")
+                .exit_code,
+            5,
+            "{step:?}"
+        );
+        assert_eq!(
+            task.stdout(),
+            "begun\n",
+            "{step:?}: it has run more than once"
+        );
         finish(&agent, task);
         node.assert_clean();
     }
@@ -122,11 +167,17 @@ fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for at in own_points_of_this_run(NETWORKS) {
-        let config =
-            json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
+        let config = json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
-        let started = amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
-        assert!(started.network_override.is_some_and(|network| !network.addr.is_empty()), "{at:?}");
+        let started = amid_nth(&node, at, || {
+            as_agent(&agent, |driver| driver.start(&task.config))
+        });
+        assert!(
+            started
+                .network_override
+                .is_some_and(|network| !network.addr.is_empty()),
+            "{at:?}"
+        );
         task.wait_stdout(|text| text.contains("begun"));
         finish(&agent, task);
         // The scan also covers address leases, interfaces at the bridge, and packet rules.
@@ -137,8 +188,14 @@ fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
 #[test]
 fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
-    let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
-    let socket = node.root().containerd_socket().expect("containerd has been started");
+    let agent = Arc::new(Agent::start(
+        node.root(),
+        &json!({ "gc": { "image_delay": "1s" } }),
+    ));
+    let socket = node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
     for step in own_points_of_this_run(load_steps()) {
         let which = format!("{step:?}");
@@ -146,10 +203,27 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
             "image": "brought:1", "load": "image.tar", "command": "cat", "args": ["/which"], "network_mode": "host"
         });
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
-        save(&with_file(&which).build(), "brought:1", &task.task_dir().join("local/image.tar"));
-        amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
-        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 0, "{step:?}");
-        assert_eq!(task.wait_stdout(|text| text.ends_with('\n')), format!("{which}\n"));
+        save(
+            &with_file(&which).build(),
+            "brought:1",
+            &task.task_dir().join("local/image.tar"),
+        );
+        amid(&node, step, || {
+            as_agent(&agent, |driver| driver.start(&task.config))
+        });
+        assert_eq!(
+            agent
+                .driver()
+                .wait(task.id(), RUN)
+                .expect("it ends")
+                .exit_code,
+            0,
+            "{step:?}"
+        );
+        assert_eq!(
+            task.wait_stdout(|text| text.ends_with('\n')),
+            format!("{which}\n")
+        );
         finish(&agent, task);
         node.assert_clean();
         // The image goes with the last task that used it, and nothing else of it is there.
@@ -169,7 +243,12 @@ fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in own_points_of_this_run(end_steps()) {
         let task = shell(&node, &agent, ONCE);
-        let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
+        let handle = agent
+            .driver()
+            .start(&task.config)
+            .expect("it starts")
+            .handle
+            .expect("it has a handle");
         task.wait_stdout(|text| text.contains("begun"));
         let result = amid(&node, step, || {
             std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
@@ -193,8 +272,13 @@ fn task_removal_interrupted_by_kill_is_completed_by_retry() {
         let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
         agent.driver().start(&task.config).expect("it starts");
         task.wait_stdout(|text| text.contains("begun"));
-        agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-        amid(&node, step, || as_agent(&agent, |driver| driver.destroy(task.id(), true)));
+        agent
+            .driver()
+            .stop(task.id(), Duration::ZERO, "")
+            .expect("it stops");
+        amid(&node, step, || {
+            as_agent(&agent, |driver| driver.destroy(task.id(), true))
+        });
         task.remove_cgroups();
         drop(task);
         node.assert_clean();
@@ -213,9 +297,15 @@ fn task_removal_interrupted_by_kill_is_completed_without_retry() {
             task.wait_stdout(|text| text.contains("begun"));
             let cut_off = amid(&node, step, || agent.driver().destroy(task.id(), true));
             let fault = agent.classify_failure(cut_off.expect_err("nobody answers"));
-            assert!(matches!(fault, CallFailure::PluginShutdown), "{step:?}: {fault:?}");
+            assert!(
+                matches!(fault, CallFailure::PluginShutdown),
+                "{step:?}: {fault:?}"
+            );
             let driver = agent.dispense();
-            assert!(eventually(RUN, || driver.inspect(task.id()).is_err()), "{step:?}: it is still there");
+            assert!(
+                eventually(RUN, || driver.inspect(task.id()).is_err()),
+                "{step:?}: it is still there"
+            );
             task.remove_cgroups();
             drop(task);
             node.assert_clean();
@@ -235,7 +325,13 @@ fn tasks_survive_containerd_kill_and_calls_resume() {
     let wait = std::thread::spawn(move || waiting.wait(&id, RUN));
     node.kill_managed("containerd");
     std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
-    assert_eq!(wait.join().expect("it is answered").expect("it ends").exit_code, 5);
+    assert_eq!(
+        wait.join()
+            .expect("it is answered")
+            .expect("it ends")
+            .exit_code,
+        5
+    );
     assert_eq!(task.stdout(), "begun\n");
     finish(&agent, task);
 }

@@ -22,10 +22,14 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A task that serves one line on a port, and says its addresses.
 fn server(node: &TestNode, agent: &Agent, port: u16, more: Value) -> TaskSetup {
-    let script =
-        format!("ip -o -4 addr; cat /etc/resolv.conf; while :; do echo served | nc -l -p {port}; done");
+    let script = format!(
+        "ip -o -4 addr; cat /etc/resolv.conf; while :; do echo served | nc -l -p {port}; done"
+    );
     let mut config = json!({ "image": node.image(), "command": "sh", "args": ["-c", script] });
-    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    config
+        .as_object_mut()
+        .expect("it is one")
+        .extend(more.as_object().expect("it is one").clone());
     TaskSetup::new(node.root(), agent, "web", &config)
 }
 
@@ -38,9 +42,18 @@ struct Netns {
 impl Netns {
     #[track_caller]
     fn make() -> Self {
-        let netns = Self { name: format!("sw-{}", random_name()), ip: prereq::require("ip", "iproute2") };
-        assert!(netns.run(&["netns", "add", &netns.name]), "a namespace can be made");
-        assert!(netns.run(&["-n", &netns.name, "link", "set", "lo", "up"]), "it has a loopback");
+        let netns = Self {
+            name: format!("sw-{}", random_name()),
+            ip: prereq::require("ip", "iproute2"),
+        };
+        assert!(
+            netns.run(&["netns", "add", &netns.name]),
+            "a namespace can be made"
+        );
+        assert!(
+            netns.run(&["-n", &netns.name, "link", "set", "lo", "up"]),
+            "it has a loopback"
+        );
         netns
     }
 
@@ -51,11 +64,18 @@ impl Netns {
     /// All users of the namespace must have released it by now.
     #[track_caller]
     fn remove(self) {
-        assert!(self.run(&["netns", "delete", &self.name]), "it can be removed");
+        assert!(
+            self.run(&["netns", "delete", &self.name]),
+            "it can be removed"
+        );
     }
 
     fn run(&self, words: &[&str]) -> bool {
-        Command::new(&self.ip).args(words).status().expect("it starts").success()
+        Command::new(&self.ip)
+            .args(words)
+            .status()
+            .expect("it starts")
+            .success()
     }
 }
 
@@ -78,8 +98,14 @@ fn ask(address: SocketAddr) -> Option<String> {
 
 #[track_caller]
 fn end(agent: &Agent, mut task: TaskSetup) {
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -96,27 +122,56 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
         to: 8080,
         host_ip: Ipv4Addr::LOCALHOST.to_string(),
     };
-    task.config.resources.as_mut().expect("it has some").ports.push(published);
+    task.config
+        .resources
+        .as_mut()
+        .expect("it has some")
+        .ports
+        .push(published);
     let started = driver.start(&task.config).expect("it starts");
-    let network = started.network_override.expect("the agent is reported where it is");
+    let network = started
+        .network_override
+        .expect("the agent is reported where it is");
     assert_eq!(network.port_map.get("http"), Some(&8080), "{network:?}");
     let address: Ipv4Addr = network.addr.parse().expect("it is an address");
     task.wait_stdout(|text| text.contains(&address.to_string()));
     let inside = SocketAddr::from((address, 8080));
-    assert!(eventually(SOON, || ask(inside).as_deref() == Some("served\n")), "not served on {inside}");
+    assert!(
+        eventually(SOON, || ask(inside).as_deref() == Some("served\n")),
+        "not served on {inside}"
+    );
     let outside = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    assert!(eventually(SOON, || ask(outside).as_deref() == Some("served\n")), "not published on {outside}");
+    assert!(
+        eventually(SOON, || ask(outside).as_deref() == Some("served\n")),
+        "not published on {outside}"
+    );
     let inspected = driver.inspect(task.id()).expect("it is there");
-    assert_eq!(inspected.network_override.map(|network| network.addr), Some(address.to_string()));
+    assert_eq!(
+        inspected.network_override.map(|network| network.addr),
+        Some(address.to_string())
+    );
     // Jobs find what runs on the node by this attribute.
     let mut fingerprints = driver.fingerprint().expect("it is opened");
-    let printed = fingerprints.next(SOON).expect("it does not end").expect("it is no error").attributes;
-    let Some(Attribute { value: Some(Text(node_address)), .. }) = printed.get("driver.switchyard.bridge_ip")
+    let printed = fingerprints
+        .next(SOON)
+        .expect("it does not end")
+        .expect("it is no error")
+        .attributes;
+    let Some(Attribute {
+        value: Some(Text(node_address)),
+        ..
+    }) = printed.get("driver.switchyard.bridge_ip")
     else {
         panic!("no address of the bridge: {printed:?}");
     };
-    let route = driver.exec(task.id(), &["ip", "route"], SOON).expect("it runs").stdout;
-    assert!(route.contains(&format!("default via {node_address} ")), "{node_address}: {route}");
+    let route = driver
+        .exec(task.id(), &["ip", "route"], SOON)
+        .expect("it runs")
+        .stdout;
+    assert!(
+        route.contains(&format!("default via {node_address} ")),
+        "{node_address}: {route}"
+    );
     end(&agent, task);
     assert!(ask(outside).is_none(), "the port is still published");
 }
@@ -134,7 +189,12 @@ fn task_network_mode_host_and_none_are_applied() {
         });
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
         let started = agent.driver().start(&task.config).expect("it starts");
-        assert!(started.network_override.is_none_or(|network| network.addr.is_empty()), "{mode}");
+        assert!(
+            started
+                .network_override
+                .is_none_or(|network| network.addr.is_empty()),
+            "{mode}"
+        );
         let printed = task.wait_stdout(|text| text.contains("net:["));
         assert_eq!(printed.contains(&host), is_hosts, "{mode}: {printed}");
         if !is_hosts {
@@ -147,20 +207,32 @@ fn task_network_mode_host_and_none_are_applied() {
 #[test]
 fn sandbox_with_host_uts_and_private_network_is_ready_after_kill() {
     let node = TestNode::start();
-    let agent = Agent::start(node.root(), &json!({ "allowed_modes": { "uts": ["host"] } }));
+    let agent = Agent::start(
+        node.root(),
+        &json!({ "allowed_modes": { "uts": ["host"] } }),
+    );
     let task = server(&node, &agent, 8080, json!({ "uts_mode": "host" }));
     agent.driver().start(&task.config).expect("it starts");
     let states = || {
         let (_, body) = node.daemon().get("/statusz");
         let status: Value = serde_json::from_str(&body).expect("it is JSON");
-        status["sandboxes"].as_array().expect("it is a list").clone()
+        status["sandboxes"]
+            .as_array()
+            .expect("it is a list")
+            .clone()
     };
     let before = states();
-    assert_eq!(before, [json!({ "owner": "nomad", "state": "ready", "count": 1 })]);
+    assert_eq!(
+        before,
+        [json!({ "owner": "nomad", "state": "ready", "count": 1 })]
+    );
     node.daemon().kill9();
     node.daemon().restart();
     assert_eq!(states(), before);
-    assert!(agent.plugin().exit(SOON).is_some(), "a plugin ends with the daemon that was there");
+    assert!(
+        agent.plugin().exit(SOON).is_some(),
+        "a plugin ends with the daemon that was there"
+    );
     let _ = agent.dispense();
     end(&agent, task);
 }
@@ -188,7 +260,14 @@ fn group_tasks_join_the_agents_network_namespace() {
     agent.driver().start(&web.config).expect("it starts");
     agent.driver().start(&client.config).expect("it starts");
     client.wait_stdout(|text| text == "served\n");
-    assert_eq!(agent.driver().wait(client.id(), SOON).expect("it ends").exit_code, 0);
+    assert_eq!(
+        agent
+            .driver()
+            .wait(client.id(), SOON)
+            .expect("it ends")
+            .exit_code,
+        0
+    );
     end(&agent, client);
     end(&agent, web);
     // It is the agent's to remove.
@@ -207,16 +286,33 @@ fn driver_created_network_is_created_once_and_removed_with_the_allocation() {
     assert!(made.created);
     let spec = made.isolation_spec.expect("an agent keeps it");
     assert_eq!(spec.mode(), NetworkIsolationMode::Group);
-    let again = driver.create_network(&alloc, "myhost").expect("it is there");
+    let again = driver
+        .create_network(&alloc, "myhost")
+        .expect("it is there");
     assert!(!again.created);
-    assert_eq!(again.isolation_spec.as_ref().map(|spec| spec.path.as_str()), Some(spec.path.as_str()));
+    assert_eq!(
+        again.isolation_spec.as_ref().map(|spec| spec.path.as_str()),
+        Some(spec.path.as_str())
+    );
     task.config.network_isolation_spec = Some(spec.clone());
     driver.start(&task.config).expect("it starts");
     let inside = std::fs::metadata(&spec.path).expect("it is pinned");
-    let printed =
-        driver.exec(task.id(), &["stat", "-L", "-c", "%i", "/proc/self/ns/net"], SOON).expect("it runs");
-    assert_eq!(printed.stdout.trim(), std::os::unix::fs::MetadataExt::ino(&inside).to_string());
+    let printed = driver
+        .exec(
+            task.id(),
+            &["stat", "-L", "-c", "%i", "/proc/self/ns/net"],
+            SOON,
+        )
+        .expect("it runs");
+    assert_eq!(
+        printed.stdout.trim(),
+        std::os::unix::fs::MetadataExt::ino(&inside).to_string()
+    );
     end(&agent, task);
-    driver.destroy_network(&alloc, spec.clone()).expect("it is removed");
-    driver.destroy_network(&alloc, spec).expect("what is gone is removed");
+    driver
+        .destroy_network(&alloc, spec.clone())
+        .expect("it is removed");
+    driver
+        .destroy_network(&alloc, spec)
+        .expect("what is gone is removed");
 }

@@ -28,23 +28,40 @@ fn observe(
     options: Value,
     probes: &[(&str, &str)],
 ) -> BTreeMap<String, String> {
-    let mut task = TaskSetup::new(node.root(), agent, "task", &json!({ "image": node.image() }));
+    let mut task = TaskSetup::new(
+        node.root(),
+        agent,
+        "task",
+        &json!({ "image": node.image() }),
+    );
     fs::create_dir_all(task.task_dir().join("local/given")).expect("the root can be written");
     fs::write(task.task_dir().join("local/given/file"), "given").expect("the root can be written");
-    let lines: Vec<String> =
-        probes.iter().map(|(name, command)| format!("echo \"{name}=$({{ {command}; }} 2>&1)\"")).collect();
+    let lines: Vec<String> = probes
+        .iter()
+        .map(|(name, command)| format!("echo \"{name}=$({{ {command}; }} 2>&1)\""))
+        .collect();
     let mut config = json!({ "image": node.image(), "command": "/bin/sh", "args": ["-c", lines.join("; ") + "; echo end"] });
-    config.as_object_mut().expect("it is one").extend(options.as_object().expect("it is one").clone());
+    config
+        .as_object_mut()
+        .expect("it is one")
+        .extend(options.as_object().expect("it is one").clone());
     task.configure(agent, &config);
     let driver = agent.driver();
-    driver.start(&task.config).unwrap_or_else(|status| panic!("{options}: {status}"));
+    driver
+        .start(&task.config)
+        .unwrap_or_else(|status| panic!("{options}: {status}"));
     let printed = task.wait_stdout(|text| text.trim_end().ends_with("end"));
     driver.wait(task.id(), RUN).expect("it ends");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     // A terminal ends lines with a carriage return too.
-    let pair =
-        |line: &str| line.trim_end().split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let pair = |line: &str| {
+        line.trim_end()
+            .split_once('=')
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    };
     printed.lines().filter_map(pair).collect()
 }
 
@@ -73,12 +90,18 @@ const PROCESS_PROBES: [(&str, &str); 20] = [
     ("soft", "ulimit -Sn"),
     ("hard", "ulimit -Hn"),
     ("core", "ulimit -c"),
-    ("shm", "df -k /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    (
+        "shm",
+        "df -k /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2",
+    ),
     ("gain", "grep NoNewPrivs /proc/self/status | tr -dc 0-9"),
     ("filter", "grep Seccomp: /proc/self/status | tr -dc 0-9"),
     ("caps", "grep CapBnd /proc/self/status | cut -f2"),
     ("hidden", "grep -c ' /proc/kcore ' /proc/self/mountinfo"),
-    ("groups_root", "grep -c '^0::/$\\|:/$' /proc/self/cgroup | head -1"),
+    (
+        "groups_root",
+        "grep -c '^0::/$\\|:/$' /proc/self/cgroup | head -1",
+    ),
 ];
 
 /// The values that must be seen.
@@ -132,9 +155,18 @@ fn task_on_the_bridge_gets_the_requested_names_and_process_options() {
     ]);
     let observed = observe(&node, &agent, options, &[]);
     check(&observed, &PROCESS_VALUES);
-    assert!(observed["groups"].split(' ').any(|group| group == "4321"), "{observed:?}");
-    assert_eq!(observed["dns"], "search shop.test;nameserver 10.9.8.7;options ndots:3;");
-    assert_ne!(observed["groups_root"], "0", "its own cgroup is the root: {observed:?}");
+    assert!(
+        observed["groups"].split(' ').any(|group| group == "4321"),
+        "{observed:?}"
+    );
+    assert_eq!(
+        observed["dns"],
+        "search shop.test;nameserver 10.9.8.7;options ndots:3;"
+    );
+    assert_ne!(
+        observed["groups_root"], "0",
+        "its own cgroup is the root: {observed:?}"
+    );
 }
 
 /// Names of what the task looks at, and the commands that do it.
@@ -144,19 +176,31 @@ const FILE_PROBES: [(&str, &str); 18] = [
     ("given_write", "touch /given/x | grep -o Read-only"),
     ("new", "touch /new/x && ls /new"),
     ("outside", "cat /outside/file"),
-    ("cache", "df -k /cache | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    (
+        "cache",
+        "df -k /cache | tail -1 | tr -s ' ' | cut -d' ' -f2",
+    ),
     ("cache_mode", "stat -c %a /cache"),
     ("cache_exec", "grep -c ' /cache .*noexec' /proc/mounts"),
-    ("bound", "cat /bound/file; touch /bound/x | grep -o Read-only"),
+    (
+        "bound",
+        "cat /bound/file; touch /bound/x | grep -o Read-only",
+    ),
     ("data", "touch /data/x && ls /data"),
-    ("scratch", "df -k /scratch | tail -1 | tr -s ' ' | cut -d' ' -f2"),
+    (
+        "scratch",
+        "df -k /scratch | tail -1 | tr -s ' ' | cut -d' ' -f2",
+    ),
     ("scratch_mode", "stat -c %a /scratch"),
     ("tools", "grep -c ' /tools .*noexec' /proc/mounts"),
     ("sink", "echo x >/dev/sink && echo ok"),
     ("source", "test -c /dev/source && echo ok"),
     ("source_write", "echo x >/dev/source && echo ok"),
     ("logs", "touch /alloc/logs/x | grep -o Read-only"),
-    ("local", "touch /local/x /secrets/x /alloc/data/x && echo ok"),
+    (
+        "local",
+        "touch /local/x /secrets/x /alloc/data/x && echo ok",
+    ),
 ];
 
 /// The values that must be seen.
@@ -212,7 +256,10 @@ fn task_gets_the_requested_mounts_and_devices() {
     );
     check(&observed, &FILE_VALUES);
     assert_eq!(observed["bound"], "givenRead-only");
-    assert!(observed["source_write"].contains("not permitted"), "it may only be read: {observed:?}");
+    assert!(
+        observed["source_write"].contains("not permitted"),
+        "it may only be read: {observed:?}"
+    );
     // A volume outlives its tasks.
     let kept = node.root().state().join("volumes/nomad/shop-data");
     assert!(kept.join("x").exists(), "{}", kept.display());
@@ -225,8 +272,14 @@ fn task_gets_the_requested_limits_or_those_of_the_plugin_configuration() {
     let agent = permissive_agent(&node);
     // The files of both versions of cgroups: only those of one exist.
     let probes = [
-        ("pids", "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"),
-        ("memory", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null"),
+        (
+            "pids",
+            "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null",
+        ),
+        (
+            "memory",
+            "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null",
+        ),
         (
             "soft",
             "cat /sys/fs/cgroup/memory/memory.soft_limit_in_bytes /sys/fs/cgroup/memory.low 2>/dev/null",
@@ -242,7 +295,10 @@ fn task_gets_the_requested_limits_or_those_of_the_plugin_configuration() {
         ("oom", "cat /proc/self/oom_score_adj"),
     ];
     let plain = observe(&node, &agent, json!({ "network_mode": "none" }), &probes);
-    check(&plain, &[("pids", "500"), ("memory", "67108864"), ("oom", "11")]);
+    check(
+        &plain,
+        &[("pids", "500"), ("memory", "67108864"), ("oom", "11")],
+    );
     let limits = json!({
         "network_mode": "none", "pids_limit": 60, "memory_hard_limit": 128, "cpu_hard_limit": true,
         "cpu_cfs_period": 50_000, "oom_score_adj": 222,
@@ -250,7 +306,13 @@ fn task_gets_the_requested_limits_or_those_of_the_plugin_configuration() {
     let limited = observe(&node, &agent, limits, &probes);
     check(
         &limited,
-        &[("pids", "60"), ("memory", "134217728"), ("soft", "67108864"), ("period", "50000"), ("oom", "222")],
+        &[
+            ("pids", "60"),
+            ("memory", "134217728"),
+            ("soft", "67108864"),
+            ("period", "50000"),
+            ("oom", "222"),
+        ],
     );
     let quota: i64 = limited["quota"].parse().expect("it is a number");
     assert!((1000..50_000).contains(&quota), "{limited:?}");
@@ -266,7 +328,9 @@ fn task_gets_the_allowed_namespaces_of_the_host() {
     });
     let kinds = ["net", "pid", "ipc", "uts", "user", "cgroup"];
     let probes = kinds.map(|kind| (kind, format!("readlink /proc/self/ns/{kind}")));
-    let probes = probes.each_ref().map(|(kind, probe)| (*kind, probe.as_str()));
+    let probes = probes
+        .each_ref()
+        .map(|(kind, probe)| (*kind, probe.as_str()));
     let seen_host = observe(&node, &agent, options, &probes);
     for kind in kinds {
         let host = fs::read_link(format!("/proc/self/ns/{kind}")).expect("the kernel has it");
@@ -282,10 +346,14 @@ fn task_gets_the_allowed_namespaces_of_the_host() {
 fn task_gets_the_requested_streams() {
     let node = TestNode::shared();
     let agent = permissive_agent(&node);
-    let script = "test -t 1 && echo out=terminal || echo out=pipe; timeout 1 cat; echo read=$?; echo end";
+    let script =
+        "test -t 1 && echo out=terminal || echo out=pipe; timeout 1 cat; echo read=$?; echo end";
     let with = |more: Value| {
         let mut options = json!({ "network_mode": "none", "args": ["-c", script] });
-        options.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+        options
+            .as_object_mut()
+            .expect("it is one")
+            .extend(more.as_object().expect("it is one").clone());
         observe(&node, &agent, options, &[])
     };
     check(&with(json!({})), &[("out", "pipe"), ("read", "0")]);
@@ -306,8 +374,11 @@ fn task_gets_the_requested_streams() {
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
-    let said = fs::read_to_string(task.alloc_dir().join("alloc/data/said")).expect("it was written");
+    let said =
+        fs::read_to_string(task.alloc_dir().join("alloc/data/said")).expect("it was written");
     assert_eq!((said.as_str(), task.stdout().as_str()), ("kept\n", ""));
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }

@@ -25,14 +25,21 @@ fn output(
         "image": node.image(), "command": "sh", "args": ["-c", format!("{script}\necho; echo done")],
         "network_mode": "host",
     });
-    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    config
+        .as_object_mut()
+        .expect("it is one")
+        .extend(more.as_object().expect("it is one").clone());
     let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     change(&mut task);
     let driver = agent.driver();
-    driver.start(&task.config).unwrap_or_else(|status| panic!("{more}: {status}"));
+    driver
+        .start(&task.config)
+        .unwrap_or_else(|status| panic!("{more}: {status}"));
     driver.wait(task.id(), RUN).expect("it ends");
     let printed = task.wait_stdout(|text| text.ends_with("done\n"));
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     printed.trim_end_matches("done\n").trim_end().to_owned()
 }
@@ -44,26 +51,50 @@ fn task_runs_in_the_agents_cgroups_with_job_limits() {
     let script = "cat /proc/self/cgroup; echo score $(cat /proc/self/oom_score_adj); cd /sys/fs/cgroup; \
                   echo memory $(cat memory/memory.limit_in_bytes .$(sed -n s/^0:://p /proc/self/cgroup)/memory.max)";
     let mut group = String::new();
-    let printed = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
-        group = format!("{}.{}", task.config.alloc_id, task.config.name);
-    });
+    let printed = output(
+        &agent,
+        &node,
+        script,
+        &json!({ "cgroupns": "host" }),
+        |task| {
+            group = format!("{}.{}", task.config.alloc_id, task.config.name);
+        },
+    );
     assert!(printed.contains(&group), "{group}: {printed}");
-    assert!(printed.contains(&format!("memory {}", 64 << 20)), "{printed}");
-    assert!(printed.contains("score 0"), "it has the score of its shim: {printed}");
+    assert!(
+        printed.contains(&format!("memory {}", 64 << 20)),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("score 0"),
+        "it has the score of its shim: {printed}"
+    );
 }
 
 #[test]
 fn task_without_agent_cgroup_runs_in_a_gateway_cgroup() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
-    for group in ["cpuset/never-made/share", "never-made.slice/share.slice/a.task.scope"] {
+    for group in [
+        "cpuset/never-made/share",
+        "never-made.slice/share.slice/a.task.scope",
+    ] {
         let script = "cat /proc/self/cgroup";
-        let printed = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
-            let resources = task.config.resources.as_mut().expect("it has some");
-            let linux = resources.linux_resources.as_mut().expect("it has some");
-            linux.cpuset_cgroup = format!("/sys/fs/cgroup/{group}");
-        });
-        assert!(printed.contains(":memory:/") || printed.contains("0::/"), "{printed}");
+        let printed = output(
+            &agent,
+            &node,
+            script,
+            &json!({ "cgroupns": "host" }),
+            |task| {
+                let resources = task.config.resources.as_mut().expect("it has some");
+                let linux = resources.linux_resources.as_mut().expect("it has some");
+                linux.cpuset_cgroup = format!("/sys/fs/cgroup/{group}");
+            },
+        );
+        assert!(
+            printed.contains(":memory:/") || printed.contains("0::/"),
+            "{printed}"
+        );
         assert!(!printed.contains("never-made"), "{group}: {printed}");
     }
     node.assert_clean();
@@ -81,8 +112,13 @@ fn task_over_its_memory_limit_is_reported_oom_killed() {
     let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     driver.start(&task.config).expect("it starts");
     let result = driver.wait(task.id(), RUN).expect("it ends");
-    assert!(result.oom_killed && (result.exit_code != 0 || result.signal != 0), "{result:?}");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    assert!(
+        result.oom_killed && (result.exit_code != 0 || result.signal != 0),
+        "{result:?}"
+    );
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -100,13 +136,23 @@ fn task_has_its_directories_and_logs_are_read_only() {
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
     let printed = task.wait_stdout(|text| text.contains("tmp"));
-    assert_eq!(printed.matches("Read-only file system").count(), 2, "{printed}");
+    assert_eq!(
+        printed.matches("Read-only file system").count(),
+        2,
+        "{printed}"
+    );
     let read = |path: &str| fs::read_to_string(task.alloc_dir().join(path)).unwrap_or_default();
     assert_eq!(
-        (read("alloc/data/a"), read("task/local/b"), read("task/secrets/c")),
+        (
+            read("alloc/data/a"),
+            read("task/local/b"),
+            read("task/secrets/c")
+        ),
         ("a\n".into(), "b\n".into(), "c\n".into())
     );
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -131,7 +177,10 @@ fn agent_mounts_and_devices_are_present_in_the_task() {
             cgroup_permissions: "rwm".into(),
         });
     });
-    assert!(printed.contains("from outside") && printed.contains("Read-only"), "{printed}");
+    assert!(
+        printed.contains("from outside") && printed.contains("Read-only"),
+        "{printed}"
+    );
     assert!(printed.contains("c\nwritten"), "{printed}");
 }
 
@@ -144,31 +193,74 @@ fn common_task_options_are_visible_in_the_task() {
     );
     let check = |script: &str, more: Value, expected: &str| {
         let printed = output(&agent, &node, script, &more, |_| {});
-        assert!(printed.contains(expected), "{more}: {printed:?} has no {expected:?}");
+        assert!(
+            printed.contains(expected),
+            "{more}: {printed:?} has no {expected:?}"
+        );
     };
     check("pwd", json!({ "work_dir": "/usr" }), "/usr");
-    check("hostname", json!({ "network_mode": "none", "hostname": "named" }), "named");
-    check("grep CapBnd /proc/self/status", json!({}), "00000000a80425fb");
-    check("grep CapBnd /proc/self/status", json!({ "cap_drop": ["ALL"] }), "0000000000000000");
+    check(
+        "hostname",
+        json!({ "network_mode": "none", "hostname": "named" }),
+        "named",
+    );
+    check(
+        "grep CapBnd /proc/self/status",
+        json!({}),
+        "00000000a80425fb",
+    );
+    check(
+        "grep CapBnd /proc/self/status",
+        json!({ "cap_drop": ["ALL"] }),
+        "0000000000000000",
+    );
     check(
         "grep CapBnd /proc/self/status",
         json!({ "cap_drop": ["ALL"], "cap_add": ["NET_RAW"] }),
         "0000000000002000",
     );
-    check("grep NoNewPrivs /proc/self/status", json!({ "security_opt": ["no-new-privileges"] }), "1");
+    check(
+        "grep NoNewPrivs /proc/self/status",
+        json!({ "security_opt": ["no-new-privileges"] }),
+        "1",
+    );
     check("grep Seccomp: /proc/self/status", json!({}), "2");
-    check("grep Seccomp: /proc/self/status", json!({ "privileged": true }), "0");
-    check("echo score $(cat /proc/self/oom_score_adj)", json!({}), "score 0");
-    check("echo score $(cat /proc/self/oom_score_adj)", json!({ "oom_score_adj": 300 }), "score 300");
+    check(
+        "grep Seccomp: /proc/self/status",
+        json!({ "privileged": true }),
+        "0",
+    );
+    check(
+        "echo score $(cat /proc/self/oom_score_adj)",
+        json!({}),
+        "score 0",
+    );
+    check(
+        "echo score $(cat /proc/self/oom_score_adj)",
+        json!({ "oom_score_adj": 300 }),
+        "score 300",
+    );
     check_limits_and_mounts(&node, &check);
     check_names_and_namespaces(&check);
 }
 
 /// Checks the options of limits, file systems and mounts.
 fn check_limits_and_mounts(node: &TestNode, check: &dyn Fn(&str, Value, &str)) {
-    check("touch /x 2>&1", json!({ "readonly_rootfs": true }), "Read-only");
-    check("ulimit -n", json!({ "ulimit": { "nofile": "1234:2345" } }), "1234");
-    check("df -k /dev/shm | tail -1", json!({ "shm_size": 2_097_152 }), "2048");
+    check(
+        "touch /x 2>&1",
+        json!({ "readonly_rootfs": true }),
+        "Read-only",
+    );
+    check(
+        "ulimit -n",
+        json!({ "ulimit": { "nofile": "1234:2345" } }),
+        "1234",
+    );
+    check(
+        "df -k /dev/shm | tail -1",
+        json!({ "shm_size": 2_097_152 }),
+        "2048",
+    );
     check(
         "df -k /scratch | tail -1; touch /scratch/x && echo ok",
         json!({ "tmpfs": ["/scratch:size=1m"] }),
@@ -189,10 +281,22 @@ fn check_limits_and_mounts(node: &TestNode, check: &dyn Fn(&str, Value, &str)) {
 /// Checks the options of processes, users, names and the network.
 fn check_names_and_namespaces(check: &dyn Fn(&str, Value, &str)) {
     let first = fs::read_to_string("/proc/1/comm").expect("the kernel has it");
-    check("cat /proc/1/comm", json!({ "pid_mode": "host", "privileged": true }), first.trim());
+    check(
+        "cat /proc/1/comm",
+        json!({ "pid_mode": "host", "privileged": true }),
+        first.trim(),
+    );
     check("id -G", json!({ "group_add": ["4321"] }), "4321");
-    check("cat /etc/hosts", json!({ "network_mode": "none", "extra_hosts": ["db:10.1.2.3"] }), "10.1.2.3");
-    check("cat /etc/resolv.conf", json!({ "network_mode": "none", "dns_servers": ["10.9.8.7"] }), "10.9.8.7");
+    check(
+        "cat /etc/hosts",
+        json!({ "network_mode": "none", "extra_hosts": ["db:10.1.2.3"] }),
+        "10.1.2.3",
+    );
+    check(
+        "cat /etc/resolv.conf",
+        json!({ "network_mode": "none", "dns_servers": ["10.9.8.7"] }),
+        "10.9.8.7",
+    );
     check(
         "cat /proc/sys/net/core/somaxconn",
         json!({ "network_mode": "none", "sysctl": { "net.core.somaxconn": "777" } }),
@@ -204,7 +308,13 @@ fn check_names_and_namespaces(check: &dyn Fn(&str, Value, &str)) {
 fn default_capabilities_match_nomads_docker_driver() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
-    let printed = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
+    let printed = output(
+        &agent,
+        &node,
+        "grep CapBnd /proc/self/status",
+        &json!({}),
+        |_| {},
+    );
     assert!(printed.contains("00000000a80405fb"), "{printed}");
 }
 
@@ -234,14 +344,34 @@ fn unsupported_task_options_are_rejected_by_name_and_leave_nothing_behind() {
     refused(json!({ "volumes": ["../../../etc:/x"] }), as_it_is, "etc");
     refused(json!({ "image": "" }), as_it_is, "image");
     refused(json!({ "image": "Not An Image" }), as_it_is, "Not An Image");
-    refused(json!({ "image": node.registry().reference("library/none:1") }), as_it_is, "library/none");
-    refused(json!({ "image_pull_timeout": "never" }), as_it_is, "image_pull_timeout");
+    refused(
+        json!({ "image": node.registry().reference("library/none:1") }),
+        as_it_is,
+        "library/none",
+    );
+    refused(
+        json!({ "image_pull_timeout": "never" }),
+        as_it_is,
+        "image_pull_timeout",
+    );
     refused(json!({ "runtime": "no-such" }), as_it_is, "no-such");
     refused(json!({ "ulimit": { "nofile": "x" } }), as_it_is, "ulimit");
-    refused(json!({ "command": "/no/such/program" }), as_it_is, "/no/such/program");
-    refused(json!({}), &|task| task.user = "nobody-here".into(), "nobody-here");
+    refused(
+        json!({ "command": "/no/such/program" }),
+        as_it_is,
+        "/no/such/program",
+    );
+    refused(
+        json!({}),
+        &|task| task.user = "nobody-here".into(),
+        "nobody-here",
+    );
     refused(json!({}), &|task| task.id = String::new(), "id");
-    refused(json!({}), &|task| task.msgpack_driver_config = vec![0x81], "config");
+    refused(
+        json!({}),
+        &|task| task.msgpack_driver_config = vec![0x81],
+        "config",
+    );
     refused(
         json!({}),
         &|task| {
@@ -264,16 +394,29 @@ fn assert_refused(
     expected: &str,
 ) {
     let mut config = json!({ "image": node.image(), "command": "true", "network_mode": "host" });
-    config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
+    config
+        .as_object_mut()
+        .expect("it is one")
+        .extend(more.as_object().expect("it is one").clone());
     let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     change(&mut task.config);
     let status = agent.driver().start(&task.config).err();
     let status = status.unwrap_or_else(|| panic!("{more} is taken"));
-    assert!(status.message().contains(expected), "{more}: {status} does not name {expected:?}");
+    assert!(
+        status.message().contains(expected),
+        "{more}: {status} does not name {expected:?}"
+    );
     // An agent destroys what it could not start, with what it has.
-    agent.driver().destroy(task.id(), true).expect("what is not there is destroyed");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("what is not there is destroyed");
     task.remove_cgroups();
     drop(task);
     let sweep = node.leak_scan();
-    assert!(sweep.is_clean(), "{more}: {status} left {:?}", sweep.findings);
+    assert!(
+        sweep.is_clean(),
+        "{more}: {status} left {:?}",
+        sweep.findings
+    );
 }

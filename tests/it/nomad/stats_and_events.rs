@@ -20,10 +20,15 @@ fn task_stats_stream_has_agent_fields_and_ends_with_the_task() {
     let mut task = shell(&node, &agent, "echo up; while :; do :; done");
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("up"));
-    let mut stats = driver.stats(task.id(), Duration::from_millis(500)).expect("it is opened");
+    let mut stats = driver
+        .stats(task.id(), Duration::from_millis(500))
+        .expect("it is opened");
     let mut last = None;
     for _ in 0..4 {
-        let answer = stats.next(SOON).expect("the task runs").expect("it is no error");
+        let answer = stats
+            .next(SOON)
+            .expect("the task runs")
+            .expect("it is no error");
         let usage = answer.stats.expect("an agent looks at it");
         assert_eq!(usage.id, task.id());
         assert!(usage.timestamp.is_some());
@@ -37,16 +42,33 @@ fn task_stats_stream_has_agent_fields_and_ends_with_the_task() {
     // Two cores of 2500 MHz: a hundred percent are one of them.
     assert!(cpu.percent > 1.0 && cpu.percent <= 250.0, "{cpu:?}");
     let expected = cpu.percent / 100.0 * 2500.0;
-    assert!((cpu.total_ticks - expected).abs() <= expected * 0.02 + 1.0, "{cpu:?}");
-    assert!(cpu.measured_fields().any(|field| field == nomad::cpu_usage::Fields::Percent), "{cpu:?}");
-    assert!(memory.rss > 0 && !memory.measured_fields.is_empty(), "{memory:?}");
-    driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    assert!(
+        (cpu.total_ticks - expected).abs() <= expected * 0.02 + 1.0,
+        "{cpu:?}"
+    );
+    assert!(
+        cpu.measured_fields()
+            .any(|field| field == nomad::cpu_usage::Fields::Percent),
+        "{cpu:?}"
+    );
+    assert!(
+        memory.rss > 0 && !memory.measured_fields.is_empty(),
+        "{memory:?}"
+    );
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     let mut end = stats.next(SOON);
     while let Some(Ok(_)) = end {
         end = stats.next(SOON);
     }
-    assert!(end.is_none(), "the stream of a task that is gone ends without an error: {end:?}");
+    assert!(
+        end.is_none(),
+        "the stream of a task that is gone ends without an error: {end:?}"
+    );
     task.remove_cgroups();
 }
 
@@ -60,11 +82,28 @@ fn image_pull_emits_a_task_event() {
     assert!(events.try_next(Duration::from_millis(300)).is_none());
     let mut task = shell(&node, &agent, "true");
     driver.start(&task.config).expect("it starts");
-    let event = events.next(SOON).expect("it does not end").expect("it is no error");
-    assert_eq!((event.task_id.as_str(), event.alloc_id.as_str()), (task.id(), task.config.alloc_id.as_str()));
-    assert!(event.timestamp.is_some() && event.task_name == "task" && !event.message.is_empty(), "{event:?}");
-    assert!(event.annotations.get("image").is_some_and(|image| image.contains("busybox")), "{event:?}");
+    let event = events
+        .next(SOON)
+        .expect("it does not end")
+        .expect("it is no error");
+    assert_eq!(
+        (event.task_id.as_str(), event.alloc_id.as_str()),
+        (task.id(), task.config.alloc_id.as_str())
+    );
+    assert!(
+        event.timestamp.is_some() && event.task_name == "task" && !event.message.is_empty(),
+        "{event:?}"
+    );
+    assert!(
+        event
+            .annotations
+            .get("image")
+            .is_some_and(|image| image.contains("busybox")),
+        "{event:?}"
+    );
     driver.wait(task.id(), SOON).expect("it ends");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }

@@ -21,15 +21,28 @@ fn task_output_and_exit_code_are_reported_and_nothing_is_left() {
     let mut task = shell(&node, &agent, "echo said; echo wrong >&2; exit 7");
     driver.start(&task.config).expect("it starts");
     let result = driver.wait(task.id(), RUN).expect("it ends");
-    assert_eq!((result.exit_code, result.signal, result.oom_killed), (7, 0, false));
+    assert_eq!(
+        (result.exit_code, result.signal, result.oom_killed),
+        (7, 0, false)
+    );
     // A later call gets the same result.
-    assert_eq!(driver.wait(task.id(), RUN).expect("it has ended").exit_code, 7);
+    assert_eq!(
+        driver.wait(task.id(), RUN).expect("it has ended").exit_code,
+        7
+    );
     task.wait_stdout(|text| text == "said\n");
     assert_eq!(task.stderr(), "wrong\n");
     let inspected = driver.inspect(task.id()).expect("it is there");
-    assert_eq!(inspected.task.map(|task| task.state()), Some(nomad::TaskState::Exited));
-    driver.destroy(task.id(), false).expect("it can be destroyed");
-    driver.destroy(task.id(), true).expect("what is gone is destroyed");
+    assert_eq!(
+        inspected.task.map(|task| task.state()),
+        Some(nomad::TaskState::Exited)
+    );
+    driver
+        .destroy(task.id(), false)
+        .expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("what is gone is destroyed");
     task.remove_cgroups();
     drop(task);
     agent.stop();
@@ -42,9 +55,13 @@ fn output_of_short_tasks_is_never_lost() {
     let driver = agent.driver();
     for round in 0..5 {
         let mut task = shell(&node, &agent, "echo short");
-        driver.start(&task.config).unwrap_or_else(|status| panic!("round {round}: {status}"));
+        driver
+            .start(&task.config)
+            .unwrap_or_else(|status| panic!("round {round}: {status}"));
         assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
-        driver.destroy(task.id(), true).expect("it can be destroyed");
+        driver
+            .destroy(task.id(), true)
+            .expect("it can be destroyed");
         task.wait_stdout(|text| text == "short\n");
         task.remove_cgroups();
     }
@@ -59,11 +76,20 @@ fn stop_sends_its_signal_then_kills() {
     let mut task = shell(&node, &agent, heeds);
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("ready"));
-    driver.stop(task.id(), Duration::from_secs(30), "SIGUSR1").expect("it stops");
-    assert_eq!(driver.wait(task.id(), RUN).expect("it has ended").exit_code, 3);
+    driver
+        .stop(task.id(), Duration::from_secs(30), "SIGUSR1")
+        .expect("it stops");
+    assert_eq!(
+        driver.wait(task.id(), RUN).expect("it has ended").exit_code,
+        3
+    );
     task.wait_stdout(|text| text.contains("heard"));
-    driver.stop(task.id(), Duration::ZERO, "").expect("what has ended is stopped");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("what has ended is stopped");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 
     let deaf = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
@@ -71,15 +97,26 @@ fn stop_sends_its_signal_then_kills() {
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("ready"));
     let refused = driver.destroy(task.id(), false).expect_err("it runs");
-    assert!(refused.message().contains("must call StopTask"), "{refused}");
-    driver.stop(task.id(), Duration::from_millis(200), "").expect("it is killed");
+    assert!(
+        refused.message().contains("must call StopTask"),
+        "{refused}"
+    );
+    driver
+        .stop(task.id(), Duration::from_millis(200), "")
+        .expect("it is killed");
     let result = driver.wait(task.id(), RUN).expect("it has ended");
     assert!(result.exit_code == 137 || result.signal == 9, "{result:?}");
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
     // Nothing of this is known any more, which is no error.
-    driver.stop(task.id(), Duration::ZERO, "").expect("what is gone is stopped");
-    driver.destroy(task.id(), true).expect("what is gone is destroyed");
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("what is gone is stopped");
+    driver
+        .destroy(task.id(), true)
+        .expect("what is gone is destroyed");
     driver.inspect(task.id()).expect_err("it is gone");
 }
 
@@ -103,16 +140,35 @@ fn many_waiters_get_the_exit_and_block_no_other_call() {
         .await
     });
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(driver.exec(task.id(), &["echo", "x"], RUN).expect("it runs").stdout, "x\n");
-    driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
-    let exits = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
-    for answer in exits.expect("they are reported soon").expect("it does not panic") {
+    assert_eq!(
+        driver
+            .exec(task.id(), &["echo", "x"], RUN)
+            .expect("it runs")
+            .stdout,
+        "x\n"
+    );
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    let exits = agent
+        .runtime()
+        .block_on(async { tokio::time::timeout(RUN, waiting).await });
+    for answer in exits
+        .expect("they are reported soon")
+        .expect("it does not panic")
+    {
         assert_eq!(
-            answer.expect("it is reported").into_inner().result.map(|result| result.exit_code),
+            answer
+                .expect("it is reported")
+                .into_inner()
+                .result
+                .map(|result| result.exit_code),
             Some(137)
         );
     }
-    driver.destroy(task.id(), true).expect("it can be destroyed");
+    driver
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -130,14 +186,17 @@ fn fifty_tasks_start_concurrently() {
                     let driver = agent.driver();
                     driver.start(&task.config).expect("it starts");
                     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
-                    driver.destroy(task.id(), true).expect("it can be destroyed");
+                    driver
+                        .destroy(task.id(), true)
+                        .expect("it can be destroyed");
                     task.wait_stdout(|text| text == format!("task {number}\n"));
                     task.remove_cgroups();
                 })
             })
             .collect();
         for task in tasks {
-            task.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            task.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
 }

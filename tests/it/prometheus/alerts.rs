@@ -28,11 +28,20 @@ fn start() -> ScrapedTestNode {
 #[track_caller]
 fn wait_quiet(prometheus: &Prometheus) {
     let quiet = eventually(LIMIT, || {
-        let up = prometheus.query("up{job=\"switchyard\"} == 1").expect("it is valid");
-        let firing = prometheus.query("ALERTS{alertstate=\"firing\"}").expect("it is valid");
+        let up = prometheus
+            .query("up{job=\"switchyard\"} == 1")
+            .expect("it is valid");
+        let firing = prometheus
+            .query("ALERTS{alertstate=\"firing\"}")
+            .expect("it is valid");
         !up.is_empty() && firing.is_empty()
     });
-    assert!(quiet, "{:?}\n{}", prometheus.query("ALERTS or up"), prometheus.log());
+    assert!(
+        quiet,
+        "{:?}\n{}",
+        prometheus.query("ALERTS or up"),
+        prometheus.log()
+    );
 }
 
 #[test]
@@ -63,8 +72,11 @@ fn full_disk(node: &TestNode, prometheus: &Prometheus) {
 fn refused_reload(node: &TestNode, prometheus: &Prometheus) {
     let hang_up = || kill(Pid::from_raw(node.daemon().pid()), Signal::SIGHUP).expect("it runs");
     let good = fs::read_to_string(node.root().config()).expect("it was written");
-    fs::write(node.root().config(), good.replace("version = 1", "version = 1\nlevle = 1"))
-        .expect("it is ours");
+    fs::write(
+        node.root().config(),
+        good.replace("version = 1", "version = 1\nlevle = 1"),
+    )
+    .expect("it is ours");
     hang_up();
     prometheus.wait_alert("SwitchyardReloadRefused", true, LIMIT);
     fs::write(node.root().config(), good).expect("it is ours");
@@ -74,13 +86,19 @@ fn refused_reload(node: &TestNode, prometheus: &Prometheus) {
 
 fn refused_device(node: &TestNode, prometheus: &Prometheus) {
     let first = node.pod("first");
-    first.try_create(&container_with_device(node, "holder")).expect("the device is free");
+    first
+        .try_create(&container_with_device(node, "holder"))
+        .expect("the device is free");
     let second = node.pod("second");
-    second.try_create(&container_with_device(node, "other")).expect_err("the device is taken");
+    second
+        .try_create(&container_with_device(node, "other"))
+        .expect_err("the device is taken");
     prometheus.wait_alert("SwitchyardDeviceRefused", true, LIMIT);
     let firing = prometheus.firing("SwitchyardDeviceRefused");
     assert!(
-        firing.iter().all(|labels| labels["owner"] == "kubernetes" && labels["reason"] == "held"),
+        firing
+            .iter()
+            .all(|labels| labels["owner"] == "kubernetes" && labels["reason"] == "held"),
         "{firing:?}"
     );
     prometheus.wait_alert("SwitchyardDeviceRefused", false, LIMIT);

@@ -17,8 +17,12 @@ use super::{ScrapedTestNode, container_with_device, device_group};
 const SOON: Duration = Duration::from_secs(60);
 
 /// Panels that are empty on a node on which nothing has failed or is under way.
-const EMPTY_WHEN_WELL: [&str; 4] =
-    ["Failures by code", "Refusals", "containerd: errors and reconnects", "In flight, by owner"];
+const EMPTY_WHEN_WELL: [&str; 4] = [
+    "Failures by code",
+    "Refusals",
+    "containerd: errors and reconnects",
+    "In flight, by owner",
+];
 
 /// A query of a panel.
 #[derive(Debug)]
@@ -34,23 +38,32 @@ fn dashboard() -> Value {
 }
 
 fn list<'a>(value: &'a Value, what: &str) -> &'a Vec<Value> {
-    value.as_array().unwrap_or_else(|| panic!("{what} is no list: {value}"))
+    value
+        .as_array()
+        .unwrap_or_else(|| panic!("{what} is no list: {value}"))
 }
 
 /// The queries with the variables replaced as Grafana does for "All".
 fn queries() -> Vec<Query> {
     let dashboard = dashboard();
-    let panels = list(&dashboard["panels"], "panels").iter().filter(|panel| panel["type"] != "row");
+    let panels = list(&dashboard["panels"], "panels")
+        .iter()
+        .filter(|panel| panel["type"] != "row");
     let queries = panels.flat_map(|panel| {
-        list(&panel["targets"], "targets").iter().map(|target| Query {
-            panel: panel["title"].as_str().expect("a panel has a title").to_owned(),
-            expression: target["expr"]
-                .as_str()
-                .expect("a target has an expression")
-                .replace("$node", ".*")
-                .replace("$owner", ".*")
-                .replace("$__rate_interval", "20s"),
-        })
+        list(&panel["targets"], "targets")
+            .iter()
+            .map(|target| Query {
+                panel: panel["title"]
+                    .as_str()
+                    .expect("a panel has a title")
+                    .to_owned(),
+                expression: target["expr"]
+                    .as_str()
+                    .expect("a target has an expression")
+                    .replace("$node", ".*")
+                    .replace("$owner", ".*")
+                    .replace("$__rate_interval", "20s"),
+            })
     });
     queries.collect()
 }
@@ -59,56 +72,113 @@ fn queries() -> Vec<Query> {
 fn dashboard_is_complete_and_its_panels_do_not_overlap() {
     let dashboard = dashboard();
     assert!(dashboard["uid"].is_string() && dashboard["title"].is_string());
-    assert!(dashboard["schemaVersion"].as_u64().is_some_and(|version| version >= 36));
+    assert!(
+        dashboard["schemaVersion"]
+            .as_u64()
+            .is_some_and(|version| version >= 36)
+    );
     let variables: Vec<_> = list(&dashboard["templating"]["list"], "variables")
         .iter()
-        .map(|variable| (variable["name"].as_str().unwrap_or_default(), variable["type"].as_str()))
+        .map(|variable| {
+            (
+                variable["name"].as_str().unwrap_or_default(),
+                variable["type"].as_str(),
+            )
+        })
         .collect();
     let query = Some("query");
-    assert_eq!(variables, [("datasource", Some("datasource")), ("node", query), ("owner", query)]);
+    assert_eq!(
+        variables,
+        [
+            ("datasource", Some("datasource")),
+            ("node", query),
+            ("owner", query)
+        ]
+    );
     let mut ids = BTreeSet::new();
     let mut cells = BTreeSet::new();
     for panel in list(&dashboard["panels"], "panels") {
         let title = panel["title"].as_str().expect("a panel has a title");
-        assert!(ids.insert(panel["id"].as_u64().expect("a panel has an id")), "{title}: the id is taken");
+        assert!(
+            ids.insert(panel["id"].as_u64().expect("a panel has an id")),
+            "{title}: the id is taken"
+        );
         let [x, y, w, h] =
             ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().expect("it has a place"));
-        assert!(w > 0 && h > 0 && x + w <= 24, "{title} is outside of the grid");
+        assert!(
+            w > 0 && h > 0 && x + w <= 24,
+            "{title} is outside of the grid"
+        );
         for cell in (x..x + w).flat_map(|column| (y..y + h).map(move |line| (column, line))) {
-            assert!(cells.insert(cell), "{title} lies over another panel at {cell:?}");
+            assert!(
+                cells.insert(cell),
+                "{title} lies over another panel at {cell:?}"
+            );
         }
         if panel["type"] == "row" {
             continue;
         }
-        assert!(panel["description"].as_str().is_some_and(|text| text.len() > 5), "{title}");
-        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{title} has no unit");
+        assert!(
+            panel["description"]
+                .as_str()
+                .is_some_and(|text| text.len() > 5),
+            "{title}"
+        );
+        assert!(
+            panel["fieldConfig"]["defaults"]["unit"].is_string(),
+            "{title} has no unit"
+        );
         let source = json!({ "type": "prometheus", "uid": "${datasource}" });
         assert_eq!(panel["datasource"], source, "{title}");
         let mut references = BTreeSet::new();
         for target in list(&panel["targets"], title) {
             assert_eq!(target["datasource"], source, "{title}");
-            assert!(references.insert(target["refId"].as_str().expect("a target has a refId")), "{title}");
+            assert!(
+                references.insert(target["refId"].as_str().expect("a target has a refId")),
+                "{title}"
+            );
             let expression = target["expr"].as_str().expect("a target has an expression");
-            assert!(expression.contains("$node"), "{title} does not heed the variable: {expression}");
+            assert!(
+                expression.contains("$node"),
+                "{title} does not heed the variable: {expression}"
+            );
             let by_owner = expression.contains("by (owner");
-            assert_eq!(by_owner, expression.contains("$owner"), "{title}: {expression}");
+            assert_eq!(
+                by_owner,
+                expression.contains("$owner"),
+                "{title}: {expression}"
+            );
         }
     }
 }
 
 /// Waits until a query has a result that is as it should be.
 #[track_caller]
-fn wait_result(node: &TestNode, container: &str, prometheus: &Prometheus, query: &Query, owners: &[&str]) {
+fn wait_result(
+    node: &TestNode,
+    container: &str,
+    prometheus: &Prometheus,
+    query: &Query,
+    owners: &[&str],
+) {
     let mut last = Vec::new();
     let found = eventually(SOON, || {
         // Shares and means are those of the calls and operations of the last moments: there must be some.
         assert_eq!(node.cri().sh(container, "echo reached"), "reached");
-        last = prometheus.query(&query.expression).unwrap_or_else(|error| panic!("{query:?}: {error}"));
-        let has =
-            |owner: &&str| last.iter().any(|sample| sample.labels.get("owner").is_some_and(|o| o == owner));
+        last = prometheus
+            .query(&query.expression)
+            .unwrap_or_else(|error| panic!("{query:?}: {error}"));
+        let has = |owner: &&str| {
+            last.iter()
+                .any(|sample| sample.labels.get("owner").is_some_and(|o| o == owner))
+        };
         !last.is_empty() && owners.iter().all(has)
     });
-    assert!(found, "{query:?} has no series for each of {owners:?}: {last:?}\n{}", prometheus.log());
+    assert!(
+        found,
+        "{query:?} has no series for each of {owners:?}: {last:?}\n{}",
+        prometheus.log()
+    );
 }
 
 #[test]
@@ -133,15 +203,31 @@ fn each_panel_shows_a_real_node_and_each_owner_that_has_tasks() {
         if EMPTY_WHEN_WELL.contains(&query.panel.as_str()) {
             continue;
         }
-        wait_result(node, &container, &prometheus, &query, owners_in(&query.expression));
+        wait_result(
+            node,
+            &container,
+            &prometheus,
+            &query,
+            owners_in(&query.expression),
+        );
     }
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
 /// The owners that an expression must have a series for.
 fn owners_in(expression: &str) -> &'static [&'static str] {
     let is_about_devices = expression.contains("switchyard_ledger");
-    if expression.contains("by (owner") && !is_about_devices { &["kubernetes", "nomad"] } else { &[] }
+    if expression.contains("by (owner") && !is_about_devices {
+        &["kubernetes", "nomad"]
+    } else {
+        &[]
+    }
 }

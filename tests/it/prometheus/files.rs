@@ -15,7 +15,11 @@ const RUNBOOKS: &str = "https://switchyard.example/docs/alerts.md#";
 
 fn promtool(dir: &Path, words: &[&str]) -> String {
     let promtool = prereq::require("promtool", "prometheus");
-    let done = Command::new(promtool).args(words).current_dir(dir).output().expect("it was found");
+    let done = Command::new(promtool)
+        .args(words)
+        .current_dir(dir)
+        .output()
+        .expect("it was found");
     let output = [done.stdout, done.stderr].concat();
     let text = String::from_utf8(output).expect("it is text");
     assert!(done.status.success(), "promtool {words:?}: {text}");
@@ -23,19 +27,28 @@ fn promtool(dir: &Path, words: &[&str]) -> String {
 }
 
 fn load(name: &str) -> Yaml {
-    let text = fs::read_to_string(shipped().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}")).remove(0)
+    let text =
+        fs::read_to_string(shipped().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    YamlLoader::load_from_str(&text)
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+        .remove(0)
 }
 
 /// All rules of a file.
 fn rules(file: &Yaml) -> Vec<&Yaml> {
     let groups = file["groups"].as_vec().expect("a file of rules has groups");
-    groups.iter().flat_map(|group| group["rules"].as_vec().expect("a group has rules")).collect()
+    groups
+        .iter()
+        .flat_map(|group| group["rules"].as_vec().expect("a group has rules"))
+        .collect()
 }
 
 #[test]
 fn shipped_rules_pass_their_tests() {
-    let words = promtool(&shipped(), &["test", "rules", "rules.test.yaml", "alerts.test.yaml"]);
+    let words = promtool(
+        &shipped(),
+        &["test", "rules", "rules.test.yaml", "alerts.test.yaml"],
+    );
     assert_eq!(words.matches("SUCCESS").count(), 2, "{words}");
     promtool(&shipped(), &["check", "rules", "rules.yaml", "alerts.yaml"]);
 }
@@ -46,7 +59,12 @@ fn shipped_and_adapted_configuration_is_valid() {
     let authority = scratch.path().join("authority");
     fs::write(&authority, "").expect("the directory is ours");
     let address = "127.0.0.1:9641".parse().expect("it is an address");
-    let node = ScrapedNode { address, authority: &authority, token: "token", kubelet: "scraped" };
+    let node = ScrapedNode {
+        address,
+        authority: &authority,
+        token: "token",
+        kubelet: "scraped",
+    };
     let dir = scratch.path().join("prometheus");
     adapt(&dir, &node);
     promtool(&dir, &["check", "config", "prometheus.yaml"]);
@@ -60,31 +78,59 @@ fn shipped_and_adapted_configuration_is_valid() {
 fn each_alert_has_severity_texts_a_section_and_a_test() {
     let docs = shipped().join("../../docs/alerts.md");
     let docs = fs::read_to_string(docs).expect("the documentation is there");
-    let sections: BTreeSet<String> =
-        docs.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_lowercase).collect();
+    let sections: BTreeSet<String> = docs
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(str::to_lowercase)
+        .collect();
     let tests = load("alerts.test.yaml");
-    let tests: Vec<&Yaml> = tests["tests"].as_vec().expect("there are tests").iter().collect();
+    let tests: Vec<&Yaml> = tests["tests"]
+        .as_vec()
+        .expect("there are tests")
+        .iter()
+        .collect();
     let alerts = load("alerts.yaml");
     let mut names = BTreeSet::new();
     for rule in rules(&alerts) {
         let name = rule["alert"].as_str().expect("the file has alerts alone");
         names.insert(name.to_lowercase());
         let severity = rule["labels"]["severity"].as_str();
-        assert!(matches!(severity, Some("critical" | "warning" | "info")), "{name}: {severity:?}");
+        assert!(
+            matches!(severity, Some("critical" | "warning" | "info")),
+            "{name}: {severity:?}"
+        );
         for text in ["summary", "description"] {
             let text = rule["annotations"][text].as_str().unwrap_or_default();
             assert!(text.len() > 20, "{name}: {text:?}");
         }
-        let link = rule["annotations"]["runbook_url"].as_str().expect("it has a link");
-        assert_eq!(link.strip_prefix(RUNBOOKS), Some(name.to_lowercase().as_str()), "{name}");
-        let of_alert = tests.iter().filter(|test| test["name"].as_str() == Some(name));
+        let link = rule["annotations"]["runbook_url"]
+            .as_str()
+            .expect("it has a link");
+        assert_eq!(
+            link.strip_prefix(RUNBOOKS),
+            Some(name.to_lowercase().as_str()),
+            "{name}"
+        );
+        let of_alert = tests
+            .iter()
+            .filter(|test| test["name"].as_str() == Some(name));
         let expected: Vec<bool> = of_alert
             .flat_map(|test| test["alert_rule_test"].as_vec().expect("it tests alerts"))
-            .map(|case| case["exp_alerts"].as_vec().is_some_and(|alerts| !alerts.is_empty()))
+            .map(|case| {
+                case["exp_alerts"]
+                    .as_vec()
+                    .is_some_and(|alerts| !alerts.is_empty())
+            })
             .collect();
-        assert!(expected.contains(&true) && expected.last() == Some(&false), "{name}: {expected:?}");
+        assert!(
+            expected.contains(&true) && expected.last() == Some(&false),
+            "{name}: {expected:?}"
+        );
     }
-    assert_eq!(names, sections, "docs/alerts.md has a section for each alert, and no other");
+    assert_eq!(
+        names, sections,
+        "docs/alerts.md has a section for each alert, and no other"
+    );
 }
 
 #[test]
@@ -92,17 +138,27 @@ fn no_pod_is_scraped_from_two_jobs() {
     let config = load("prometheus.yaml");
     let jobs = config["scrape_configs"].as_vec().expect("there are jobs");
     let mut kept = BTreeSet::new();
-    for job in jobs.iter().filter(|job| job["metrics_path"].as_str() == Some("/metrics/containers")) {
+    for job in jobs
+        .iter()
+        .filter(|job| job["metrics_path"].as_str() == Some("/metrics/containers"))
+    {
         let relabel = job["relabel_configs"].as_vec().expect("it selects nodes");
-        let keep =
-            relabel.iter().find(|step| step["action"].as_str() == Some("keep")).expect("it keeps some");
+        let keep = relabel
+            .iter()
+            .find(|step| step["action"].as_str() == Some("keep"))
+            .expect("it keeps some");
         assert_eq!(keep["source_labels"][0].as_str(), Some("__kubelet"));
         let value = keep["regex"].as_str().expect("it is a word");
         assert!(kept.insert(value), "two jobs keep {value}");
         // Pods come from the kubelet then.
-        let owners: Option<Vec<&str>> =
-            job["params"]["owner"].as_vec().map(|owners| owners.iter().filter_map(Yaml::as_str).collect());
-        assert_eq!(owners, (value == "scraped").then(|| vec!["nomad"]), "{value}");
+        let owners: Option<Vec<&str>> = job["params"]["owner"]
+            .as_vec()
+            .map(|owners| owners.iter().filter_map(Yaml::as_str).collect());
+        assert_eq!(
+            owners,
+            (value == "scraped").then(|| vec!["nomad"]),
+            "{value}"
+        );
     }
     assert_eq!(kept, BTreeSet::from(["none", "scraped"]));
 }

@@ -33,11 +33,19 @@ impl Devices {
         let node = TestNode::start_configured(|root| {
             let dir = root.path().join("dev");
             std::fs::create_dir(&dir).expect("the root can be written");
-            ["acme0", "acme1"].iter().for_each(|name| make_device(&dir.join(name)));
+            ["acme0", "acme1"]
+                .iter()
+                .for_each(|name| make_device(&dir.join(name)));
             directories(&root.path().join("kubelet"))
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        Self { node, runtime: runtime.expect("a runtime can be made") }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        Self {
+            node,
+            runtime: runtime.expect("a runtime can be made"),
+        }
     }
 
     /// The configuration without any group.
@@ -68,26 +76,40 @@ impl Devices {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         slots
             .iter()
-            .map(|slot| (text(&slot["id"]).expect("it has an id"), text(&slot["holders"][0]["token"])))
+            .map(|slot| {
+                (
+                    text(&slot["id"]).expect("it has an id"),
+                    text(&slot["holders"][0]["token"]),
+                )
+            })
             .collect()
     }
 
     /// Waits until there are so many devices; their ids.
     #[track_caller]
     fn wait_slots(&self, count: usize) -> Vec<String> {
-        assert!(eventually(SOON, || self.slots().len() == count), "{:#}", self.report());
+        assert!(
+            eventually(SOON, || self.slots().len() == count),
+            "{:#}",
+            self.report()
+        );
         self.slots().into_iter().map(|(id, _)| id).collect()
     }
 
     fn held(&self) -> usize {
-        self.slots().iter().filter(|(_, lease)| lease.is_some()).count()
+        self.slots()
+            .iter()
+            .filter(|(_, lease)| lease.is_some())
+            .count()
     }
 
     /// Ends the lease of a device, as an operator does.
     #[track_caller]
     fn release(&self, id: &str) {
         let slots = self.slots();
-        let lease = slots.iter().find_map(|(slot, lease)| lease.as_ref().filter(|_| slot == id));
+        let lease = slots
+            .iter()
+            .find_map(|(slot, lease)| lease.as_ref().filter(|_| slot == id));
         let path = format!("/v1/devices/leases/{}", lease.expect("it is held"));
         let answer = http::delete_unix(&self.node.root().run().join("admin.sock"), &path);
         assert_eq!(answer.expect("it answers").status, 204);
@@ -123,7 +145,11 @@ fn quota_below_what_is_held_stays_until_freed() {
     for id in &ids {
         agent.reserve(&[id]).expect("there is no quota");
     }
-    apply(&devices.node, &devices.group("quota = { nomad = 1 }"), &["devices.groups"]);
+    apply(
+        &devices.node,
+        &devices.group("quota = { nomad = 1 }"),
+        &["devices.groups"],
+    );
     assert_eq!(devices.held(), 2, "{:#}", devices.report());
     devices.release(&ids[1]);
     // The inventory with the quota is published by the next scan.
@@ -139,11 +165,17 @@ fn quota_below_what_is_held_stays_until_freed() {
         "{:#}",
         devices.report()
     );
-    assert_eq!(refused.expect("it was set").code(), Code::FailedPrecondition);
+    assert_eq!(
+        refused.expect("it was set").code(),
+        Code::FailedPrecondition
+    );
     devices.release(&ids[0]);
     agent.reserve(&[&ids[1]]).expect("none is held now");
     apply(&devices.node, &devices.base(), &["devices.groups"]);
-    assert!(eventually(SOON, || devices.slots().iter().all(|(_, lease)| lease.is_some())));
+    assert!(eventually(SOON, || devices
+        .slots()
+        .iter()
+        .all(|(_, lease)| lease.is_some())));
 }
 
 #[test]
@@ -158,11 +190,17 @@ fn the_kubelet_is_served_while_it_is_enabled() {
         devices.runtime.block_on(waiting);
     };
     healthy(2);
-    let disabled = devices.group("").replace("[devices.kubelet]", "[devices.kubelet]\nenabled = false");
+    let disabled = devices
+        .group("")
+        .replace("[devices.kubelet]", "[devices.kubelet]\nenabled = false");
     apply(&devices.node, &disabled, &["devices.kubelet.enabled"]);
     healthy(0);
     devices.wait_no_part("kubelet devices");
-    apply(&devices.node, &devices.group(""), &["devices.kubelet.enabled"]);
+    apply(
+        &devices.node,
+        &devices.group(""),
+        &["devices.kubelet.enabled"],
+    );
     healthy(2);
 }
 
@@ -170,21 +208,36 @@ fn the_kubelet_is_served_while_it_is_enabled() {
 fn plugins_register_while_their_host_is_enabled() {
     let devices = Devices::start();
     let directory = devices.node.root().path().join("host");
-    let host = format!("{}[devices.host]\ndirectory = {directory:?}\nenabled = ", devices.base());
+    let host = format!(
+        "{}[devices.host]\ndirectory = {directory:?}\nenabled = ",
+        devices.base()
+    );
     let report = reload(&devices.node, &format!("{host}true\n"));
-    assert_eq!(keys(&report, "applied"), ["devices.host.directory", "devices.host.enabled"], "{report:#}");
+    assert_eq!(
+        keys(&report, "applied"),
+        ["devices.host.directory", "devices.host.enabled"],
+        "{report:#}"
+    );
     assert!(eventually(SOON, || directory.join("kubelet.sock").exists()));
     let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &["gpu0", "gpu1"]);
-    devices.runtime.block_on(vendor.register()).expect("it is taken");
+    devices
+        .runtime
+        .block_on(vendor.register())
+        .expect("it is taken");
     devices.wait_slots(2);
-    let quota = format!("{host}true\nresources = [{{ name = {GPU:?}, quota = {{ nomad = 0 }} }}]\n");
+    let quota =
+        format!("{host}true\nresources = [{{ name = {GPU:?}, quota = {{ nomad = 0 }} }}]\n");
     apply(&devices.node, &quota, &["devices.host.resources"]);
     let agent = LaunchedDevicePlugin::launch(devices.node.root());
     let id = devices.wait_slots(2).remove(0);
     let refused = agent.reserve(&[&id]).expect_err("Nomad may have none");
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     let report = reload(&devices.node, &format!("{host}false\n"));
-    assert_eq!(keys(&report, "applied"), ["devices.host.enabled", "devices.host.resources"], "{report:#}");
+    assert_eq!(
+        keys(&report, "applied"),
+        ["devices.host.enabled", "devices.host.resources"],
+        "{report:#}"
+    );
     devices.wait_slots(0);
     devices.wait_no_part("device plugins");
 }

@@ -11,9 +11,19 @@ use crate::images::with_file;
 fn images_are_pinned_and_unpinned_by_a_reload() {
     let node = TestNode::start();
     let reference = node.image();
-    let pinned = || node.cri().image(&reference).expect("it is asked for").expect("it is there").pinned;
+    let pinned = || {
+        node.cri()
+            .image(&reference)
+            .expect("it is asked for")
+            .expect("it is there")
+            .pinned
+    };
     assert!(!pinned());
-    apply(&node, &format!("[images]\npinned = [{reference:?}]\n"), &["images.pinned"]);
+    apply(
+        &node,
+        &format!("[images]\npinned = [{reference:?}]\n"),
+        &["images.pinned"],
+    );
     assert!(pinned());
     apply(&node, "", &["images.pinned"]);
     assert!(!pinned());
@@ -22,24 +32,43 @@ fn images_are_pinned_and_unpinned_by_a_reload() {
 #[test]
 fn a_new_limit_refuses_the_next_pull_and_a_lifted_one_allows_it() {
     let node = TestNode::start();
-    apply(&node, "[images]\nmax_image_bytes = 1\n", &["images.max_image_bytes"]);
-    node.registry().push("limited/one:1", &with_file("one").build());
+    apply(
+        &node,
+        "[images]\nmax_image_bytes = 1\n",
+        &["images.max_image_bytes"],
+    );
+    node.registry()
+        .push("limited/one:1", &with_file("one").build());
     let reference = node.registry().reference("limited/one:1");
-    let refused = node.cri().pull(&reference, None).expect_err("it has more than one byte");
-    assert!(refused.message().contains("images.max_image_bytes"), "{refused}");
+    let refused = node
+        .cri()
+        .pull(&reference, None)
+        .expect_err("it has more than one byte");
+    assert!(
+        refused.message().contains("images.max_image_bytes"),
+        "{refused}"
+    );
     apply(&node, "", &["images.max_image_bytes"]);
-    node.cri().pull(&reference, None).expect("there is no limit");
+    node.cri()
+        .pull(&reference, None)
+        .expect("there is no limit");
 }
 
 #[test]
 fn registry_directories_are_reloaded() {
     let node = TestNode::start();
     let reference = "reloaded.example/library/one:1";
-    node.registry().push("library/one:1", &with_file("one").build());
+    node.registry()
+        .push("library/one:1", &with_file("one").build());
     let other = node.root().path().join("other-certs");
     node.registry().mirror(&other, "reloaded.example");
-    node.cri().pull(reference, None).expect_err("the mirror is not known");
-    let section = format!("[registry]\nconfig_dirs = [{:?}]\n", other.display().to_string());
+    node.cri()
+        .pull(reference, None)
+        .expect_err("the mirror is not known");
+    let section = format!(
+        "[registry]\nconfig_dirs = [{:?}]\n",
+        other.display().to_string()
+    );
     apply(&node, &section, &["registry.config_dirs"]);
     node.cri().pull(reference, None).expect("the mirror has it");
     fs::remove_dir_all(&other).expect("it is ours");

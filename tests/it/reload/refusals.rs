@@ -11,7 +11,12 @@ use super::{apply, keys, metric, reload};
 #[track_caller]
 fn refused(node: &TestNode) -> String {
     let done = node.call(&["config", "reload"]);
-    assert_eq!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stdout));
+    assert_eq!(
+        done.status.code(),
+        Some(1),
+        "{}",
+        String::from_utf8_lossy(&done.stdout)
+    );
     String::from_utf8(done.stderr).expect("it is text")
 }
 
@@ -25,29 +30,55 @@ fn a_wrong_file_is_refused_with_file_line_and_key_and_changes_nothing() {
     let reloadable = "\n[ledger]\novercommit = \"off\"\n";
     for (wrong, line, why) in [
         ("[ledgr]\n", 4, "unknown"),
-        ("[exec]\nmax_per_container = \"many\"\n", 5, "max_per_container"),
-        ("[exec]\nmax_per_container = 0\n", 5, "exec.max_per_container"),
+        (
+            "[exec]\nmax_per_container = \"many\"\n",
+            5,
+            "max_per_container",
+        ),
+        (
+            "[exec]\nmax_per_container = 0\n",
+            5,
+            "exec.max_per_container",
+        ),
         ("[exec\n", 4, ""),
     ] {
         fs::write(&file, format!("{good}{reloadable}{wrong}")).expect("it can be written");
         let text = refused(&node);
         let position = format!("{}:{}", file.display(), lines + line);
-        assert!(text.contains(&position) && text.contains(why), "{position} is not in {text}");
+        assert!(
+            text.contains(&position) && text.contains(why),
+            "{position} is not in {text}"
+        );
         assert!(text.contains("was not reloaded"), "{text}");
         assert_eq!(node.output(&["config", "dump", "--running"]), before);
     }
     fs::remove_file(&file).expect("it is ours");
     assert!(refused(&node).contains(&file.display().to_string()));
-    assert_eq!(metric(&node, "switchyard_config_reloads_total{result=\"refused\"}"), 5.0);
-    assert_eq!(metric(&node, "switchyard_config_last_reload_successful"), 0.0);
+    assert_eq!(
+        metric(&node, "switchyard_config_reloads_total{result=\"refused\"}"),
+        5.0
+    );
+    assert_eq!(
+        metric(&node, "switchyard_config_last_reload_successful"),
+        0.0
+    );
     let shown = node.output(&["status"]);
     assert!(shown.contains("A reload was refused at"), "{shown}");
     fs::write(&file, format!("{good}{reloadable}")).expect("it can be written");
     let report = node.output(&["config", "reload"]);
-    assert!(report.contains("ledger.overcommit") && report.contains("\"warn\" -> \"off\""), "{report}");
-    assert_eq!(metric(&node, "switchyard_config_last_reload_successful"), 1.0);
+    assert!(
+        report.contains("ledger.overcommit") && report.contains("\"warn\" -> \"off\""),
+        "{report}"
+    );
+    assert_eq!(
+        metric(&node, "switchyard_config_last_reload_successful"),
+        1.0
+    );
     assert!(!node.output(&["status"]).contains("refused"));
-    assert!(node.output(&["config", "dump", "--running"]).contains("overcommit = \"off\""));
+    assert!(
+        node.output(&["config", "dump", "--running"])
+            .contains("overcommit = \"off\"")
+    );
 }
 
 #[test]
@@ -58,10 +89,16 @@ fn a_drop_in_is_reloaded_and_a_broken_one_refused() {
     let drop_in = dir.join("50-exec.toml");
     fs::write(&drop_in, "version = 1\n[exec]\nmax_per_container = 7\n").expect("it can be written");
     let shown = node.output(&["config", "reload"]);
-    assert!(shown.contains("1024 -> 7") && shown.contains(&format!("{}:3", drop_in.display())), "{shown}");
+    assert!(
+        shown.contains("1024 -> 7") && shown.contains(&format!("{}:3", drop_in.display())),
+        "{shown}"
+    );
     fs::write(&drop_in, "[exec]\nmax_per_container = 8\n").expect("it can be written");
     let text = refused(&node);
-    assert!(text.contains(&drop_in.display().to_string()) && text.contains("version"), "{text}");
+    assert!(
+        text.contains(&drop_in.display().to_string()) && text.contains("version"),
+        "{text}"
+    );
     let origin = node.output(&["config", "dump", "--running", "--origin"]);
     let expected = format!("max_per_container = 7  # {}:3", drop_in.display());
     assert!(origin.contains(&expected), "{origin}");
@@ -72,7 +109,10 @@ fn a_drop_in_is_reloaded_and_a_broken_one_refused() {
 #[test]
 fn a_change_that_needs_a_restart_waits_and_is_told_until_it_is_made() {
     let node = TestNode::start();
-    let report = reload(&node, "[admin]\nmax_connections = 77\n[exec]\nmax_per_container = 7\n");
+    let report = reload(
+        &node,
+        "[admin]\nmax_connections = 77\n[exec]\nmax_per_container = 7\n",
+    );
     assert_eq!(keys(&report, "applied"), ["exec.max_per_container"]);
     assert_eq!(keys(&report, "pending"), ["admin.max_connections"]);
     assert_eq!(report["pending"][0]["effect"], "restart");
@@ -80,9 +120,15 @@ fn a_change_that_needs_a_restart_waits_and_is_told_until_it_is_made() {
     assert!(running.contains("max_connections = 256") && running.contains("max_per_container = 7"));
     assert_eq!(metric(&node, "switchyard_config_pending_changes"), 1.0);
     let shown = node.output(&["status"]);
-    assert!(shown.contains("admin.max_connections") && shown.contains("256 -> 77"), "{shown}");
+    assert!(
+        shown.contains("admin.max_connections") && shown.contains("256 -> 77"),
+        "{shown}"
+    );
     node.daemon().restart();
-    assert!(node.output(&["config", "dump", "--running"]).contains("max_connections = 77"));
+    assert!(
+        node.output(&["config", "dump", "--running"])
+            .contains("max_connections = 77")
+    );
     assert_eq!(metric(&node, "switchyard_config_pending_changes"), 0.0);
     // What a client on the network sees names neither keys nor files.
     let (_, text) = node.daemon().get_from_admin_address("/statusz");
@@ -99,17 +145,32 @@ fn the_environment_of_the_daemon_overrides_the_file_and_is_told() {
     let told = &report["overridden"][0];
     assert_eq!(
         (&told["key"], &told["by"]),
-        (&"exec.max_per_container".into(), &"environment variable SWITCHYARD_EXEC__MAX_PER_CONTAINER".into()),
+        (
+            &"exec.max_per_container".into(),
+            &"environment variable SWITCHYARD_EXEC__MAX_PER_CONTAINER".into()
+        ),
         "{report:#}"
     );
-    assert!(node.output(&["config", "dump", "--running"]).contains("max_per_container = 9"));
+    assert!(
+        node.output(&["config", "dump", "--running"])
+            .contains("max_per_container = 9")
+    );
 }
 
 #[test]
 fn nothing_changes_when_nothing_was_changed() {
     let node = TestNode::start();
     apply(&node, "", &[]);
-    assert!(node.output(&["config", "reload"]).contains("nothing has changed"));
-    let wrong = node.call(&["config", "dump", "--running", "--set", "exec.max_per_container=1"]);
+    assert!(
+        node.output(&["config", "reload"])
+            .contains("nothing has changed")
+    );
+    let wrong = node.call(&[
+        "config",
+        "dump",
+        "--running",
+        "--set",
+        "exec.max_per_container=1",
+    ]);
     assert_eq!(wrong.status.code(), Some(2));
 }

@@ -41,7 +41,9 @@ fn a_thousand_hangups_with_good_and_bad_files_fail_no_request() {
             while !stopped.load(Ordering::Relaxed) {
                 let name = format!("load/{count}:1");
                 node.registry().push(&name, &with_file(&name).build());
-                node.cri().pull(&node.registry().reference(&name), None).expect("it can be pulled");
+                node.cri()
+                    .pull(&node.registry().reference(&name), None)
+                    .expect("it can be pulled");
                 count += 1;
             }
             count
@@ -50,30 +52,46 @@ fn a_thousand_hangups_with_good_and_bad_files_fail_no_request() {
             let text = match number % 3 {
                 0 => format!("{good}\n[exec]\nmax_per_container = {}\n", 100 + number),
                 1 => format!("{good}\n[exec]\nmax_per_container = none\n"),
-                _ => format!("{good}\n[images]\npinned = [\"example.org/{number}\"]\n[admin]\nlisten = 7\n"),
+                _ => format!(
+                    "{good}\n[images]\npinned = [\"example.org/{number}\"]\n[admin]\nlisten = 7\n"
+                ),
             };
             // Replaced as an editor does it: a half-written file is refused too, but that is another case.
             let new = file.with_extension("new");
-            fs::write(&new, text).and_then(|()| fs::rename(&new, &file)).expect("it can be written");
+            fs::write(&new, text)
+                .and_then(|()| fs::rename(&new, &file))
+                .expect("it can be written");
             hang_up(&node);
             thread::sleep(Duration::from_millis(5));
         }
         drop(end);
-        (pods.join().expect("no pod failed"), pulls.join().expect("no pull failed"))
+        (
+            pods.join().expect("no pod failed"),
+            pulls.join().expect("no pull failed"),
+        )
     });
     assert!(pods > 0 && pulls > 0, "{pods} pods, {pulls} pulls");
-    fs::write(&file, format!("{good}\n[exec]\nmax_per_container = 3\n")).expect("it can be written");
+    fs::write(&file, format!("{good}\n[exec]\nmax_per_container = 3\n"))
+        .expect("it can be written");
     hang_up(&node);
     let running = || node.output(&["config", "dump", "--running"]);
     assert!(
-        eventually(Duration::from_secs(20), || running().contains("max_per_container = 3\n")),
+        eventually(Duration::from_secs(20), || running()
+            .contains("max_per_container = 3\n")),
         "{}",
         running()
     );
-    let counted =
-        |result: &str| metric(&node, &format!("switchyard_config_reloads_total{{result=\"{result}\"}}"));
+    let counted = |result: &str| {
+        metric(
+            &node,
+            &format!("switchyard_config_reloads_total{{result=\"{result}\"}}"),
+        )
+    };
     assert!(counted("applied") > 1.0 && counted("refused") > 1.0);
     let after = descriptors();
-    assert!(after <= before + 30, "{before} files were open, and {after} are");
+    assert!(
+        after <= before + 30,
+        "{before} files were open, and {after} are"
+    );
     assert_eq!(node.daemon().get("/readyz").0, 200);
 }

@@ -23,21 +23,50 @@ fn leaked_container_is_found_and_removed() {
     let reference = registry.reference("busybox:1");
     ctr(&root, &["images", "pull", "--plain-http", &reference]);
     let quiet = LeakScan::of(&root).findings;
-    let work: Vec<_> = quiet.iter().filter(|finding| !finding.starts_with("lease")).collect();
-    assert!(work.is_empty(), "an image alone is nothing left behind: {work:#?}");
+    let work: Vec<_> = quiet
+        .iter()
+        .filter(|finding| !finding.starts_with("lease"))
+        .collect();
+    assert!(
+        work.is_empty(),
+        "an image alone is nothing left behind: {work:#?}"
+    );
 
     // All callers share the runtimes' state directory of the machine: ids must be new.
     let id = hex_id();
     let group = format!("/{cgroup}/{id}");
-    ctr(&root, &["run", "-d", "--null-io", "--cgroup", &group, &reference, &id, "sleep", "1000"]);
+    ctr(
+        &root,
+        &[
+            "run",
+            "-d",
+            "--null-io",
+            "--cgroup",
+            &group,
+            &reference,
+            &id,
+            "sleep",
+            "1000",
+        ],
+    );
     let findings = LeakScan::of(&root).findings.join("\n");
     let named = ["container", "task", "snapshot"].map(|what| format!("{what} {id}"));
-    let others = ["shim ", "control group", "runtime state", "in a control group"].map(str::to_owned);
+    let others = [
+        "shim ",
+        "control group",
+        "runtime state",
+        "in a control group",
+    ]
+    .map(str::to_owned);
     for part in named.iter().chain(&others) {
         assert!(findings.contains(part), "{part:?} is not in\n{findings}");
     }
     let socket = shim_socket(&root, &id);
-    assert!(socket.exists(), "{} is where containerd 1.6 puts the socket of a shim", socket.display());
+    assert!(
+        socket.exists(),
+        "{} is where containerd 1.6 puts the socket of a shim",
+        socket.display()
+    );
 
     drop(root);
     assert!(!path.exists() && !socket.exists());
@@ -45,14 +74,20 @@ fn leaked_container_is_found_and_removed() {
     assert!(cgroups::trees_named(&cgroup).is_empty());
     assert!(runtimes::state_dirs_of(&path).is_empty());
     let shim = format!("{}/", path.display());
-    assert!(!processes::all().iter().any(|process| !process.zombie && process.command.contains(&shim)));
+    assert!(
+        !processes::all()
+            .iter()
+            .any(|process| !process.zombie && process.command.contains(&shim))
+    );
 }
 
 #[test]
 fn leases_ingests_images_and_content_are_found() {
     let root = PrivateRoot::new();
     start_containerd(&root);
-    let socket = root.containerd_socket().expect("containerd made its socket");
+    let socket = root
+        .containerd_socket()
+        .expect("containerd made its socket");
     let registry = Registry::start();
     let image = image::busybox().build();
     registry.push("busybox:1", &image);
@@ -65,18 +100,32 @@ fn leases_ingests_images_and_content_are_found() {
     let ingest = |words: &[&str]| {
         let mut command = ctr_command(&root, words);
         command.stdin(fs::File::open(&file).expect("it was just written"));
-        command.output().expect("ctr was found, so it starts").status.success()
+        command
+            .output()
+            .expect("ctr was found, so it starts")
+            .status
+            .success()
     };
     let wrong = format!("sha256:{}", "ab".repeat(32));
-    assert!(!ingest(&["content", "ingest", "--expected-digest", &wrong, "unfinished"]));
+    assert!(!ingest(&[
+        "content",
+        "ingest",
+        "--expected-digest",
+        &wrong,
+        "unfinished"
+    ]));
 
     let found = in_containerd(&socket, NAMESPACE);
     for finding in ["lease leaked", "ingest unfinished"] {
-        assert!(found.iter().any(|other| other == finding), "{finding:?} is not in {found:#?}");
+        assert!(
+            found.iter().any(|other| other == finding),
+            "{finding:?} is not in {found:#?}"
+        );
     }
     let found = stored(&socket, NAMESPACE);
     let layer = format!("snapshot {}", image::busybox_layer().diff_id);
-    let blobs = [&image.manifest.digest, &image.config.digest].map(|digest| format!("blob {digest}"));
+    let blobs =
+        [&image.manifest.digest, &image.config.digest].map(|digest| format!("blob {digest}"));
     for finding in [format!("image {reference}"), layer].iter().chain(&blobs) {
         assert!(found.contains(finding), "{finding:?} is not in {found:#?}");
     }
@@ -84,8 +133,14 @@ fn leases_ingests_images_and_content_are_found() {
     // Content that belongs to no image, and that containerd does not collect.
     assert!(ingest(&["content", "ingest", "whole"]));
     let kept = image::digest(b"content");
-    ctr(&root, &["content", "label", &kept, "containerd.io/gc.root=x"]);
-    assert_eq!(orphaned_content(&socket, NAMESPACE), [format!("blob {kept}")]);
+    ctr(
+        &root,
+        &["content", "label", &kept, "containerd.io/gc.root=x"],
+    );
+    assert_eq!(
+        orphaned_content(&socket, NAMESPACE),
+        [format!("blob {kept}")]
+    );
 }
 
 /// Starts containerd as the daemon does: with all its directories in the root, detached from the test.
@@ -107,39 +162,63 @@ fn start_containerd(root: &PrivateRoot) {
         .arg(&config)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(fs::File::create(root.path().join("containerd.log")).expect("the root can be written"))
+        .stderr(
+            fs::File::create(root.path().join("containerd.log")).expect("the root can be written"),
+        )
         .status();
     assert!(started.expect("util-linux has setsid").success());
     let up = eventually(Duration::from_secs(30), || {
         root.containerd_socket().is_some() && try_ctr(root, &["version"]).status.success()
     });
-    assert!(up, "{}", fs::read_to_string(root.path().join("containerd.log")).unwrap_or_default());
+    assert!(
+        up,
+        "{}",
+        fs::read_to_string(root.path().join("containerd.log")).unwrap_or_default()
+    );
 }
 
 #[track_caller]
 fn ctr(root: &PrivateRoot, words: &[&str]) {
     let output = try_ctr(root, words);
-    assert!(output.status.success(), "ctr {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "ctr {}: {}",
+        words.join(" "),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn try_ctr(root: &PrivateRoot, words: &[&str]) -> Output {
-    ctr_command(root, words).output().expect("ctr was found, so it starts")
+    ctr_command(root, words)
+        .output()
+        .expect("ctr was found, so it starts")
 }
 
 fn ctr_command(root: &PrivateRoot, words: &[&str]) -> Command {
-    let socket = root.containerd_socket().expect("containerd made its socket");
+    let socket = root
+        .containerd_socket()
+        .expect("containerd made its socket");
     let mut command = Command::new(prereq::require("ctr", "containerd"));
-    command.arg("-a").arg(socket).args(["-n", NAMESPACE]).args(words).stdin(Stdio::null());
+    command
+        .arg("-a")
+        .arg(socket)
+        .args(["-n", NAMESPACE])
+        .args(words)
+        .stdin(Stdio::null());
     command
 }
 
 /// The socket of the container's shim, which lies outside of all directories that containerd can be given.
 fn shim_socket(root: &PrivateRoot, id: &str) -> PathBuf {
-    let address = root.containerd_socket().expect("containerd made its socket");
+    let address = root
+        .containerd_socket()
+        .expect("containerd made its socket");
     let digest = image::digest(format!("{}/k8s.io/{id}", address.display()).as_bytes());
     Path::new("/run/containerd/s").join(digest.trim_start_matches("sha256:"))
 }
 
 fn hex_id() -> String {
-    image::digest(&host::random_bytes::<16>()).trim_start_matches("sha256:").to_owned()
+    image::digest(&host::random_bytes::<16>())
+        .trim_start_matches("sha256:")
+        .to_owned()
 }

@@ -33,32 +33,60 @@ const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
 
 /// A network of the swarm with this driver's specification.
 fn network(id: &str, change: impl FnOnce(&mut swarm::NetworkSpec)) -> swarm::NetworkAttachment {
-    let annotations = Some(swarm::Annotations { name: format!("net-{id}"), ..Default::default() });
-    let mut spec = swarm::NetworkSpec { annotations, ..Default::default() };
+    let annotations = Some(swarm::Annotations {
+        name: format!("net-{id}"),
+        ..Default::default()
+    });
+    let mut spec = swarm::NetworkSpec {
+        annotations,
+        ..Default::default()
+    };
     change(&mut spec);
     let network = swarm::Network {
         id: id.to_owned(),
         spec: Some(spec),
-        driver_state: Some(swarm::Driver { name: "bridge".into(), ..Default::default() }),
+        driver_state: Some(swarm::Driver {
+            name: "bridge".into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    swarm::NetworkAttachment { network: Some(network), ..Default::default() }
+    swarm::NetworkAttachment {
+        network: Some(network),
+        ..Default::default()
+    }
 }
 
 fn with_subnet(subnet: &str) -> Option<swarm::IpamOptions> {
-    let config = swarm::IpamConfig { subnet: subnet.to_owned(), ..Default::default() };
-    Some(swarm::IpamOptions { driver: None, configs: vec![config] })
+    let config = swarm::IpamConfig {
+        subnet: subnet.to_owned(),
+        ..Default::default()
+    };
+    Some(swarm::IpamOptions {
+        driver: None,
+        configs: vec![config],
+    })
 }
 
 fn on(task: swarm::Task, network: &swarm::NetworkAttachment) -> swarm::Task {
-    swarm::Task { networks: vec![network.clone()], ..task }
+    swarm::Task {
+        networks: vec![network.clone()],
+        ..task
+    }
 }
 
 /// The address of a task.
 fn address(node: &SwarmNode, id: &str) -> Ipv4Addr {
     let scope = node.gateway.scope(Owner::Swarm);
-    let task = scope.tasks().named(id).expect("names are unique").expect("it is there");
-    let sandbox = scope.sandboxes().find(&task.sandbox.to_string()).expect("it has a sandbox");
+    let task = scope
+        .tasks()
+        .named(id)
+        .expect("names are unique")
+        .expect("it is there");
+    let sandbox = scope
+        .sandboxes()
+        .find(&task.sandbox.to_string())
+        .expect("it has a sandbox");
     match sandbox.details.ips.as_slice() {
         [IpAddr::V4(address)] => *address,
         other => panic!("its addresses are {other:?}"),
@@ -67,19 +95,29 @@ fn address(node: &SwarmNode, id: &str) -> Ipv4Addr {
 
 /// The bridges of clusters that a run directory knows.
 fn bridges(run: &Path) -> Vec<String> {
-    let entries = fs::read_dir(run.join("networks")).expect("the directory is there").flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let entries = fs::read_dir(run.join("networks"))
+        .expect("the directory is there")
+        .flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// The packet rules that name this.
 fn rules(part: &str) -> Vec<String> {
-    rules_by(Command::new(prereq::require("iptables-save", "iptables")), part)
+    rules_by(
+        Command::new(prereq::require("iptables-save", "iptables")),
+        part,
+    )
 }
 
 fn rules_by(mut iptables_save: Command, part: &str) -> Vec<String> {
     let saved = iptables_save.output().expect("it was found");
     let text = String::from_utf8_lossy(&saved.stdout).into_owned();
-    text.lines().filter(|line| line.starts_with("-A ") && line.contains(part)).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.starts_with("-A ") && line.contains(part))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn greeting(address: SocketAddr) -> Option<String> {
@@ -96,26 +134,58 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
     let node = SwarmNode::over(&world).await;
     let free = TestNetwork::new("own", &world.root().path().join("own"));
     let run = world.root().run();
-    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| spec.ipam = with_subnet(&free.subnet()));
+    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| {
+        spec.ipam = with_subnet(&free.subnet())
+    });
 
     let mut server = on(task(&world, "t1", SERVE, |_| {}), &back);
-    let port = swarm::PortConfig { target_port: 80, publish_mode: 1, ..Default::default() };
-    server.endpoint = Some(swarm::Endpoint { ports: vec![port], ..Default::default() });
+    let port = swarm::PortConfig {
+        target_port: 80,
+        publish_mode: 1,
+        ..Default::default()
+    };
+    server.endpoint = Some(swarm::Endpoint {
+        ports: vec![port],
+        ..Default::default()
+    });
     node.apply(true, vec![assigned(server)]).await;
     let status = node.reported("t1", TaskState::Running).await;
     let server = address(&node, "t1");
-    assert!(free.contains(server), "{server} is not of {}", free.subnet());
+    assert!(
+        free.contains(server),
+        "{server} is not of {}",
+        free.subnet()
+    );
     let port = status.port_status.expect("it has a port").ports[0].published_port;
-    let Some(RuntimeStatus::Container(_)) = status.runtime_status else { panic!("it has no container") };
-    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).expect("it is a port")));
+    let Some(RuntimeStatus::Container(_)) = status.runtime_status else {
+        panic!("it has no container")
+    };
+    let published = SocketAddr::from((
+        Ipv4Addr::LOCALHOST,
+        u16::try_from(port).expect("it is a port"),
+    ));
     let is_greeted = || greeting(published).as_deref() == Some("hello\n");
-    assert!(tokio::task::block_in_place(|| eventually(LIMIT, is_greeted)), "nobody answers on {published}");
+    assert!(
+        tokio::task::block_in_place(|| eventually(LIMIT, is_greeted)),
+        "nobody answers on {published}"
+    );
 
-    let ask = format!("until nc -w 2 {server} 80 </dev/null; do sleep 0.2; done; ip route; exec sleep 1000");
-    node.apply(false, vec![assigned(on(task(&world, "t2", &ask, |_| {}), &back))]).await;
+    let ask = format!(
+        "until nc -w 2 {server} 80 </dev/null; do sleep 0.2; done; ip route; exec sleep 1000"
+    );
+    node.apply(
+        false,
+        vec![assigned(on(task(&world, "t2", &ask, |_| {}), &back))],
+    )
+    .await;
     let log = node.log(&world, "t2", "default via").await;
-    assert!(log.contains(" hello\n") && log.contains(&format!("default via {}", free.gateway())), "{log}");
-    let [bridge] = &bridges(&run)[..] else { panic!("{:?}", bridges(&run)) };
+    assert!(
+        log.contains(" hello\n") && log.contains(&format!("default via {}", free.gateway())),
+        "{log}"
+    );
+    let [bridge] = &bridges(&run)[..] else {
+        panic!("{:?}", bridges(&run))
+    };
     assert!(if_nametoindex(bridge.as_str()).is_ok(), "{bridge}");
 
     assert_addresses_are_of_one_network(&world, &node, &free.subnet()).await;
@@ -124,24 +194,60 @@ async fn tasks_of_a_network_reach_each_other_and_its_bridge_goes_with_the_last()
     node.end().await;
 }
 
-async fn assert_addresses_are_of_one_network(world: &BackendFixture, node: &SwarmNode, subnet: &str) {
+async fn assert_addresses_are_of_one_network(
+    world: &BackendFixture,
+    node: &SwarmNode,
+    subnet: &str,
+) {
     let other = network("other", |spec| spec.ipam = with_subnet(subnet));
-    node.apply(false, vec![assigned(on(task(world, "t3", "true", |_| {}), &other))]).await;
+    node.apply(
+        false,
+        vec![assigned(on(task(world, "t3", "true", |_| {}), &other))],
+    )
+    .await;
     let refused = node.reported("t3", TaskState::Rejected).await;
-    let expected = format!("\"net-other\": {0} is taken on this node: network \"net-", subnet);
+    let expected = format!(
+        "\"net-other\": {0} is taken on this node: network \"net-",
+        subnet
+    );
     assert!(refused.err.contains(&expected), "{}", refused.err);
 }
 
-async fn assert_bridge_goes_with_the_last_task(node: &SwarmNode, run: &Path, bridge: &str, server: Ipv4Addr) {
-    node.apply(false, vec![Change::TaskGone("t1".into()), Change::TaskGone("t3".into())]).await;
-    let gone = || node.gateway.scope(Owner::Swarm).tasks().named("t1").expect("names are unique").is_none();
-    assert!(tokio::task::block_in_place(|| eventually(LIMIT, gone)), "t1 stays");
+async fn assert_bridge_goes_with_the_last_task(
+    node: &SwarmNode,
+    run: &Path,
+    bridge: &str,
+    server: Ipv4Addr,
+) {
+    node.apply(
+        false,
+        vec![Change::TaskGone("t1".into()), Change::TaskGone("t3".into())],
+    )
+    .await;
+    let gone = || {
+        node.gateway
+            .scope(Owner::Swarm)
+            .tasks()
+            .named("t1")
+            .expect("names are unique")
+            .is_none()
+    };
+    assert!(
+        tokio::task::block_in_place(|| eventually(LIMIT, gone)),
+        "t1 stays"
+    );
     assert!(if_nametoindex(bridge).is_ok(), "t2 still has it");
     node.apply(false, vec![Change::TaskGone("t2".into())]).await;
-    assert!(tokio::task::block_in_place(|| eventually(LIMIT, || bridges(run).is_empty())), "{bridge} stays");
+    assert!(
+        tokio::task::block_in_place(|| eventually(LIMIT, || bridges(run).is_empty())),
+        "{bridge} stays"
+    );
     assert!(if_nametoindex(bridge).is_err(), "{bridge} stays");
     let address = server.to_string();
-    assert_eq!([rules(bridge), rules(&format!("{address}/32"))], [const { Vec::<String>::new() }; 2]);
+    assert_eq!(
+        [rules(bridge), rules(&format!("{address}/32"))],
+        [const { Vec::<String>::new() }; 2]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,20 +256,36 @@ async fn bridge_is_found_again_although_its_file_was_damaged() {
     let node = SwarmNode::over(&world).await;
     let free = TestNetwork::new("own", &world.root().path().join("own"));
     let run = world.root().run();
-    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| spec.ipam = with_subnet(&free.subnet()));
+    let back = network("ymkwbbwalorn3wk0pf1a1y09r", |spec| {
+        spec.ipam = with_subnet(&free.subnet())
+    });
     let first = on(task(&world, "t1", "exec sleep 1000", |_| {}), &back);
     node.apply(true, vec![assigned(first.clone())]).await;
     node.reported("t1", TaskState::Running).await;
     let before = bridges(&run);
-    node.gateway.shut_down(LIMIT).await.expect("nothing is in flight");
+    node.gateway
+        .shut_down(LIMIT)
+        .await
+        .expect("nothing is in flight");
     drop(node);
-    fs::write(run.join("networks").join(&before[0]).join("network.json"), "{").expect("it can be written");
+    fs::write(
+        run.join("networks").join(&before[0]).join("network.json"),
+        "{",
+    )
+    .expect("it can be written");
 
     world.reopen().await;
     let node = SwarmNode::over(&world).await;
-    let status = Some(swarm::TaskStatus { state: TaskState::Running.into(), ..Default::default() });
+    let status = Some(swarm::TaskStatus {
+        state: TaskState::Running.into(),
+        ..Default::default()
+    });
     let second = on(task(&world, "t2", "exec sleep 1000", |_| {}), &back);
-    node.apply(true, vec![assigned(swarm::Task { status, ..first }), assigned(second)]).await;
+    node.apply(
+        true,
+        vec![assigned(swarm::Task { status, ..first }), assigned(second)],
+    )
+    .await;
     // The route of the bridge itself does not take its addresses.
     node.reported("t2", TaskState::Running).await;
     assert_eq!(bridges(&run), before);
@@ -177,14 +299,27 @@ async fn internal_network_leads_nowhere_and_one_without_a_subnet_has_free_addres
     let world = tokio::task::block_in_place(BackendFixture::new);
     let node = SwarmNode::over(&world).await;
     // The id is random, so that tests that run at the same time seldom begin at the same addresses.
-    let random = world.root().path().file_name().expect("it has a name").to_string_lossy().into_owned();
+    let random = world
+        .root()
+        .path()
+        .file_name()
+        .expect("it has a name")
+        .to_string_lossy()
+        .into_owned();
     let random: String = random.chars().filter(char::is_ascii_alphanumeric).collect();
     let internal = network(&random, |spec| spec.internal = true);
     let script = "ip route; echo end; exec sleep 1000";
     for id in ["t1", "t2"] {
-        node.apply(false, vec![assigned(on(task(&world, id, script, |_| {}), &internal))]).await;
+        node.apply(
+            false,
+            vec![assigned(on(task(&world, id, script, |_| {}), &internal))],
+        )
+        .await;
         let log = node.log(&world, id, " end").await;
-        assert!(log.contains(" 172.29.") && !log.contains("default"), "{log}");
+        assert!(
+            log.contains(" 172.29.") && !log.contains("default"),
+            "{log}"
+        );
     }
     let [one, two] = ["t1", "t2"].map(|id| address(&node, id));
     assert_eq!(one.octets()[..3], two.octets()[..3]);
@@ -194,7 +329,14 @@ async fn internal_network_leads_nowhere_and_one_without_a_subnet_has_free_addres
 
 /// Creates a service on this network, on the worker.
 fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, script: &str) {
-    let options = ["service", "create", "--detach", "--no-resolve-image", "--restart-delay", "500ms"];
+    let options = [
+        "service",
+        "create",
+        "--detach",
+        "--no-resolve-image",
+        "--restart-delay",
+        "500ms",
+    ];
     let place = [
         "--stop-grace-period",
         "100ms",
@@ -211,14 +353,24 @@ fn create_on(cluster: &SwarmCluster, name: &str, network: &str, image: &str, scr
 /// The bridges of clusters in the network namespace of the worker.
 fn devices(cluster: &SwarmCluster) -> Vec<String> {
     let ip = prereq::require("ip", "iproute2");
-    let listed = cluster.inside(&ip).args(["-brief", "link", "show", "type", "bridge"]).output();
+    let listed = cluster
+        .inside(&ip)
+        .args(["-brief", "link", "show", "type", "bridge"])
+        .output();
     let text = String::from_utf8(listed.expect("it was found").stdout).expect("it is text");
-    text.lines().filter(|line| line.starts_with("swy-")).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.starts_with("swy-"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[track_caller]
 fn wait_running(cluster: &SwarmCluster, service: &str) {
-    let runs = || tasks(cluster, service).iter().any(|task| task.contains(" Running "));
+    let runs = || {
+        tasks(cluster, service)
+            .iter()
+            .any(|task| task.contains(" Running "))
+    };
     cluster.wait_until("the task runs", runs);
 }
 
@@ -234,13 +386,24 @@ fn network_that_a_manager_creates_is_made_on_the_node() {
     let (_registry, image) = registry(&cluster);
     let worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    let create = ["network", "create", "--driver", "bridge", "--scope", "swarm"];
-    cluster.docker(&[&create[..], &["--subnet", "10.7.7.0/24", "--gateway", "10.7.7.9", "back"]].concat());
+    let create = [
+        "network", "create", "--driver", "bridge", "--scope", "swarm",
+    ];
+    cluster.docker(
+        &[
+            &create[..],
+            &["--subnet", "10.7.7.0/24", "--gateway", "10.7.7.9", "back"],
+        ]
+        .concat(),
+    );
     let show = "ip -4 addr show dev eth0; ip route; exec sleep 1000";
     create_on(&cluster, "own", "back", &image, show);
     wait_running(&cluster, "own");
     let log = worker.output(&["logs", "own.1"]);
-    assert!(log.contains("inet 10.7.7.") && log.contains("default via 10.7.7.9"), "{log}");
+    assert!(
+        log.contains("inet 10.7.7.") && log.contains("default via 10.7.7.9"),
+        "{log}"
+    );
     assert_eq!(devices(&cluster).len(), 1);
     remove(&cluster, &worker, "own");
     assert_eq!(devices(&cluster), Vec::<String>::new());
@@ -252,11 +415,28 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    let create = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--subnet", "10.7.7.0/24"];
+    let create = [
+        "network",
+        "create",
+        "--driver",
+        "bridge",
+        "--scope",
+        "swarm",
+        "--subnet",
+        "10.7.7.0/24",
+    ];
     cluster.docker(&[&create[..], &["back"]].concat());
-    let begins = Operation::HoldClusterBridge.crash_points().iter().map(|step| (*step, 1));
-    let begins: Vec<_> = begins.chain((1..=3).map(|nth| (CrashPoint::PluginAdded, nth))).collect();
-    let ends = Operation::LeaveClusterBridge.crash_points().iter().map(|step| (*step, 1));
+    let begins = Operation::HoldClusterBridge
+        .crash_points()
+        .iter()
+        .map(|step| (*step, 1));
+    let begins: Vec<_> = begins
+        .chain((1..=3).map(|nth| (CrashPoint::PluginAdded, nth)))
+        .collect();
+    let ends = Operation::LeaveClusterBridge
+        .crash_points()
+        .iter()
+        .map(|step| (*step, 1));
     let ends: Vec<_> = ends.chain([(CrashPoint::PluginDeleted, 2)]).collect();
     // Each service is killed at a step of its set-up and at one of its removal.
     for number in 0..begins.len().max(ends.len()) {
@@ -282,7 +462,11 @@ fn neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or
         }
         wait_all_removed(&cluster, &worker);
         let is_clean = || devices(&cluster).is_empty() && bridges(&worker.root().run()).is_empty();
-        assert!(eventually(LIMIT, is_clean), "{begin:?}, {end:?}: {:?}", devices(&cluster));
+        assert!(
+            eventually(LIMIT, is_clean),
+            "{begin:?}, {end:?}: {:?}",
+            devices(&cluster)
+        );
     }
     let iptables_save = prereq::require("iptables-save", "iptables");
     let left = ["swy-", " 10.7.7."].map(|part| rules_by(cluster.inside(&iptables_save), part));

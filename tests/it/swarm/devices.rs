@@ -33,7 +33,11 @@ async fn equip(gateway: &Gateway, path: &Path) -> watch::Sender<Option<Arc<Inven
 /// The error of a pod that does not get the device.
 async fn refusal(gateway: &Gateway) -> String {
     let pods = gateway.scope(Owner::Kubernetes);
-    pods.devices().lease(&["acme0".parse().expect("it is an id")]).await.expect_err("it is held").report()
+    pods.devices()
+        .lease(&["acme0".parse().expect("it is an id")])
+        .await
+        .expect_err("it is held")
+        .report()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,14 +50,20 @@ async fn container_has_its_device_and_holds_it_over_a_restart() {
     // A shell drops variables whose names it cannot use.
     let script = "stat -c '%t:%T' $ACME_DEVICES; echo read >$ACME_DEVICES; \
                   tr '\\0' '\\n' </proc/1/environ; echo end; exec sleep 1000";
-    let named = swarm::NamedGenericResource { kind: "acme/tpu/v2".into(), value: "acme0".into() };
+    let named = swarm::NamedGenericResource {
+        kind: "acme/tpu/v2".into(),
+        value: "acme0".into(),
+    };
     let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
     let mut asked = task(&world, "t1", script, |_| {});
     asked.assigned_generic_resources = vec![swarm::GenericResource { resource }];
     node.apply(true, vec![assigned(asked.clone())]).await;
     node.reported("t1", TaskState::Running).await;
     let log = node.log(&world, "t1", " end").await;
-    assert!(log.contains("1:3") && log.contains("DOCKER_RESOURCE_ACME/TPU/V2=acme0"), "{log:?}");
+    assert!(
+        log.contains("1:3") && log.contains("DOCKER_RESOURCE_ACME/TPU/V2=acme0"),
+        "{log:?}"
+    );
     assert!(refusal(&node.gateway).await.contains("t1 of swarm"));
 
     node.gateway.shut_down(LIMIT).await.unwrap();
@@ -62,7 +72,10 @@ async fn container_has_its_device_and_holds_it_over_a_restart() {
     let node = SwarmNode::over(&world).await;
     let _devices = equip(&node.gateway, &path).await;
     assert!(refusal(&node.gateway).await.contains("t1 of swarm"));
-    asked.status = Some(swarm::TaskStatus { state: TaskState::Running.into(), ..Default::default() });
+    asked.status = Some(swarm::TaskStatus {
+        state: TaskState::Running.into(),
+        ..Default::default()
+    });
     node.apply(true, vec![assigned(asked.clone())]).await;
     asked.desired_state = TaskState::Shutdown.into();
     node.apply(false, vec![assigned(asked.clone())]).await;
@@ -70,11 +83,15 @@ async fn container_has_its_device_and_holds_it_over_a_restart() {
     // Its successor has the device as soon as the end is reported.
     let successor = swarm::Task {
         id: "t2".into(),
-        status: Some(swarm::TaskStatus { state: TaskState::Assigned.into(), ..Default::default() }),
+        status: Some(swarm::TaskStatus {
+            state: TaskState::Assigned.into(),
+            ..Default::default()
+        }),
         desired_state: TaskState::Running.into(),
         ..asked
     };
-    node.apply(false, vec![Change::Task(Arc::new(successor))]).await;
+    node.apply(false, vec![Change::Task(Arc::new(successor))])
+        .await;
     node.reported("t2", TaskState::Running).await;
     assert!(refusal(&node.gateway).await.contains("t2 of swarm"));
     node.end().await;

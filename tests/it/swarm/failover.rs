@@ -13,8 +13,19 @@ fn session_moves_to_another_manager_when_the_leader_is_killed() {
     let identity = join_worker(&cluster, &dir, Availability::Drain);
     let agent = TestAgent::start(&cluster, &dir, facts("worker-a"));
     let status = |cluster: &SwarmCluster, manager: usize| {
-        let words = ["node", "ls", "--filter", "role=worker", "--format", "{{.ID}} {{.Status}}"];
-        cluster.try_docker(manager, &words).unwrap_or_default().trim().to_owned()
+        let words = [
+            "node",
+            "ls",
+            "--filter",
+            "role=worker",
+            "--format",
+            "{{.ID}} {{.Status}}",
+        ];
+        cluster
+            .try_docker(manager, &words)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
     };
     let ready = format!("{} Ready", identity.node());
     cluster.wait_until("the worker is ready", || status(&cluster, 0) == ready);
@@ -22,11 +33,16 @@ fn session_moves_to_another_manager_when_the_leader_is_killed() {
     cluster.end_member(0, Signal::SIGKILL);
     cluster.wait_until("another manager leads", || {
         let words = ["node", "ls", "--format", "{{.ManagerStatus}}"];
-        cluster.try_docker(1, &words).is_ok_and(|all| all.contains("Leader") && all.contains("Unreachable"))
+        cluster
+            .try_docker(1, &words)
+            .is_ok_and(|all| all.contains("Leader") && all.contains("Unreachable"))
     });
     cluster.wait_until("the worker is ready at the new leader", || {
         status(&cluster, 1) == ready
-            && agent.report().manager.is_some_and(|manager| manager != cluster.address(0))
+            && agent
+                .report()
+                .manager
+                .is_some_and(|manager| manager != cluster.address(0))
     });
 
     drop(agent);

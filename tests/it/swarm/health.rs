@@ -22,22 +22,35 @@ const UNHEALTHY: &str = "task: non-zero exit (137): dockerexec: unhealthy contai
 
 /// Number of checks that have run: each adds a line.
 fn checks(dir: &Path) -> usize {
-    fs::read_to_string(dir.join("checks")).unwrap_or_default().lines().count()
+    fs::read_to_string(dir.join("checks"))
+        .unwrap_or_default()
+        .lines()
+        .count()
 }
 
 /// Waits until so many more checks have run.
 #[track_caller]
 fn wait_for_checks(dir: &Path, more: usize) {
     let before = checks(dir);
-    assert!(eventually(LIMIT, || checks(dir) >= before + more), "{before} checks, and no more");
+    assert!(
+        eventually(LIMIT, || checks(dir) >= before + more),
+        "{before} checks, and no more"
+    );
 }
 
 fn bind(dir: &Path) -> swarm::Mount {
-    swarm::Mount { source: dir.display().to_string(), target: "/shared".into(), ..Default::default() }
+    swarm::Mount {
+        source: dir.display().to_string(),
+        target: "/shared".into(),
+        ..Default::default()
+    }
 }
 
 fn milliseconds(count: i32) -> Option<prost_types::Duration> {
-    Some(prost_types::Duration { seconds: 0, nanos: count * 1_000_000 })
+    Some(prost_types::Duration {
+        seconds: 0,
+        nanos: count * 1_000_000,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +64,10 @@ async fn health_check_of_the_image_or_the_service_decides_over_a_task() {
         "Interval": 50_000_000,
         "Retries": 1000,
     });
-    world.registry().push("library/checked:1", &busybox().set("Healthcheck", check).build());
+    world.registry().push(
+        "library/checked:1",
+        &busybox().set("Healthcheck", check).build(),
+    );
     let image = world.registry().reference("library/checked:1");
 
     let by_image = task(&world, "t1", "exec sleep 1000", |container| {
@@ -62,12 +78,18 @@ async fn health_check_of_the_image_or_the_service_decides_over_a_task() {
     });
     node.apply(false, vec![assigned(by_image)]).await;
     tokio::task::block_in_place(|| wait_for_checks(&shared, 3));
-    assert_eq!(node.reports.latest("t1").unwrap().state, i32::from(TaskState::Starting));
+    assert_eq!(
+        node.reports.latest("t1").unwrap().state,
+        i32::from(TaskState::Starting)
+    );
     fs::write(shared.join("well"), "").unwrap();
     node.reported("t1", TaskState::Running).await;
     tokio::task::block_in_place(|| wait_for_checks(&shared, 2));
     let lines = fs::read_to_string(shared.join("checks")).unwrap();
-    assert!(lines.lines().all(|line| line == "by-image"), "a check has the task's variables: {lines}");
+    assert!(
+        lines.lines().all(|line| line == "by-image"),
+        "a check has the task's variables: {lines}"
+    );
 
     // The service's own check, which takes too long.
     let by_service = task(&world, "t2", "exec sleep 1000", |container| {
@@ -82,7 +104,10 @@ async fn health_check_of_the_image_or_the_service_decides_over_a_task() {
     });
     node.apply(false, vec![assigned(by_service)]).await;
     assert_eq!(node.reported("t2", TaskState::Failed).await.err, UNHEALTHY);
-    assert_eq!(node.reports.latest("t1").unwrap().state, i32::from(TaskState::Running));
+    assert_eq!(
+        node.reports.latest("t1").unwrap().state,
+        i32::from(TaskState::Running)
+    );
     node.end().await;
 }
 
@@ -114,7 +139,11 @@ fn service_is_healthy_over_kills_amid_its_checks_until_a_check_fails() {
     ];
     create(&cluster, "web", &options, &image, "exec sleep 1000");
     wait_for_checks(&shared, 1);
-    let is = |word: &str| tasks(&cluster, "web").iter().all(|task| task.contains(word));
+    let is = |word: &str| {
+        tasks(&cluster, "web")
+            .iter()
+            .all(|task| task.contains(word))
+    };
     cluster.wait_until("the task is starting", || is(" Starting "));
     fs::remove_file(shared.join("broken")).expect("it is there");
     cluster.wait_until("the task is healthy", || is(" Running "));
@@ -129,12 +158,21 @@ fn service_is_healthy_over_kills_amid_its_checks_until_a_check_fails() {
     ] {
         worker.daemon().kill_at(&[(step, 1)]);
         worker.daemon().wait_killed();
-        let containerd = worker.root().managed("containerd").expect("the daemon writes down whom it started");
+        let containerd = worker
+            .root()
+            .managed("containerd")
+            .expect("the daemon writes down whom it started");
         kill(containerd, Signal::SIGKILL).expect("it runs");
         worker.daemon().restart();
-        cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+        cluster.wait_until("a session is open", || {
+            worker.status()["manager"] == cluster.address(0)
+        });
         wait_for_checks(&shared, 2);
-        assert_eq!(objects(&worker), [("web.1".to_owned(), "running".to_owned())], "{step:?}");
+        assert_eq!(
+            objects(&worker),
+            [("web.1".to_owned(), "running".to_owned())],
+            "{step:?}"
+        );
     }
     // A task that had failed would have a successor, or an end.
     assert!(is(" Running ") && ids(&tasks(&cluster, "web")) == before);

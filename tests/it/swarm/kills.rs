@@ -32,21 +32,38 @@ fn join_that_is_killed_at_any_step_is_continued_with_the_same_node() {
     let token = token.display().to_string();
     // Drafts: of the join, the managers, the roots and the certificate. The first comes before the id is stored.
     let drafts = (2..=4).map(|nth| (CrashPoint::SwarmFileDrafted, nth));
-    let steps =
-        Operation::JoinSwarm.crash_points().iter().filter(|step| **step != CrashPoint::SwarmFileDrafted);
+    let steps = Operation::JoinSwarm
+        .crash_points()
+        .iter()
+        .filter(|step| **step != CrashPoint::SwarmFileDrafted);
     let kills: Vec<(CrashPoint, u32)> = steps.map(|step| (*step, 1)).chain(drafts).collect();
     for (number, kill) in kills.into_iter().enumerate() {
         let dir = state(&cluster, &format!("n{number}"));
-        let words = ["join", dir.to_str().expect("it is ASCII"), &cluster.address(0), &token];
+        let words = [
+            "join",
+            dir.to_str().expect("it is ASCII"),
+            &cluster.address(0),
+            &token,
+        ];
         let killed = node(&cluster, &words, Some(kill));
         assert_eq!(
             std::os::unix::process::ExitStatusExt::signal(&killed.status),
             Some(9),
             "{kill:?}: {killed:?}"
         );
-        let [first] = &cluster.workers()[..] else { panic!("{kill:?}: {:?}", cluster.workers()) };
-        let id = first.split(' ').next().expect("a line has words").to_owned();
-        if Store::new(dir.clone()).load(std::time::SystemTime::now()).expect("it can be read").is_none() {
+        let [first] = &cluster.workers()[..] else {
+            panic!("{kill:?}: {:?}", cluster.workers())
+        };
+        let id = first
+            .split(' ')
+            .next()
+            .expect("a line has words")
+            .to_owned();
+        if Store::new(dir.clone())
+            .load(std::time::SystemTime::now())
+            .expect("it can be read")
+            .is_none()
+        {
             let joined = node(&cluster, &words, None);
             assert!(joined.status.success(), "{kill:?}: {joined:?}");
         }
@@ -81,7 +98,10 @@ fn kill_before_the_node_is_stored_leaves_an_unused_node_object() {
 fn leave_that_is_killed_at_any_step_is_completed_by_the_next_one() {
     let cluster = SwarmCluster::new();
     let dir = state(&cluster, "n");
-    for step in [CrashPoint::JoinRequestForgotten, CrashPoint::NodeCertificateRemoved] {
+    for step in [
+        CrashPoint::JoinRequestForgotten,
+        CrashPoint::NodeCertificateRemoved,
+    ] {
         let identity = join_worker(&cluster, &dir, Availability::Drain);
         let words = ["leave", dir.to_str().expect("it is ASCII")];
         let killed = node(&cluster, &words, Some((step, 1)));

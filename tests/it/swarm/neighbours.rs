@@ -33,7 +33,10 @@ const ROUNDS: u32 = 3;
 
 /// Number of these tasks that an owner has.
 fn count(tasks: &[WorkerTask], owner: &str) -> usize {
-    tasks.iter().filter(|task| task.owner == owner && task.pid.is_some()).count()
+    tasks
+        .iter()
+        .filter(|task| task.owner == owner && task.pid.is_some())
+        .count()
 }
 
 /// A task of Nomad on the host's network, which sleeps.
@@ -44,16 +47,31 @@ fn nomad_task(worker: &SwarmWorker, agent: &Agent, image: &str, port: Option<u16
     });
     let mut task = TaskSetup::new(worker.root(), agent, "web", &config);
     if let Some(port) = port {
-        let given =
-            nomad::PortMapping { label: "http".into(), value: port.into(), to: 0, host_ip: String::new() };
-        task.config.resources.as_mut().expect("it has some").ports.push(given);
+        let given = nomad::PortMapping {
+            label: "http".into(),
+            value: port.into(),
+            to: 0,
+            host_ip: String::new(),
+        };
+        task.config
+            .resources
+            .as_mut()
+            .expect("it has some")
+            .ports
+            .push(given);
     }
     task
 }
 
 fn end(agent: &Agent, mut task: TaskSetup) {
-    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
-    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    agent
+        .driver()
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    agent
+        .driver()
+        .destroy(task.id(), true)
+        .expect("it can be destroyed");
     task.remove_cgroups();
 }
 
@@ -64,9 +82,17 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    create(&cluster, "many", &["--replicas", &each.to_string()], &image, "exec sleep 1000");
+    create(
+        &cluster,
+        "many",
+        &["--replicas", &each.to_string()],
+        &image,
+        "exec sleep 1000",
+    );
     let agent = Agent::start(worker.root(), &json!({}));
-    let jobs: Vec<TaskSetup> = (0..each).map(|_| nomad_task(&worker, &agent, &image, None)).collect();
+    let jobs: Vec<TaskSetup> = (0..each)
+        .map(|_| nomad_task(&worker, &agent, &image, None))
+        .collect();
     let pods: Vec<Pod> = thread::scope(|scope| {
         scope.spawn(|| {
             for job in &jobs {
@@ -91,11 +117,17 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
 
     worker.daemon().kill9();
     worker.daemon().restart();
-    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
     let mut after = worker.tasks();
     after.sort();
     assert_eq!(after, before);
-    assert_eq!(tasks(&cluster, "many").len(), listed.len(), "no task has a successor");
+    assert_eq!(
+        tasks(&cluster, "many").len(),
+        listed.len(),
+        "no task has a successor"
+    );
     let agent = Agent::start(worker.root(), &json!({}));
     for job in jobs {
         end(&agent, job);
@@ -110,18 +142,42 @@ fn tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other() {
 
 /// Creates a service with a port of the node, which is not tried again.
 fn publish(cluster: &SwarmCluster, name: &str, image: &str) {
-    let options = ["service", "create", "--detach", "--no-resolve-image", "--restart-condition", "none"];
+    let options = [
+        "service",
+        "create",
+        "--detach",
+        "--no-resolve-image",
+        "--restart-condition",
+        "none",
+    ];
     let port = format!("mode=host,published={PORT},target=80");
-    let place = ["--constraint", "node.role==worker", "--network", "bridge", "--publish", &port];
-    cluster.docker(&[&options[..], &place, &["--name", name, image, "sleep", "1000"]].concat());
+    let place = [
+        "--constraint",
+        "node.role==worker",
+        "--network",
+        "bridge",
+        "--publish",
+        &port,
+    ];
+    cluster.docker(
+        &[
+            &options[..],
+            &place,
+            &["--name", name, image, "sleep", "1000"],
+        ]
+        .concat(),
+    );
 }
 
 /// A pod that claims the port.
 fn pod_with_port(worker: &SwarmWorker, image: &str) -> Result<Pod, Status> {
     let port = i32::from(PORT);
     Pod::try_run(worker, image, |config| {
-        config.port_mappings =
-            vec![cri::PortMapping { container_port: port, host_port: port, ..Default::default() }];
+        config.port_mappings = vec![cri::PortMapping {
+            container_port: port,
+            host_port: port,
+            ..Default::default()
+        }];
     })
 }
 
@@ -134,31 +190,64 @@ fn last_port_goes_to_one_orchestrator_and_the_others_are_told_which() {
     let agent = Agent::start(worker.root(), &json!({}));
     let job = nomad_task(&worker, &agent, &image, Some(PORT));
     let is_refused_by = |text: &str, owner: &str| {
-        assert!(text.contains(&format!("{PORT}/tcp")) && text.contains(&format!("of {owner}")), "{text}");
+        assert!(
+            text.contains(&format!("{PORT}/tcp")) && text.contains(&format!("of {owner}")),
+            "{text}"
+        );
     };
     let rejected_by = |service: &str, owner: &str| {
         publish(&cluster, service, &image);
-        let is_rejected = || tasks(&cluster, service).iter().any(|task| task.contains(" Rejected "));
+        let is_rejected = || {
+            tasks(&cluster, service)
+                .iter()
+                .any(|task| task.contains(" Rejected "))
+        };
         cluster.wait_until("it is rejected", is_rejected);
         is_refused_by(&tasks(&cluster, service).concat(), owner);
         cluster.docker(&["service", "rm", service]);
     };
 
     let pod = pod_with_port(&worker, &image).expect("the port is free");
-    is_refused_by(agent.driver().start(&job.config).expect_err("a pod has it").message(), "kubernetes");
+    is_refused_by(
+        agent
+            .driver()
+            .start(&job.config)
+            .expect_err("a pod has it")
+            .message(),
+        "kubernetes",
+    );
     rejected_by("after-pod", "kubernetes");
     drop(pod);
 
     agent.driver().start(&job.config).expect("the port is free");
-    is_refused_by(pod_with_port(&worker, &image).err().expect("a job has it").message(), "nomad");
+    is_refused_by(
+        pod_with_port(&worker, &image)
+            .err()
+            .expect("a job has it")
+            .message(),
+        "nomad",
+    );
     rejected_by("after-job", "nomad");
     end(&agent, job);
 
     publish(&cluster, "web", &image);
     cluster.wait_until("it runs", || running(&cluster, "web") == 1);
     let job = nomad_task(&worker, &agent, &image, Some(PORT));
-    is_refused_by(agent.driver().start(&job.config).expect_err("a service has it").message(), "swarm");
-    is_refused_by(pod_with_port(&worker, &image).err().expect("a service has it").message(), "swarm");
+    is_refused_by(
+        agent
+            .driver()
+            .start(&job.config)
+            .expect_err("a service has it")
+            .message(),
+        "swarm",
+    );
+    is_refused_by(
+        pod_with_port(&worker, &image)
+            .err()
+            .expect("a service has it")
+            .message(),
+        "swarm",
+    );
     cluster.docker(&["service", "rm", "web"]);
     wait_all_removed(&cluster, &worker);
     agent.driver().start(&job.config).expect("the port is free");
@@ -201,22 +290,38 @@ impl SharedDevice {
         let agent = Agent::start(worker.root(), &json!({}));
         let plugin = LaunchedDevicePlugin::launch(worker.root());
         let path = worker.root().path().join("dev/acme0").display().to_string();
-        let device =
-            cri::Device { host_path: path.clone(), container_path: path, permissions: "rw".to_owned() };
+        let device = cri::Device {
+            host_path: path.clone(),
+            container_path: path,
+            permissions: "rw".to_owned(),
+        };
         let pod = Pod::run(&worker, &image);
         let mut id = None;
         let is_found = || {
-            id = devices(&worker)["slots"][0]["id"].as_str().map(str::to_owned);
+            id = devices(&worker)["slots"][0]["id"]
+                .as_str()
+                .map(str::to_owned);
             id.is_some()
         };
         assert!(eventually(SOON, is_found), "there is no device");
         let id = id.expect("it was found");
-        Self { agent, plugin, pod, device, id, image, worker, _registry: registry, cluster }
+        Self {
+            agent,
+            plugin,
+            pod,
+            device,
+            id,
+            image,
+            worker,
+            _registry: registry,
+            cluster,
+        }
     }
 
     /// Creates a container of the pod with the device.
     fn create_container(&self) -> Result<String, Status> {
-        self.pod.create(|config| config.devices = vec![self.device.clone()])
+        self.pod
+            .create(|config| config.devices = vec![self.device.clone()])
     }
 
     fn remove_container(&self, container: &str) {
@@ -233,7 +338,10 @@ impl SharedDevice {
         let mut job = nomad_task(&self.worker, &self.agent, &self.image, None);
         job.config.device_env.extend(reserved.envs.clone());
         job.config.env.extend(reserved.envs.clone());
-        self.agent.driver().start(&job.config).expect("it starts with the device");
+        self.agent
+            .driver()
+            .start(&job.config)
+            .expect("it starts with the device");
         assert_eq!(self.holders(), ["nomad"]);
         end(&self.agent, job);
     }
@@ -241,19 +349,34 @@ impl SharedDevice {
     /// Creates a service whose task wants the device.
     fn create_service(&self, name: &str) {
         let wanted = format!("{TPU}=1");
-        create(&self.cluster, name, &["--generic-resource", &wanted], &self.image, "exec sleep 1000");
+        create(
+            &self.cluster,
+            name,
+            &["--generic-resource", &wanted],
+            &self.image,
+            "exec sleep 1000",
+        );
     }
 
     /// The owners of what has the device.
     fn holders(&self) -> Vec<String> {
         let report = devices(&self.worker);
-        let holders = report["slots"][0]["holders"].as_array().unwrap_or_else(|| panic!("{report:#}"));
-        holders.iter().map(|holder| holder["owner"].as_str().expect("it is text").to_owned()).collect()
+        let holders = report["slots"][0]["holders"]
+            .as_array()
+            .unwrap_or_else(|| panic!("{report:#}"));
+        holders
+            .iter()
+            .map(|holder| holder["owner"].as_str().expect("it is text").to_owned())
+            .collect()
     }
 
     #[track_caller]
     fn wait_free(&self) {
-        assert!(eventually(SOON, || self.holders().is_empty()), "{:?}", self.holders());
+        assert!(
+            eventually(SOON, || self.holders().is_empty()),
+            "{:?}",
+            self.holders()
+        );
     }
 }
 
@@ -270,9 +393,12 @@ fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() 
     let refused = node.reserve().expect_err("a pod has it");
     assert!(refused.message().contains("kubernetes"), "{refused:?}");
     node.create_service("waiting");
-    node.cluster.wait_until("the service waits", || is_waiting(&node.cluster, "waiting"));
+    node.cluster
+        .wait_until("the service waits", || is_waiting(&node.cluster, "waiting"));
     node.remove_container(&container);
-    node.cluster.wait_until("the service has the device", || running(&node.cluster, "waiting") == 1);
+    node.cluster.wait_until("the service has the device", || {
+        running(&node.cluster, "waiting") == 1
+    });
     assert_eq!(node.holders(), ["swarm"]);
     let refused = node.reserve().expect_err("a service has it");
     assert!(refused.message().contains("swarm"), "{refused:?}");
@@ -309,7 +435,9 @@ fn race(node: &SharedDevice, round: u32) {
     match (&reserved, &container) {
         (Ok(_), Ok(_)) => panic!("both have it: {reserved:?}, {container:?}"),
         (Err(_), Err(_)) => {
-            node.cluster.wait_until("the service has the device", || running(&node.cluster, &name) == 1);
+            node.cluster.wait_until("the service has the device", || {
+                running(&node.cluster, &name) == 1
+            });
             assert_eq!(node.holders(), ["swarm"]);
         }
         (Ok(_), Err(_)) | (Err(_), Ok(_)) => assert_eq!(node.holders().len(), 1),

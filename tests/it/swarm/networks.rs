@@ -17,7 +17,10 @@ use super::services::{registry, tasks};
 
 /// A network of the swarm with this configuration.
 fn configured(name: &str) -> swarm::NetworkAttachment {
-    let annotations = Some(swarm::Annotations { name: "storage".into(), ..Default::default() });
+    let annotations = Some(swarm::Annotations {
+        name: "storage".into(),
+        ..Default::default()
+    });
     let spec = swarm::NetworkSpec {
         annotations,
         config_from: Some(ConfigFrom::Network(name.into())),
@@ -25,14 +28,26 @@ fn configured(name: &str) -> swarm::NetworkAttachment {
     };
     let network = swarm::Network {
         spec: Some(spec),
-        driver_state: Some(swarm::Driver { name: "bridge".into(), ..Default::default() }),
+        driver_state: Some(swarm::Driver {
+            name: "bridge".into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    swarm::NetworkAttachment { network: Some(network), ..Default::default() }
+    swarm::NetworkAttachment {
+        network: Some(network),
+        ..Default::default()
+    }
 }
 
 /// A task on that network, with this port of the node if there is one.
-fn on(world: &BackendFixture, id: &str, network: &str, port: Option<u32>, script: &str) -> swarm::Task {
+fn on(
+    world: &BackendFixture,
+    id: &str,
+    network: &str,
+    port: Option<u32>,
+    script: &str,
+) -> swarm::Task {
     let ports = port.map(|published| swarm::PortConfig {
         target_port: 80,
         published_port: published,
@@ -41,7 +56,10 @@ fn on(world: &BackendFixture, id: &str, network: &str, port: Option<u32>, script
     });
     swarm::Task {
         networks: vec![configured(network)],
-        endpoint: Some(swarm::Endpoint { ports: ports.into_iter().collect(), ..Default::default() }),
+        endpoint: Some(swarm::Endpoint {
+            ports: ports.into_iter().collect(),
+            ..Default::default()
+        }),
         ..task(world, id, script, |_| {})
     }
 }
@@ -57,14 +75,36 @@ async fn network_with_a_configuration_is_the_nodes_own_of_that_name() {
     let network: &TestNetwork = world.root().network();
 
     let script = "ip -4 -o addr show eth0 | awk '{ print \"address\", $4 }'; exec sleep 1000";
-    node.apply(true, vec![assigned(on(&world, "t1", network.name(), Some(61_180), script))]).await;
+    node.apply(
+        true,
+        vec![assigned(on(
+            &world,
+            "t1",
+            network.name(),
+            Some(61_180),
+            script,
+        ))],
+    )
+    .await;
     node.reported("t1", TaskState::Running).await;
     let log = node.log(&world, "t1", "address ").await;
-    let address = log.rsplit("address ").next().and_then(|rest| rest.split('/').next()).unwrap();
-    assert!(network.contains(address.parse::<Ipv4Addr>().unwrap()), "{log:?}");
+    let address = log
+        .rsplit("address ")
+        .next()
+        .and_then(|rest| rest.split('/').next())
+        .unwrap();
+    assert!(
+        network.contains(address.parse::<Ipv4Addr>().unwrap()),
+        "{log:?}"
+    );
 
     let refused = [
-        ("t2", "nowhere", None, "configures a CNI network with the name \"nowhere\""),
+        (
+            "t2",
+            "nowhere",
+            None,
+            "configures a CNI network with the name \"nowhere\"",
+        ),
         (
             "t3",
             "first",
@@ -73,14 +113,18 @@ async fn network_with_a_configuration_is_the_nodes_own_of_that_name() {
         ),
     ];
     for (id, name, port, expected) in refused {
-        node.apply(false, vec![assigned(on(&world, id, name, port, "true"))]).await;
+        node.apply(false, vec![assigned(on(&world, id, name, port, "true"))])
+            .await;
         let status = node.reported(id, TaskState::Rejected).await;
         assert!(status.err.contains(expected), "{}", status.err);
     }
     fs::remove_file(conf_dir.join("01-first.conflist")).unwrap();
     node.apply(false, vec![Change::TaskGone("t1".into())]).await;
     node.end().await;
-    assert_eq!(switchyard_tests::network::in_use(&[network]), Vec::<String>::new());
+    assert_eq!(
+        switchyard_tests::network::in_use(&[network]),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -90,24 +134,51 @@ fn manager_places_services_on_a_network_with_a_configuration_of_the_node() {
     let worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
     let own = worker.root().network().name().to_owned();
-    let network = ["network", "create", "--driver", "bridge", "--scope", "swarm", "--config-from"];
+    let network = [
+        "network",
+        "create",
+        "--driver",
+        "bridge",
+        "--scope",
+        "swarm",
+        "--config-from",
+    ];
     for (configuration, name) in [(own.as_str(), "storage"), ("absent", "nowhere")] {
         // Newer managers want one that they know.
         cluster.docker(&["network", "create", "--config-only", configuration]);
         cluster.docker(&[&network[..], &[configuration, name]].concat());
     }
     let create = |name: &str, network: &str| {
-        let place =
-            ["service", "create", "--detach", "--no-resolve-image", "--constraint", "node.role==worker"];
-        let options = ["--restart-condition", "none", "--name", name, "--network", network, &image];
+        let place = [
+            "service",
+            "create",
+            "--detach",
+            "--no-resolve-image",
+            "--constraint",
+            "node.role==worker",
+        ];
+        let options = [
+            "--restart-condition",
+            "none",
+            "--name",
+            name,
+            "--network",
+            network,
+            &image,
+        ];
         cluster.docker(&[&place[..], &options, &["sh", "-c", "exec sleep 1000"]].concat());
     };
     create("web", "storage");
     create("lost", "nowhere");
-    cluster
-        .wait_until("the task runs", || tasks(&cluster, "web").iter().any(|task| task.contains(" Running ")));
+    cluster.wait_until("the task runs", || {
+        tasks(&cluster, "web")
+            .iter()
+            .any(|task| task.contains(" Running "))
+    });
     cluster.wait_until("the other one is rejected", || {
-        tasks(&cluster, "lost").iter().any(|task| task.contains(" Rejected ") && task.contains("\"absent\""))
+        tasks(&cluster, "lost")
+            .iter()
+            .any(|task| task.contains(" Rejected ") && task.contains("\"absent\""))
     });
     worker.output(&["swarm", "leave"]);
 }

@@ -47,14 +47,24 @@ impl Pod {
             namespace: "tests".to_owned(),
             attempt: 0,
         };
-        let linux =
-            cri::LinuxPodSandboxConfig { cgroup_parent: worker.root().cgroup_parent(), ..Default::default() };
-        let mut config =
-            cri::PodSandboxConfig { metadata: Some(metadata), linux: Some(linux), ..Default::default() };
+        let linux = cri::LinuxPodSandboxConfig {
+            cgroup_parent: worker.root().cgroup_parent(),
+            ..Default::default()
+        };
+        let mut config = cri::PodSandboxConfig {
+            metadata: Some(metadata),
+            linux: Some(linux),
+            ..Default::default()
+        };
         namespaces(&mut config).set_network(cri::NamespaceMode::Node);
         change(&mut config);
         let id = cri.run_pod(&config)?;
-        Ok(Self { cri, id, config, image: image.to_owned() })
+        Ok(Self {
+            cri,
+            id,
+            config,
+            image: image.to_owned(),
+        })
     }
 
     /// The client.
@@ -63,9 +73,15 @@ impl Pod {
     }
 
     /// Creates a container.
-    pub(super) fn create(&self, change: impl FnOnce(&mut cri::ContainerConfig)) -> Result<String, Status> {
+    pub(super) fn create(
+        &self,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> Result<String, Status> {
         let mut config = cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
+            metadata: Some(cri::ContainerMetadata {
+                name: "main".to_owned(),
+                attempt: 0,
+            }),
             image: Some(image_spec(&self.image)),
             command: ["sleep", "1000"].map(str::to_owned).to_vec(),
             ..Default::default()
@@ -77,7 +93,10 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
-        let removed = self.cri.stop_pod(&self.id).and_then(|()| self.cri.remove_pod(&self.id));
+        let removed = self
+            .cri
+            .stop_pod(&self.id)
+            .and_then(|()| self.cri.remove_pod(&self.id));
         if !std::thread::panicking() {
             removed.expect("a pod can be removed");
         }
@@ -86,27 +105,52 @@ impl Drop for Pod {
 
 /// A part of what the manager knows of the worker's resources.
 fn known(cluster: &SwarmCluster, part: &str) -> Value {
-    let node = cluster.workers().remove(0).split(' ').next().expect("it has an id").to_owned();
-    let shown = cluster.docker(&["node", "inspect", "--format", "{{json .Description.Resources}}", &node]);
+    let node = cluster
+        .workers()
+        .remove(0)
+        .split(' ')
+        .next()
+        .expect("it has an id")
+        .to_owned();
+    let shown = cluster.docker(&[
+        "node",
+        "inspect",
+        "--format",
+        "{{json .Description.Resources}}",
+        &node,
+    ]);
     let resources: Value = serde_json::from_str(&shown).expect("it is JSON");
     resources[part].clone()
 }
 
 /// Number of devices that the manager knows.
 fn devices(cluster: &SwarmCluster) -> usize {
-    let devices = known(cluster, "GenericResources").as_array().cloned().unwrap_or_default();
-    assert!(devices.iter().all(|device| device["NamedResourceSpec"]["Kind"] == TPU), "{devices:?}");
+    let devices = known(cluster, "GenericResources")
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    assert!(
+        devices
+            .iter()
+            .all(|device| device["NamedResourceSpec"]["Kind"] == TPU),
+        "{devices:?}"
+    );
     devices.len()
 }
 
 /// The number of tasks of a service that run.
 pub(super) fn running(cluster: &SwarmCluster, service: &str) -> usize {
-    tasks(cluster, service).iter().filter(|task| task.contains(" Running ")).count()
+    tasks(cluster, service)
+        .iter()
+        .filter(|task| task.contains(" Running "))
+        .count()
 }
 
 /// Returns whether a task of a service waits for a node that has more.
 pub(super) fn is_waiting(cluster: &SwarmCluster, service: &str) -> bool {
-    tasks(cluster, service).iter().any(|task| task.contains(" Pending ") && task.contains("insufficient"))
+    tasks(cluster, service)
+        .iter()
+        .any(|task| task.contains(" Pending ") && task.contains("insufficient"))
 }
 
 #[test]
@@ -118,36 +162,73 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
     cluster.wait_until("both devices are offered", || devices(&cluster) == 2);
     let wanted = format!("{TPU}=1");
     let options = ["--replicas", "3", "--generic-resource", &wanted];
-    create(&cluster, "tpu", &options, &image, "stat -c %t:%T $ACME_DEVICES; exec sleep 1000");
+    create(
+        &cluster,
+        "tpu",
+        &options,
+        &image,
+        "stat -c %t:%T $ACME_DEVICES; exec sleep 1000",
+    );
     let two_of_three = || running(&cluster, "tpu") == 2 && is_waiting(&cluster, "tpu");
     cluster.wait_until("two have a device, and the third waits", two_of_three);
 
     // A pod does not get one, and neither is one taken from a task.
     let path = worker.root().path().join("dev/acme0").display().to_string();
-    let device = cri::Device { host_path: path.clone(), container_path: path, permissions: "rw".to_owned() };
+    let device = cri::Device {
+        host_path: path.clone(),
+        container_path: path,
+        permissions: "rw".to_owned(),
+    };
     let pod = Pod::run(&worker, &image);
-    let refused = pod.create(|config| config.devices = vec![device.clone()]).expect_err("it is held");
+    let refused = pod
+        .create(|config| config.devices = vec![device.clone()])
+        .expect_err("it is held");
     assert!(refused.message().contains("of swarm"), "{refused:?}");
     worker.daemon().kill9();
     worker.daemon().restart();
-    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
     assert_eq!(devices(&cluster), 2, "those of tasks are offered at once");
     cluster.wait_until("they continue", two_of_three);
     await_two_of_three_again(&cluster, &two_of_three);
     let before = ids(&tasks(&cluster, "tpu"));
-    let node = cluster.workers().remove(0).split(' ').next().expect("it has an id").to_owned();
+    let node = cluster
+        .workers()
+        .remove(0)
+        .split(' ')
+        .next()
+        .expect("it has an id")
+        .to_owned();
     cluster.docker(&["node", "update", "--label-add", "a=b", &node]);
-    create(&cluster, "later", &["--restart-condition", "none"], &image, "true");
-    let is_done = || tasks(&cluster, "later").iter().any(|task| task.contains(" Complete "));
+    create(
+        &cluster,
+        "later",
+        &["--restart-condition", "none"],
+        &image,
+        "true",
+    );
+    let is_done = || {
+        tasks(&cluster, "later")
+            .iter()
+            .any(|task| task.contains(" Complete "))
+    };
     cluster.wait_until("the manager has gone on", is_done);
-    assert_eq!(ids(&tasks(&cluster, "tpu")), before, "{:?}", tasks(&cluster, "tpu"));
+    assert_eq!(
+        ids(&tasks(&cluster, "tpu")),
+        before,
+        "{:?}",
+        tasks(&cluster, "tpu")
+    );
 
     // What a pod has is not offered, and comes back.
     cluster.docker(&["service", "scale", "--detach", "tpu=0"]);
     cluster.wait_until("none runs", || running(&cluster, "tpu") == 0);
     let mut made = None;
     cluster.wait_until("the pod has a device", || {
-        made = pod.create(|config| config.devices = vec![device.clone()]).ok();
+        made = pod
+            .create(|config| config.devices = vec![device.clone()])
+            .ok();
         made.is_some()
     });
     cluster.wait_until("one device is offered", || devices(&cluster) == 1);
@@ -164,11 +245,15 @@ fn devices_are_scheduled_and_those_of_pods_are_not_offered() {
 /// Nothing else ends one.
 fn await_two_of_three_again(cluster: &SwarmCluster, two_of_three: &dyn Fn() -> bool) {
     let listed = tasks(cluster, "tpu");
-    let ended = listed.iter().filter(|task| !task.contains(" Running ") && !task.contains(" Pending "));
+    let ended = listed
+        .iter()
+        .filter(|task| !task.contains(" Running ") && !task.contains(" Pending "));
     let mut ended = ended.peekable();
     if ended.peek().is_some() {
         assert!(ended.all(|task| task.contains(ENFORCED)), "{listed:?}");
-        cluster.wait_until("devices of tasks are offered no more", || devices(cluster) == 0);
+        cluster.wait_until("devices of tasks are offered no more", || {
+            devices(cluster) == 0
+        });
         cluster.wait_until("two have a device again", two_of_three);
     }
 }
@@ -198,8 +283,13 @@ fn pod_that_takes_everything_ends_no_task() {
     cluster.wait_until("it runs", || running(&cluster, "web") == 1);
     let before = ids(&tasks(&cluster, "web"));
     let (_, body) = worker.daemon().get("/v1/devices");
-    let report: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
-    let capacity = |part: &str| report["compute"]["capacity"][part].as_i64().expect("it is known");
+    let report: Value =
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    let capacity = |part: &str| {
+        report["compute"]["capacity"][part]
+            .as_i64()
+            .expect("it is known")
+    };
 
     let pod = Pod::run(&worker, &image);
     let taken = pod.create(|config| {
@@ -212,18 +302,26 @@ fn pod_that_takes_everything_ends_no_task() {
         || known(&cluster, "MemoryBytes") == 64 << 20 && known(&cluster, "NanoCPUs") == 500_000_000;
     cluster.wait_until("the manager knows that nothing is left", is_tight);
     create(&cluster, "more", &reserved, &image, "true");
-    cluster.wait_until("there is no place for another one", || is_waiting(&cluster, "more"));
+    cluster.wait_until("there is no place for another one", || {
+        is_waiting(&cluster, "more")
+    });
     assert_eq!(ids(&tasks(&cluster, "web")), before);
 
     // After a restart the node describes itself before it knows what is assigned.
     worker.daemon().kill9();
     worker.daemon().restart();
-    cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
-    cluster.wait_until("nothing has changed", || is_tight() && running(&cluster, "web") == 1);
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
+    cluster.wait_until("nothing has changed", || {
+        is_tight() && running(&cluster, "web") == 1
+    });
     assert_eq!(ids(&tasks(&cluster, "web")), before);
     drop(pod);
     cluster.wait_until("there is a place again", || {
-        tasks(&cluster, "more").iter().any(|task| task.contains(" Complete "))
+        tasks(&cluster, "more")
+            .iter()
+            .any(|task| task.contains(" Complete "))
     });
     assert_eq!(ids(&tasks(&cluster, "web")), before);
     worker.output(&["swarm", "leave"]);

@@ -28,18 +28,35 @@ fn rotation_of_the_ca_renews_the_certificate_and_ends() {
     wait_until_ready(&cluster, &agent);
     // Twice: after the first the manager answers no ALPN any more.
     for round in 1..=2 {
-        let before = Store::new(dir.clone()).load(SystemTime::now()).unwrap().unwrap();
+        let before = Store::new(dir.clone())
+            .load(SystemTime::now())
+            .unwrap()
+            .unwrap();
         // An hour is the least; the certificate is then of two.
         cluster.docker(&["swarm", "ca", "--rotate", "--quiet", "--cert-expiry", "1h"]);
         wait_until_converged(&cluster, identity.node());
         cluster.wait_until("the new roots are stored", || {
-            let stored = Store::new(dir.clone()).load(SystemTime::now()).unwrap().unwrap();
+            let stored = Store::new(dir.clone())
+                .load(SystemTime::now())
+                .unwrap()
+                .unwrap();
             stored.roots() != before.roots() && stored.chain() != before.chain()
         });
-        let stored = Store::new(dir.clone()).load(SystemTime::now()).unwrap().unwrap();
+        let stored = Store::new(dir.clone())
+            .load(SystemTime::now())
+            .unwrap()
+            .unwrap();
         assert_eq!(stored.node(), identity.node());
-        assert_ne!(stored.key().public_key().unwrap(), before.key().public_key().unwrap(), "round {round}");
-        let left = stored.validity().not_after.duration_since(SystemTime::now()).unwrap();
+        assert_ne!(
+            stored.key().public_key().unwrap(),
+            before.key().public_key().unwrap(),
+            "round {round}"
+        );
+        let left = stored
+            .validity()
+            .not_after
+            .duration_since(SystemTime::now())
+            .unwrap();
         assert!(left.as_secs() < 2 * 3600, "{left:?}");
         cluster.wait_until("the report has the new certificate", || {
             agent.report().certificate_ends == stored.validity().not_after
@@ -47,7 +64,12 @@ fn rotation_of_the_ca_renews_the_certificate_and_ends() {
         wait_until_ready(&cluster, &agent);
     }
     assert_eq!(cluster.workers().len(), 1);
-    let other = try_join(&cluster, &state(&cluster, "b"), &old_token, Availability::Drain);
+    let other = try_join(
+        &cluster,
+        &state(&cluster, "b"),
+        &old_token,
+        Availability::Drain,
+    );
     assert!(matches!(other, Err(Error::OtherRoot { .. })), "{other:?}");
 
     drop(agent);
@@ -67,14 +89,31 @@ fn promotion_is_ignored_and_told_with_its_cure() {
     cluster.wait_until("the promotion is reported", || agent.report().is_promoted);
     let problems = agent.report().problems();
     let cure = format!("docker node rm --force {}", identity.node());
-    assert!(problems.iter().any(|problem| problem.contains(&cure)), "{problems:?}");
-    assert!(agent.report().manager.is_some(), "the session continues: {:?}", agent.report());
-    let stored = Store::new(dir.clone()).load(SystemTime::now()).unwrap().unwrap();
-    assert_eq!(stored.chain(), identity.chain(), "the certificate is still that of a worker");
+    assert!(
+        problems.iter().any(|problem| problem.contains(&cure)),
+        "{problems:?}"
+    );
+    assert!(
+        agent.report().manager.is_some(),
+        "the session continues: {:?}",
+        agent.report()
+    );
+    let stored = Store::new(dir.clone())
+        .load(SystemTime::now())
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        stored.chain(),
+        identity.chain(),
+        "the certificate is still that of a worker"
+    );
 
     cluster.docker(&["node", "rm", "--force", identity.node()]);
     let ended = agent.wait();
-    assert!(matches!(&ended, Err(Error::Removed { node }) if node == identity.node()), "{ended:?}");
+    assert!(
+        matches!(&ended, Err(Error::Removed { node }) if node == identity.node()),
+        "{ended:?}"
+    );
     Store::new(dir.clone()).wipe().unwrap();
     let other = join_worker(&cluster, &dir, Availability::Drain);
     assert_ne!(other.node(), identity.node());

@@ -17,13 +17,24 @@ const KILLS: usize = 4;
 
 /// The main process of each task of Swarm that runs.
 fn processes(worker: &SwarmWorker) -> BTreeMap<String, u64> {
-    worker.swarm_tasks().into_iter().filter_map(|task| Some((task.id, task.pid?))).collect()
+    worker
+        .swarm_tasks()
+        .into_iter()
+        .filter_map(|task| Some((task.id, task.pid?)))
+        .collect()
 }
 
 fn all_run(cluster: &SwarmCluster, worker: &SwarmWorker, count: usize) -> bool {
     let told = tasks(cluster, "many");
-    told.iter().filter(|task| task.contains(" Running ")).count() == count
-        && objects(worker).iter().filter(|(_, state)| state == "running").count() == count
+    told.iter()
+        .filter(|task| task.contains(" Running "))
+        .count()
+        == count
+        && objects(worker)
+            .iter()
+            .filter(|(_, state)| state == "running")
+            .count()
+            == count
 }
 
 #[test]
@@ -33,7 +44,13 @@ fn many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    create(&cluster, "many", &["--replicas", &count.to_string()], &image, "exec sleep 100000");
+    create(
+        &cluster,
+        "many",
+        &["--replicas", &count.to_string()],
+        &image,
+        "exec sleep 100000",
+    );
     cluster.wait_until("all tasks run", || all_run(&cluster, &worker, count));
     let (before, node) = (ids(&tasks(&cluster, "many")), cluster.workers());
     let running = processes(&worker);
@@ -42,19 +59,30 @@ fn many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told() {
     for kill in 0..number("SWITCHYARD_TEST_KILLS", KILLS) {
         worker.daemon().kill9();
         worker.daemon().restart();
-        cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+        cluster.wait_until("a session is open", || {
+            worker.status()["manager"] == cluster.address(0)
+        });
         assert_eq!(processes(&worker), running, "after kill {kill}");
     }
-    assert_eq!(ids(&tasks(&cluster, "many")), before, "no task has a successor");
+    assert_eq!(
+        ids(&tasks(&cluster, "many")),
+        before,
+        "no task has a successor"
+    );
     assert_eq!(cluster.workers(), node, "it is the same node");
 
     // The manager gives the tasks of a node that is down to others. There are none, so they wait for its return.
     worker.daemon().kill9();
-    cluster.wait_until("the node is down", || cluster.workers().iter().all(|line| line.contains(" Down ")));
+    cluster.wait_until("the node is down", || {
+        cluster.workers().iter().all(|line| line.contains(" Down "))
+    });
     worker.daemon().restart();
     cluster.wait_until("the node is ready again", || cluster.workers() == node);
     cluster.wait_until("each task has a successor", || {
-        all_run(&cluster, &worker, count) && processes(&worker).keys().all(|id| !running.contains_key(id))
+        all_run(&cluster, &worker, count)
+            && processes(&worker)
+                .keys()
+                .all(|id| !running.contains_key(id))
     });
     cluster.docker(&["service", "rm", "many"]);
     wait_all_removed(&cluster, &worker);

@@ -19,7 +19,13 @@ pub(super) fn registry(cluster: &SwarmCluster) -> (Registry, String) {
 }
 
 /// Creates a service on the worker: these options, then the image and its command.
-pub(super) fn create(cluster: &SwarmCluster, name: &str, options: &[&str], image: &str, script: &str) {
+pub(super) fn create(
+    cluster: &SwarmCluster,
+    name: &str,
+    options: &[&str],
+    image: &str,
+    script: &str,
+) {
     let common = [
         "service",
         "create",
@@ -47,14 +53,22 @@ pub(super) fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
 
 /// The ids of these tasks.
 pub(super) fn ids(tasks: &[String]) -> Vec<String> {
-    let mut ids: Vec<_> = tasks.iter().filter_map(|task| task.split(' ').next()).map(str::to_owned).collect();
+    let mut ids: Vec<_> = tasks
+        .iter()
+        .filter_map(|task| task.split(' ').next())
+        .map(str::to_owned)
+        .collect();
     ids.sort();
     ids
 }
 
 /// The tasks of Swarm that the daemon has: what people call them, and their states.
 pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
-    let mut shown: Vec<_> = worker.swarm_tasks().into_iter().map(|task| (task.name, task.state)).collect();
+    let mut shown: Vec<_> = worker
+        .swarm_tasks()
+        .into_iter()
+        .map(|task| (task.name, task.state))
+        .collect();
     shown.sort();
     shown
 }
@@ -65,7 +79,9 @@ pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
 pub(super) fn wait_all_removed(cluster: &SwarmCluster, worker: &SwarmWorker) {
     let logs = worker.root().state().join("swarm-logs");
     let has_logs = || fs::read_dir(&logs).is_ok_and(|mut entries| entries.next().is_some());
-    cluster.wait_until("all tasks and their logs are removed", || objects(worker).is_empty() && !has_logs());
+    cluster.wait_until("all tasks and their logs are removed", || {
+        objects(worker).is_empty() && !has_logs()
+    });
 }
 
 #[test]
@@ -74,8 +90,20 @@ fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
     let (_registry, image) = registry(&cluster);
     let mut worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
-    create(&cluster, "web", &["--replicas", "2"], &image, "echo served; exec sleep 1000");
-    let run = || tasks(&cluster, "web").iter().filter(|task| task.contains(" Running ")).count() == 2;
+    create(
+        &cluster,
+        "web",
+        &["--replicas", "2"],
+        &image,
+        "echo served; exec sleep 1000",
+    );
+    let run = || {
+        tasks(&cluster, "web")
+            .iter()
+            .filter(|task| task.contains(" Running "))
+            .count()
+            == 2
+    };
     cluster.wait_until("both tasks run", run);
     let running = |name: &str| (name.to_owned(), "running".to_owned());
     assert_eq!(objects(&worker), [running("web.1"), running("web.2")]);
@@ -85,7 +113,9 @@ fn service_runs_outlives_kills_of_the_daemon_and_is_removed() {
     for _ in 0..3 {
         worker.daemon().kill9();
         worker.daemon().restart();
-        cluster.wait_until("a session is open", || worker.status()["manager"] == cluster.address(0));
+        cluster.wait_until("a session is open", || {
+            worker.status()["manager"] == cluster.address(0)
+        });
         assert_eq!(objects(&worker), [running("web.1"), running("web.2")]);
     }
     // A task that had been taken for lost would have a successor.
@@ -105,11 +135,21 @@ fn ends_of_tasks_are_told_in_the_words_of_docker() {
     worker.join(&cluster, &cluster.token("worker"));
     let once = ["--restart-condition", "none"];
     create(&cluster, "failing", &once, &image, "exit 3");
-    create(&cluster, "job", &["--mode", "replicated-job", "--replicas", "2"], &image, "true");
+    create(
+        &cluster,
+        "job",
+        &["--mode", "replicated-job", "--replicas", "2"],
+        &image,
+        "true",
+    );
     let absent = image.replace("busybox:1", "absent:1");
     create(&cluster, "absent", &once, &absent, "true");
     let told = |service: &str, part: &str| {
-        cluster.wait_until(part, || tasks(&cluster, service).iter().any(|task| task.contains(part)));
+        cluster.wait_until(part, || {
+            tasks(&cluster, service)
+                .iter()
+                .any(|task| task.contains(part))
+        });
     };
     told("failing", "task: non-zero exit (3)");
     told("job", " Complete ");
@@ -126,9 +166,18 @@ fn volume_stays_after_its_service_until_an_operator_removes_it() {
     let worker = SwarmWorker::start(&cluster, |_| String::new());
     worker.join(&cluster, &cluster.token("worker"));
     let mount = ["--mount", "type=volume,source=data,target=/data"];
-    create(&cluster, "web", &mount, &image, "echo kept >/data/file; exec sleep 1000");
-    cluster
-        .wait_until("the task runs", || tasks(&cluster, "web").iter().any(|task| task.contains(" Running ")));
+    create(
+        &cluster,
+        "web",
+        &mount,
+        &image,
+        "echo kept >/data/file; exec sleep 1000",
+    );
+    cluster.wait_until("the task runs", || {
+        tasks(&cluster, "web")
+            .iter()
+            .any(|task| task.contains(" Running "))
+    });
     let list = worker.output(&["volume", "ls"]);
     let has_user = list.lines().any(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -136,7 +185,10 @@ fn volume_stays_after_its_service_until_an_operator_removes_it() {
     });
     assert!(has_user, "{list}");
     let refused = worker.refusal(&["volume", "rm", "data"]);
-    assert!(refused.contains("volume \"data\" is used by task "), "{refused}");
+    assert!(
+        refused.contains("volume \"data\" is used by task "),
+        "{refused}"
+    );
     cluster.docker(&["service", "rm", "web"]);
     wait_all_removed(&cluster, &worker);
     let file = worker.root().state().join("volumes/swarm/data/file");
@@ -144,5 +196,8 @@ fn volume_stays_after_its_service_until_an_operator_removes_it() {
     assert_eq!(worker.output(&["volume", "rm", "data"]), "removed data\n");
     assert!(!file.exists());
     let refused = worker.refusal(&["volume", "rm", "data"]);
-    assert!(refused.contains("swarm has no volume \"data\""), "{refused}");
+    assert!(
+        refused.contains("swarm has no volume \"data\""),
+        "{refused}"
+    );
 }

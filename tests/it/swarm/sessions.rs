@@ -30,8 +30,21 @@ fn tasks(agent: &TestAgent) -> BTreeSet<String> {
 
 /// The words that make a service on workers whose image is never asked for.
 fn service<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let words = ["service", "create", "--detach", "--no-resolve-image", "--constraint", "node.role==worker"];
-    [&words[..], &["--name", name, "--restart-condition", "none"], more, &["busybox:1", "true"]].concat()
+    let words = [
+        "service",
+        "create",
+        "--detach",
+        "--no-resolve-image",
+        "--constraint",
+        "node.role==worker",
+    ];
+    [
+        &words[..],
+        &["--name", name, "--restart-condition", "none"],
+        more,
+        &["busybox:1", "true"],
+    ]
+    .concat()
 }
 
 #[test]
@@ -43,7 +56,10 @@ fn new_description_reaches_managers_within_the_same_session() {
     wait_until_ready(&cluster, &agent);
     let inspect = || {
         let format = "{{.Description.Engine.Labels}} {{.Description.Resources.NanoCPUs}}";
-        cluster.docker(&["node", "inspect", "--format", format, identity.node()]).trim().to_owned()
+        cluster
+            .docker(&["node", "inspect", "--format", format, identity.node()])
+            .trim()
+            .to_owned()
     };
     assert_eq!(inspect(), "map[] 1000000000");
     agent.describe(|facts| {
@@ -51,7 +67,9 @@ fn new_description_reaches_managers_within_the_same_session() {
         facts.nano_cpus = 3_000_000_000;
         facts.named.push(("gpu".to_owned(), "GPU-0".to_owned()));
     });
-    cluster.wait_until("the labels are there", || inspect() == "map[gpu:yes] 3000000000");
+    cluster.wait_until("the labels are there", || {
+        inspect() == "map[gpu:yes] 3000000000"
+    });
     assert_eq!(agent.report().sessions, 1);
 }
 
@@ -65,17 +83,28 @@ fn only_what_the_node_can_run_is_assigned_and_statuses_arrive() {
     cluster.docker(&["network", "create", "--driver", "overlay", "over"]);
     cluster.docker(&service("overlay", &["--network", "over"]));
     cluster.docker(&service("ingress", &["--publish", "80:80"]));
-    cluster.docker(&service("syslog", &["--network", "host", "--log-driver", "syslog"]));
+    cluster.docker(&service(
+        "syslog",
+        &["--network", "host", "--log-driver", "syslog"],
+    ));
     fs::write(cluster.dir().join("secret"), "hunter2").expect("the directory is ours");
     let path = cluster.dir().join("secret").display().to_string();
     cluster.docker(&["secret", "create", "password", &path]);
-    cluster.docker(&service("host", &["--network", "host", "--secret", "password"]));
+    cluster.docker(&service(
+        "host",
+        &["--network", "host", "--secret", "password"],
+    ));
     cluster.wait_until("a task is assigned", || !tasks(&agent).is_empty());
 
     let changes = agent.changes();
-    let secret =
-        changes.iter().position(|change| matches!(change, Change::Secret(_))).expect("it has a secret");
-    let task = changes.iter().position(|change| matches!(change, Change::Task(_))).expect("there is a task");
+    let secret = changes
+        .iter()
+        .position(|change| matches!(change, Change::Secret(_)))
+        .expect("it has a secret");
+    let task = changes
+        .iter()
+        .position(|change| matches!(change, Change::Task(_)))
+        .expect("there is a task");
     assert!(secret < task, "{changes:?}");
     assert!(!format!("{changes:?}").contains("hunter2"));
     for name in ["overlay", "ingress", "syslog"] {
@@ -87,24 +116,44 @@ fn only_what_the_node_can_run_is_assigned_and_statuses_arrive() {
             "{{.CurrentState}} {{.Error}}",
             name,
         ]);
-        assert!(rows.contains("Pending") && rows.contains("missing plugin"), "{name}: {rows}");
+        assert!(
+            rows.contains("Pending") && rows.contains("missing plugin"),
+            "{name}: {rows}"
+        );
     }
-    let [id] = &tasks(&agent).into_iter().collect::<Vec<_>>()[..] else { panic!("one task fits") };
+    let [id] = &tasks(&agent).into_iter().collect::<Vec<_>>()[..] else {
+        panic!("one task fits")
+    };
     let row = || {
-        cluster.docker(&["service", "ps", "--no-trunc", "--format", "{{.CurrentState}} {{.Error}}", "host"])
+        cluster.docker(&[
+            "service",
+            "ps",
+            "--no-trunc",
+            "--format",
+            "{{.CurrentState}} {{.Error}}",
+            "host",
+        ])
     };
     agent.report_status(id, TaskState::Running, "started", "");
     cluster.wait_until("it runs", || row().starts_with("Running"));
     // A task of nobody does not keep the others from the managers.
     agent.report_status("nobodys", TaskState::Failed, "finished", "");
     agent.report_status(id, TaskState::Failed, "finished", "task: non-zero exit (3)");
-    cluster.wait_until("it has failed", || row().contains("task: non-zero exit (3)"));
+    cluster.wait_until("it has failed", || {
+        row().contains("task: non-zero exit (3)")
+    });
     cluster.docker(&["service", "rm", "host"]);
     let is_gone = |changes: &[Change]| {
-        changes.iter().any(|change| matches!(change, Change::TaskGone(gone) if gone == id))
-            && changes.iter().any(|change| matches!(change, Change::SecretGone(_)))
+        changes
+            .iter()
+            .any(|change| matches!(change, Change::TaskGone(gone) if gone == id))
+            && changes
+                .iter()
+                .any(|change| matches!(change, Change::SecretGone(_)))
     };
-    cluster.wait_until("the task and its secret are gone", || is_gone(&agent.changes()));
+    cluster.wait_until("the task and its secret are gone", || {
+        is_gone(&agent.changes())
+    });
     assert_eq!((agent.report().sessions, agent.complete_messages()), (1, 1));
 }
 
@@ -117,8 +166,15 @@ fn node_that_is_removed_ends_and_does_not_come_back() {
     wait_until_ready(&cluster, &agent);
     cluster.docker(&["node", "rm", "--force", identity.node()]);
     let ended = agent.wait().expect_err("it was removed");
-    assert!(matches!(&ended, Error::Removed { node } if node == identity.node()), "{ended:?}");
-    assert!(ended.report().contains("switchyard swarm leave"), "{}", ended.report());
+    assert!(
+        matches!(&ended, Error::Removed { node } if node == identity.node()),
+        "{ended:?}"
+    );
+    assert!(
+        ended.report().contains("switchyard swarm leave"),
+        "{}",
+        ended.report()
+    );
     let again = TestAgent::start(&cluster, &dir, facts("worker-a")).wait();
     assert!(matches!(again, Err(Error::Removed { .. })), "{again:?}");
     assert!(cluster.workers().is_empty());
@@ -135,7 +191,14 @@ fn two_nodes_with_one_identity_are_told_of_each_other() {
     cluster.wait_until("one of them is notified", || {
         first.report().is_duplicate || second.report().is_duplicate
     });
-    let told = [first.report(), second.report()].into_iter().find(|report| report.is_duplicate);
+    let told = [first.report(), second.report()]
+        .into_iter()
+        .find(|report| report.is_duplicate);
     let problems = told.map(|report| report.problems()).unwrap_or_default();
-    assert!(problems.iter().any(|problem| problem.contains("a clone of this machine")), "{problems:?}");
+    assert!(
+        problems
+            .iter()
+            .any(|problem| problem.contains("a clone of this machine")),
+        "{problems:?}"
+    );
 }

@@ -75,9 +75,17 @@ impl Kubelet {
     /// # Errors
     /// The text of `CreateContainerConfigError`: the kubelet tries again later.
     pub async fn pre_start(&self, pod: &str, container: &str) -> Result<(), String> {
-        let held = self.shared.state().pods.get(pod).and_then(|pod| pod.containers.get(container)).cloned();
+        let held = self
+            .shared
+            .state()
+            .pods
+            .get(pod)
+            .and_then(|pod| pod.containers.get(container))
+            .cloned();
         for AllocatedDevices { resource, ids, .. } in held.unwrap_or_default() {
-            let Some(plugin) = self.shared.state().plugin(&resource) else { continue };
+            let Some(plugin) = self.shared.state().plugin(&resource) else {
+                continue;
+            };
             if !plugin.options.pre_start_required {
                 continue;
             }
@@ -98,8 +106,13 @@ impl Kubelet {
     /// The text of `UnexpectedAdmissionError`.
     pub fn readmit(&self, pod: &str) -> Result<(), String> {
         let state = self.shared.state();
-        let held =
-            state.pods.get(pod).map(|pod| pod.containers.values().flatten().cloned().collect::<Vec<_>>());
+        let held = state.pods.get(pod).map(|pod| {
+            pod.containers
+                .values()
+                .flatten()
+                .cloned()
+                .collect::<Vec<_>>()
+        });
         for AllocatedDevices { resource, ids, .. } in held.unwrap_or_default() {
             let devices = state.devices(&resource);
             if !devices.values().any(|seen| seen.healthy) {
@@ -107,7 +120,10 @@ impl Kubelet {
                     "no healthy devices present; cannot allocate unhealthy devices {resource}"
                 ));
             }
-            if ids.iter().any(|id| !devices.get(id).is_some_and(|seen| seen.healthy)) {
+            if ids
+                .iter()
+                .any(|id| !devices.get(id).is_some_and(|seen| seen.healthy))
+            {
                 return Err(format!(
                     "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {resource}"
                 ));
@@ -130,7 +146,11 @@ impl Kubelet {
 
 impl KubeletInner {
     /// Allocates devices of a resource; `None` if no plugin ever registered it.
-    async fn allocate(&self, resource: &str, count: usize) -> Result<Option<AllocatedDevices>, String> {
+    async fn allocate(
+        &self,
+        resource: &str,
+        count: usize,
+    ) -> Result<Option<AllocatedDevices>, String> {
         if !self.state().is_known(resource) {
             return Ok(None);
         }
@@ -146,17 +166,26 @@ impl KubeletInner {
         let ids = self.preferred(&plugin, &free, count).await?;
         self.state().begin(resource, &ids);
         let request = v1beta1::AllocateRequest {
-            container_requests: vec![v1beta1::ContainerAllocateRequest { devices_ids: ids.clone() }],
+            container_requests: vec![v1beta1::ContainerAllocateRequest {
+                devices_ids: ids.clone(),
+            }],
         };
-        let answer = DevicePluginClient::new(plugin.channel).allocate(request).await;
+        let answer = DevicePluginClient::new(plugin.channel)
+            .allocate(request)
+            .await;
         self.state().finish(resource, &ids);
         if let Some(crash) = self.state().crash.clone() {
             return Err(crash);
         }
         let answer = answer.map_err(|status| text(&status))?.into_inner();
         let first = answer.container_responses.into_iter().next();
-        let response = first.ok_or_else(|| "no containers return in allocation response".to_owned())?;
-        Ok(Some(AllocatedDevices { resource: resource.to_owned(), ids, response }))
+        let response =
+            first.ok_or_else(|| "no containers return in allocation response".to_owned())?;
+        Ok(Some(AllocatedDevices {
+            resource: resource.to_owned(),
+            ids,
+            response,
+        }))
     }
 
     /// Chooses among the free devices.
@@ -174,13 +203,30 @@ impl KubeletInner {
             must_include_device_i_ds: Vec::new(),
             allocation_size: i32::try_from(count).expect("pods want few"),
         };
-        let request = v1beta1::PreferredAllocationRequest { container_requests: vec![request] };
-        let answer = DevicePluginClient::new(plugin.channel.clone()).get_preferred_allocation(request).await;
+        let request = v1beta1::PreferredAllocationRequest {
+            container_requests: vec![request],
+        };
+        let answer = DevicePluginClient::new(plugin.channel.clone())
+            .get_preferred_allocation(request)
+            .await;
         let answer = answer.map_err(|status| text(&status))?.into_inner();
-        let preferred = answer.container_responses.into_iter().next().unwrap_or_default().device_i_ds;
+        let preferred = answer
+            .container_responses
+            .into_iter()
+            .next()
+            .unwrap_or_default()
+            .device_i_ds;
         // Preferred devices that are not free are ignored, and missing ones are filled up.
-        let mut ids: Vec<String> = preferred.into_iter().filter(|id| free.contains(id)).take(count).collect();
-        let rest: Vec<String> = free.iter().filter(|id| !ids.contains(id)).cloned().collect();
+        let mut ids: Vec<String> = preferred
+            .into_iter()
+            .filter(|id| free.contains(id))
+            .take(count)
+            .collect();
+        let rest: Vec<String> = free
+            .iter()
+            .filter(|id| !ids.contains(id))
+            .cloned()
+            .collect();
         ids.extend(rest.into_iter().take(count - ids.len()));
         Ok(ids)
     }
@@ -189,7 +235,12 @@ impl KubeletInner {
 /// Merges what a container gets; of conflicting values of several plugins the first counts.
 fn merged(all: &[AllocatedDevices]) -> RunOptions {
     let mut options = RunOptions::default();
-    for AllocatedDevices { resource, ids, response } in all {
+    for AllocatedDevices {
+        resource,
+        ids,
+        response,
+    } in all
+    {
         let response = response.clone();
         options.ids.insert(resource.clone(), ids.clone());
         for (name, value) in response.envs {
@@ -199,17 +250,29 @@ fn merged(all: &[AllocatedDevices]) -> RunOptions {
             options.annotations.entry(key).or_insert(value);
         }
         options.devices.extend(
-            response.devices.into_iter().map(|node| (node.host_path, node.container_path, node.permissions)),
+            response
+                .devices
+                .into_iter()
+                .map(|node| (node.host_path, node.container_path, node.permissions)),
         );
         options.mounts.extend(
-            response.mounts.into_iter().map(|mount| (mount.host_path, mount.container_path, mount.read_only)),
+            response
+                .mounts
+                .into_iter()
+                .map(|mount| (mount.host_path, mount.container_path, mount.read_only)),
         );
-        options.cdi_devices.extend(response.cdi_devices.into_iter().map(|device| device.name));
+        options
+            .cdi_devices
+            .extend(response.cdi_devices.into_iter().map(|device| device.name));
     }
     options
 }
 
 /// A status as a kubelet prints it.
 fn text(status: &Status) -> String {
-    format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
+    format!(
+        "rpc error: code = {:?} desc = {}",
+        status.code(),
+        status.message()
+    )
 }

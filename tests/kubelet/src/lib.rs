@@ -90,7 +90,13 @@ impl Kubelet {
     /// If it cannot listen there.
     #[must_use]
     pub fn start(directory: &Path, options: Options) -> Self {
-        let Options { checkpoint, pod_resources_socket, plugins_registry, hangs, exclusive_cpus } = options;
+        let Options {
+            checkpoint,
+            pod_resources_socket,
+            plugins_registry,
+            hangs,
+            exclusive_cpus,
+        } = options;
         fs::create_dir_all(directory).expect("the directory can be made");
         remove_sockets(directory);
         let shared = Arc::new_cyclic(|this| KubeletInner {
@@ -107,13 +113,20 @@ impl Kubelet {
         let registration = RegistrationServer::from_arc(Arc::clone(&shared));
         shared.serve(&directory.join("kubelet.sock"), Routes::new(registration));
         if let Some(socket) = pod_resources_socket {
-            fs::create_dir_all(socket.parent().expect("it is in a directory")).expect("it can be made");
+            fs::create_dir_all(socket.parent().expect("it is in a directory"))
+                .expect("it can be made");
             let _ = fs::remove_file(&socket);
-            shared.serve(&socket, Routes::new(PodResourcesListerServer::from_arc(Arc::clone(&shared))));
+            shared.serve(
+                &socket,
+                Routes::new(PodResourcesListerServer::from_arc(Arc::clone(&shared))),
+            );
         }
         if let Some(registry) = plugins_registry {
             tokio::spawn(
-                shared.stop.clone().run_until_cancelled_owned(watcher::follow(Arc::clone(&shared), registry)),
+                shared
+                    .stop
+                    .clone()
+                    .run_until_cancelled_owned(watcher::follow(Arc::clone(&shared), registry)),
             );
         }
         Self { shared }
@@ -170,7 +183,11 @@ impl Kubelet {
             }
         };
         let condition = tokio::time::timeout(Duration::from_secs(30), condition).await;
-        assert!(condition.is_ok(), "{what}: not within 30 s; {:?}", self.shared.state());
+        assert!(
+            condition.is_ok(),
+            "{what}: not within 30 s; {:?}",
+            self.shared.state()
+        );
     }
 
     /// Breaks the connections to all plugins, as a fault within the kubelet does.
@@ -191,7 +208,10 @@ impl Drop for Kubelet {
 /// # Panics
 /// If they cannot be deleted.
 pub fn remove_sockets(directory: &Path) {
-    for entry in fs::read_dir(directory).expect("the directory can be read").flatten() {
+    for entry in fs::read_dir(directory)
+        .expect("the directory can be read")
+        .flatten()
+    {
         if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
             let deleted = fs::remove_file(entry.path());
             // The plugin may delete it at the same time.
@@ -223,8 +243,9 @@ impl KubeletInner {
     /// Serves calls on a socket, whose file stays when the kubelet has stopped.
     fn serve(&self, socket: &Path, routes: Routes) {
         let listener = UnixListener::bind(socket).expect("the socket can be made");
-        let serving =
-            Server::builder().add_routes(routes).serve_with_incoming(UnixListenerStream::new(listener));
+        let serving = Server::builder()
+            .add_routes(routes)
+            .serve_with_incoming(UnixListenerStream::new(listener));
         let stop = self.stop.clone();
         tokio::spawn(async move {
             // Connections are served by tasks of their own, which are aborted with this one.

@@ -83,17 +83,30 @@ pub(crate) struct ManagerState {
 impl ManagerState {
     pub(crate) fn restored(checkpoint: Checkpoint) -> Self {
         let Checkpoint { pods, resources } = checkpoint;
-        let resources = resources.into_iter().map(|resource| (resource, Resource::default())).collect();
-        Self { pods, resources, ..Self::default() }
+        let resources = resources
+            .into_iter()
+            .map(|resource| (resource, Resource::default()))
+            .collect();
+        Self {
+            pods,
+            resources,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn checkpoint(&self) -> Checkpoint {
-        Checkpoint { pods: self.pods.clone(), resources: self.resources.keys().cloned().collect() }
+        Checkpoint {
+            pods: self.pods.clone(),
+            resources: self.resources.keys().cloned().collect(),
+        }
     }
 
     /// Replaces the plugin of a resource. The stream of the replaced plugin stays open.
     pub(crate) fn add(&mut self, resource: &str, plugin: Plugin) {
-        self.resources.entry(resource.to_owned()).or_default().plugin = Some(plugin);
+        self.resources
+            .entry(resource.to_owned())
+            .or_default()
+            .plugin = Some(plugin);
     }
 
     /// Applies a message of any plugin of the resource.
@@ -101,23 +114,37 @@ impl ManagerState {
         let devices: BTreeMap<String, ListedDevice> = devices.into_iter().map(seen).collect();
         let missing = |(of, id): &&(String, String)| of == resource && !devices.contains_key(id);
         if let Some((_, id)) = self.allocating.iter().find(missing) {
-            self.crash = Some(format!("{id} of {resource} is missing while it is being allocated"));
+            self.crash = Some(format!(
+                "{id} of {resource} is missing while it is being allocated"
+            ));
         }
-        self.resources.entry(resource.to_owned()).or_default().devices = devices;
+        self.resources
+            .entry(resource.to_owned())
+            .or_default()
+            .devices = devices;
     }
 
     /// The stream of any plugin of the resource has ended: the newest plugin is disconnected, whichever
     /// stream it was.
     pub(crate) fn end(&mut self, resource: &str) {
-        let Some(resource) = self.resources.get_mut(resource) else { return };
-        resource.devices.values_mut().for_each(|seen| seen.healthy = false);
+        let Some(resource) = self.resources.get_mut(resource) else {
+            return;
+        };
+        resource
+            .devices
+            .values_mut()
+            .for_each(|seen| seen.healthy = false);
         if let Some(plugin) = resource.plugin.take() {
             plugin.connection.cancel();
         }
     }
 
     pub(crate) fn disconnect_all(&self) {
-        for plugin in self.resources.values().filter_map(|resource| resource.plugin.as_ref()) {
+        for plugin in self
+            .resources
+            .values()
+            .filter_map(|resource| resource.plugin.as_ref())
+        {
             plugin.connection.cancel();
         }
     }
@@ -131,13 +158,23 @@ impl ManagerState {
     }
 
     pub(crate) fn devices(&self, resource: &str) -> BTreeMap<String, ListedDevice> {
-        self.resources.get(resource).map(|resource| resource.devices.clone()).unwrap_or_default()
+        self.resources
+            .get(resource)
+            .map(|resource| resource.devices.clone())
+            .unwrap_or_default()
     }
 
     /// The number of devices of a resource, and of healthy ones among them.
     pub(crate) fn capacity(&self, resource: &str) -> (usize, usize) {
-        let devices = self.resources.get(resource).map(|resource| &resource.devices);
-        let healthy = devices.into_iter().flatten().filter(|(_, seen)| seen.healthy).count();
+        let devices = self
+            .resources
+            .get(resource)
+            .map(|resource| &resource.devices);
+        let healthy = devices
+            .into_iter()
+            .flatten()
+            .filter(|(_, seen)| seen.healthy)
+            .count();
         (devices.map_or(0, BTreeMap::len), healthy)
     }
 
@@ -148,26 +185,44 @@ impl ManagerState {
 
     /// The healthy devices of a resource that no pod has.
     pub(crate) fn free(&self, resource: &str) -> BTreeSet<String> {
-        let held = self.pods.values().flat_map(|pod| pod.containers.values().flatten());
-        let taken: BTreeSet<&String> =
-            held.filter(|held| held.resource == resource).flat_map(|held| &held.ids).collect();
-        let devices = self.resources.get(resource).into_iter().flat_map(|resource| &resource.devices);
-        devices.filter(|(id, seen)| seen.healthy && !taken.contains(id)).map(|(id, _)| id.clone()).collect()
+        let held = self
+            .pods
+            .values()
+            .flat_map(|pod| pod.containers.values().flatten());
+        let taken: BTreeSet<&String> = held
+            .filter(|held| held.resource == resource)
+            .flat_map(|held| &held.ids)
+            .collect();
+        let devices = self
+            .resources
+            .get(resource)
+            .into_iter()
+            .flat_map(|resource| &resource.devices);
+        devices
+            .filter(|(id, seen)| seen.healthy && !taken.contains(id))
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 
     /// Records that Allocate is about to be called.
     pub(crate) fn begin(&mut self, resource: &str, ids: &[String]) {
-        self.allocating.extend(ids.iter().map(|id| (resource.to_owned(), id.clone())));
+        self.allocating
+            .extend(ids.iter().map(|id| (resource.to_owned(), id.clone())));
     }
 
     /// Records that Allocate was answered.
     pub(crate) fn finish(&mut self, resource: &str, ids: &[String]) {
-        self.allocating.retain(|(of, id)| of != resource || !ids.contains(id));
+        self.allocating
+            .retain(|(of, id)| of != resource || !ids.contains(id));
     }
 }
 
 fn seen(device: v1beta1::Device) -> (String, ListedDevice) {
-    let v1beta1::Device { id, health, topology } = device;
+    let v1beta1::Device {
+        id,
+        health,
+        topology,
+    } = device;
     let nodes = topology.map(|topology| topology.nodes).unwrap_or_default();
     (
         id,

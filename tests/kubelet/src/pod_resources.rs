@@ -19,16 +19,29 @@ impl PodResourcesLister for KubeletInner {
             state.collect();
             state.pods.clone()
         });
-        let pinned = v1::ContainerResources { cpu_ids: self.exclusive_cpus.clone(), ..Default::default() };
-        let pinned = v1::PodResources { containers: vec![pinned], ..Default::default() };
+        let pinned = v1::ContainerResources {
+            cpu_ids: self.exclusive_cpus.clone(),
+            ..Default::default()
+        };
+        let pinned = v1::PodResources {
+            containers: vec![pinned],
+            ..Default::default()
+        };
         let pod_resources = pods.into_iter().map(pod).chain([pinned]).collect();
-        Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
+        Ok(Response::new(v1::ListPodResourcesResponse {
+            pod_resources,
+        }))
     }
 }
 
 fn pod((name, pod): (String, Pod)) -> v1::PodResources {
     let containers = pod.containers.into_iter().map(container).collect();
-    v1::PodResources { name, namespace: "default".to_owned(), containers, cpu_ids: Vec::new() }
+    v1::PodResources {
+        name,
+        namespace: "default".to_owned(),
+        containers,
+        cpu_ids: Vec::new(),
+    }
 }
 
 fn container((name, held): (String, Vec<AllocatedDevices>)) -> v1::ContainerResources {
@@ -40,7 +53,10 @@ fn container((name, held): (String, Vec<AllocatedDevices>)) -> v1::ContainerReso
             .flat_map(|AllocatedDevices { resource, ids, .. }| {
                 ids.into_iter().map(move |id| (resource.clone(), id))
             })
-            .map(|(resource_name, id)| v1::ContainerDevices { resource_name, device_ids: vec![id] })
+            .map(|(resource_name, id)| v1::ContainerDevices {
+                resource_name,
+                device_ids: vec![id],
+            })
             .collect(),
         cpu_ids: Vec::new(),
     }

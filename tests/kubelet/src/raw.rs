@@ -53,7 +53,9 @@ pub(crate) async fn unary<T: Message + Default>(
     frame(&mut sent, DATA, END_STREAM, 1, &data);
     stream.write_all(&sent).await?;
     let answer = body(&mut stream).await?;
-    let message = answer.get(5..).ok_or_else(|| io::Error::other(format!("{method} was refused")))?;
+    let message = answer
+        .get(5..)
+        .ok_or_else(|| io::Error::other(format!("{method} was refused")))?;
     T::decode(message).map_err(io::Error::other)
 }
 
@@ -72,7 +74,9 @@ async fn body(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
         stream.read_exact(&mut payload).await?;
         match kind {
             DATA => body.extend(payload),
-            RST_STREAM | GOAWAY => return Err(io::Error::other(format!("the call was reset: {payload:?}"))),
+            RST_STREAM | GOAWAY => {
+                return Err(io::Error::other(format!("the call was reset: {payload:?}")));
+            }
             SETTINGS if flags & ACK == 0 => {
                 let mut sent = Vec::new();
                 frame(&mut sent, SETTINGS, ACK, 0, &[]);

@@ -31,7 +31,12 @@ impl Registration for KubeletInner {
     ) -> Result<Response<v1beta1::Empty>, Status> {
         let called = Instant::now();
         self.hang().await;
-        let v1beta1::RegisterRequest { version, endpoint, resource_name, options: _ } = request.into_inner();
+        let v1beta1::RegisterRequest {
+            version,
+            endpoint,
+            resource_name,
+            options: _,
+        } = request.into_inner();
         if version != "v1beta1" {
             let text = format!(
                 "requested API version {version:?} is not supported by kubelet. Supported version is [\"v1beta1\"]"
@@ -39,9 +44,12 @@ impl Registration for KubeletInner {
             return Err(Status::unknown(text));
         }
         if !is_extended_resource(&resource_name) {
-            return Err(Status::unknown(format!("the ResourceName {resource_name:?} is invalid")));
+            return Err(Status::unknown(format!(
+                "the ResourceName {resource_name:?} is invalid"
+            )));
         }
-        self.connect(&resource_name, &self.directory.join(&endpoint)).await?;
+        self.connect(&resource_name, &self.directory.join(&endpoint))
+            .await?;
         let answered = Instant::now();
         self.change(|state| {
             state.registered.push(AcceptedRegistration {
@@ -62,9 +70,16 @@ impl KubeletInner {
             .await
             .map_err(|error| Status::unknown(format!("failed to dial device plugin: {error}")))?;
         let mut client = DevicePluginClient::new(channel.clone());
-        let options = client.get_device_plugin_options(v1beta1::Empty {}).await?.into_inner();
+        let options = client
+            .get_device_plugin_options(v1beta1::Empty {})
+            .await?
+            .into_inner();
         let connection = self.stop.child_token();
-        let plugin = Plugin { channel, options, connection: connection.clone() };
+        let plugin = Plugin {
+            channel,
+            options,
+            connection: connection.clone(),
+        };
         self.change(|state| state.add(resource, plugin));
         let resource = resource.to_owned();
         let shared = self.this.clone();
@@ -72,7 +87,9 @@ impl KubeletInner {
             let follow = async {
                 let mut stream = client.list_and_watch(v1beta1::Empty {}).await?.into_inner();
                 while let Some(message) = stream.message().await? {
-                    let Some(shared) = shared.upgrade() else { break };
+                    let Some(shared) = shared.upgrade() else {
+                        break;
+                    };
                     shared.change(|state| state.list(&resource, message.devices));
                 }
                 Ok::<(), Status>(())
@@ -98,22 +115,36 @@ pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
             }
         }
     });
-    let mut stream = Some(connected.await.map_err(|_| "context deadline exceeded".to_owned())?);
+    let mut stream = Some(
+        connected
+            .await
+            .map_err(|_| "context deadline exceeded".to_owned())?,
+    );
     let connect = tower::service_fn(move |_| {
-        let stream = stream.take().map(TokioIo::new).ok_or_else(|| std::io::Error::other("it was used"));
+        let stream = stream
+            .take()
+            .map(TokioIo::new)
+            .ok_or_else(|| std::io::Error::other("it was used"));
         std::future::ready(stream)
     });
     let dialer = Endpoint::from_static("http://localhost");
-    dialer.connect_with_connector(connect).await.map_err(|error| error.to_string())
+    dialer
+        .connect_with_connector(connect)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 /// Returns whether this may name a resource: a qualified name that is not in a domain of Kubernetes.
 fn is_extended_resource(name: &str) -> bool {
-    let Some((domain, word)) = name.split_once('/') else { return false };
+    let Some((domain, word)) = name.split_once('/') else {
+        return false;
+    };
     let bounded = |text: &str, most: usize| {
         let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
         text.len() <= most
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
             && edge(text.bytes().next())
             && edge(text.bytes().last())
     };

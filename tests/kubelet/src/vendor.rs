@@ -103,10 +103,16 @@ impl VendorPlugin {
             calls: Mutex::default(),
         });
         let service = DevicePluginServer::from_arc(Arc::clone(&shared));
-        let serving =
-            Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
+        let serving = Server::builder()
+            .add_service(service)
+            .serve_with_incoming(UnixListenerStream::new(listener));
         runtime.spawn(async move { serving.await.expect("the server serves") });
-        Self { shared, socket, resource: resource.to_owned(), runtime: Some(runtime) }
+        Self {
+            shared,
+            socket,
+            resource: resource.to_owned(),
+            runtime: Some(runtime),
+        }
     }
 
     /// Changes its behaviour from now on.
@@ -123,7 +129,11 @@ impl VendorPlugin {
     #[must_use]
     pub fn calls(&self, method: &str) -> Vec<Vec<String>> {
         let calls = self.shared.calls.lock();
-        calls.iter().filter(|(name, _)| *name == method).map(|(_, ids)| ids.clone()).collect()
+        calls
+            .iter()
+            .filter(|(name, _)| *name == method)
+            .map(|(_, ids)| ids.clone())
+            .collect()
     }
 
     /// Registers at the `kubelet.sock` of its directory, with the socket's path as `:authority`, as most
@@ -142,7 +152,12 @@ impl VendorPlugin {
     pub fn request(&self) -> v1beta1::RegisterRequest {
         v1beta1::RegisterRequest {
             version: "v1beta1".to_owned(),
-            endpoint: self.socket.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            endpoint: self
+                .socket
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
             resource_name: self.resource.clone(),
             options: None,
         }
@@ -171,15 +186,25 @@ pub async fn register(directory: &Path, request: v1beta1::RegisterRequest) -> Re
         async move { UnixStream::connect(registry).await.map(TokioIo::new) }
     });
     let dialer = Endpoint::from_static("http://localhost");
-    let channel = dialer.connect_with_connector(connect).await.expect("somebody listens");
-    RegistrationClient::new(channel).register(request).await.map(drop)
+    let channel = dialer
+        .connect_with_connector(connect)
+        .await
+        .expect("somebody listens");
+    RegistrationClient::new(channel)
+        .register(request)
+        .await
+        .map(drop)
 }
 
 /// A device as plugins list it.
 #[must_use]
 pub fn device(id: &str, healthy: bool) -> v1beta1::Device {
     let health = if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
-    v1beta1::Device { id: id.to_owned(), health, topology: None }
+    v1beta1::Device {
+        id: id.to_owned(),
+        health,
+        topology: None,
+    }
 }
 
 // === impl VendorInner ===
@@ -211,7 +236,11 @@ impl DevicePlugin for VendorInner {
         &self,
         _: Request<v1beta1::Empty>,
     ) -> Result<Response<v1beta1::DevicePluginOptions>, Status> {
-        let VendorBehaviour { options, get_options, .. } = self.behaviour().clone();
+        let VendorBehaviour {
+            options,
+            get_options,
+            ..
+        } = self.behaviour().clone();
         act(get_options).await?;
         Ok(Response::new(options))
     }
@@ -226,7 +255,9 @@ impl DevicePlugin for VendorInner {
         devices.mark_changed();
         let lists = stream::unfold(devices, |mut devices| async {
             devices.changed().await.ok()?;
-            let list = v1beta1::ListAndWatchResponse { devices: devices.borrow_and_update().clone() };
+            let list = v1beta1::ListAndWatchResponse {
+                devices: devices.borrow_and_update().clone(),
+            };
             Some((Ok(list), devices))
         });
         Ok(Response::new(Box::pin(lists)))
@@ -245,26 +276,47 @@ impl DevicePlugin for VendorInner {
             ids.truncate(usize::try_from(asked.allocation_size).unwrap_or_default());
             v1beta1::ContainerPreferredAllocationResponse { device_i_ds: ids }
         };
-        let container_responses = request.into_inner().container_requests.into_iter().map(one).collect();
+        let container_responses = request
+            .into_inner()
+            .container_requests
+            .into_iter()
+            .map(one)
+            .collect();
         act(doing).await?;
-        Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
+        Ok(Response::new(v1beta1::PreferredAllocationResponse {
+            container_responses,
+        }))
     }
 
     async fn allocate(
         &self,
         request: Request<v1beta1::AllocateRequest>,
     ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
-        let VendorBehaviour { allocate, answer, nodes, further_answers, .. } = self.behaviour().clone();
+        let VendorBehaviour {
+            allocate,
+            answer,
+            nodes,
+            further_answers,
+            ..
+        } = self.behaviour().clone();
         let mut container_responses = vec![answer.clone(); further_answers];
-        for v1beta1::ContainerAllocateRequest { devices_ids } in request.into_inner().container_requests {
+        for v1beta1::ContainerAllocateRequest { devices_ids } in
+            request.into_inner().container_requests
+        {
             self.record_call("Allocate", &devices_ids);
             let mut answer = answer.clone();
-            answer.devices.extend(devices_ids.iter().filter_map(|id| nodes.get(id).cloned()));
-            answer.envs.insert(VENDOR_DEVICES.to_owned(), devices_ids.join(","));
+            answer
+                .devices
+                .extend(devices_ids.iter().filter_map(|id| nodes.get(id).cloned()));
+            answer
+                .envs
+                .insert(VENDOR_DEVICES.to_owned(), devices_ids.join(","));
             container_responses.push(answer);
         }
         act(allocate).await?;
-        Ok(Response::new(v1beta1::AllocateResponse { container_responses }))
+        Ok(Response::new(v1beta1::AllocateResponse {
+            container_responses,
+        }))
     }
 
     async fn pre_start_container(

@@ -47,24 +47,51 @@ fn sockets(directory: &Path) -> BTreeSet<PathBuf> {
 
 async fn register(shared: &KubeletInner, socket: &Path) -> io::Result<()> {
     let called = Instant::now();
-    let info = raw::unary(socket, "/pluginregistration.Registration/GetInfo", &watcher::InfoRequest {});
+    let info = raw::unary(
+        socket,
+        "/pluginregistration.Registration/GetInfo",
+        &watcher::InfoRequest {},
+    );
     let info: watcher::PluginInfo = timeout(GET_INFO, info).await??;
-    let watcher::PluginInfo { r#type, name, endpoint, supported_versions } = info;
-    let endpoint = if endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(endpoint) };
-    let connected =
-        if r#type == "DevicePlugin" && supported_versions.iter().any(|version| version == "v1beta1") {
-            shared.connect(&name, &endpoint).await.map_err(|status| status.message().to_owned())
-        } else {
-            Err(format!("no handler for {type} of {supported_versions:?}", type = r#type))
-        };
+    let watcher::PluginInfo {
+        r#type,
+        name,
+        endpoint,
+        supported_versions,
+    } = info;
+    let endpoint = if endpoint.is_empty() {
+        socket.to_owned()
+    } else {
+        PathBuf::from(endpoint)
+    };
+    let connected = if r#type == "DevicePlugin"
+        && supported_versions
+            .iter()
+            .any(|version| version == "v1beta1")
+    {
+        shared
+            .connect(&name, &endpoint)
+            .await
+            .map_err(|status| status.message().to_owned())
+    } else {
+        Err(format!("no handler for {type} of {supported_versions:?}", type = r#type))
+    };
     let status = watcher::RegistrationStatus {
         plugin_registered: connected.is_ok(),
         error: connected.as_ref().err().cloned().unwrap_or_default(),
     };
-    let notify = raw::unary(socket, "/pluginregistration.Registration/NotifyRegistrationStatus", &status);
+    let notify = raw::unary(
+        socket,
+        "/pluginregistration.Registration/NotifyRegistrationStatus",
+        &status,
+    );
     let _: watcher::RegistrationStatusResponse = timeout(NOTIFY, notify).await??;
     connected.map_err(io::Error::other)?;
-    let endpoint = endpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let endpoint = endpoint
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     shared.change(|state| {
         state.registered.push(AcceptedRegistration {
             resource: name,

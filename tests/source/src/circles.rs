@@ -8,13 +8,20 @@ use std::path::{Path, PathBuf};
 /// No two of them have a file in common: of circles that share a file, all files make one.
 #[must_use]
 pub fn circles(imports: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Vec<PathBuf>> {
-    let mut search = Search { imports, numbers: BTreeMap::new(), open: Vec::new(), circles: Vec::new() };
+    let mut search = Search {
+        imports,
+        numbers: BTreeMap::new(),
+        open: Vec::new(),
+        circles: Vec::new(),
+    };
     for file in imports.keys() {
         if !search.numbers.contains_key(file.as_path()) {
             search.visit(file);
         }
     }
-    search.circles.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
+    search
+        .circles
+        .sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
     search.circles
 }
 
@@ -44,8 +51,12 @@ impl<'a> Search<'a> {
             lowest = lowest.min(reached);
         }
         if lowest == number {
-            let mut circle: Vec<PathBuf> =
-                self.open.split_off(position).into_iter().map(Path::to_owned).collect();
+            let mut circle: Vec<PathBuf> = self
+                .open
+                .split_off(position)
+                .into_iter()
+                .map(Path::to_owned)
+                .collect();
             if circle.len() > 1 {
                 circle.sort();
                 self.circles.push(circle);

@@ -11,8 +11,9 @@ use crate::is_for_tests;
 use crate::module::attributes;
 
 /// Words that a doc comment should not begin with, because its reader expects a verb or a noun.
-const QUESTION_WORDS: [&str; 11] =
-    ["How", "Of", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why"];
+const QUESTION_WORDS: [&str; 11] = [
+    "How", "Of", "What", "When", "Where", "Whether", "Which", "Who", "Whom", "Whose", "Why",
+];
 
 /// The figures of some Rust files.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -50,12 +51,23 @@ impl Figures {
         for (first, last) in tests.ranges {
             lines.leave_out(first, last);
         }
-        let mut found =
-            Found { lines: &lines, figures: Self::default(), bodies: vec![false; lines.all.len()] };
+        let mut found = Found {
+            lines: &lines,
+            figures: Self::default(),
+            bodies: vec![false; lines.all.len()],
+        };
         found.visit_file(&file);
-        let Found { figures, bodies, .. } = found;
-        let inside =
-            || lines.all.iter().zip(&bodies).filter(|(_, is_inside)| **is_inside).map(|(line, _)| line);
+        let Found {
+            figures, bodies, ..
+        } = found;
+        let inside = || {
+            lines
+                .all
+                .iter()
+                .zip(&bodies)
+                .filter(|(_, is_inside)| **is_inside)
+                .map(|(line, _)| line)
+        };
         let (doc_comments, question_comments) = lines.doc_comments();
         Ok(Self {
             files: 1,
@@ -112,7 +124,10 @@ struct Line {
 
 impl Lines {
     fn of(text: &str) -> Result<Self, syn::Error> {
-        let all = text.lines().map(|text| Line { text: text.to_owned(), ..Line::default() });
+        let all = text.lines().map(|text| Line {
+            text: text.to_owned(),
+            ..Line::default()
+        });
         let mut lines = Self { all: all.collect() };
         let stream: TokenStream = text.parse().map_err(syn::Error::from)?;
         lines.mark_all(stream);
@@ -145,9 +160,19 @@ impl Lines {
             return;
         }
         for number in start.line..=end.line {
-            let Some(line) = self.all.get_mut(number - 1) else { continue };
-            let first = if number == start.line { start.column } else { 0 };
-            let last = if number == end.line { end.column } else { line.text.chars().count() };
+            let Some(line) = self.all.get_mut(number - 1) else {
+                continue;
+            };
+            let first = if number == start.line {
+                start.column
+            } else {
+                0
+            };
+            let last = if number == end.line {
+                end.column
+            } else {
+                line.text.chars().count()
+            };
             let (known_first, known_last) = line.columns.unwrap_or((first, last));
             line.columns = Some((known_first.min(first), known_last.max(last)));
         }
@@ -155,7 +180,9 @@ impl Lines {
 
     /// Returns whether a comment begins there. No token but that of a doc comment can begin with two slashes.
     fn is_comment(&self, place: LineColumn) -> bool {
-        let Some(line) = self.all.get(place.line - 1) else { return false };
+        let Some(line) = self.all.get(place.line - 1) else {
+            return false;
+        };
         let rest: String = line.text.chars().skip(place.column).take(2).collect();
         rest == "//" || rest == "/*"
     }
@@ -168,7 +195,12 @@ impl Lines {
     }
 
     fn code(&self, first: usize, last: usize) -> usize {
-        self.all.iter().take(last).skip(first - 1).filter(|line| line.code > 0).count()
+        self.all
+            .iter()
+            .take(last)
+            .skip(first - 1)
+            .filter(|line| line.code > 0)
+            .count()
     }
 
     /// The number of doc comments, and of those that begin with a question word.
@@ -178,7 +210,9 @@ impl Lines {
         let mut is_within = false;
         for line in &self.all {
             let text = line.text.trim_start();
-            let text = text.strip_prefix("///").or_else(|| text.strip_prefix("//!"));
+            let text = text
+                .strip_prefix("///")
+                .or_else(|| text.strip_prefix("//!"));
             let text = text.filter(|text| line.code == 0 && !text.starts_with('/'));
             if let Some(text) = text
                 && !is_within
@@ -251,7 +285,9 @@ impl Found<'_> {
     fn function(&mut self, signature: &Signature, block: &Block) {
         let first = block.brace_token.span.open().start().line;
         let last = block.brace_token.span.close().end().line;
-        self.figures.functions.push(self.lines.code(signature.span().start().line, last));
+        self.figures
+            .functions
+            .push(self.lines.code(signature.span().start().line, last));
         for is_inside in self.bodies.iter_mut().take(last).skip(first - 1) {
             *is_inside = true;
         }

@@ -57,18 +57,20 @@ fn defined(root: &Module, here: &[String], path: &[String], reexports: usize) ->
             return Some(module.file.clone());
         } else {
             let reexports = reexports.checked_sub(1)?;
-            return imported(module).into_iter().find_map(|(known, mut target)| {
-                // A glob may be anything.
-                if known == *name {
-                    target.extend_from_slice(below);
-                } else if known == "*" {
-                    target.extend_from_slice(rest);
-                } else {
-                    return None;
-                }
-                // What an import calls by the name of the import is of another crate.
-                (target != rest).then(|| defined(root, &at, &target, reexports))?
-            });
+            return imported(module)
+                .into_iter()
+                .find_map(|(known, mut target)| {
+                    // A glob may be anything.
+                    if known == *name {
+                        target.extend_from_slice(below);
+                    } else if known == "*" {
+                        target.extend_from_slice(rest);
+                    } else {
+                        return None;
+                    }
+                    // What an import calls by the name of the import is of another crate.
+                    (target != rest).then(|| defined(root, &at, &target, reexports))?
+                });
         }
         rest = below;
     }
@@ -112,9 +114,14 @@ fn flatten(tree: &UseTree, before: &[String], found: &mut Vec<(String, Vec<Strin
         UseTree::Rename(renamed) if renamed.ident == "self" => {
             found.push((renamed.rename.to_string(), before.to_vec()));
         }
-        UseTree::Rename(renamed) => found.push((renamed.rename.to_string(), with(renamed.ident.to_string()))),
+        UseTree::Rename(renamed) => {
+            found.push((renamed.rename.to_string(), with(renamed.ident.to_string())))
+        }
         UseTree::Glob(_) => found.push(("*".to_owned(), before.to_vec())),
-        UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, before, found)),
+        UseTree::Group(group) => group
+            .items
+            .iter()
+            .for_each(|tree| flatten(tree, before, found)),
     }
 }
 
@@ -136,7 +143,9 @@ impl Named {
                     colons = 0;
                     continue;
                 }
-                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() && colons < 2 => {
+                TokenTree::Punct(punct)
+                    if punct.as_char() == ':' && !path.is_empty() && colons < 2 =>
+                {
                     colons += 1;
                     continue;
                 }
@@ -166,7 +175,12 @@ impl Named {
 impl<'ast> Visit<'ast> for Named {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.segments.len() > 1 && path.leading_colon.is_none() {
-            self.paths.insert(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+            self.paths.insert(
+                path.segments
+                    .iter()
+                    .map(|segment| segment.ident.to_string())
+                    .collect(),
+            );
         }
         visit::visit_path(self, path);
     }

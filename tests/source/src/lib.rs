@@ -5,11 +5,20 @@
 
 mod circles;
 mod error;
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items and patterns matter")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only some kinds of items and patterns matter"
+)]
 pub mod figures;
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items matter")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only some kinds of items matter"
+)]
 pub mod imports;
-#[expect(clippy::wildcard_enum_match_arm, reason = "only some kinds of items matter")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "only some kinds of items matter"
+)]
 mod module;
 pub mod tree;
 

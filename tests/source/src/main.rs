@@ -1,5 +1,9 @@
 //! Prints the figures of Rust source trees side by side, as a Markdown table.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what it prints is what a person reads")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "what it prints is what a person reads"
+)]
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -42,13 +46,18 @@ fn column(root: &Path) -> Result<Vec<(&'static str, String)>, Error> {
     let mut figures = Figures::default();
     for path in &tree.sources {
         let text = read(path)?;
-        figures.add(Figures::of(&text).map_err(|source| Error::Parse { path: path.clone(), source })?);
+        figures.add(Figures::of(&text).map_err(|source| Error::Parse {
+            path: path.clone(),
+            source,
+        })?);
     }
     let mut found = Vec::new();
     for path in &tree.roots {
         found.extend(circles(&imports(&Module::read(path)?)));
     }
-    let name = fs::canonicalize(root).ok().and_then(|path| path.file_name().map(OsString::from));
+    let name = fs::canonicalize(root)
+        .ok()
+        .and_then(|path| path.file_name().map(OsString::from));
     let mut column = vec![("", name.unwrap_or_default().to_string_lossy().into_owned())];
     column.extend(rows(&figures));
     column.extend(circle_rows(&found));
@@ -69,14 +78,30 @@ fn rows(figures: &Figures) -> Vec<(&'static str, String)> {
     vec![
         ("files", figures.files.to_string()),
         ("lines of code", figures.lines.to_string()),
-        ("characters per line", ratio(figures.characters, figures.lines, 1)),
+        (
+            "characters per line",
+            ratio(figures.characters, figures.lines, 1),
+        ),
         ("functions", figures.functions.len().to_string()),
-        ("lines per function: median, p90, most", format!("{}, {}, {}", at(50), at(90), at(100))),
-        ("functions of more than 40 lines, per 100", ratio(long, figures.functions.len(), 100)),
-        ("named closures per 1,000 lines", ratio(figures.named_closures, figures.lines, 1000)),
+        (
+            "lines per function: median, p90, most",
+            format!("{}, {}, {}", at(50), at(90), at(100)),
+        ),
+        (
+            "functions of more than 40 lines, per 100",
+            ratio(long, figures.functions.len(), 100),
+        ),
+        (
+            "named closures per 1,000 lines",
+            ratio(figures.named_closures, figures.lines, 1000),
+        ),
         (
             "lines with comments per 100 lines in functions",
-            ratio(figures.comments_in_functions, figures.lines_in_functions, 100),
+            ratio(
+                figures.comments_in_functions,
+                figures.lines_in_functions,
+                100,
+            ),
         ),
         (
             "doc comments that begin with a question, per 100",
@@ -88,7 +113,10 @@ fn rows(figures: &Figures) -> Vec<(&'static str, String)> {
 fn circle_rows(circles: &[Vec<PathBuf>]) -> Vec<(&'static str, String)> {
     let most = circles.iter().map(Vec::len).max().unwrap_or(0);
     let files: usize = circles.iter().map(Vec::len).sum();
-    vec![("circles of files: number, files, largest", format!("{}, {files}, {most}", circles.len()))]
+    vec![(
+        "circles of files: number, files, largest",
+        format!("{}, {files}, {most}", circles.len()),
+    )]
 }
 
 /// The words of documents: decisions and changelogs grow with each release, so they have rows of their own.
@@ -132,7 +160,10 @@ fn glossary_entries(text: &str) -> usize {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    let text = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let text = fs::read(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -147,9 +178,14 @@ fn ratio(part: usize, whole: usize, factor: usize) -> String {
 
 fn table(columns: &[Vec<(&'static str, String)>]) -> String {
     let mut text = String::new();
-    let Some(first) = columns.first() else { return text };
+    let Some(first) = columns.first() else {
+        return text;
+    };
     for (number, (name, _)) in first.iter().enumerate() {
-        let cells: Vec<&str> = columns.iter().map(|column| column[number].1.as_str()).collect();
+        let cells: Vec<&str> = columns
+            .iter()
+            .map(|column| column[number].1.as_str())
+            .collect();
         let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
         if number == 0 {
             let _ = writeln!(text, "|---|{}", "---|".repeat(columns.len()));

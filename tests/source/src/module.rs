@@ -26,14 +26,22 @@ pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
             || (attribute.path().is_ident("cfg")
-                && attribute.parse_args().is_ok_and(|path: syn::Path| path.is_ident("test")))
+                && attribute
+                    .parse_args()
+                    .is_ok_and(|path: syn::Path| path.is_ident("test")))
     })
 }
 
 /// Parses a file.
 pub(crate) fn parse(path: &Path) -> Result<syn::File, Error> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    syn::parse_file(&text).map_err(|source| Error::Parse { path: path.to_owned(), source })
+    let text = fs::read_to_string(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    syn::parse_file(&text).map_err(|source| Error::Parse {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The files that a module without a body may be in, most likely first; `below` is the directory of the declaring module's submodules.
@@ -41,7 +49,10 @@ pub(crate) fn candidates(declared_in: &Path, below: &Path, module: &ItemMod) -> 
     let name = module.ident.to_string();
     match placed_at(&module.attrs) {
         Some(other) => vec![declared_in.with_file_name(other)],
-        None => vec![below.join(format!("{name}.rs")), below.join(name).join("mod.rs")],
+        None => vec![
+            below.join(format!("{name}.rs")),
+            below.join(name).join("mod.rs"),
+        ],
     }
 }
 
@@ -55,13 +66,18 @@ pub(crate) fn submodules(file: &Path) -> PathBuf {
 
 /// The file of a module, as its attribute `path` gives it: relative to the file that declares it.
 fn placed_at(attributes: &[Attribute]) -> Option<String> {
-    attributes.iter().find_map(|attribute| match &attribute.meta {
-        syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
+    attributes
+        .iter()
+        .find_map(|attribute| match &attribute.meta {
+            syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+                syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(text),
+                    ..
+                }) => Some(text.value()),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
-    })
+        })
 }
 
 // === impl Module ===
@@ -106,14 +122,25 @@ impl Module {
                 item => items.push(item),
             }
         }
-        Ok(Self { file: file.to_owned(), items, modules, absent })
+        Ok(Self {
+            file: file.to_owned(),
+            items,
+            modules,
+            absent,
+        })
     }
 
     fn child(file: &Path, below: &Path, module: ItemMod) -> Result<Option<Self>, Error> {
-        let path = candidates(file, below, &module).into_iter().find(|path| path.exists());
+        let path = candidates(file, below, &module)
+            .into_iter()
+            .find(|path| path.exists());
         match (module.content, path) {
-            (Some((_, items)), _) => Self::of(file, &below.join(module.ident.to_string()), items).map(Some),
-            (None, Some(path)) => Self::of(&path, &submodules(&path), parse(&path)?.items).map(Some),
+            (Some((_, items)), _) => {
+                Self::of(file, &below.join(module.ident.to_string()), items).map(Some)
+            }
+            (None, Some(path)) => {
+                Self::of(&path, &submodules(&path), parse(&path)?.items).map(Some)
+            }
             (None, None) => Ok(None),
         }
     }

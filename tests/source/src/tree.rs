@@ -44,33 +44,57 @@ impl Tree {
     /// # Errors
     /// A directory or file cannot be read, or a Rust file cannot be parsed.
     pub fn read(root: &Path) -> Result<Self, Error> {
-        let mut tree = Self { sources: Vec::new(), roots: Vec::new(), documents: Vec::new() };
+        let mut tree = Self {
+            sources: Vec::new(),
+            roots: Vec::new(),
+            documents: Vec::new(),
+        };
         tree.walk(root, true)?;
         let mut tests = BTreeSet::new();
         for source in &tree.sources {
             tests.extend(test_modules(source)?);
         }
-        tree.sources.retain(|source| !tests.iter().any(|test| source.starts_with(test)));
+        tree.sources
+            .retain(|source| !tests.iter().any(|test| source.starts_with(test)));
         tree.sources.sort();
         tree.documents.sort();
-        tree.roots = tree.sources.iter().filter(|source| is_root(source)).cloned().collect();
+        tree.roots = tree
+            .sources
+            .iter()
+            .filter(|source| is_root(source))
+            .cloned()
+            .collect();
         Ok(tree)
     }
 
     /// Walks a directory; documents count in each, Rust files only where programs are.
     fn walk(&mut self, directory: &Path, has_programs: bool) -> Result<(), Error> {
-        let fail = |source| Error::Read { path: directory.to_owned(), source };
+        let fail = |source| Error::Read {
+            path: directory.to_owned(),
+            source,
+        };
         for entry in fs::read_dir(directory).map_err(fail)? {
             let entry = entry.map_err(fail)?;
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             if entry.file_type().map_err(fail)?.is_dir() {
-                if name != "target" && name != "node_modules" && name != "vendor" && !name.starts_with('.') {
-                    self.walk(&path, has_programs && !SKIPPED_DIRECTORIES.contains(&name.as_str()))?;
+                if name != "target"
+                    && name != "node_modules"
+                    && name != "vendor"
+                    && !name.starts_with('.')
+                {
+                    self.walk(
+                        &path,
+                        has_programs && !SKIPPED_DIRECTORIES.contains(&name.as_str()),
+                    )?;
                 }
             } else if name.ends_with(".md") {
                 self.documents.push(path);
-            } else if name.ends_with(".rs") && has_programs && name != "tests.rs" && !is_generated(&path)? {
+            } else if name.ends_with(".rs")
+                && has_programs
+                && name != "tests.rs"
+                && !is_generated(&path)?
+            {
                 self.sources.push(path);
             }
         }
@@ -82,12 +106,17 @@ impl Tree {
 /// manifest.
 fn is_root(source: &Path) -> bool {
     let is_in = |name: &str| source.parent().is_some_and(|parent| parent.ends_with(name));
-    let is_named = source.file_name().is_some_and(|name| name == "lib.rs" || name == "main.rs");
+    let is_named = source
+        .file_name()
+        .is_some_and(|name| name == "lib.rs" || name == "main.rs");
     (is_named && is_in("src")) || is_in("src/bin")
 }
 
 fn is_generated(path: &Path) -> Result<bool, Error> {
-    let text = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let text = fs::read(path).map_err(|source| Error::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     let text = String::from_utf8_lossy(&text);
     Ok(text
         .lines()
@@ -97,7 +126,9 @@ fn is_generated(path: &Path) -> Result<bool, Error> {
 
 /// The files and directories of the modules that a file declares for tests alone.
 fn test_modules(source: &Path) -> Result<Vec<PathBuf>, Error> {
-    let is_folder = source.file_name().is_some_and(|name| name == "lib.rs" || name == "main.rs");
+    let is_folder = source
+        .file_name()
+        .is_some_and(|name| name == "lib.rs" || name == "main.rs");
     let below = match source.parent() {
         Some(parent) if is_folder => parent.to_owned(),
         _ => submodules(source),

@@ -45,7 +45,9 @@ impl Connection {
             .build()
             .expect("a runtime can be made");
         let connect = async {
-            let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the browser listens");
+            let stream = TcpStream::connect(("127.0.0.1", port))
+                .await
+                .expect("the browser listens");
             let limits = WebSocketConfig::default()
                 .max_message_size(Some(MESSAGE_MAX))
                 .max_frame_size(Some(MESSAGE_MAX));
@@ -56,7 +58,12 @@ impl Connection {
         let socket = runtime
             .block_on(async { timeout(ANSWER_LIMIT, connect).await })
             .expect("the browser answers in time");
-        Self { runtime, socket, calls: 0, events: VecDeque::new() }
+        Self {
+            runtime,
+            socket,
+            calls: 0,
+            events: VecDeque::new(),
+        }
     }
 
     /// Calls a method, of the browser itself if the session is empty.
@@ -69,8 +76,11 @@ impl Connection {
             call["sessionId"] = json!(session);
         }
         let text = Message::text(call.to_string());
-        let sent = self.runtime.block_on(async { timeout(ANSWER_LIMIT, self.socket.send(text)).await });
-        sent.unwrap_or_else(|_| panic!("{method} cannot be sent in time")).expect("the browser reads");
+        let sent = self
+            .runtime
+            .block_on(async { timeout(ANSWER_LIMIT, self.socket.send(text)).await });
+        sent.unwrap_or_else(|_| panic!("{method} cannot be sent in time"))
+            .expect("the browser reads");
         loop {
             let message = self.receive(method);
             if message["id"] == json!(id) {
@@ -83,7 +93,8 @@ impl Connection {
 
     /// Forgets events of this kind that have come.
     pub(super) fn forget_event(&mut self, session: &str, method: &str) {
-        self.events.retain(|event| event.session != session || event.method != method);
+        self.events
+            .retain(|event| event.session != session || event.method != method);
     }
 
     /// Waits for an event of this kind, which may have come already.
@@ -97,8 +108,10 @@ impl Connection {
 
     /// The events of this kind.
     pub(super) fn events(&self, session: &str, method: &str) -> impl Iterator<Item = &Value> {
-        let wanted =
-            self.events.iter().filter(move |event| event.session == session && event.method == method);
+        let wanted = self
+            .events
+            .iter()
+            .filter(move |event| event.session == session && event.method == method);
         wanted.map(|event| &event.params)
     }
 
@@ -106,7 +119,11 @@ impl Connection {
         let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
         let session = text("sessionId");
         let method = text("method");
-        self.events.push_back(BrowserEvent { session, method, params: message["params"].clone() });
+        self.events.push_back(BrowserEvent {
+            session,
+            method,
+            params: message["params"].clone(),
+        });
         if self.events.len() > EVENTS_MAX {
             self.events.pop_front();
         }
@@ -115,9 +132,14 @@ impl Connection {
     #[track_caller]
     fn receive(&mut self, what: &str) -> Value {
         loop {
-            let next = self.runtime.block_on(async { timeout(ANSWER_LIMIT, self.socket.next()).await });
-            let next = next.unwrap_or_else(|_| panic!("{what} was not answered within {ANSWER_LIMIT:?}"));
-            let message = next.expect("the browser continues").expect("the browser speaks WebSocket");
+            let next = self
+                .runtime
+                .block_on(async { timeout(ANSWER_LIMIT, self.socket.next()).await });
+            let next =
+                next.unwrap_or_else(|_| panic!("{what} was not answered within {ANSWER_LIMIT:?}"));
+            let message = next
+                .expect("the browser continues")
+                .expect("the browser speaks WebSocket");
             if let Message::Text(text) = message {
                 return serde_json::from_str(&text).expect("the browser speaks JSON");
             }

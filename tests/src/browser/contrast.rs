@@ -21,7 +21,10 @@ pub struct TextContrast {
 
 /// The texts that are laid out, in the order of the document.
 pub(super) fn texts(snapshot: &Value) -> Vec<String> {
-    laid_out(snapshot).into_iter().map(|(_, text)| text).collect()
+    laid_out(snapshot)
+        .into_iter()
+        .map(|(_, text)| text)
+        .collect()
 }
 
 /// The contrast of each text.
@@ -30,7 +33,10 @@ pub(super) fn of_snapshot(snapshot: &Value) -> Vec<TextContrast> {
     let contrast = |(place, text): (usize, String)| {
         let behind = behind(snapshot, &places, place);
         let colour = blend(style(snapshot, place, 0), behind);
-        TextContrast { text, ratio: ratio(colour, behind) }
+        TextContrast {
+            text,
+            ratio: ratio(colour, behind),
+        }
     };
     laid_out(snapshot).into_iter().map(contrast).collect()
 }
@@ -46,23 +52,33 @@ fn behind(snapshot: &Value, places: &BTreeMap<u64, usize>, place: usize) -> Colo
         // The root has -1.
         node = document["nodes"]["parentIndex"][index].as_u64();
     }
-    backgrounds.into_iter().rev().fold([1.0; 4], |under, over| blend(over, under))
+    backgrounds
+        .into_iter()
+        .rev()
+        .fold([1.0; 4], |under, over| blend(over, under))
 }
 
 /// The place in the layout of each node that has one.
 fn places(snapshot: &Value) -> BTreeMap<u64, usize> {
-    let nodes = snapshot["documents"][0]["layout"]["nodeIndex"].as_array().expect("a layout has nodes");
+    let nodes = snapshot["documents"][0]["layout"]["nodeIndex"]
+        .as_array()
+        .expect("a layout has nodes");
     let mut places = BTreeMap::new();
     for (place, node) in nodes.iter().enumerate() {
         // A text that is broken into lines has several places; they have the same styles.
-        places.entry(node.as_u64().expect("a node has an index")).or_insert(place);
+        places
+            .entry(node.as_u64().expect("a node has an index"))
+            .or_insert(place);
     }
     places
 }
 
 /// The colour that a style of a place is.
 fn style(snapshot: &Value, place: usize, number: usize) -> Colour {
-    let text = string(snapshot, &snapshot["documents"][0]["layout"]["styles"][place][number]);
+    let text = string(
+        snapshot,
+        &snapshot["documents"][0]["layout"]["styles"][place][number],
+    );
     // What has no box of its own, as a text, paints no background.
     if text.is_empty() {
         return [0.0; 4];
@@ -73,7 +89,11 @@ fn style(snapshot: &Value, place: usize, number: usize) -> Colour {
 /// The places in the layout that have text, with the text.
 fn laid_out(snapshot: &Value) -> Vec<(usize, String)> {
     let layout = &snapshot["documents"][0]["layout"];
-    let texts = layout["text"].as_array().expect("a layout has texts").iter().enumerate();
+    let texts = layout["text"]
+        .as_array()
+        .expect("a layout has texts")
+        .iter()
+        .enumerate();
     let is_visible = |place: &usize| string(snapshot, &layout["styles"][*place][2]) != "hidden";
     texts
         .map(|(place, index)| (place, string(snapshot, index).trim().to_owned()))
@@ -84,13 +104,21 @@ fn laid_out(snapshot: &Value) -> Vec<(usize, String)> {
 /// A string of a snapshot, by its index; empty if it has none.
 fn string<'a>(snapshot: &'a Value, index: &Value) -> &'a str {
     let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
-    index.and_then(|index| snapshot["strings"][index].as_str()).unwrap_or_default()
+    index
+        .and_then(|index| snapshot["strings"][index].as_str())
+        .unwrap_or_default()
 }
 
 /// `rgb(1, 2, 3)` or `rgba(1, 2, 3, 0.5)`.
 fn parse(colour: &str) -> Option<Colour> {
-    let inner = colour.strip_prefix("rgba(").or_else(|| colour.strip_prefix("rgb("))?.strip_suffix(')')?;
-    let parts: Vec<f64> = inner.split(',').map(|part| part.trim().parse().ok()).collect::<Option<_>>()?;
+    let inner = colour
+        .strip_prefix("rgba(")
+        .or_else(|| colour.strip_prefix("rgb("))?
+        .strip_suffix(')')?;
+    let parts: Vec<f64> = inner
+        .split(',')
+        .map(|part| part.trim().parse().ok())
+        .collect::<Option<_>>()?;
     match parts[..] {
         [red, green, blue] => Some([red / 255.0, green / 255.0, blue / 255.0, 1.0]),
         [red, green, blue, opacity] => Some([red / 255.0, green / 255.0, blue / 255.0, opacity]),
@@ -114,7 +142,14 @@ fn ratio(one: Colour, other: Colour) -> f64 {
 
 fn luminance([red, green, blue, _]: Colour) -> f64 {
     let linear = |part: f64| {
-        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+        if part <= 0.04045 {
+            part / 12.92
+        } else {
+            ((part + 0.055) / 1.055).powf(2.4)
+        }
     };
-    0.2126f64.mul_add(linear(red), 0.7152f64.mul_add(linear(green), 0.0722 * linear(blue)))
+    0.2126f64.mul_add(
+        linear(red),
+        0.7152f64.mul_add(linear(green), 0.0722 * linear(blue)),
+    )
 }

@@ -47,21 +47,37 @@ impl RetryingCalls<'_> {
         loop {
             let begun = Instant::now();
             let result = call();
-            let outcome = result.as_ref().map_or_else(Status::to_string, |_| "done".to_owned());
-            self.recorder
-                .record(Some(object), format!("{name}, {} ms: {outcome}", begun.elapsed().as_millis()));
+            let outcome = result
+                .as_ref()
+                .map_or_else(Status::to_string, |_| "done".to_owned());
+            self.recorder.record(
+                Some(object),
+                format!("{name}, {} ms: {outcome}", begun.elapsed().as_millis()),
+            );
             let status = match &result {
                 Ok(_) => None,
-                Err(status) => self.should_retry(name, object, status, asked).then(|| status.clone()),
+                Err(status) => self
+                    .should_retry(name, object, status, asked)
+                    .then(|| status.clone()),
             };
             let Some(status) = status else {
-                *self.recorder.outcome().calls.entry(name.to_owned()).or_default() += 1;
-                return Some(FinalAnswer { result, first_sent: asked, repeated });
+                *self
+                    .recorder
+                    .outcome()
+                    .calls
+                    .entry(name.to_owned())
+                    .or_default() += 1;
+                return Some(FinalAnswer {
+                    result,
+                    first_sent: asked,
+                    repeated,
+                });
             };
             repeated = true;
             if asked.elapsed() > ANSWER_LIMIT {
-                self.recorder
-                    .violation(format_args!("{name} {object}: no answer within {ANSWER_LIMIT:?}: {status}"));
+                self.recorder.violation(format_args!(
+                    "{name} {object}: no answer within {ANSWER_LIMIT:?}: {status}"
+                ));
                 return None;
             }
             std::thread::sleep(RETRY_PAUSE);
@@ -78,14 +94,19 @@ impl RetryingCalls<'_> {
     ) -> Option<T> {
         let begun = Instant::now();
         loop {
-            let FinalAnswer { result, first_sent: asked, .. } = self.call(name, object, &mut call)?;
+            let FinalAnswer {
+                result,
+                first_sent: asked,
+                ..
+            } = self.call(name, object, &mut call)?;
             match result {
                 Ok(value) => return Some(value),
                 Err(_) if self.is_excused(asked) && begun.elapsed() < ANSWER_LIMIT => {
                     std::thread::sleep(RETRY_PAUSE);
                 }
                 Err(status) => {
-                    self.recorder.violation(format_args!("{name} {object}: {status}"));
+                    self.recorder
+                        .violation(format_args!("{name} {object}: {status}"));
                     return None;
                 }
             }
@@ -100,7 +121,10 @@ impl RetryingCalls<'_> {
 
     /// Returns whether the kill of a process other than the daemon can explain a failure.
     pub(super) fn is_excused(self, asked: Instant) -> bool {
-        self.expected.was_killed(&[Victim::Containerd, Victim::Logkeeper, Victim::Shim], asked)
+        self.expected.was_killed(
+            &[Victim::Containerd, Victim::Logkeeper, Victim::Shim],
+            asked,
+        )
     }
 
     /// Returns whether an error says nothing about the request: the connection broke, or the daemon is not
@@ -118,8 +142,9 @@ impl RetryingCalls<'_> {
         } else {
             self.recorder.outcome().refused_away += 1;
             if !self.expected.was_killed(&EXCUSING_VICTIMS, asked) {
-                self.recorder
-                    .violation(format_args!("{name} {object} is refused though all is there: {status}"));
+                self.recorder.violation(format_args!(
+                    "{name} {object} is refused though all is there: {status}"
+                ));
             }
         }
         true

@@ -70,9 +70,22 @@ pub(super) struct ChaosClient<'r> {
 }
 
 impl<'r> ChaosClient<'r> {
-    pub(super) fn new(number: u32, node: &'r TestNode, calls: RetryingCalls<'r>, random: Random) -> Self {
+    pub(super) fn new(
+        number: u32,
+        node: &'r TestNode,
+        calls: RetryingCalls<'r>,
+        random: Random,
+    ) -> Self {
         let cri = Cri::new(&node.root().cri_socket());
-        Self { number, node, cri, calls, random, pods: Vec::new(), pods_created: 0 }
+        Self {
+            number,
+            node,
+            cri,
+            calls,
+            random,
+            pods: Vec::new(),
+            pods_created: 0,
+        }
     }
 
     /// Does one random action that the seed chooses.
@@ -120,7 +133,9 @@ impl<'r> ChaosClient<'r> {
     }
 
     fn report_violation(&self, what: impl std::fmt::Display) {
-        self.calls.recorder.violation(format_args!("client {}: {what}", self.number));
+        self.calls
+            .recorder
+            .violation(format_args!("client {}: {what}", self.number));
     }
 
     /// Reports a violation about a container, with everything that was logged about it.
@@ -141,13 +156,17 @@ impl<'r> ChaosClient<'r> {
 
     fn run_pod(&mut self) {
         self.pods_created += 1;
-        let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.pods_created));
+        let mut config = self
+            .node
+            .pod_config(&format!("c{}-p{}", self.number, self.pods_created));
         // Some pods have a pause process, which has a shim.
         if self.random.percent(25) {
             namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
         }
         let name = config.metadata.clone().unwrap_or_default().name;
-        let Some(id) = self.calls.call_expecting_ok("RunPodSandbox", &name, || self.cri.run_pod(&config))
+        let Some(id) = self
+            .calls
+            .call_expecting_ok("RunPodSandbox", &name, || self.cri.run_pod(&config))
         else {
             return;
         };
@@ -178,13 +197,16 @@ impl<'r> ChaosClient<'r> {
         let config = self.node.container(&name, &["sh", "-c", &script]);
         let pod_id = pod.id.clone();
         let pod_config = pod.config.clone();
-        let made =
-            self.calls.call("CreateContainer", &name, || self.cri.create(&pod_id, &config, &pod_config));
+        let made = self.calls.call("CreateContainer", &name, || {
+            self.cri.create(&pod_id, &config, &pod_config)
+        });
         let id = match made.map(|answer| (answer.result, answer.first_sent)) {
             Some((Ok(id), _)) => id,
             Some((Err(status), asked)) => {
                 if !self.calls.is_excused(asked) && !self.is_shim_killed(&pod_id) {
-                    self.report_violation(format_args!("CreateContainer {name} in {pod_id}: {status}"));
+                    self.report_violation(format_args!(
+                        "CreateContainer {name} in {pod_id}: {status}"
+                    ));
                 }
                 return;
             }
@@ -213,12 +235,19 @@ impl<'r> ChaosClient<'r> {
             (container.id.clone(), container.exits_by_itself)
         };
         self.calls.expected.set_state(&id, ObjectState::Changing);
-        let Some(FinalAnswer { result, first_sent: asked, repeated }) =
-            self.calls.call("StartContainer", &id, || self.cri.start(&id))
+        let Some(FinalAnswer {
+            result,
+            first_sent: asked,
+            repeated,
+        }) = self
+            .calls
+            .call("StartContainer", &id, || self.cri.start(&id))
         else {
             return;
         };
-        let Some(status) = self.status(&id) else { return };
+        let Some(status) = self.status(&id) else {
+            return;
+        };
         let state = status.state();
         let refused = result.err();
         match state {
@@ -234,7 +263,9 @@ impl<'r> ChaosClient<'r> {
                     );
                 }
                 self.pods[at].containers[which].started = true;
-                self.calls.expected.set_state(&id, ObjectState::Running { ends });
+                self.calls
+                    .expected
+                    .set_state(&id, ObjectState::Running { ends });
             }
             cri::ContainerState::ContainerExited if status.exit_code == FAILED_START_CODE => {
                 if self.calls.is_excused(asked) {
@@ -281,8 +312,13 @@ impl<'r> ChaosClient<'r> {
             return;
         }
         let word = format!("word{}", self.random.below(1_000_000));
-        let Some(FinalAnswer { result, first_sent: asked, .. }) =
-            self.calls.call("ExecSync", &id, || self.cri.exec(&id, &["echo", &word], 20))
+        let Some(FinalAnswer {
+            result,
+            first_sent: asked,
+            ..
+        }) = self
+            .calls
+            .call("ExecSync", &id, || self.cri.exec(&id, &["echo", &word], 20))
         else {
             return;
         };
@@ -304,14 +340,19 @@ impl<'r> ChaosClient<'r> {
             self.start(at, which);
             return;
         }
-        let Some(status) = self.status(&id) else { return };
+        let Some(status) = self.status(&id) else {
+            return;
+        };
         match (status.state(), code) {
             (cri::ContainerState::ContainerExited, Some(code)) => {
                 if status.exit_code != code {
                     self.report_container_violation(
                         at,
                         which,
-                        format_args!("the exit code of {id} was {code} and is {}", status.exit_code),
+                        format_args!(
+                            "the exit code of {id} was {code} and is {}",
+                            status.exit_code
+                        ),
                     );
                 }
             }
@@ -330,17 +371,27 @@ impl<'r> ChaosClient<'r> {
     fn stop(&mut self, at: usize, which: usize) {
         let id = self.pods[at].containers[which].id.clone();
         let pod_id = self.pods[at].id.clone();
-        if self.pods[at].containers[which].code.is_some() || !self.pods[at].containers[which].started {
+        if self.pods[at].containers[which].code.is_some()
+            || !self.pods[at].containers[which].started
+        {
             self.check_status(at, which);
             return;
         }
         let grace = if self.random.percent(70) { 10 } else { 0 };
-        self.pods[at].containers[which].ending_since.get_or_insert_with(Instant::now);
+        self.pods[at].containers[which]
+            .ending_since
+            .get_or_insert_with(Instant::now);
         self.calls.expected.set_state(&id, ObjectState::Changing);
-        if self.calls.call_expecting_ok("StopContainer", &id, || self.cri.stop(&id, grace)).is_none() {
+        if self
+            .calls
+            .call_expecting_ok("StopContainer", &id, || self.cri.stop(&id, grace))
+            .is_none()
+        {
             return;
         }
-        let Some(status) = self.status(&id) else { return };
+        let Some(status) = self.status(&id) else {
+            return;
+        };
         if status.state() == cri::ContainerState::ContainerExited {
             self.check_end(at, which, &status);
         } else {
@@ -355,12 +406,18 @@ impl<'r> ChaosClient<'r> {
     fn remove(&mut self, at: usize, which: usize) {
         let id = self.pods[at].containers[which].id.clone();
         self.calls.expected.set_state(&id, ObjectState::Changing);
-        if self.calls.call_expecting_ok("RemoveContainer", &id, || self.cri.remove(&id)).is_none() {
+        if self
+            .calls
+            .call_expecting_ok("RemoveContainer", &id, || self.cri.remove(&id))
+            .is_none()
+        {
             return;
         }
         self.pods[at].containers.remove(which);
         self.calls.expected.set_state(&id, ObjectState::Gone);
-        let answer = self.calls.call("ContainerStatus", &id, || self.cri.status(&id));
+        let answer = self
+            .calls
+            .call("ContainerStatus", &id, || self.cri.status(&id));
         self.expect_gone(&id, answer.map(|answer| answer.result.map(drop)));
     }
 
@@ -370,9 +427,15 @@ impl<'r> ChaosClient<'r> {
         self.calls.expected.set_state(&id, ObjectState::Changing);
         for container in &mut self.pods[at].containers {
             container.ending_since.get_or_insert(now);
-            self.calls.expected.set_state(&container.id, ObjectState::Changing);
+            self.calls
+                .expected
+                .set_state(&container.id, ObjectState::Changing);
         }
-        if self.calls.call_expecting_ok("StopPodSandbox", &id, || self.cri.stop_pod(&id)).is_none() {
+        if self
+            .calls
+            .call_expecting_ok("StopPodSandbox", &id, || self.cri.stop_pod(&id))
+            .is_none()
+        {
             return;
         }
         self.pods[at].stopped = true;
@@ -382,7 +445,9 @@ impl<'r> ChaosClient<'r> {
                 continue;
             }
             let id = self.pods[at].containers[which].id.clone();
-            let Some(status) = self.status(&id) else { continue };
+            let Some(status) = self.status(&id) else {
+                continue;
+            };
             if status.state() == cri::ContainerState::ContainerExited {
                 self.check_end(at, which, &status);
             } else {
@@ -397,9 +462,13 @@ impl<'r> ChaosClient<'r> {
 
     fn remove_pod(&mut self, at: usize) {
         let pod = self.pods.remove(at);
-        self.calls.expected.set_state(&pod.id, ObjectState::Changing);
+        self.calls
+            .expected
+            .set_state(&pod.id, ObjectState::Changing);
         for container in &pod.containers {
-            self.calls.expected.set_state(&container.id, ObjectState::Changing);
+            self.calls
+                .expected
+                .set_state(&container.id, ObjectState::Changing);
         }
         // Kubelets stop a pod before they remove it, crictl need not.
         if self.random.percent(60)
@@ -418,14 +487,19 @@ impl<'r> ChaosClient<'r> {
             return;
         }
         for container in &pod.containers {
-            self.calls.expected.set_state(&container.id, ObjectState::Gone);
+            self.calls
+                .expected
+                .set_state(&container.id, ObjectState::Gone);
         }
         self.calls.expected.set_state(&pod.id, ObjectState::Gone);
-        let answer = self.calls.call("PodSandboxStatus", &pod.id, || self.cri.pod_status(&pod.id));
+        let answer = self
+            .calls
+            .call("PodSandboxStatus", &pod.id, || self.cri.pod_status(&pod.id));
         self.expect_gone(&pod.id, answer.map(|answer| answer.result.map(drop)));
     }
 
     fn status(&self, id: &str) -> Option<cri::ContainerStatus> {
-        self.calls.call_expecting_ok("ContainerStatus", id, || self.cri.status(id))
+        self.calls
+            .call_expecting_ok("ContainerStatus", id, || self.cri.status(id))
     }
 }

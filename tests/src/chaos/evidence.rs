@@ -41,7 +41,10 @@ pub(super) fn collect(node: &TestNode, notes: &RunRecorder, id: &str, log: &Path
 fn lines_of(log: &Path) -> Vec<String> {
     match fs::read(log) {
         // Containers may write bytes that are not UTF-8.
-        Ok(bytes) => String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(),
+        Ok(bytes) => String::from_utf8_lossy(&bytes)
+            .lines()
+            .map(str::to_owned)
+            .collect(),
         Err(fault) => vec![format!("it cannot be read: {fault}")],
     }
 }
@@ -50,15 +53,25 @@ fn lines_of(log: &Path) -> Vec<String> {
 fn around(lines: Vec<String>, of: impl Fn(&str) -> bool) -> Vec<String> {
     let picked: Vec<bool> = lines.iter().map(|line| of(line)).collect();
     let near = |at: usize| {
-        picked[at.saturating_sub(CONTEXT_LINES)..picked.len().min(at + CONTEXT_LINES + 1)].contains(&true)
+        picked[at.saturating_sub(CONTEXT_LINES)..picked.len().min(at + CONTEXT_LINES + 1)]
+            .contains(&true)
     };
-    lines.into_iter().enumerate().filter(|(at, _)| near(*at)).map(|(_, line)| line).collect()
+    lines
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| near(*at))
+        .map(|(_, line)| line)
+        .collect()
 }
 
 /// Adds the last lines.
 fn append_lines(text: &mut String, name: &str, lines: &[String]) {
     let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
-    text.push_str(&format!("\n    {name} (the last {} of {} lines):", last.len(), lines.len()));
+    text.push_str(&format!(
+        "\n    {name} (the last {} of {} lines):",
+        last.len(),
+        lines.len()
+    ));
     for line in last {
         text.push_str("\n      ");
         text.push_str(line);

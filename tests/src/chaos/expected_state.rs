@@ -103,7 +103,10 @@ impl ExpectedState {
     pub(super) fn mark_shim_killed(&self, id: &str) {
         self.killed_shims().insert(id.to_owned());
         let mut facts = self.objects();
-        let pod = facts.get(id).and_then(|fact| fact.pod_id.clone()).unwrap_or_else(|| id.to_owned());
+        let pod = facts
+            .get(id)
+            .and_then(|fact| fact.pod_id.clone())
+            .unwrap_or_else(|| id.to_owned());
         for (name, fact) in facts.iter_mut() {
             if *name == id || fact.pod_id.as_ref() == Some(&pod) {
                 fact.shim_killed = true;
@@ -113,7 +116,10 @@ impl ExpectedState {
     }
 
     pub(super) fn record_kill(&self, victim: Victim) {
-        let kill = KillEvent { victim, at: Instant::now() };
+        let kill = KillEvent {
+            victim,
+            at: Instant::now(),
+        };
         self.kills.lock().push(kill);
     }
 
@@ -123,13 +129,17 @@ impl ExpectedState {
         /// Duration of the effects of a kill: containerd is restarted and queried, and its calls in flight
         /// fail.
         const KILL_AFTERMATH: Duration = Duration::from_secs(10);
-        since.checked_sub(KILL_AFTERMATH).is_some_and(|since| self.was_killed_after(victims, since))
+        since
+            .checked_sub(KILL_AFTERMATH)
+            .is_some_and(|since| self.was_killed_after(victims, since))
     }
 
     /// Returns whether one of these was killed at or after `since`.
     pub(super) fn was_killed_after(&self, victims: &[Victim], since: Instant) -> bool {
         let kills = self.kills.lock();
-        kills.iter().any(|kill| victims.contains(&kill.victim) && kill.at >= since)
+        kills
+            .iter()
+            .any(|kill| victims.contains(&kill.victim) && kill.at >= since)
     }
 
     /// Returns whether the daemon and the logkeeper may have been down at the same time after `since`: the
@@ -138,11 +148,14 @@ impl ExpectedState {
         const BOTH_KILLED_WINDOW: Duration = Duration::from_secs(5);
         let kills = self.kills.lock();
         let recent = |victim| {
-            kills.iter().filter(move |kill| kill.victim == victim && kill.at + BOTH_KILLED_WINDOW >= since)
+            kills
+                .iter()
+                .filter(move |kill| kill.victim == victim && kill.at + BOTH_KILLED_WINDOW >= since)
         };
         recent(Victim::Logkeeper).any(|keeper| {
-            recent(Victim::Daemon)
-                .any(|daemon| keeper.at.max(daemon.at) - keeper.at.min(daemon.at) < BOTH_KILLED_WINDOW)
+            recent(Victim::Daemon).any(|daemon| {
+                keeper.at.max(daemon.at) - keeper.at.min(daemon.at) < BOTH_KILLED_WINDOW
+            })
         })
     }
 
@@ -160,9 +173,12 @@ impl ExpectedState {
     ) -> Vec<String> {
         let after = self.snapshot();
         let mut wrong = duplicates(pods, containers);
-        let pods: HashMap<&str, &cri::PodSandbox> = pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
-        let containers: HashMap<&str, &cri::Container> =
-            containers.iter().map(|container| (container.id.as_str(), container)).collect();
+        let pods: HashMap<&str, &cri::PodSandbox> =
+            pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
+        let containers: HashMap<&str, &cri::Container> = containers
+            .iter()
+            .map(|container| (container.id.as_str(), container))
+            .collect();
         for (id, fact) in before {
             if after.get(id).is_none_or(|now| now.version != fact.version) {
                 continue;
@@ -170,7 +186,9 @@ impl ExpectedState {
             let listed = if fact.is_pod {
                 pods.get(id.as_str()).map(|pod| pod.state().as_str_name())
             } else {
-                containers.get(id.as_str()).map(|container| container.state().as_str_name())
+                containers
+                    .get(id.as_str())
+                    .map(|container| container.state().as_str_name())
             };
             if !may_be_listed(fact, listed) {
                 wrong.push(format!(
@@ -195,7 +213,8 @@ fn may_be_listed(fact: &TrackedObject, listed: Option<&str>) -> bool {
         (ObjectState::Ended(_), true) => one_of(&["SANDBOX_NOTREADY"]),
         (ObjectState::Present, false) => one_of(&["CONTAINER_CREATED"]),
         (ObjectState::Running { ends }, false) => {
-            one_of(&["CONTAINER_RUNNING"]) || (ends || fact.shim_killed) && one_of(&["CONTAINER_EXITED"])
+            one_of(&["CONTAINER_RUNNING"])
+                || (ends || fact.shim_killed) && one_of(&["CONTAINER_EXITED"])
         }
         (ObjectState::Ended(_), false) => one_of(&["CONTAINER_EXITED"]),
     }
@@ -206,11 +225,16 @@ fn duplicates(pods: &[cri::PodSandbox], containers: &[cri::Container]) -> Vec<St
     let mut seen: HashMap<String, usize> = HashMap::new();
     for pod in pods {
         let meta = pod.metadata.clone().unwrap_or_default();
-        *seen.entry(format!("pod {} {} {}", meta.name, meta.uid, meta.attempt)).or_default() += 1;
+        *seen
+            .entry(format!("pod {} {} {}", meta.name, meta.uid, meta.attempt))
+            .or_default() += 1;
     }
     for container in containers {
         let meta = container.metadata.clone().unwrap_or_default();
-        let name = format!("container {} {} in {}", meta.name, meta.attempt, container.pod_sandbox_id);
+        let name = format!(
+            "container {} {} in {}",
+            meta.name, meta.attempt, container.pod_sandbox_id
+        );
         *seen.entry(name).or_default() += 1;
     }
     seen.into_iter()

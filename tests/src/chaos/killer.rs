@@ -13,8 +13,12 @@ use crate::host::processes;
 use crate::node::TestNode;
 
 /// The share of each victim, in percent.
-const WEIGHTS: [(Victim, u64); 4] =
-    [(Victim::Daemon, 70), (Victim::Logkeeper, 10), (Victim::Containerd, 8), (Victim::Shim, 12)];
+const WEIGHTS: [(Victim, u64); 4] = [
+    (Victim::Daemon, 70),
+    (Victim::Logkeeper, 10),
+    (Victim::Containerd, 8),
+    (Victim::Shim, 12),
+];
 /// Within this time after a kill the daemon must answer with correct lists.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
 /// For this long after its kill containerd may still be restarting.
@@ -46,7 +50,9 @@ impl Killer<'_> {
     }
 
     fn choose(&mut self) -> Victim {
-        let mut at = self.random.below(WEIGHTS.iter().map(|(_, weight)| weight).sum());
+        let mut at = self
+            .random
+            .below(WEIGHTS.iter().map(|(_, weight)| weight).sum());
         for (victim, weight) in WEIGHTS {
             if at < weight {
                 return victim;
@@ -65,7 +71,13 @@ impl Killer<'_> {
             Victim::Shim if !self.kill_shim(choice) => return self.kill(Victim::Daemon, choice),
             Victim::Shim => {}
         }
-        *self.calls.recorder.outcome().kills.entry(victim).or_default() += 1;
+        *self
+            .calls
+            .recorder
+            .outcome()
+            .kills
+            .entry(victim)
+            .or_default() += 1;
     }
 
     fn kill_containerd(&self) {
@@ -78,16 +90,25 @@ impl Killer<'_> {
 
     fn kill_managed(&self, victim: Victim, name: &str) {
         // The process may be dead already, with the daemon about to restart it.
-        let is_it =
-            |pid: &Pid| processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name));
-        let Some(pid) = self.node.root().managed(name).filter(is_it) else { return };
+        let is_it = |pid: &Pid| {
+            processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name))
+        };
+        let Some(pid) = self.node.root().managed(name).filter(is_it) else {
+            return;
+        };
         self.calls.record_kill(victim);
         let _ = kill(pid, Signal::SIGKILL);
     }
 
     /// Kills a shim of this root; `false` if there is none.
     fn kill_shim(&self, choice: u64) -> bool {
-        let socket = self.node.root().run().join("containerd/containerd.sock").display().to_string();
+        let socket = self
+            .node
+            .root()
+            .run()
+            .join("containerd/containerd.sock")
+            .display()
+            .to_string();
         let mut shims: Vec<_> = processes::all()
             .into_iter()
             .filter(|process| {
@@ -122,14 +143,20 @@ impl Killer<'_> {
         let mut last = String::from("it never answered");
         while since.elapsed() < RECOVERY_LIMIT {
             let before = ledger.snapshot();
-            match self.cri.pods().and_then(|pods| Ok((pods, self.cri.containers()?))) {
+            match self
+                .cri
+                .pods()
+                .and_then(|pods| Ok((pods, self.cri.containers()?)))
+            {
                 Ok((pods, containers)) => {
                     let took = since.elapsed();
                     let wrong = ledger.contradictions(&before, &pods, &containers);
                     if wrong.is_empty() {
                         let both = since
                             .checked_sub(CONTAINERD_RESTART_TIME)
-                            .is_some_and(|near| ledger.was_killed_after(&[Victim::Containerd], near));
+                            .is_some_and(|near| {
+                                ledger.was_killed_after(&[Victim::Containerd], near)
+                            });
                         let mut outcome = self.calls.recorder.outcome();
                         if both {
                             outcome.serving_both.push(took)
@@ -140,9 +167,9 @@ impl Killer<'_> {
                     }
                     let message = wrong.join("; ");
                     if message != last {
-                        self.calls
-                            .recorder
-                            .violation(format_args!("wrong lists after a kill of the daemon: {message}"));
+                        self.calls.recorder.violation(format_args!(
+                            "wrong lists after a kill of the daemon: {message}"
+                        ));
                     }
                     last = message;
                 }

@@ -91,7 +91,11 @@ impl RunRecorder {
             early_logs: BTreeMap::new(),
             violations: Vec::new(),
         };
-        Self { began: Instant::now(), outcome: Mutex::new(outcome), history: Mutex::default() }
+        Self {
+            began: Instant::now(),
+            outcome: Mutex::new(outcome),
+            history: Mutex::default(),
+        }
     }
 
     fn history(&self) -> MutexGuard<'_, VecDeque<HistoryEntry>> {
@@ -104,7 +108,11 @@ impl RunRecorder {
         if past.len() == MAX_HISTORY {
             past.pop_front();
         }
-        past.push_back(HistoryEntry { at: self.began.elapsed(), object: object.map(str::to_owned), what });
+        past.push_back(HistoryEntry {
+            at: self.began.elapsed(),
+            object: object.map(str::to_owned),
+            what,
+        });
     }
 
     /// The observations of an object, and the general ones since the object was first seen.
@@ -141,7 +149,13 @@ impl Outcome {
     /// The command that repeats the run.
     #[must_use]
     pub fn command(&self) -> String {
-        let Settings { kills, seed, clients, external, .. } = &self.settings;
+        let Settings {
+            kills,
+            seed,
+            clients,
+            external,
+            ..
+        } = &self.settings;
         let external = if *external { " --external" } else { "" };
         format!("tests/chaos --kills {kills} --seed {seed} --clients {clients}{external}")
     }
@@ -150,7 +164,11 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.command())?;
-        let kills: Vec<_> = self.kills.iter().map(|(victim, count)| format!("{victim:?} {count}")).collect();
+        let kills: Vec<_> = self
+            .kills
+            .iter()
+            .map(|(victim, count)| format!("{victim:?} {count}"))
+            .collect();
         writeln!(
             f,
             "{} kills in {:.0} s: {}",
@@ -158,15 +176,27 @@ impl fmt::Display for Outcome {
             self.took.as_secs_f64(),
             kills.join(", ")
         )?;
-        let calls: Vec<_> = self.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let calls: Vec<_> = self
+            .calls
+            .iter()
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
         writeln!(f, "answered: {}", calls.join(", "))?;
         writeln!(
             f,
             "unanswered and repeated {}; refused while starting {}; refused without containerd or logkeeper {}; starts that failed under a kill {}",
             self.unanswered, self.refused_starting, self.refused_away, self.failed_starts
         )?;
-        writeln!(f, "serving again after a kill of the daemon, containerd there: {}", times(&self.serving))?;
-        writeln!(f, "the same at most 3 s after a kill of containerd: {}", times(&self.serving_both))?;
+        writeln!(
+            f,
+            "serving again after a kill of the daemon, containerd there: {}",
+            times(&self.serving)
+        )?;
+        writeln!(
+            f,
+            "the same at most 3 s after a kill of containerd: {}",
+            times(&self.serving_both)
+        )?;
         let all = [self.serving.as_slice(), &self.serving_both].concat();
         writeln!(f, "after all kills of the daemon: {}", times(&all))?;
         let early = |excuse| self.early_logs.get(&excuse).map_or(0, BTreeSet::len);
@@ -177,20 +207,30 @@ impl fmt::Display for Outcome {
             early(Excuse::DaemonAndLogkeeper)
         )?;
         match self.clean_after {
-            Some(after) => writeln!(f, "clean {:.2} s after the last removal", after.as_secs_f64())?,
+            Some(after) => writeln!(
+                f,
+                "clean {:.2} s after the last removal",
+                after.as_secs_f64()
+            )?,
             None => writeln!(f, "never clean")?,
         }
         writeln!(f, "violations: {}", self.violations.len())?;
-        self.violations.iter().try_for_each(|violation| writeln!(f, "  {violation}"))
+        self.violations
+            .iter()
+            .try_for_each(|violation| writeln!(f, "  {violation}"))
     }
 }
 
 fn times(samples: &[Duration]) -> String {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
-    let Some(longest) = sorted.last() else { return "no sample".to_owned() };
+    let Some(longest) = sorted.last() else {
+        return "no sample".to_owned();
+    };
     // The nearest-rank percentile.
-    let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)].as_millis();
+    let rank = |percent: usize| {
+        sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)].as_millis()
+    };
     format!(
         "p50 {} ms, p99 {} ms, longest {} ms of {}",
         rank(50),

@@ -39,9 +39,17 @@ impl Sandboxes {
                 self.0.insert(id, sandbox.to_vec());
                 Ok(bytes(1, sandbox))
             }
-            Some("Delete") => self.0.remove(&id(request)?).map(|_| Vec::new()).ok_or(NOT_FOUND),
+            Some("Delete") => self
+                .0
+                .remove(&id(request)?)
+                .map(|_| Vec::new())
+                .ok_or(NOT_FOUND),
             // All are of one gateway, so every filter holds.
-            Some("List") => Ok(self.0.values().flat_map(|sandbox| bytes(1, sandbox)).collect()),
+            Some("List") => Ok(self
+                .0
+                .values()
+                .flat_map(|sandbox| bytes(1, sandbox))
+                .collect()),
             Some(_) | None => Err(UNIMPLEMENTED),
         }
     }
@@ -49,7 +57,10 @@ impl Sandboxes {
 
 /// `PluginsResponse` with the plugin that says that there is a store.
 pub(super) fn plugin() -> Vec<u8> {
-    bytes(1, &[text(1, "io.containerd.sandbox.store.v1"), text(2, "local")].concat())
+    bytes(
+        1,
+        &[text(1, "io.containerd.sandbox.store.v1"), text(2, "local")].concat(),
+    )
 }
 
 /// A field with a text.

@@ -11,9 +11,13 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn pull(&self, reference: &str, auth: Option<cri::AuthConfig>) -> Result<String, Status> {
-        let request =
-            cri::PullImageRequest { image: Some(image_spec(reference)), auth, sandbox_config: None };
-        self.images(async |mut client| client.pull_image(request).await).map(|answer| answer.image_ref)
+        let request = cri::PullImageRequest {
+            image: Some(image_spec(reference)),
+            auth,
+            sandbox_config: None,
+        };
+        self.images(async |mut client| client.pull_image(request).await)
+            .map(|answer| answer.image_ref)
     }
 
     /// `ImageStatus`; nothing when the image is not there.
@@ -21,8 +25,12 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn image(&self, reference: &str) -> Result<Option<cri::Image>, Status> {
-        let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), verbose: false };
-        self.images(async |mut client| client.image_status(request).await).map(|answer| answer.image)
+        let request = cri::ImageStatusRequest {
+            image: Some(image_spec(reference)),
+            verbose: false,
+        };
+        self.images(async |mut client| client.image_status(request).await)
+            .map(|answer| answer.image)
     }
 
     /// `ListImages` without a filter.
@@ -39,7 +47,10 @@ impl Cri {
     /// # Errors
     /// The status of the call.
     pub fn remove_image(&self, reference: &str) -> Result<(), Status> {
-        let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
-        self.images(async |mut client| client.remove_image(request).await).map(drop)
+        let request = cri::RemoveImageRequest {
+            image: Some(image_spec(reference)),
+        };
+        self.images(async |mut client| client.remove_image(request).await)
+            .map(drop)
     }
 }

@@ -18,7 +18,10 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
     for mount in mounts::all() {
         if mount.kind == "cgroup" || mount.kind == "cgroup2" {
             walk(&mount.point, &mut |dir| {
-                if dir.file_name().is_some_and(|name| name.to_string_lossy().contains(fragment)) {
+                if dir
+                    .file_name()
+                    .is_some_and(|name| name.to_string_lossy().contains(fragment))
+                {
                     found.push(dir.to_owned());
                 }
             });
@@ -35,10 +38,17 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
 #[must_use]
 pub fn value(container: &str, names: [&str; 2]) -> String {
     let groups = named(container);
-    let dirs = groups.iter().flat_map(|group| [group.join("container"), group.clone()]);
-    let file = dirs.flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.exists());
+    let dirs = groups
+        .iter()
+        .flat_map(|group| [group.join("container"), group.clone()]);
+    let file = dirs
+        .flat_map(|dir| names.map(|name| dir.join(name)))
+        .find(|file| file.exists());
     let file = file.unwrap_or_else(|| panic!("neither of {names:?} in {groups:?}"));
-    fs::read_to_string(file).expect("it was just found").trim().to_owned()
+    fs::read_to_string(file)
+        .expect("it was just found")
+        .trim()
+        .to_owned()
 }
 
 /// Makes a group by its path below the root, in the hierarchy of memory or in the unified one; its directory.
@@ -48,7 +58,11 @@ pub fn value(container: &str, names: [&str; 2]) -> String {
 #[must_use]
 pub fn create(path: &str) -> PathBuf {
     let v1 = Path::new("/sys/fs/cgroup/memory");
-    let root = if v1.is_dir() { v1 } else { Path::new("/sys/fs/cgroup") };
+    let root = if v1.is_dir() {
+        v1
+    } else {
+        Path::new("/sys/fs/cgroup")
+    };
     let dir = root.join(path);
     fs::create_dir_all(&dir).expect("root can make control groups");
     dir
@@ -80,7 +94,11 @@ pub fn members_of(groups: &[PathBuf]) -> Vec<i32> {
     let mut pids: Vec<i32> = groups
         .iter()
         .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
-        .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|text| {
+            text.lines()
+                .filter_map(|line| line.parse().ok())
+                .collect::<Vec<_>>()
+        })
         .collect();
     pids.sort_unstable();
     pids.dedup();
@@ -109,7 +127,9 @@ pub fn clear(fragment: &str) -> Vec<PathBuf> {
 }
 
 fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             visit(&entry.path());
@@ -129,8 +149,14 @@ impl ForeignProcess {
     /// When the process cannot be started or moved.
     #[must_use]
     pub fn begin(group: &Path) -> Self {
-        let stray = Self(Command::new("sleep").arg("600").spawn().expect("coreutils has it"));
-        fs::write(group.join("cgroup.procs"), stray.0.id().to_string()).expect("root can move a process");
+        let stray = Self(
+            Command::new("sleep")
+                .arg("600")
+                .spawn()
+                .expect("coreutils has it"),
+        );
+        fs::write(group.join("cgroup.procs"), stray.0.id().to_string())
+            .expect("root can move a process");
         stray
     }
 }

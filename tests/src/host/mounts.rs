@@ -23,7 +23,10 @@ pub struct Mount {
 /// When `/proc` is not mounted.
 #[must_use]
 pub fn below(path: &Path) -> Vec<Mount> {
-    let mut mounts: Vec<_> = all().into_iter().filter(|mount| mount.point.starts_with(path)).collect();
+    let mut mounts: Vec<_> = all()
+        .into_iter()
+        .filter(|mount| mount.point.starts_with(path))
+        .collect();
     mounts.reverse();
     mounts
 }
@@ -35,8 +38,10 @@ pub fn below(path: &Path) -> Vec<Mount> {
 #[must_use]
 pub fn all() -> Vec<Mount> {
     let table = MountTable::of_this_process().expect("/proc is mounted");
-    let owned =
-        |mount: linux::Mount<'_>| Mount { point: mount.point.into_owned(), kind: mount.fs_type.into_owned() };
+    let owned = |mount: linux::Mount<'_>| Mount {
+        point: mount.point.into_owned(),
+        kind: mount.fs_type.into_owned(),
+    };
     table.iter().map(owned).collect()
 }
 
@@ -50,7 +55,10 @@ pub fn clear(path: &Path) -> Vec<Mount> {
         }
         for mount in mounts {
             // A failed unmount shows in the table, which is read again.
-            let _ = umount2(&mount.point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+            let _ = umount2(
+                &mount.point,
+                MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW,
+            );
         }
     }
     below(path)

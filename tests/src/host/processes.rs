@@ -35,7 +35,10 @@ pub struct Process {
 #[must_use]
 pub fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
-    entries.flatten().filter_map(|entry| find(entry.file_name().to_str()?.parse().ok()?)).collect()
+    entries
+        .flatten()
+        .filter_map(|entry| find(entry.file_name().to_str()?.parse().ok()?))
+        .collect()
 }
 
 /// The process of this id, if there is one.
@@ -49,20 +52,30 @@ pub fn find(pid: i32) -> Option<Process> {
         pid,
         parent: fields.get(1)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
-        zombie: fields.first().is_some_and(|state| *state == "Z" || *state == "X"),
-        command: String::from_utf8_lossy(&command).replace('\0', " ").trim_end().to_owned(),
+        zombie: fields
+            .first()
+            .is_some_and(|state| *state == "Z" || *state == "X"),
+        command: String::from_utf8_lossy(&command)
+            .replace('\0', " ")
+            .trim_end()
+            .to_owned(),
     })
 }
 
 /// Returns whether a signal has stopped all threads of a process.
 #[must_use]
 pub fn is_stopped(pid: i32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
     threads.flatten().all(|thread| {
         // A thread that has ended meanwhile does not run.
-        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else {
+            return true;
+        };
         // The state follows the name, which may contain anything.
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z']))
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['T', 'Z']))
     })
 }
 
@@ -113,7 +126,9 @@ pub fn belonging_to_if(root: &Path, wanted: impl Fn(&Process) -> bool) -> Vec<Pr
 /// same time.
 #[must_use]
 pub fn running(root: &Path, command: &str) -> Option<Process> {
-    belonging_to(root).into_iter().find(|process| process.command == command)
+    belonging_to(root)
+        .into_iter()
+        .find(|process| process.command == command)
 }
 
 /// Kills what belongs to `root`, again and again until nothing does (a managed child may be restarted
@@ -163,7 +178,9 @@ fn refers(process: &Process, root: &Path, our_namespace: Option<&Path>) -> bool 
         return false;
     }
     let table = fs::read_to_string(proc.join("mountinfo")).unwrap_or_default();
-    table.lines().any(|line| line.split(' ').nth(4) == Some("/") && line.contains(text.as_ref()))
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == Some("/") && line.contains(text.as_ref()))
 }
 
 fn shim_sockets(pid: i32) -> Vec<PathBuf> {
@@ -175,13 +192,22 @@ fn shim_sockets(pid: i32) -> Vec<PathBuf> {
             Some((*fields.get(6)?, *fields.get(7)?))
         })
         .collect();
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
     files
         .flatten()
         .filter_map(|file| fs::read_link(file.path()).ok())
         .filter_map(|target| {
-            let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
-            by_inode.get(inode.as_str()).filter(|path| path.starts_with(SHIM_SOCKETS)).map(PathBuf::from)
+            let inode = target
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')?
+                .to_owned();
+            by_inode
+                .get(inode.as_str())
+                .filter(|path| path.starts_with(SHIM_SOCKETS))
+                .map(PathBuf::from)
         })
         .collect()
 }

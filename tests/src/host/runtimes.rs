@@ -11,15 +11,19 @@ const STATE: &str = "/run/containerd/runc";
 pub fn state_dirs_of(root: &Path) -> Vec<PathBuf> {
     let root = root.to_string_lossy();
     let namespaces = fs::read_dir(STATE).into_iter().flatten().flatten();
-    let containers =
-        namespaces.flat_map(|namespace| fs::read_dir(namespace.path()).into_iter().flatten().flatten());
+    let containers = namespaces.flat_map(|namespace| {
+        fs::read_dir(namespace.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+    });
     containers
         .map(|container| container.path())
         .filter(|dir| {
             // The first is runc's name for it, the second crun's.
-            ["state.json", "status"]
-                .iter()
-                .any(|file| fs::read_to_string(dir.join(file)).is_ok_and(|text| text.contains(root.as_ref())))
+            ["state.json", "status"].iter().any(|file| {
+                fs::read_to_string(dir.join(file)).is_ok_and(|text| text.contains(root.as_ref()))
+            })
         })
         .collect()
 }

@@ -42,7 +42,9 @@ struct Namespace(MetadataValue<Ascii>);
 
 impl Interceptor for Namespace {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("containerd-namespace", self.0.clone());
+        request
+            .metadata_mut()
+            .insert("containerd-namespace", self.0.clone());
         Ok(request)
     }
 }
@@ -55,12 +57,15 @@ pub(super) fn ask<T: Send>(
     question: impl AsyncFnOnce(Store) -> Result<T, Status> + Send,
 ) -> Result<T, Status> {
     let ask = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime can be made");
         runtime.block_on(async { question(Store::connect(socket, namespace).await?).await })
     };
     // A thread that is in a runtime already cannot wait for another.
-    thread::scope(|scope| scope.spawn(ask).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread::scope(|scope| scope.spawn(ask).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 macro_rules! services {
@@ -81,13 +86,22 @@ impl Store {
             match endpoint.connect().await {
                 Ok(channel) => break channel,
                 Err(error) if start.elapsed() > START_LIMIT => {
-                    return Err(Status::unavailable(format!("{}: {error}", socket.display())));
+                    return Err(Status::unavailable(format!(
+                        "{}: {error}",
+                        socket.display()
+                    )));
                 }
                 Err(_) => tokio::time::sleep(POLL).await,
             }
         };
-        let namespace = Namespace(namespace.parse().expect("the namespaces of tests are ASCII"));
-        Ok(Self { channel: InterceptedService::new(channel, namespace) })
+        let namespace = Namespace(
+            namespace
+                .parse()
+                .expect("the namespaces of tests are ASCII"),
+        );
+        Ok(Self {
+            channel: InterceptedService::new(channel, namespace),
+        })
     }
 
     services! {
@@ -101,8 +115,16 @@ impl Store {
     }
 
     pub(super) async fn containers(&self) -> Result<Vec<String>, Status> {
-        let answer = self.container_service().list(api::ListContainersRequest::default()).await?;
-        Ok(answer.into_inner().containers.into_iter().map(|container| container.id).collect())
+        let answer = self
+            .container_service()
+            .list(api::ListContainersRequest::default())
+            .await?;
+        Ok(answer
+            .into_inner()
+            .containers
+            .into_iter()
+            .map(|container| container.id)
+            .collect())
     }
 
     pub(super) async fn delete_container(&self, id: &str) -> Result<(), Status> {
@@ -111,27 +133,54 @@ impl Store {
     }
 
     pub(super) async fn tasks(&self) -> Result<Vec<String>, Status> {
-        let answer = self.task_service().list(api::ListTasksRequest::default()).await?;
-        Ok(answer.into_inner().tasks.into_iter().map(|task| task.id).collect())
+        let answer = self
+            .task_service()
+            .list(api::ListTasksRequest::default())
+            .await?;
+        Ok(answer
+            .into_inner()
+            .tasks
+            .into_iter()
+            .map(|task| task.id)
+            .collect())
     }
 
     pub(super) async fn leases(&self) -> Result<Vec<String>, Status> {
-        let answer = self.lease_service().list(api::ListRequest::default()).await?;
-        Ok(answer.into_inner().leases.into_iter().map(|lease| lease.id).collect())
+        let answer = self
+            .lease_service()
+            .list(api::ListRequest::default())
+            .await?;
+        Ok(answer
+            .into_inner()
+            .leases
+            .into_iter()
+            .map(|lease| lease.id)
+            .collect())
     }
 
     /// The sandbox store, which came with containerd 1.7: before that there is none.
     pub(super) async fn sandboxes(&self) -> Result<Vec<String>, Status> {
-        match self.sandbox_service().list(StoreListRequest::default()).await {
-            Ok(answer) => Ok(answer.into_inner().list.into_iter().map(|record| record.sandbox_id).collect()),
+        match self
+            .sandbox_service()
+            .list(StoreListRequest::default())
+            .await
+        {
+            Ok(answer) => Ok(answer
+                .into_inner()
+                .list
+                .into_iter()
+                .map(|record| record.sandbox_id)
+                .collect()),
             Err(status) if status.code() == Code::Unimplemented => Ok(Vec::new()),
             Err(status) => Err(status),
         }
     }
 
     pub(super) async fn snapshots(&self) -> Result<Vec<snap::Info>, Status> {
-        let request =
-            snap::ListSnapshotsRequest { snapshotter: SNAPSHOTTER.to_owned(), ..Default::default() };
+        let request = snap::ListSnapshotsRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            ..Default::default()
+        };
         let mut answers = self.snapshot_service().list(request).await?.into_inner();
         let mut found = Vec::new();
         while let Some(answer) = answers.message().await? {
@@ -142,13 +191,25 @@ impl Store {
 
     /// The references under which content is being written.
     pub(super) async fn ingests(&self) -> Result<Vec<String>, Status> {
-        let answer = self.content_service().list_statuses(api::ListStatusesRequest::default()).await?;
-        Ok(answer.into_inner().statuses.into_iter().map(|status| status.r#ref).collect())
+        let answer = self
+            .content_service()
+            .list_statuses(api::ListStatusesRequest::default())
+            .await?;
+        Ok(answer
+            .into_inner()
+            .statuses
+            .into_iter()
+            .map(|status| status.r#ref)
+            .collect())
     }
 
     /// The digests of the content.
     pub(super) async fn blobs(&self) -> Result<Vec<String>, Status> {
-        let mut answers = self.content_service().list(api::ListContentRequest::default()).await?.into_inner();
+        let mut answers = self
+            .content_service()
+            .list(api::ListContentRequest::default())
+            .await?
+            .into_inner();
         let mut found = Vec::new();
         while let Some(answer) = answers.message().await? {
             found.extend(answer.info.into_iter().map(|info| info.digest));
@@ -157,8 +218,16 @@ impl Store {
     }
 
     pub(super) async fn images(&self) -> Result<Vec<String>, Status> {
-        let answer = self.image_service().list(api::ListImagesRequest::default()).await?;
-        Ok(answer.into_inner().images.into_iter().map(|image| image.name).collect())
+        let answer = self
+            .image_service()
+            .list(api::ListImagesRequest::default())
+            .await?;
+        Ok(answer
+            .into_inner()
+            .images
+            .into_iter()
+            .map(|image| image.name)
+            .collect())
     }
 
     /// Removes all images; returns once the garbage has been collected.
@@ -166,7 +235,11 @@ impl Store {
         let names = self.images().await?;
         let count = names.len();
         for (index, name) in names.into_iter().enumerate() {
-            let request = api::DeleteImageRequest { name, sync: index + 1 == count, ..Default::default() };
+            let request = api::DeleteImageRequest {
+                name,
+                sync: index + 1 == count,
+                ..Default::default()
+            };
             match self.image_service().delete(request).await {
                 Err(status) if status.code() != Code::NotFound => return Err(status),
                 _ => {}

@@ -48,7 +48,10 @@ impl<'n> TestPod<'n> {
     #[track_caller]
     #[must_use]
     pub fn status(&self) -> cri::PodSandboxStatus {
-        self.node.cri.pod_status(&self.id).expect("the pod exists, so it has a status")
+        self.node
+            .cri
+            .pod_status(&self.id)
+            .expect("the pod exists, so it has a status")
     }
 
     /// Its first address.
@@ -78,8 +81,9 @@ impl<'n> TestPod<'n> {
     #[track_caller]
     #[must_use]
     pub fn create(&self, config: &cri::ContainerConfig) -> String {
-        self.try_create(config)
-            .unwrap_or_else(|status| panic!("CreateContainer: {status}\n{}", self.node.daemon().tail()))
+        self.try_create(config).unwrap_or_else(|status| {
+            panic!("CreateContainer: {status}\n{}", self.node.daemon().tail())
+        })
     }
 
     /// Creates and starts a container; its id.
@@ -90,10 +94,9 @@ impl<'n> TestPod<'n> {
     #[must_use]
     pub fn start(&self, config: &cri::ContainerConfig) -> String {
         let id = self.create(config);
-        self.node
-            .cri
-            .start(&id)
-            .unwrap_or_else(|status| panic!("StartContainer: {status}\n{}", self.node.daemon().tail()));
+        self.node.cri.start(&id).unwrap_or_else(|status| {
+            panic!("StartContainer: {status}\n{}", self.node.daemon().tail())
+        });
         id
     }
 
@@ -131,12 +134,20 @@ impl<'n> TestPod<'n> {
     /// When it is refused, or does not end with 0.
     #[track_caller]
     #[must_use]
-    pub fn run_shell(&self, script: &str, change: impl FnOnce(&mut cri::ContainerConfig)) -> String {
+    pub fn run_shell(
+        &self,
+        script: &str,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> String {
         let name = random_name();
         let id = self.start_shell_with(&name, script, change);
         let status = self.node.cri.wait_exit(&id);
         let text = self.log_text(&name);
-        assert!(status.exit_code == 0, "{script:?} ended with {}: {text}", status.exit_code);
+        assert!(
+            status.exit_code == 0,
+            "{script:?} ended with {}: {text}",
+            status.exit_code
+        );
         text
     }
 
@@ -158,20 +169,31 @@ impl<'n> TestPod<'n> {
     /// # Panics
     /// When it does not within twenty seconds.
     #[track_caller]
-    pub fn wait_log(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
+    pub fn wait_log(
+        &self,
+        name: &str,
+        mut condition: impl FnMut(&[String]) -> bool,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         let held = eventually(LOG_LIMIT, || {
             lines = self.log(name);
             condition(&lines)
         });
-        assert!(held, "the log {name} has not come to it after {LOG_LIMIT:?}: {lines:#?}");
+        assert!(
+            held,
+            "the log {name} has not come to it after {LOG_LIMIT:?}: {lines:#?}"
+        );
         lines
     }
 
     /// The output of a container so far: log lines without timestamp, stream and tag.
     #[must_use]
     pub fn log_text(&self, name: &str) -> String {
-        let lines: Vec<_> = self.log(name).iter().map(|line| log_content(line).to_owned()).collect();
+        let lines: Vec<_> = self
+            .log(name)
+            .iter()
+            .map(|line| log_content(line).to_owned())
+            .collect();
         lines.join("\n")
     }
 }
@@ -185,15 +207,25 @@ impl Drop for TestPod<'_> {
             let _ = self.node.cri.remove_pod(&self.id);
             return;
         }
-        let containers = self.node.cri.containers().expect("containers can be listed");
+        let containers = self
+            .node
+            .cri
+            .containers()
+            .expect("containers can be listed");
         let mut ids: Vec<&str> = containers
             .iter()
             .filter(|container| container.pod_sandbox_id == self.id)
             .map(|container| container.id.as_str())
             .collect();
         ids.push(&self.id);
-        self.node.cri.stop_pod(&self.id).expect("a pod can be stopped");
-        self.node.cri.remove_pod(&self.id).expect("a stopped pod can be removed");
+        self.node
+            .cri
+            .stop_pod(&self.id)
+            .expect("a pod can be stopped");
+        self.node
+            .cri
+            .remove_pod(&self.id)
+            .expect("a stopped pod can be removed");
         self.node.assert_gone(&ids);
     }
 }

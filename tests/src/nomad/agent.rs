@@ -66,12 +66,21 @@ impl Agent {
         let exe = install_plugins(&place).join("switchyard");
         let mut args = socket_args(&place);
         args.extend(more.iter().map(|word| (*word).to_owned()));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
         read_schema(&exe, &args, &runtime);
         try_config(&exe, &args, config, &runtime).expect("the configuration is taken");
         let instance = Mutex::new(dispense(&exe, &args, config, &runtime));
-        Self { exe, args, config: config.clone(), runtime, instance }
+        Self {
+            exe,
+            args,
+            config: config.clone(),
+            runtime,
+            instance,
+        }
     }
 
     /// Reattaches to the plugin that an earlier agent process left running, without configuring it.
@@ -81,23 +90,52 @@ impl Agent {
     #[track_caller]
     #[must_use]
     pub fn reattach(self_before: AgentState, record: ReattachConfig) -> Self {
-        let AgentState { exe, args, config, runtime } = self_before;
+        let AgentState {
+            exe,
+            args,
+            config,
+            runtime,
+        } = self_before;
         read_schema(&exe, &args, &runtime);
         try_config(&exe, &args, &config, &runtime).expect("the configuration is taken");
         let plugin = PluginProcess::reattach(record, &runtime);
-        let info = plugin.info().expect("a plugin that was reattached to answers");
+        let info = plugin
+            .info()
+            .expect("a plugin that was reattached to answers");
         assert_eq!(info.r#type(), base::PluginType::Driver);
-        BlockingDriver::new(&plugin, &runtime).init().expect("it is asked to continue");
-        Self { exe, args, config, runtime, instance: Mutex::new(plugin) }
+        BlockingDriver::new(&plugin, &runtime)
+            .init()
+            .expect("it is asked to continue");
+        Self {
+            exe,
+            args,
+            config,
+            runtime,
+            instance: Mutex::new(plugin),
+        }
     }
 
     /// Ends as with SIGKILL: the plugin stays, and so does the state from which the next agent process
     /// starts.
     #[must_use]
     pub fn crash(self) -> (AgentState, ReattachConfig) {
-        let Self { exe, args, config, runtime, instance } = self;
+        let Self {
+            exe,
+            args,
+            config,
+            runtime,
+            instance,
+        } = self;
         let plugin = instance.into_inner();
-        (AgentState { exe, args, config, runtime }, plugin.abandon())
+        (
+            AgentState {
+                exe,
+                args,
+                config,
+                runtime,
+            },
+            plugin.abandon(),
+        )
     }
 
     /// Ends as when it is asked to: the driver is shut down, then the plugin exits.
@@ -143,10 +181,16 @@ impl Agent {
     /// Classifies the failure of a call as an agent does: it waits a while for the exit of the plugin.
     pub fn classify_failure(&self, status: Status) -> CallFailure {
         // Go's client reports `Unavailable` for a broken connection.
-        let broke = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
+        let broke = status
+            .source()
+            .is_some_and(|source| source.is::<tonic::transport::Error>());
         let may_be_end = broke || matches!(status.code(), Code::Unavailable | Code::Cancelled);
         let ended = may_be_end && self.plugin().exit(EXIT_WAIT).is_some();
-        if ended { CallFailure::PluginShutdown } else { CallFailure::Status(status) }
+        if ended {
+            CallFailure::PluginShutdown
+        } else {
+            CallFailure::Status(status)
+        }
     }
 
     /// The running instance: a new one if the last has exited. Concurrent callers get the same one.
@@ -181,9 +225,16 @@ pub struct AgentState {
 #[must_use]
 pub fn install_plugins(place: impl Into<AgentPaths>) -> PathBuf {
     let dir = place.into().dir.join("nomad-plugins");
-    let installed = Command::new(binary()).args(["nomad-plugin", "install"]).arg(&dir).output();
+    let installed = Command::new(binary())
+        .args(["nomad-plugin", "install"])
+        .arg(&dir)
+        .output();
     let installed = installed.expect("the binary exists, so it starts");
-    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    assert!(
+        installed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&installed.stderr)
+    );
     dir
 }
 
@@ -194,7 +245,10 @@ pub fn install_plugins(place: impl Into<AgentPaths>) -> PathBuf {
 #[must_use]
 pub fn socket_args(place: impl Into<AgentPaths>) -> Vec<String> {
     let socket = place.into().socket;
-    vec!["--socket".to_owned(), socket.to_str().expect("the path is ASCII").to_owned()]
+    vec![
+        "--socket".to_owned(),
+        socket.to_str().expect("the path is ASCII").to_owned(),
+    ]
 }
 
 /// The first start: queries the plugin's information and configuration schema.
@@ -206,19 +260,32 @@ fn read_schema(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
     assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
     assert!(!info.name.is_empty());
     let version: Vec<&str> = info.plugin_version.split('.').collect();
-    assert!(version.len() == 3 && version.iter().all(|part| part.parse::<u32>().is_ok()), "{info:?}");
-    let spec =
-        plugin.config_schema().expect("a plugin says what it takes").spec.expect("ours takes something");
+    assert!(
+        version.len() == 3 && version.iter().all(|part| part.parse::<u32>().is_ok()),
+        "{info:?}"
+    );
+    let spec = plugin
+        .config_schema()
+        .expect("a plugin says what it takes")
+        .spec
+        .expect("ours takes something");
     assert!(spec.block.is_some(), "an agent refuses an empty schema");
     assert!(plugin.kill(), "a plugin ends when it is asked to");
 }
 
 /// The second start: does it take this configuration? An agent asks twice.
 #[track_caller]
-fn try_config(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> Result<(), Status> {
+fn try_config(
+    exe: &Path,
+    args: &[String],
+    config: &Value,
+    runtime: &Arc<Runtime>,
+) -> Result<(), Status> {
     let plugin = launch(exe, args, runtime);
     let bytes = encoded(&plugin, config);
-    let taken = plugin.set_config(bytes.clone(), None).and_then(|()| plugin.set_config(bytes, None));
+    let taken = plugin
+        .set_config(bytes.clone(), None)
+        .and_then(|()| plugin.set_config(bytes, None));
     assert!(plugin.kill(), "a plugin ends when it is asked to");
     taken
 }
@@ -228,8 +295,12 @@ fn try_config(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime
 fn dispense(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> PluginProcess {
     let plugin = launch(exe, args, runtime);
     let bytes = encoded(&plugin, config);
-    plugin.set_config(bytes, Some(nomad_config())).expect("the configuration was taken before");
-    BlockingDriver::new(&plugin, runtime).init().expect("a driver begins");
+    plugin
+        .set_config(bytes, Some(nomad_config()))
+        .expect("the configuration was taken before");
+    BlockingDriver::new(&plugin, runtime)
+        .init()
+        .expect("a driver begins");
     plugin
 }
 
@@ -241,17 +312,32 @@ fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> PluginProcess 
 
 #[track_caller]
 fn encoded(plugin: &PluginProcess, config: &Value) -> Vec<u8> {
-    let spec = plugin.config_schema().expect("a plugin says what it takes").spec;
+    let spec = plugin
+        .config_schema()
+        .expect("a plugin says what it takes")
+        .spec;
     encode(&spec.expect("ours takes something"), config)
 }
 
 /// Returns an agent's description of its node: two cores of 2500 MHz.
 #[must_use]
 pub fn nomad_config() -> base::NomadConfig {
-    let core = |core_id| base::ClientTopologyCore { core_id, base_speed: 2500, ..Default::default() };
-    let topology =
-        base::ClientTopology { node_ids: vec![0], cores: vec![core(0), core(1)], ..Default::default() };
-    let driver =
-        base::NomadDriverConfig { client_max_port: 14512, client_min_port: 14000, topology: Some(topology) };
-    base::NomadConfig { driver: Some(driver) }
+    let core = |core_id| base::ClientTopologyCore {
+        core_id,
+        base_speed: 2500,
+        ..Default::default()
+    };
+    let topology = base::ClientTopology {
+        node_ids: vec![0],
+        cores: vec![core(0), core(1)],
+        ..Default::default()
+    };
+    let driver = base::NomadDriverConfig {
+        client_max_port: 14512,
+        client_min_port: 14000,
+        topology: Some(topology),
+    };
+    base::NomadConfig {
+        driver: Some(driver),
+    }
 }

@@ -42,7 +42,10 @@ impl TaskCgroups {
             for dir in [root, &root.join(parent), &share] {
                 delegate(dir);
             }
-            return Self { cpuset_cgroup: text(&leaf), created: vec![leaf] };
+            return Self {
+                cpuset_cgroup: text(&leaf),
+                created: vec![leaf],
+            };
         }
         let share = root.join("cpuset").join(parent).join("share");
         fs::create_dir_all(&share).expect("root can make control groups");
@@ -52,11 +55,16 @@ impl TaskCgroups {
                 fs::write(dir.join(file), above.trim()).expect("a group takes what its parent has");
             }
         }
-        let own = CONTROLLERS.map(|controller| root.join(controller).join(parent).join(&name)).to_vec();
+        let own = CONTROLLERS
+            .map(|controller| root.join(controller).join(parent).join(&name))
+            .to_vec();
         for dir in &own {
             fs::create_dir_all(dir).expect("root can make control groups");
         }
-        Self { cpuset_cgroup: text(&share), created: own }
+        Self {
+            cpuset_cgroup: text(&share),
+            created: own,
+        }
     }
 
     /// Removes them as an agent does when the task is gone.
@@ -70,7 +78,9 @@ impl TaskCgroups {
                 outcome = gone(fs::remove_dir(dir));
                 outcome.is_ok()
             });
-            outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
+            outcome.map_err(|error| {
+                io::Error::new(error.kind(), format!("{}: {error}", dir.display()))
+            })?;
         }
         Ok(())
     }

@@ -60,7 +60,10 @@ impl BlockingDriver {
     /// The calls on a plugin's connection.
     #[must_use]
     pub fn new(plugin: &PluginProcess, runtime: &Arc<Runtime>) -> Self {
-        Self { channel: plugin.channel(), runtime: Arc::clone(runtime) }
+        Self {
+            channel: plugin.channel(),
+            runtime: Arc::clone(runtime),
+        }
     }
 
     fn call<T>(
@@ -81,8 +84,10 @@ impl BlockingDriver {
         &self,
         call: impl AsyncFnOnce(DriverClient<Channel>) -> Result<Response<Streaming<T>>, Status>,
     ) -> Result<ResponseStream<T>, Status> {
-        self.call(CALL_LIMIT, call)
-            .map(|stream| ResponseStream { stream, runtime: Arc::clone(&self.runtime) })
+        self.call(CALL_LIMIT, call).map(|stream| ResponseStream {
+            stream,
+            runtime: Arc::clone(&self.runtime),
+        })
     }
 
     /// `Init`.
@@ -90,7 +95,10 @@ impl BlockingDriver {
     /// # Errors
     /// The status of the call.
     pub fn init(&self) -> Result<(), Status> {
-        self.call(CALL_LIMIT, async |mut client| client.init(nomad::InitRequest {}).await).map(drop)
+        self.call(CALL_LIMIT, async |mut client| {
+            client.init(nomad::InitRequest {}).await
+        })
+        .map(drop)
     }
 
     /// `Shutdown`, for which an agent has two seconds.
@@ -99,7 +107,10 @@ impl BlockingDriver {
     /// The status of the call.
     pub fn shutdown(&self) -> Result<(), Status> {
         let limit = Duration::from_secs(2);
-        self.call(limit, async |mut client| client.shutdown(nomad::ShutdownRequest {}).await).map(drop)
+        self.call(limit, async |mut client| {
+            client.shutdown(nomad::ShutdownRequest {}).await
+        })
+        .map(drop)
     }
 
     /// `Capabilities`.
@@ -109,9 +120,13 @@ impl BlockingDriver {
     #[track_caller]
     #[must_use]
     pub fn capabilities(&self) -> nomad::DriverCapabilities {
-        let answer = self
-            .call(CALL_LIMIT, async |mut client| client.capabilities(nomad::CapabilitiesRequest {}).await);
-        answer.expect("a driver says what it can").capabilities.expect("an agent needs them")
+        let answer = self.call(CALL_LIMIT, async |mut client| {
+            client.capabilities(nomad::CapabilitiesRequest {}).await
+        });
+        answer
+            .expect("a driver says what it can")
+            .capabilities
+            .expect("an agent needs them")
     }
 
     /// `TaskConfigSchema`.
@@ -122,9 +137,14 @@ impl BlockingDriver {
     #[must_use]
     pub fn task_schema(&self) -> hclspec::Spec {
         let answer = self.call(CALL_LIMIT, async |mut client| {
-            client.task_config_schema(nomad::TaskConfigSchemaRequest {}).await
+            client
+                .task_config_schema(nomad::TaskConfigSchemaRequest {})
+                .await
         });
-        answer.expect("a driver says what it takes").spec.expect("an agent needs it")
+        answer
+            .expect("a driver says what it takes")
+            .spec
+            .expect("an agent needs it")
     }
 
     /// `Fingerprint`.
@@ -153,10 +173,18 @@ impl BlockingDriver {
     /// recover the task.
     #[track_caller]
     pub fn start(&self, task: &nomad::TaskConfig) -> Result<nomad::StartTaskResponse, Status> {
-        let request = nomad::StartTaskRequest { task: Some(task.clone()) };
-        let answer = self.call(CALL_LIMIT, async |mut client| client.start_task(request).await)?;
+        let request = nomad::StartTaskRequest {
+            task: Some(task.clone()),
+        };
+        let answer = self.call(CALL_LIMIT, async |mut client| {
+            client.start_task(request).await
+        })?;
         let handle = answer.handle.as_ref().expect("a started task has a handle");
-        assert_eq!(handle.config.as_ref(), Some(task), "the configuration in the handle");
+        assert_eq!(
+            handle.config.as_ref(),
+            Some(task),
+            "the configuration in the handle"
+        );
         assert!(handle.version >= 1, "the version of the handle");
         assert_eq!(handle.state(), nomad::TaskState::Running);
         Ok(answer)
@@ -171,7 +199,9 @@ impl BlockingDriver {
     /// When there is no result, or no answer in time.
     #[track_caller]
     pub fn wait(&self, id: &str, limit: Duration) -> Result<nomad::ExitResult, Status> {
-        let request = nomad::WaitTaskRequest { task_id: id.to_owned() };
+        let request = nomad::WaitTaskRequest {
+            task_id: id.to_owned(),
+        };
         let answer = self.call(limit, async |mut client| client.wait_task(request).await)?;
         let result = answer.result.expect("an agent looks at the result");
         assert!(
@@ -192,7 +222,10 @@ impl BlockingDriver {
             timeout: Some(wire(timeout)),
             signal: signal.to_owned(),
         };
-        self.call(CALL_LIMIT + timeout, async |mut client| client.stop_task(request).await).map(drop)
+        self.call(CALL_LIMIT + timeout, async |mut client| {
+            client.stop_task(request).await
+        })
+        .map(drop)
     }
 
     /// `DestroyTask`.
@@ -200,8 +233,14 @@ impl BlockingDriver {
     /// # Errors
     /// The status of the call.
     pub fn destroy(&self, id: &str, force: bool) -> Result<(), Status> {
-        let request = nomad::DestroyTaskRequest { task_id: id.to_owned(), force };
-        self.call(CALL_LIMIT, async |mut client| client.destroy_task(request).await).map(drop)
+        let request = nomad::DestroyTaskRequest {
+            task_id: id.to_owned(),
+            force,
+        };
+        self.call(CALL_LIMIT, async |mut client| {
+            client.destroy_task(request).await
+        })
+        .map(drop)
     }
 
     /// `RecoverTask`, as an agent asks for it: with the handle alone.
@@ -209,8 +248,14 @@ impl BlockingDriver {
     /// # Errors
     /// The status of the call.
     pub fn recover(&self, handle: &nomad::TaskHandle) -> Result<(), Status> {
-        let request = nomad::RecoverTaskRequest { task_id: String::new(), handle: Some(handle.clone()) };
-        self.call(CALL_LIMIT, async |mut client| client.recover_task(request).await).map(drop)
+        let request = nomad::RecoverTaskRequest {
+            task_id: String::new(),
+            handle: Some(handle.clone()),
+        };
+        self.call(CALL_LIMIT, async |mut client| {
+            client.recover_task(request).await
+        })
+        .map(drop)
     }
 
     /// `InspectTask`.
@@ -222,12 +267,20 @@ impl BlockingDriver {
     /// When something is missing that an agent looks at without asking whether it is there.
     #[track_caller]
     pub fn inspect(&self, id: &str) -> Result<nomad::InspectTaskResponse, Status> {
-        let request = nomad::InspectTaskRequest { task_id: id.to_owned() };
-        let answer = self.call(CALL_LIMIT, async |mut client| client.inspect_task(request).await)?;
+        let request = nomad::InspectTaskRequest {
+            task_id: id.to_owned(),
+        };
+        let answer = self.call(CALL_LIMIT, async |mut client| {
+            client.inspect_task(request).await
+        })?;
         let task = answer.task.as_ref().expect("an agent looks at the task");
         assert!(task.result.is_some(), "an agent looks at the result");
-        let is_valid = |at: &Option<Timestamp>| at.is_some_and(|at| (0..1_000_000_000).contains(&at.nanos));
-        assert!(is_valid(&task.started_at) && is_valid(&task.completed_at), "{task:?}");
+        let is_valid =
+            |at: &Option<Timestamp>| at.is_some_and(|at| (0..1_000_000_000).contains(&at.nanos));
+        assert!(
+            is_valid(&task.started_at) && is_valid(&task.completed_at),
+            "{task:?}"
+        );
         Ok(answer)
     }
 
@@ -236,8 +289,14 @@ impl BlockingDriver {
     /// # Errors
     /// The status of the call.
     pub fn signal(&self, id: &str, signal: &str) -> Result<(), Status> {
-        let request = nomad::SignalTaskRequest { task_id: id.to_owned(), signal: signal.to_owned() };
-        self.call(CALL_LIMIT, async |mut client| client.signal_task(request).await).map(drop)
+        let request = nomad::SignalTaskRequest {
+            task_id: id.to_owned(),
+            signal: signal.to_owned(),
+        };
+        self.call(CALL_LIMIT, async |mut client| {
+            client.signal_task(request).await
+        })
+        .map(drop)
     }
 
     /// `TaskStats`; every answer of it has what an agent looks at.
@@ -249,8 +308,10 @@ impl BlockingDriver {
         id: &str,
         interval: Duration,
     ) -> Result<ResponseStream<nomad::TaskStatsResponse>, Status> {
-        let request =
-            nomad::TaskStatsRequest { task_id: id.to_owned(), collection_interval: Some(wire(interval)) };
+        let request = nomad::TaskStatsRequest {
+            task_id: id.to_owned(),
+            collection_interval: Some(wire(interval)),
+        };
         self.stream(async |mut client| client.task_stats(request).await)
     }
 
@@ -262,14 +323,28 @@ impl BlockingDriver {
     /// # Panics
     /// When the result is missing.
     #[track_caller]
-    pub fn exec(&self, id: &str, command: &[&str], timeout: Duration) -> Result<ExecOutput, Status> {
+    pub fn exec(
+        &self,
+        id: &str,
+        command: &[&str],
+        timeout: Duration,
+    ) -> Result<ExecOutput, Status> {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
-        let request =
-            nomad::ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(wire(timeout)) };
-        let answer = self.call(CALL_LIMIT + timeout, async |mut client| client.exec_task(request).await)?;
+        let request = nomad::ExecTaskRequest {
+            task_id: id.to_owned(),
+            command,
+            timeout: Some(wire(timeout)),
+        };
+        let answer = self.call(CALL_LIMIT + timeout, async |mut client| {
+            client.exec_task(request).await
+        })?;
         let result = answer.result.expect("an agent looks at the result");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(ExecOutput { stdout: text(&answer.stdout), stderr: text(&answer.stderr), code: result.exit_code })
+        Ok(ExecOutput {
+            stdout: text(&answer.stdout),
+            stderr: text(&answer.stderr),
+            code: result.exit_code,
+        })
     }
 
     /// `ExecTaskStreaming` with this input, which is closed after it if `close` says so; an agent never ends
@@ -294,8 +369,10 @@ impl BlockingDriver {
         // A heartbeat in between says nothing.
         messages.push(nomad::ExecTaskStreamingRequest::default());
         messages.extend(close.then(|| stdin(&[], true)));
-        let requests = futures::StreamExt::chain(futures::stream::iter(messages), futures::stream::pending());
-        let mut answers = self.stream(async |mut client| client.exec_task_streaming(requests).await)?;
+        let requests =
+            futures::StreamExt::chain(futures::stream::iter(messages), futures::stream::pending());
+        let mut answers =
+            self.stream(async |mut client| client.exec_task_streaming(requests).await)?;
         let mut stdout = Vec::new();
         let mut stderr = Vec::new();
         let mut result = None;
@@ -313,7 +390,11 @@ impl BlockingDriver {
         }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let code = result.expect("the stream says how it ended").exit_code;
-        Ok(ExecOutput { stdout: text(stdout), stderr: text(stderr), code })
+        Ok(ExecOutput {
+            stdout: text(stdout),
+            stderr: text(stderr),
+            code,
+        })
     }
 
     /// `CreateNetwork`.
@@ -325,18 +406,32 @@ impl BlockingDriver {
         alloc: &str,
         hostname: &str,
     ) -> Result<nomad::CreateNetworkResponse, Status> {
-        let request =
-            nomad::CreateNetworkRequest { alloc_id: alloc.to_owned(), hostname: hostname.to_owned() };
-        self.call(CALL_LIMIT, async |mut client| client.create_network(request).await)
+        let request = nomad::CreateNetworkRequest {
+            alloc_id: alloc.to_owned(),
+            hostname: hostname.to_owned(),
+        };
+        self.call(CALL_LIMIT, async |mut client| {
+            client.create_network(request).await
+        })
     }
 
     /// `DestroyNetwork`.
     ///
     /// # Errors
     /// The status of the call.
-    pub fn destroy_network(&self, alloc: &str, spec: nomad::NetworkIsolationSpec) -> Result<(), Status> {
-        let request = nomad::DestroyNetworkRequest { alloc_id: alloc.to_owned(), isolation_spec: Some(spec) };
-        self.call(CALL_LIMIT, async |mut client| client.destroy_network(request).await).map(drop)
+    pub fn destroy_network(
+        &self,
+        alloc: &str,
+        spec: nomad::NetworkIsolationSpec,
+    ) -> Result<(), Status> {
+        let request = nomad::DestroyNetworkRequest {
+            alloc_id: alloc.to_owned(),
+            isolation_spec: Some(spec),
+        };
+        self.call(CALL_LIMIT, async |mut client| {
+            client.destroy_network(request).await
+        })
+        .map(drop)
     }
 }
 
@@ -349,31 +444,50 @@ impl<T> ResponseStream<T> {
     /// When there is none in time.
     #[track_caller]
     pub fn next(&mut self, limit: Duration) -> Option<Result<T, Status>> {
-        self.try_next(limit).unwrap_or_else(|| panic!("nothing came within {limit:?}"))
+        self.try_next(limit)
+            .unwrap_or_else(|| panic!("nothing came within {limit:?}"))
     }
 
     /// The next answer, `Some(None)` at the end; `None` if there is none in time.
     pub fn try_next(&mut self, limit: Duration) -> Option<Option<Result<T, Status>>> {
         let stream = &mut self.stream;
-        let next = self.runtime.block_on(async { tokio::time::timeout(limit, stream.message()).await });
+        let next = self
+            .runtime
+            .block_on(async { tokio::time::timeout(limit, stream.message()).await });
         next.ok().map(Result::transpose)
     }
 }
 
 fn setup(id: &str, command: &[&str], tty: bool) -> nomad::ExecTaskStreamingRequest {
     let command = command.iter().map(|word| (*word).to_owned()).collect();
-    let setup = nomad::exec_task_streaming_request::Setup { task_id: id.to_owned(), command, tty };
-    nomad::ExecTaskStreamingRequest { setup: Some(setup), ..Default::default() }
+    let setup = nomad::exec_task_streaming_request::Setup {
+        task_id: id.to_owned(),
+        command,
+        tty,
+    };
+    nomad::ExecTaskStreamingRequest {
+        setup: Some(setup),
+        ..Default::default()
+    }
 }
 
 fn size(height: i32, width: i32) -> nomad::ExecTaskStreamingRequest {
     let tty_size = nomad::exec_task_streaming_request::TerminalSize { height, width };
-    nomad::ExecTaskStreamingRequest { tty_size: Some(tty_size), ..Default::default() }
+    nomad::ExecTaskStreamingRequest {
+        tty_size: Some(tty_size),
+        ..Default::default()
+    }
 }
 
 fn stdin(data: &[u8], close: bool) -> nomad::ExecTaskStreamingRequest {
-    let stdin = nomad::ExecTaskStreamingIoOperation { data: data.to_vec(), close };
-    nomad::ExecTaskStreamingRequest { stdin: Some(stdin), ..Default::default() }
+    let stdin = nomad::ExecTaskStreamingIoOperation {
+        data: data.to_vec(),
+        close,
+    };
+    nomad::ExecTaskStreamingRequest {
+        stdin: Some(stdin),
+        ..Default::default()
+    }
 }
 
 fn wire(duration: Duration) -> WireDuration {

@@ -47,12 +47,17 @@ struct PipeContent {
 
 impl PipeReader {
     pub(super) fn start(fd: OwnedFd, eof: OnEof) -> Self {
-        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).expect("a pipe has flags"));
-        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).expect("a pipe's flags can be set");
+        let flags =
+            OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).expect("a pipe has flags"));
+        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))
+            .expect("a pipe's flags can be set");
         let state = Arc::new(PipeState::default());
         let shared = Arc::clone(&state);
         let thread = std::thread::spawn(move || shared.read_loop(File::from(fd), eof));
-        Self { state, thread: Some(thread) }
+        Self {
+            state,
+            thread: Some(thread),
+        }
     }
 
     /// Returns the text read so far.
@@ -70,7 +75,9 @@ impl PipeReader {
         let mut read = self.state.lock();
         let holds = |read: &mut PipeContent| condition(&String::from_utf8_lossy(&read.bytes));
         let mut holds = holds;
-        self.state.changed.wait_while_for(&mut read, |read| !read.ended && !holds(read), limit);
+        self.state
+            .changed
+            .wait_while_for(&mut read, |read| !read.ended && !holds(read), limit);
         holds(&mut read)
     }
 }
@@ -103,7 +110,10 @@ impl PipeState {
                     self.changed.notify_all();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let mut fds = [nix::poll::PollFd::new(file.as_fd(), nix::poll::PollFlags::POLLIN)];
+                    let mut fds = [nix::poll::PollFd::new(
+                        file.as_fd(),
+                        nix::poll::PollFlags::POLLIN,
+                    )];
                     // The next read shows the outcome.
                     let _ = nix::poll::poll(&mut fds, 20_u16);
                 }

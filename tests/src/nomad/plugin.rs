@@ -32,8 +32,10 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 pub const GRACE: Duration = Duration::from_secs(2);
 
 /// Nomad's magic cookie, and the name of its variable.
-pub const COOKIE: (&str, &str) =
-    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
+pub const COOKIE: (&str, &str) = (
+    "NOMAD_PLUGIN_MAGIC_COOKIE",
+    "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+);
 
 /// A plugin that was started, or reattached to.
 pub struct PluginProcess {
@@ -84,7 +86,11 @@ impl PluginProcess {
     ///
     /// # Panics
     /// When the executable is not there.
-    pub fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Result<Self, LaunchFailure> {
+    pub fn launch(
+        exe: &Path,
+        args: &[String],
+        runtime: &Arc<Runtime>,
+    ) -> Result<Self, LaunchFailure> {
         Self::launch_with(exe, args, &[COOKIE], runtime)
     }
 
@@ -103,25 +109,42 @@ impl PluginProcess {
     ) -> Result<Self, LaunchFailure> {
         let mut command = Command::new(exe);
         command.args(args).envs(variables.iter().copied());
-        command.env("PLUGIN_MIN_PORT", "10000").env("PLUGIN_MAX_PORT", "25000");
+        command
+            .env("PLUGIN_MIN_PORT", "10000")
+            .env("PLUGIN_MAX_PORT", "25000");
         command.env("PLUGIN_PROTOCOL_VERSIONS", "2");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", exe.display()));
-        let stdout =
-            PipeReader::start(OwnedFd::from(child.stdout.take().expect("it is piped")), OnEof::EndOfInput);
-        let stderr =
-            PipeReader::start(OwnedFd::from(child.stderr.take().expect("it is piped")), OnEof::EndOfInput);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", exe.display()));
+        let stdout = PipeReader::start(
+            OwnedFd::from(child.stdout.take().expect("it is piped")),
+            OnEof::EndOfInput,
+        );
+        let stderr = PipeReader::start(
+            OwnedFd::from(child.stderr.take().expect("it is piped")),
+            OnEof::EndOfInput,
+        );
         stdout.wait(HANDSHAKE, |text| text.contains('\n'));
         let printed = stdout.text();
-        let Some(address) =
-            printed.lines().next().filter(|_| printed.contains('\n')).and_then(parse_handshake)
+        let Some(address) = printed
+            .lines()
+            .next()
+            .filter(|_| printed.contains('\n'))
+            .and_then(parse_handshake)
         else {
             let ended = eventually(GRACE, || stderr.has_ended() && stdout.has_ended());
             let status = if ended { child.wait().ok() } else { None };
             // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(LaunchFailure { status, stderr: stderr.text() });
+            return Err(LaunchFailure {
+                status,
+                stderr: stderr.text(),
+            });
         };
         let pid = child.id();
         let channel = connect(&address, runtime);
@@ -143,11 +166,28 @@ impl PluginProcess {
     #[track_caller]
     #[must_use]
     pub fn reattach(record: ReattachConfig, runtime: &Arc<Runtime>) -> Self {
-        let ReattachConfig { mut child, address, pid } = record;
-        assert!(child.try_wait().expect("a child can be waited for").is_none(), "the plugin has ended");
+        let ReattachConfig {
+            mut child,
+            address,
+            pid,
+        } = record;
+        assert!(
+            child
+                .try_wait()
+                .expect("a child can be waited for")
+                .is_none(),
+            "the plugin has ended"
+        );
         drop(UnixStream::connect(&address).expect("a plugin listens for as long as it lives"));
         let channel = connect(&address, runtime);
-        Self { child: Some(child), pid, address, channel, runtime: Arc::clone(runtime), pipes: None }
+        Self {
+            child: Some(child),
+            pid,
+            address,
+            channel,
+            runtime: Arc::clone(runtime),
+            pipes: None,
+        }
     }
 
     /// Leaves it as an agent does that is killed: its pipes and its connection end, and nobody says a word.
@@ -157,7 +197,11 @@ impl PluginProcess {
     #[must_use]
     pub fn abandon(mut self) -> ReattachConfig {
         let child = self.child.take().expect("a plugin has a process");
-        ReattachConfig { child, address: self.address.clone(), pid: self.pid }
+        ReattachConfig {
+            child,
+            address: self.address.clone(),
+            pid: self.pid,
+        }
     }
 
     /// Its process.
@@ -210,19 +254,31 @@ impl PluginProcess {
         nomad_config: Option<base::NomadConfig>,
     ) -> Result<(), Status> {
         let plugin_api_version = "v0.1.0".to_owned();
-        let request = base::SetConfigRequest { msgpack_config, nomad_config, plugin_api_version };
-        self.base(async |mut client| client.set_config(request).await).map(drop)
+        let request = base::SetConfigRequest {
+            msgpack_config,
+            nomad_config,
+            plugin_api_version,
+        };
+        self.base(async |mut client| client.set_config(request).await)
+            .map(drop)
     }
 
     fn base<T>(
         &self,
         call: impl AsyncFnOnce(BasePluginClient<Channel>) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, Status> {
-        self.with_call_limit(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
+        self.with_call_limit(async {
+            Ok(call(BasePluginClient::new(self.channel()))
+                .await?
+                .into_inner())
+        })
     }
 
     /// Awaits a call that ought to be answered soon.
-    fn with_call_limit<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    fn with_call_limit<T>(
+        &self,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
         self.runtime.block_on(async {
             match tokio::time::timeout(CALL_LIMIT, call).await {
                 Ok(answer) => answer,
@@ -236,9 +292,14 @@ impl PluginProcess {
     /// # Errors
     /// The status of the call.
     pub fn ping(&self, service: &str) -> Result<health::HealthCheckResponse, Status> {
-        let request = health::HealthCheckRequest { service: service.to_owned() };
+        let request = health::HealthCheckRequest {
+            service: service.to_owned(),
+        };
         self.with_call_limit(async {
-            Ok(HealthClient::new(self.channel()).check(request).await?.into_inner())
+            Ok(HealthClient::new(self.channel())
+                .check(request)
+                .await?
+                .into_inner())
         })
     }
 
@@ -251,7 +312,8 @@ impl PluginProcess {
     #[must_use]
     pub fn kill(mut self) -> bool {
         let mut client = GrpcControllerClient::new(self.channel());
-        self.with_call_limit(client.shutdown(wire::Empty {})).expect("a plugin takes the wish for its end");
+        self.with_call_limit(client.shutdown(wire::Empty {}))
+            .expect("a plugin takes the wish for its end");
         drop(client);
         self.exit(GRACE).is_some()
     }
@@ -267,23 +329,34 @@ impl PluginProcess {
         }
         let child = self.child.as_mut()?;
         let mut status = None;
-        eventually(limit.saturating_sub(begin.elapsed()).max(Duration::from_millis(50)), || {
-            status = child.try_wait().expect("a child can be waited for");
-            status.is_some()
-        });
+        eventually(
+            limit
+                .saturating_sub(begin.elapsed())
+                .max(Duration::from_millis(50)),
+            || {
+                status = child.try_wait().expect("a child can be waited for");
+                status.is_some()
+            },
+        );
         status
     }
 
     /// Returns its output on standard error so far.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.pipes.as_ref().map(|(_, stderr)| stderr.text()).unwrap_or_default()
+        self.pipes
+            .as_ref()
+            .map(|(_, stderr)| stderr.text())
+            .unwrap_or_default()
     }
 
     /// Returns its output on standard output so far.
     #[must_use]
     pub fn stdout(&self) -> String {
-        self.pipes.as_ref().map(|(stdout, _)| stdout.text()).unwrap_or_default()
+        self.pipes
+            .as_ref()
+            .map(|(stdout, _)| stdout.text())
+            .unwrap_or_default()
     }
 }
 
@@ -300,9 +373,14 @@ impl Drop for PluginProcess {
 /// The address in a handshake line, if an agent would take it.
 fn parse_handshake(line: &str) -> Option<PathBuf> {
     let fields: Vec<&str> = line.trim_end().split('|').collect();
-    let [core, app, network, address, protocol, rest @ ..] = fields.as_slice() else { return None };
-    let fits =
-        *core == "1" && *app == "2" && *network == "unix" && *protocol == "grpc" && address.len() < 108;
+    let [core, app, network, address, protocol, rest @ ..] = fields.as_slice() else {
+        return None;
+    };
+    let fits = *core == "1"
+        && *app == "2"
+        && *network == "unix"
+        && *protocol == "grpc"
+        && address.len() < 108;
     // A sixth field that is long is a certificate.
     (fits && rest.first().is_none_or(|field| field.len() <= 50)).then(|| PathBuf::from(address))
 }
@@ -332,15 +410,20 @@ pub fn hclog(stderr: &str) -> Vec<Value> {
 
 #[track_caller]
 fn parse_log_line(line: &str) -> Value {
-    let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
+    let object: Value =
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
     for key in ["@level", "@message", "@timestamp"] {
         assert!(object[key].is_string(), "{key} of {line:?}");
     }
     assert!(
-        ["trace", "debug", "info", "warn", "error"].contains(&object["@level"].as_str().unwrap_or_default())
+        ["trace", "debug", "info", "warn", "error"]
+            .contains(&object["@level"].as_str().unwrap_or_default())
     );
     let time = object["@timestamp"].as_str().unwrap_or_default();
     let fraction = time.rsplit('.').next().unwrap_or_default();
-    assert!(fraction.len() == 7 && fraction.ends_with('Z'), "six digits: {time}");
+    assert!(
+        fraction.len() == 7 && fraction.ends_with('Z'),
+        "six digits: {time}"
+    );
     object
 }

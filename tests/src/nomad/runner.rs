@@ -41,7 +41,10 @@ impl TaskRunner {
         let agent = Arc::clone(agent);
         let recovered = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&recovered);
-        Self { thread: std::thread::spawn(move || run(&agent, &handle, &count)), recovered }
+        Self {
+            thread: std::thread::spawn(move || run(&agent, &handle, &count)),
+            recovered,
+        }
     }
 
     /// Waits until the task has been recovered this often.
@@ -51,7 +54,8 @@ impl TaskRunner {
     #[track_caller]
     pub fn wait_recovered(&self, times: u32) {
         assert!(
-            eventually(RECOVER_LIMIT, || self.recovered.load(Ordering::SeqCst) == times),
+            eventually(RECOVER_LIMIT, || self.recovered.load(Ordering::SeqCst)
+                == times),
             "it was recovered {:?} times",
             self.recovered
         );
@@ -72,21 +76,35 @@ impl TaskRunner {
 }
 
 fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> TaskEnd {
-    let id = handle.config.as_ref().expect("a handle has the task's configuration").id.clone();
+    let id = handle
+        .config
+        .as_ref()
+        .expect("a handle has the task's configuration")
+        .id
+        .clone();
     let mut driver = agent.driver();
     loop {
         let status = match driver.wait(&id, RUN_LIMIT) {
-            Ok(result) => return TaskEnd { result, recovered: recovered.load(Ordering::SeqCst) },
+            Ok(result) => {
+                return TaskEnd {
+                    result,
+                    recovered: recovered.load(Ordering::SeqCst),
+                };
+            }
             Err(status) => status,
         };
         match agent.classify_failure(status) {
             CallFailure::PluginShutdown => {
                 driver = agent.dispense();
                 // Once, and if that fails the task is started a second time.
-                driver.recover(handle).expect("a task is recovered at the first try");
+                driver
+                    .recover(handle)
+                    .expect("a task is recovered at the first try");
                 recovered.fetch_add(1, Ordering::SeqCst);
             }
-            CallFailure::Status(status) => panic!("the agent takes the task {id} for failed: {status}"),
+            CallFailure::Status(status) => {
+                panic!("the agent takes the task {id} for failed: {status}")
+            }
         }
     }
 }

@@ -43,7 +43,12 @@ impl TaskSetup {
     /// When the configuration does not fit the schema, or files cannot be made.
     #[track_caller]
     #[must_use]
-    pub fn new(place: impl Into<AgentPaths>, agent: &Agent, name: &str, driver_config: &Value) -> Self {
+    pub fn new(
+        place: impl Into<AgentPaths>,
+        agent: &Agent,
+        name: &str,
+        driver_config: &Value,
+    ) -> Self {
         let place = place.into();
         let alloc = uuid();
         let dir = place.dir.join("nomad/alloc").join(&alloc);
@@ -90,14 +95,21 @@ impl TaskSetup {
             fs::create_dir_all(dir.join(below)).expect("the place can be written");
         }
         for below in ["local", "secrets", "tmp"] {
-            fs::create_dir_all(dir.join(&config.name).join(below)).expect("the place can be written");
+            fs::create_dir_all(dir.join(&config.name).join(below))
+                .expect("the place can be written");
         }
         for path in [&config.stdout_path, &config.stderr_path] {
             if !Path::new(path).exists() {
-                mkfifo(Path::new(path), Mode::S_IRUSR | Mode::S_IWUSR).expect("root can make a FIFO");
+                mkfifo(Path::new(path), Mode::S_IRUSR | Mode::S_IWUSR)
+                    .expect("root can make a FIFO");
             }
         }
-        let mut setup = Self { config, dir, logs: None, cgroups: Some(leaf) };
+        let mut setup = Self {
+            config,
+            dir,
+            logs: None,
+            cgroups: Some(leaf),
+        };
         setup.open_log_readers();
         setup
     }
@@ -116,7 +128,12 @@ impl TaskSetup {
 
     /// Another start of the same task: a new id, all else as before.
     pub fn assign_new_id(&mut self) {
-        self.config.id = format!("{}/{}/{}", self.config.alloc_id, self.config.name, random_name());
+        self.config.id = format!(
+            "{}/{}/{}",
+            self.config.alloc_id,
+            self.config.name,
+            random_name()
+        );
     }
 
     /// Encodes another configuration of the driver.
@@ -157,13 +174,19 @@ impl TaskSetup {
     /// Returns its output on standard output.
     #[must_use]
     pub fn stdout(&self) -> String {
-        self.logs.as_ref().map(|(stdout, _)| stdout.text()).unwrap_or_default()
+        self.logs
+            .as_ref()
+            .map(|(stdout, _)| stdout.text())
+            .unwrap_or_default()
     }
 
     /// Returns its output on standard error.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.logs.as_ref().map(|(_, stderr)| stderr.text()).unwrap_or_default()
+        self.logs
+            .as_ref()
+            .map(|(_, stderr)| stderr.text())
+            .unwrap_or_default()
     }
 
     /// Waits until what it said fulfils `condition`.
@@ -190,7 +213,8 @@ impl TaskSetup {
     #[track_caller]
     pub fn remove_cgroups(&mut self) {
         if let Some(mut leaf) = self.cgroups.take() {
-            leaf.remove().expect("the control groups of a task are empty when it is gone");
+            leaf.remove()
+                .expect("the control groups of a task are empty when it is gone");
         }
     }
 }
@@ -212,14 +236,20 @@ fn environment(alloc: &str, name: &str) -> BTreeMap<String, String> {
         ("NOMAD_ALLOC_ID", alloc),
         ("NOMAD_TASK_NAME", name),
     ];
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// 100 MHz and 64 MiB.
 fn resources(cpuset_cgroup: &str) -> nomad::Resources {
     let allocated = nomad::AllocatedTaskResources {
         cpu: Some(nomad::AllocatedCpuResources { cpu_shares: 100 }),
-        memory: Some(nomad::AllocatedMemoryResources { memory_mb: 64, memory_max_mb: 0 }),
+        memory: Some(nomad::AllocatedMemoryResources {
+            memory_mb: 64,
+            memory_max_mb: 0,
+        }),
         networks: Vec::new(),
     };
     let linux = nomad::LinuxResources {
@@ -229,13 +259,20 @@ fn resources(cpuset_cgroup: &str) -> nomad::Resources {
         cpuset_cgroup: cpuset_cgroup.to_owned(),
         ..Default::default()
     };
-    nomad::Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
+    nomad::Resources {
+        allocated_resources: Some(allocated),
+        linux_resources: Some(linux),
+        ports: Vec::new(),
+    }
 }
 
 /// Reads a FIFO as logmon does; it stays open for the next writer.
 fn read_fifo(path: &Path) -> PipeReader {
-    let file =
-        OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).expect("it has just been made");
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(O_NONBLOCK)
+        .open(path)
+        .expect("it has just been made");
     PipeReader::start(OwnedFd::from(file), OnEof::Ignored)
 }
 
@@ -243,7 +280,14 @@ fn read_fifo(path: &Path) -> PipeReader {
 fn uuid() -> String {
     let parts: Vec<String> = (0..4).map(|_| random_name()).collect();
     let digits = parts.concat();
-    format!("{}-{}-4{}-8{}-{}", &digits[..8], &digits[8..12], &digits[13..16], &digits[17..20], &digits[20..])
+    format!(
+        "{}-{}-4{}-8{}-{}",
+        &digits[..8],
+        &digits[8..12],
+        &digits[13..16],
+        &digits[17..20],
+        &digits[20..]
+    )
 }
 
 fn text(path: &Path) -> String {

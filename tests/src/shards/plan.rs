@@ -65,8 +65,11 @@ impl Plan {
         }
         if let Extent::Shard { shard, changed } = extent {
             plan.shard = Some(*shard);
-            plan.whole =
-                KILL_LISTS.iter().map(|(_, file)| *file).filter(|file| changed.contains(*file)).collect();
+            plan.whole = KILL_LISTS
+                .iter()
+                .map(|(_, file)| *file)
+                .filter(|file| changed.contains(*file))
+                .collect();
         }
         plan
     }
@@ -92,7 +95,14 @@ impl Plan {
 
     /// The tests whose lists of kill points are taken in part.
     pub fn tests_in_part(&self) -> impl Iterator<Item = &'static str> {
-        let lists = if self.shard.is_some() { KILL_LISTS } else { &[] };
-        lists.iter().filter(|(_, file)| !self.whole.contains(file)).map(|(test, _)| *test)
+        let lists = if self.shard.is_some() {
+            KILL_LISTS
+        } else {
+            &[]
+        };
+        lists
+            .iter()
+            .filter(|(_, file)| !self.whole.contains(file))
+            .map(|(test, _)| *test)
     }
 }

@@ -52,8 +52,14 @@ pub const KNOWN_FAILURES: &[KnownFailure] = &[KnownFailure {
 /// Tests that play kills at a list of points, one after the other, and the source file that has the list: each shard takes every eighth
 /// point.
 pub const KILL_LISTS: &[(&str, &str)] = &[
-    ("kills::run_pod_interrupted_by_kill_is_completed_by_retry", "tests/it/kills/pods.rs"),
-    ("kills::pod_stop_and_removal_interrupted_by_kill_are_completed_by_retry", "tests/it/kills/pods.rs"),
+    (
+        "kills::run_pod_interrupted_by_kill_is_completed_by_retry",
+        "tests/it/kills/pods.rs",
+    ),
+    (
+        "kills::pod_stop_and_removal_interrupted_by_kill_are_completed_by_retry",
+        "tests/it/kills/pods.rs",
+    ),
     (
         "kills::container_create_start_update_interrupted_by_kill_are_completed_by_retry",
         "tests/it/kills/tasks.rs",
@@ -62,7 +68,10 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
         "kills::container_exit_interrupted_by_kill_is_reported_and_removal_completed_by_retry",
         "tests/it/kills/task_ends.rs",
     ),
-    ("kills::exit_is_reported_after_kill_while_a_hung_shim_was_killed", "tests/it/kills/task_ends.rs"),
+    (
+        "kills::exit_is_reported_after_kill_while_a_hung_shim_was_killed",
+        "tests/it/kills/task_ends.rs",
+    ),
     (
         "kills::calls_interrupted_by_kill_complete_when_containerd_retains_exits",
         "tests/it/kills/task_ends.rs",
@@ -83,23 +92,50 @@ pub const KILL_LISTS: &[(&str, &str)] = &[
         "kills::daemon_starts_on_full_and_read_only_disks_after_kills_during_containers",
         "tests/it/kills/cases.rs",
     ),
-    ("kills::interrupted_call_without_retry_is_listed_or_rolled_back", "tests/it/kills/abandoned.rs"),
+    (
+        "kills::interrupted_call_without_retry_is_listed_or_rolled_back",
+        "tests/it/kills/abandoned.rs",
+    ),
     (
         "kills::kill_with_external_containerd_loses_and_leaves_nothing",
         "tests/it/kills/external_containerd.rs",
     ),
-    ("kills::logkeeper_killed_at_any_step_loses_duplicates_or_tears_no_line", "tests/it/kills/logkeepers.rs"),
-    ("kills::kill_during_daemon_start_loses_nothing", "tests/it/kills/daemon_starts.rs"),
-    ("kills::kill_during_first_daemon_start_is_recovered", "tests/it/kills.rs"),
-    ("nomad::kills::task_start_interrupted_by_kill_is_completed_by_retry_once", "tests/it/nomad/kills.rs"),
+    (
+        "kills::logkeeper_killed_at_any_step_loses_duplicates_or_tears_no_line",
+        "tests/it/kills/logkeepers.rs",
+    ),
+    (
+        "kills::kill_during_daemon_start_loses_nothing",
+        "tests/it/kills/daemon_starts.rs",
+    ),
+    (
+        "kills::kill_during_first_daemon_start_is_recovered",
+        "tests/it/kills.rs",
+    ),
+    (
+        "nomad::kills::task_start_interrupted_by_kill_is_completed_by_retry_once",
+        "tests/it/nomad/kills.rs",
+    ),
     (
         "nomad::kills::network_creation_interrupted_by_kill_is_rolled_back_and_repeated",
         "tests/it/nomad/kills.rs",
     ),
-    ("nomad::kills::image_load_interrupted_by_kill_is_completed_by_retry_once", "tests/it/nomad/kills.rs"),
-    ("nomad::kills::task_exit_interrupted_by_kill_is_reported_with_its_code", "tests/it/nomad/kills.rs"),
-    ("nomad::kills::task_removal_interrupted_by_kill_is_completed_by_retry", "tests/it/nomad/kills.rs"),
-    ("nomad::kills::task_removal_interrupted_by_kill_is_completed_without_retry", "tests/it/nomad/kills.rs"),
+    (
+        "nomad::kills::image_load_interrupted_by_kill_is_completed_by_retry_once",
+        "tests/it/nomad/kills.rs",
+    ),
+    (
+        "nomad::kills::task_exit_interrupted_by_kill_is_reported_with_its_code",
+        "tests/it/nomad/kills.rs",
+    ),
+    (
+        "nomad::kills::task_removal_interrupted_by_kill_is_completed_by_retry",
+        "tests/it/nomad/kills.rs",
+    ),
+    (
+        "nomad::kills::task_removal_interrupted_by_kill_is_completed_without_retry",
+        "tests/it/nomad/kills.rs",
+    ),
 ];
 
 /// Makes a row of the table of each line: its seconds, and what it is. The formatter leaves the lines whole.

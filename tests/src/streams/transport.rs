@@ -52,8 +52,10 @@ impl Transport {
         if url.scheme() == "http" {
             return Ok(Box::new(socket));
         }
-        let trusted =
-            self.trusted_certificate.as_ref().ok_or_else(|| io::Error::other("no certificate is trusted"))?;
+        let trusted = self
+            .trusted_certificate
+            .as_ref()
+            .ok_or_else(|| io::Error::other("no certificate is trusted"))?;
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_file(trusted).map_err(io::Error::other)?;
         roots.add(certificate).map_err(io::Error::other)?;
@@ -65,7 +67,11 @@ impl Transport {
             .with_no_client_auth();
         let host = url.host_str().unwrap_or_default().to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
-        Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, socket).await?))
+        Ok(Box::new(
+            TlsConnector::from(Arc::new(config))
+                .connect(name, socket)
+                .await?,
+        ))
     }
 }
 
@@ -79,17 +85,39 @@ fn upgraded<T>(answer: Result<T, UpgradeRefused>) -> io::Result<T> {
 /// When `openssl` is not installed, or fails.
 #[must_use]
 pub fn certificate(dir: &Path) -> TlsConfig {
-    let tls =
-        TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem"), client_ca: None };
+    let tls = TlsConfig {
+        certificates: dir.join("certificate.pem"),
+        key: dir.join("key.pem"),
+        client_ca: None,
+    };
     let made = Command::new(prereq::require("openssl", "openssl"))
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args(["-days", "2", "-subj", "/CN=streaming", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+        ])
+        .args([
+            "-days",
+            "2",
+            "-subj",
+            "/CN=streaming",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ])
         .args(["-addext", "basicConstraints=critical,CA:FALSE", "-out"])
         .arg(&tls.certificates)
         .arg("-keyout")
         .arg(&tls.key)
         .output()
         .expect("openssl was found, so it starts");
-    assert!(made.status.success(), "openssl: {}", String::from_utf8_lossy(&made.stderr));
+    assert!(
+        made.status.success(),
+        "openssl: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     tls
 }

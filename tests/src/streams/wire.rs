@@ -20,7 +20,10 @@ const CLOSE: [u8; 2] = [255, 0];
 /// An opened session.
 #[derive(Debug)]
 pub(super) enum SessionStreams {
-    Spdy { spdy: Spdy, names: HashMap<u32, &'static str> },
+    Spdy {
+        spdy: Spdy,
+        names: HashMap<u32, &'static str>,
+    },
     WebSocket(WebSocket),
 }
 
@@ -29,10 +32,17 @@ impl SessionStreams {
     /// `v5.channel.k8s.io`.
     pub(super) async fn open(way: &Transport, url: &Url, streams: Streams) -> io::Result<Self> {
         match way.protocol {
-            StreamProtocol::WebSocket => Ok(Self::WebSocket(way.websocket(url, "v5.channel.k8s.io").await?)),
+            StreamProtocol::WebSocket => Ok(Self::WebSocket(
+                way.websocket(url, "v5.channel.k8s.io").await?,
+            )),
             StreamProtocol::Spdy => {
                 let mut spdy = way.spdy(url, "v4.channel.k8s.io").await?;
-                let Streams { stdin, stdout, stderr, tty } = streams;
+                let Streams {
+                    stdin,
+                    stdout,
+                    stderr,
+                    tty,
+                } = streams;
                 let wanted = [
                     ("error", true),
                     ("stdin", stdin),
@@ -54,7 +64,10 @@ impl SessionStreams {
         match self {
             Self::Spdy { spdy, names } => spdy.sender.data(stream(names, name), bytes, false).await,
             Self::WebSocket(socket) => {
-                let channel = CHANNELS.iter().zip(0_u8..).find(|(channel, _)| **channel == name);
+                let channel = CHANNELS
+                    .iter()
+                    .zip(0_u8..)
+                    .find(|(channel, _)| **channel == name);
                 let (_, channel) = channel.expect("streams have the names of channels");
                 let message = Message::Binary([&[channel], bytes].concat().into());
                 socket.send(message).await.map_err(io::Error::other)
@@ -66,9 +79,10 @@ impl SessionStreams {
     pub(super) async fn end_input(&mut self) -> io::Result<()> {
         match self {
             Self::Spdy { spdy, names } => spdy.sender.data(stream(names, "stdin"), &[], true).await,
-            Self::WebSocket(socket) => {
-                socket.send(Message::Binary(CLOSE.to_vec().into())).await.map_err(io::Error::other)
-            }
+            Self::WebSocket(socket) => socket
+                .send(Message::Binary(CLOSE.to_vec().into()))
+                .await
+                .map_err(io::Error::other),
         }
     }
 
@@ -79,7 +93,10 @@ impl SessionStreams {
                 match spdy.receiver.event().await {
                     Ok(Some(ClientEvent::Data { stream, bytes, .. })) => {
                         let name = names.get(&stream).copied();
-                        return Some((name.unwrap_or_else(|| panic!("data of stream {stream}")), bytes));
+                        return Some((
+                            name.unwrap_or_else(|| panic!("data of stream {stream}")),
+                            bytes,
+                        ));
                     }
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return None,
@@ -88,8 +105,11 @@ impl SessionStreams {
             Self::WebSocket(socket) => loop {
                 match socket.next().await {
                     Some(Ok(Message::Binary(bytes))) => {
-                        let channel = bytes.first().and_then(|number| CHANNELS.get(usize::from(*number)));
-                        let name = channel.unwrap_or_else(|| panic!("a message of no channel: {bytes:?}"));
+                        let channel = bytes
+                            .first()
+                            .and_then(|number| CHANNELS.get(usize::from(*number)));
+                        let name =
+                            channel.unwrap_or_else(|| panic!("a message of no channel: {bytes:?}"));
                         return Some((name, bytes.slice(1..)));
                     }
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
@@ -102,6 +122,9 @@ impl SessionStreams {
 
 /// The number of the stream with this name.
 fn stream(names: &HashMap<u32, &'static str>, wanted: &str) -> u32 {
-    let found = names.iter().find(|(_, name)| **name == wanted).map(|(stream, _)| *stream);
+    let found = names
+        .iter()
+        .find(|(_, name)| **name == wanted)
+        .map(|(stream, _)| *stream);
     found.unwrap_or_else(|| panic!("the client did not ask for {wanted}"))
 }

@@ -47,8 +47,15 @@ pub fn try_join(
 ) -> Result<Identity, Error> {
     let store = Store::new(dir.to_owned());
     let token = token.parse()?;
-    let request = JoinRequest { managers: vec![cluster.address(0)], token, availability };
-    cluster.within(move || block_on(join(&store, &request))).join().expect("a join does not panic")
+    let request = JoinRequest {
+        managers: vec![cluster.address(0)],
+        token,
+        availability,
+    };
+    cluster
+        .within(move || block_on(join(&store, &request)))
+        .join()
+        .expect("a join does not panic")
 }
 
 /// Joins a node with the worker token.
@@ -64,7 +71,9 @@ pub fn join_worker(cluster: &SwarmCluster, dir: &Path, availability: Availabilit
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.expect("a runtime can be made").block_on(work)
 }
 
@@ -79,7 +88,9 @@ impl TestAgent {
     #[must_use]
     pub fn start(cluster: &SwarmCluster, dir: &Path, facts: NodeFacts) -> Self {
         let store = Store::new(dir.to_owned());
-        let loaded = store.load(SystemTime::now()).expect("the membership can be read");
+        let loaded = store
+            .load(SystemTime::now())
+            .expect("the membership can be read");
         let identity = loaded.expect("the node is a member");
         let executor = Arc::new(IdleExecutor::new(facts));
         let reports = Arc::<Reports>::default();
@@ -89,7 +100,13 @@ impl TestAgent {
         let end = CancellationToken::new();
         let ended = end.clone();
         let thread = cluster.within(move || block_on(agent.run(ended)));
-        Self { executor, reports, report, end, thread: Some(thread) }
+        Self {
+            executor,
+            reports,
+            report,
+            end,
+            thread: Some(thread),
+        }
     }
 
     /// Returns the state of the agent.
@@ -106,13 +123,23 @@ impl TestAgent {
     /// All changes that were assigned since the start.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
-        self.executor.changes.lock().iter().flat_map(|changes| changes.list.clone()).collect()
+        self.executor
+            .changes
+            .lock()
+            .iter()
+            .flat_map(|changes| changes.list.clone())
+            .collect()
     }
 
     /// Returns the number of complete messages.
     #[must_use]
     pub fn complete_messages(&self) -> usize {
-        self.executor.changes.lock().iter().filter(|changes| changes.is_complete).count()
+        self.executor
+            .changes
+            .lock()
+            .iter()
+            .filter(|changes| changes.is_complete)
+            .count()
     }
 
     /// Reports a status.
@@ -147,7 +174,10 @@ impl Drop for TestAgent {
         self.end.cancel();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the agent has panicked");
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "the agent has panicked"
+            );
         }
     }
 }

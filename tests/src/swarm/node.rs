@@ -53,10 +53,25 @@ impl SwarmNode {
         };
         let (_, facts) = watch::channel(facts("host-1"));
         let reports = Arc::<Reports>::default();
-        let executor = TaskExecutor::new(gateway.scope(Owner::Swarm), settings, facts, reports.clone());
-        executor.serve(&MemberName { cluster: "cluster1".into(), node: "node1".into() });
-        executor.remove_old_files().await.expect("there are no files yet, or they can be removed");
-        Self { gateway, executor, reports }
+        let executor = TaskExecutor::new(
+            gateway.scope(Owner::Swarm),
+            settings,
+            facts,
+            reports.clone(),
+        );
+        executor.serve(&MemberName {
+            cluster: "cluster1".into(),
+            node: "node1".into(),
+        });
+        executor
+            .remove_old_files()
+            .await
+            .expect("there are no files yet, or they can be removed");
+        Self {
+            gateway,
+            executor,
+            reports,
+        }
     }
 
     /// Hands changes over, as a session does: all assignments, or what is different.
@@ -71,13 +86,19 @@ impl SwarmNode {
     pub async fn reported(&self, id: &str, state: TaskState) -> swarm::TaskStatus {
         let reached = async {
             loop {
-                if let Some(status) = self.reports.latest(id).filter(|status| status.state >= state.into()) {
+                if let Some(status) = self
+                    .reports
+                    .latest(id)
+                    .filter(|status| status.state >= state.into())
+                {
                     return status;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let status = tokio::time::timeout(LIMIT, reached).await.expect("the task does not get there");
+        let status = tokio::time::timeout(LIMIT, reached)
+            .await
+            .expect("the task does not get there");
         assert_eq!(status.state, i32::from(state), "{status:?}");
         status
     }
@@ -87,7 +108,12 @@ impl SwarmNode {
     /// # Panics
     /// If it does not get it.
     pub async fn log(&self, world: &BackendFixture, id: &str, text: &str) -> String {
-        let path = world.root().state().join("swarm/logs").join(id).join("output.log");
+        let path = world
+            .root()
+            .state()
+            .join("swarm/logs")
+            .join(id)
+            .join("output.log");
         let read = || fs::read_to_string(&path).unwrap_or_default();
         let has = tokio::task::block_in_place(|| eventually(LIMIT, || read().contains(text)));
         assert!(has, "{text:?} is not in {:?}", read());
@@ -103,7 +129,10 @@ impl SwarmNode {
             .await
             .expect("the removal does not end")
             .expect("nothing uses the files of secrets any more");
-        self.gateway.shut_down(LIMIT).await.expect("nothing is in flight");
+        self.gateway
+            .shut_down(LIMIT)
+            .await
+            .expect("nothing is in flight");
     }
 }
 
@@ -119,7 +148,10 @@ pub fn task(
         image: world.image(),
         command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
         // Shells and `sleep` as the first process of a container ignore SIGTERM.
-        stop_grace_period: Some(prost_types::Duration { seconds: 0, nanos: 100_000_000 }),
+        stop_grace_period: Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 100_000_000,
+        }),
         ..Default::default()
     };
     change(&mut container);

@@ -69,7 +69,10 @@ impl SwarmWorker {
     #[must_use]
     pub fn call(&self, words: &[&str]) -> Output {
         let mut command = Command::new(binary());
-        command.args(words).arg("--socket").arg(self.root.run().join("admin.sock"));
+        command
+            .args(words)
+            .arg("--socket")
+            .arg(self.root.run().join("admin.sock"));
         command.output().expect("the binary exists")
     }
 
@@ -80,7 +83,11 @@ impl SwarmWorker {
     #[track_caller]
     pub fn output(&self, words: &[&str]) -> String {
         let done = self.call(words);
-        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        assert!(
+            done.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         String::from_utf8(done.stdout).expect("it is text")
     }
 
@@ -91,7 +98,12 @@ impl SwarmWorker {
     #[track_caller]
     pub fn refusal(&self, words: &[&str]) -> String {
         let done = self.call(words);
-        assert_eq!(done.status.code(), Some(1), "{words:?}: {}", String::from_utf8_lossy(&done.stdout));
+        assert_eq!(
+            done.status.code(),
+            Some(1),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&done.stdout)
+        );
         String::from_utf8(done.stderr).expect("it is text")
     }
 
@@ -134,7 +146,12 @@ impl SwarmWorker {
             state: text(task, "state"),
             pid: task["pid"].as_u64(),
         };
-        objects["tasks"].as_array().expect("there is a list").iter().map(task).collect()
+        objects["tasks"]
+            .as_array()
+            .expect("there is a list")
+            .iter()
+            .map(task)
+            .collect()
     }
 
     /// Returns the tasks of the swarm among them.
@@ -144,7 +161,10 @@ impl SwarmWorker {
     #[track_caller]
     #[must_use]
     pub fn swarm_tasks(&self) -> Vec<WorkerTask> {
-        self.tasks().into_iter().filter(|task| task.owner == "swarm").collect()
+        self.tasks()
+            .into_iter()
+            .filter(|task| task.owner == "swarm")
+            .collect()
     }
 
     /// Returns the membership that the daemon reports, healthy or not.

@@ -39,7 +39,9 @@ impl Allowance {
         };
         self.left = self.left.saturating_sub(taken);
         match read {
-            Err(ReadError::TooLarge { max }) if max < FILE_MAX => Err(ConfError::Sum { max: SUM_MAX }),
+            Err(ReadError::TooLarge { max }) if max < FILE_MAX => {
+                Err(ConfError::Sum { max: SUM_MAX })
+            }
             read => read.map_err(|error| ConfError::Read(error.into())),
         }
     }

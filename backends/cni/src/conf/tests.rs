@@ -27,19 +27,32 @@ fn conflist_keeps_keys_and_order() {
         (list.name.as_str(), list.cni_version, list.disable_check),
         ("a.b-c_1", SpecVersion::V1_0_0, true)
     );
-    assert_eq!(list.plugins.iter().map(type_of).collect::<Vec<_>>(), ["bridge", "portmap"]);
-    assert_eq!(list.plugins[0].keys().collect::<Vec<_>>(), ["zeta", "type", "alpha"]);
-    assert_eq!(list.plugins[0]["alpha"].to_string(), r#"{"y":[18446744073709551615],"b":2}"#);
+    assert_eq!(
+        list.plugins.iter().map(type_of).collect::<Vec<_>>(),
+        ["bridge", "portmap"]
+    );
+    assert_eq!(
+        list.plugins[0].keys().collect::<Vec<_>>(),
+        ["zeta", "type", "alpha"]
+    );
+    assert_eq!(
+        list.plugins[0]["alpha"].to_string(),
+        r#"{"y":[18446744073709551615],"b":2}"#
+    );
     assert_eq!(list.raw, text.as_bytes());
 }
 
 #[test]
 fn conflist_round_trips() {
-    let list =
-        parse(r#"{"cniVersion":"0.3.1","name":"n","plugins":[{"type":"a","x":[1,{"b":null,"a":0.5}]}]}"#)
-            .unwrap();
+    let list = parse(
+        r#"{"cniVersion":"0.3.1","name":"n","plugins":[{"type":"a","x":[1,{"b":null,"a":0.5}]}]}"#,
+    )
+    .unwrap();
     let again = parse(&list.to_document().to_string()).unwrap();
-    assert_eq!((again.name, again.cni_version, again.plugins), (list.name, list.cni_version, list.plugins));
+    assert_eq!(
+        (again.name, again.cni_version, again.plugins),
+        (list.name, list.cni_version, list.plugins)
+    );
 }
 
 #[test]
@@ -47,20 +60,47 @@ fn invalid_conflists_are_rejected_with_a_reason() {
     refused("", "JSON");
     refused("[]", "JSON");
     refused(r#"{"name":"n","plugins":[{"type":"a"}]}"#, "cniVersion");
-    refused(r#"{"cniVersion":1,"name":"n","plugins":[{"type":"a"}]}"#, "cniVersion");
-    refused(r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"a"}]}"#, "0.2.0");
-    refused(r#"{"cniVersion":"2.0.0","name":"n","plugins":[{"type":"a"}]}"#, "2.0.0");
+    refused(
+        r#"{"cniVersion":1,"name":"n","plugins":[{"type":"a"}]}"#,
+        "cniVersion",
+    );
+    refused(
+        r#"{"cniVersion":"0.2.0","name":"n","plugins":[{"type":"a"}]}"#,
+        "0.2.0",
+    );
+    refused(
+        r#"{"cniVersion":"2.0.0","name":"n","plugins":[{"type":"a"}]}"#,
+        "2.0.0",
+    );
     refused(r#"{"cniVersion":"1.0.0","plugins":[{"type":"a"}]}"#, "name");
     for name in ["", "-a", "a b", "a/b", "../x", "ä"] {
-        refused(&format!(r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{{"type":"a"}}]}}"#), "name");
+        refused(
+            &format!(r#"{{"cniVersion":"1.0.0","name":"{name}","plugins":[{{"type":"a"}}]}}"#),
+            "name",
+        );
     }
     refused(r#"{"cniVersion":"1.0.0","name":"n"}"#, "no plugins");
-    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#, "no plugins");
-    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":{}}"#, "plugins");
-    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":["a"]}"#, "plugins");
-    refused(r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#, "type");
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[]}"#,
+        "no plugins",
+    );
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":{}}"#,
+        "plugins",
+    );
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":["a"]}"#,
+        "plugins",
+    );
+    refused(
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{}]}"#,
+        "type",
+    );
     for kind in ["", ".", "..", "a/b", "/bin/sh", "a\\\\b", "a\\u0000"] {
-        refused(&format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{{"type":"{kind}"}}]}}"#), "type");
+        refused(
+            &format!(r#"{{"cniVersion":"1.0.0","name":"n","plugins":[{{"type":"{kind}"}}]}}"#),
+            "type",
+        );
     }
     refused(
         r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","capabilities":["x"]}]}"#,
@@ -84,19 +124,32 @@ fn first_valid_file_by_name_is_the_network() {
     let put = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
     put("05-notes.txt", "not a network");
     put("10-broken.conflist", "{");
-    put("15-list.conf", r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}"#);
+    put(
+        "15-list.conf",
+        r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}"#,
+    );
     put("20-one.json", &single("one"));
-    put("30-two.conflist", r#"{"cniVersion":"1.0.0","name":"two","plugins":[{"type":"a"}]}"#);
+    put(
+        "30-two.conflist",
+        r#"{"cniVersion":"1.0.0","name":"two","plugins":[{"type":"a"}]}"#,
+    );
     fs::create_dir(temp.path().join("00-dir.conf")).unwrap();
 
     let loaded = NetworkList::load(temp.path()).unwrap();
     assert_eq!(loaded.list.name, "one");
     assert_eq!(loaded.list.source, temp.path().join("20-one.json"));
     assert_eq!(loaded.list.plugins.len(), 1);
-    let skipped: Vec<_> =
-        loaded.skipped.iter().map(|s| s.path.file_name().unwrap().to_str().unwrap()).collect();
+    let skipped: Vec<_> = loaded
+        .skipped
+        .iter()
+        .map(|s| s.path.file_name().unwrap().to_str().unwrap())
+        .collect();
     assert_eq!(skipped, ["10-broken.conflist", "15-list.conf"]);
-    assert!(loaded.skipped[1].reason.contains(".conflist"), "{}", loaded.skipped[1].reason);
+    assert!(
+        loaded.skipped[1].reason.contains(".conflist"),
+        "{}",
+        loaded.skipped[1].reason
+    );
 }
 
 #[test]
@@ -110,7 +163,12 @@ fn directory_named_after_the_network_adds_plugins() {
     fs::write(&file, list.to_string()).unwrap();
     let kinds = || {
         let loaded = NetworkList::load(temp.path()).unwrap();
-        loaded.list.plugins.iter().map(|p| type_of(p).to_owned()).collect::<Vec<_>>()
+        loaded
+            .list
+            .plugins
+            .iter()
+            .map(|p| type_of(p).to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(kinds(), ["main", "early", "late"]);
     list["loadOnlyInlinedPlugins"] = json!(true);
@@ -126,7 +184,10 @@ fn missing_empty_or_invalid_directory_is_not_configured() {
     }
     fs::write(temp.path().join("a.conflist"), "{}").unwrap();
     let error = NetworkList::load(temp.path()).unwrap_err();
-    assert!(error.is_not_configured() && error.to_string().contains("a.conflist"), "{error}");
+    assert!(
+        error.is_not_configured() && error.to_string().contains("a.conflist"),
+        "{error}"
+    );
     // A file instead of a directory is a mistake, not a network that is installed later.
     let error = NetworkList::load(&temp.path().join("a.conflist")).unwrap_err();
     assert!(matches!(error, Error::ConfDir { .. }), "{error}");
@@ -153,7 +214,10 @@ fn configuration_change_is_seen_without_restart() {
 fn unchanged_directory_is_served_from_cache() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("a.conf"), single("one")).unwrap();
-    let trusting = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let trusting = ConfDir {
+        settling: Duration::ZERO,
+        ..ConfDir::new(temp.path())
+    };
     let first = trusting.load().unwrap().list;
     assert!(Arc::ptr_eq(&first, &trusting.load().unwrap().list));
     fs::write(temp.path().join("b.conf"), single("two")).unwrap();
@@ -161,7 +225,10 @@ fn unchanged_directory_is_served_from_cache() {
 
     let careful = ConfDir::new(temp.path());
     let first = careful.load().unwrap().list;
-    assert!(!Arc::ptr_eq(&first, &careful.load().unwrap().list), "fresh files are not to be trusted yet");
+    assert!(
+        !Arc::ptr_eq(&first, &careful.load().unwrap().list),
+        "fresh files are not to be trusted yet"
+    );
 }
 
 proptest! {
@@ -205,7 +272,13 @@ fn network_is_found_by_its_name() {
     }
     let found = conf.find("b").unwrap().unwrap();
     assert!(found.source.ends_with("20-b.conflist") && found.has_capability("portMappings"));
-    assert!(!conf.find("c").unwrap().unwrap().has_capability("portMappings"));
+    assert!(
+        !conf
+            .find("c")
+            .unwrap()
+            .unwrap()
+            .has_capability("portMappings")
+    );
     assert!(conf.find("a").unwrap().is_some());
     for absent in ["d", "", "20-b", "../b"] {
         assert!(conf.find(absent).unwrap().is_none(), "{absent}");
@@ -224,10 +297,17 @@ fn fifo_and_endless_file_are_skipped_with_a_reason_and_the_good_file_is_used() {
     std::os::unix::fs::symlink("/dev/zero", temp.path().join("05-endless.conf")).unwrap();
     fs::write(temp.path().join("06-long.json"), " ".repeat((1 << 20) + 1)).unwrap();
     fs::write(temp.path().join("10-good.conf"), single("good")).unwrap();
-    let conf = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let conf = ConfDir {
+        settling: Duration::ZERO,
+        ..ConfDir::new(temp.path())
+    };
     let loaded = conf.load().unwrap();
     assert_eq!(loaded.list.name, "good");
-    let reasons: Vec<_> = loaded.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
+    let reasons: Vec<_> = loaded
+        .skipped
+        .iter()
+        .map(|skipped| skipped.reason.as_str())
+        .collect();
     assert_eq!(
         reasons,
         [
@@ -237,7 +317,10 @@ fn fifo_and_endless_file_are_skipped_with_a_reason_and_the_good_file_is_used() {
         ]
     );
     assert_eq!(conf.find("good").unwrap().unwrap().name, "good");
-    assert!(Arc::ptr_eq(&loaded.list, &conf.load().unwrap().list), "the cache is used all the same");
+    assert!(
+        Arc::ptr_eq(&loaded.list, &conf.load().unwrap().list),
+        "the cache is used all the same"
+    );
 }
 
 #[test]
@@ -250,7 +333,11 @@ fn fifo_among_the_plugins_of_a_list_makes_only_that_list_unusable() {
     fs::write(temp.path().join("b.conf"), single("other")).unwrap();
     let loaded = NetworkList::load(temp.path()).unwrap();
     assert_eq!(loaded.list.name, "other");
-    assert!(loaded.skipped[0].reason.contains("a FIFO"), "{}", loaded.skipped[0].reason);
+    assert!(
+        loaded.skipped[0].reason.contains("a FIFO"),
+        "{}",
+        loaded.skipped[0].reason
+    );
 }
 
 #[test]
@@ -262,8 +349,16 @@ fn directory_with_too_many_entries_is_refused() {
     }
     let conf = ConfDir::new(temp.path());
     for error in [conf.load().unwrap_err(), conf.find("good").unwrap_err()] {
-        assert!(error.report().ends_with("it has more than 1000 entries"), "{}", error.report());
-        assert!(error.report().contains(temp.path().to_str().unwrap()), "{}", error.report());
+        assert!(
+            error.report().ends_with("it has more than 1000 entries"),
+            "{}",
+            error.report()
+        );
+        assert!(
+            error.report().contains(temp.path().to_str().unwrap()),
+            "{}",
+            error.report()
+        );
     }
     fs::remove_file(temp.path().join("x0")).unwrap();
     assert_eq!(conf.load().unwrap().list.name, "good");
@@ -279,9 +374,15 @@ fn entries_of_subdirectories_beyond_the_limit_cost_only_the_cache() {
             fs::write(temp.path().join(dir).join(number.to_string()), "").unwrap();
         }
     }
-    let conf = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
+    let conf = ConfDir {
+        settling: Duration::ZERO,
+        ..ConfDir::new(temp.path())
+    };
     let first = conf.load().unwrap().list;
-    assert!(!Arc::ptr_eq(&first, &conf.load().unwrap().list), "a change there would not be noticed");
+    assert!(
+        !Arc::ptr_eq(&first, &conf.load().unwrap().list),
+        "a change there would not be noticed"
+    );
     fs::remove_file(temp.path().join("x/0")).unwrap();
     fs::remove_file(temp.path().join("y/0")).unwrap();
     let first = conf.load().unwrap().list;
@@ -293,13 +394,22 @@ fn files_with_too_many_bytes_together_are_refused_by_the_name_of_the_last() {
     let temp = tempfile::tempdir().unwrap();
     // Each as long as a file may be.
     for number in 0..8 {
-        fs::write(temp.path().join(format!("{number}.conf")), " ".repeat(1 << 20)).unwrap();
+        fs::write(
+            temp.path().join(format!("{number}.conf")),
+            " ".repeat(1 << 20),
+        )
+        .unwrap();
     }
     let conf = ConfDir::new(temp.path());
     fs::write(temp.path().join("9.conf"), single("good")).unwrap();
     for error in [conf.load().unwrap_err(), conf.find("good").unwrap_err()] {
-        let Error::ConfDirSum { dir, path, max } = &error else { panic!("{error}") };
-        assert_eq!((dir.as_path(), path.as_path()), (temp.path(), &*temp.path().join("9.conf")));
+        let Error::ConfDirSum { dir, path, max } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (dir.as_path(), path.as_path()),
+            (temp.path(), &*temp.path().join("9.conf"))
+        );
         assert!(error.to_string().contains(&max.to_string()), "{error}");
     }
     fs::remove_file(temp.path().join("0.conf")).unwrap();
@@ -317,5 +427,8 @@ fn reasons_of_unusable_files_are_short_and_few() {
     let error = NetworkList::load(temp.path()).unwrap_err();
     assert!(error.is_not_configured());
     let text = error.to_string();
-    assert!(text.len() < 10_000 && text.contains("; and 20 more)"), "{text}");
+    assert!(
+        text.len() < 10_000 && text.contains("; and 20 more)"),
+        "{text}"
+    );
 }

@@ -13,12 +13,18 @@ fn journal_of_this_format_is_read_and_written_alike() {
     let intent: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(serde_json::to_value(&saved.intent).unwrap(), intent);
     let attachment = saved.attachment();
-    assert_eq!((attachment.container_id.as_str(), attachment.ifname.as_str()), ("c0ffee", "eth0"));
+    assert_eq!(
+        (attachment.container_id.as_str(), attachment.ifname.as_str()),
+        ("c0ffee", "eth0")
+    );
     let network = saved.list(path).unwrap();
     assert_eq!((network.name.as_str(), network.plugins.len()), ("net", 1));
     let made = saved.result(path).unwrap().unwrap();
     assert_eq!(made.raw["ips"][0]["address"], "10.0.0.2/24");
-    assert_eq!(serde_json::to_value(Intent::new(&network, &attachment)).unwrap(), intent);
+    assert_eq!(
+        serde_json::to_value(Intent::new(&network, &attachment)).unwrap(),
+        intent
+    );
 }
 
 proptest! {

@@ -43,7 +43,10 @@ async fn journal_precedes_the_plugin_and_then_has_its_result() {
     assert_eq!(after.result(&path).unwrap(), Some(made));
     assert_eq!(after.attachment(), attachment());
     assert_eq!(after.list(&path).unwrap().plugins, network.list().plugins);
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     assert_eq!(left_in(&bench.path("journal")), 1);
 }
 
@@ -58,10 +61,14 @@ async fn del_needs_only_the_journal() {
     let mut asked = attachment();
     asked.args.push(("K".to_owned(), "v".to_owned()));
     asked.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
-    let made = attach_saved(&bench.network(&conf), &path, &asked).await.unwrap();
+    let made = attach_saved(&bench.network(&conf), &path, &asked)
+        .await
+        .unwrap();
 
     // The network object does not exist any more, as after a crash of the daemon.
-    del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap();
+    del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x")))
+        .await
+        .unwrap();
     assert_eq!(bench.order(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
     for plugin in ["one", "two"] {
         let mut add = bench.stdin(plugin, "ADD");
@@ -71,8 +78,18 @@ async fn del_needs_only_the_journal() {
             request.as_object_mut().unwrap().remove("prevResult");
         }
         assert_eq!(add, del, "{plugin} must get on DEL what it got on ADD");
-        for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"] {
-            assert_eq!(bench.env(plugin, "ADD", name), bench.env(plugin, "DEL", name), "{name}");
+        for name in [
+            "CNI_CONTAINERID",
+            "CNI_NETNS",
+            "CNI_IFNAME",
+            "CNI_ARGS",
+            "CNI_PATH",
+        ] {
+            assert_eq!(
+                bench.env(plugin, "ADD", name),
+                bench.env(plugin, "DEL", name),
+                "{name}"
+            );
         }
     }
     assert_eq!(left_in(&bench.path("journal")), 0);
@@ -116,7 +133,10 @@ async fn add_interrupted_by_kill_can_be_rolled_back() {
     bench.plugin("one", HANGS);
     let network = bench.network(&list("1.0.0", &["one"]));
     cut_off_once_started(&bench, &network, &path).await;
-    assert_eq!(Saved::read(&path).unwrap().unwrap().result(&path).unwrap(), None);
+    assert_eq!(
+        Saved::read(&path).unwrap().unwrap().result(&path).unwrap(),
+        None
+    );
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert_eq!(bench.env("one", "DEL", "CNI_NETNS").as_deref(), Some(""));
@@ -133,9 +153,23 @@ async fn chain_interrupted_by_kill_is_rolled_back_with_earlier_results() {
     let network = bench.network(&list("1.0.0", &["one", "two", "three"]));
     cut_off_once_started(&bench, &network, &path).await;
     del_saved(&path, &bench.plugins(), None).await.unwrap();
-    assert_eq!(bench.order(), ["ADD one", "ADD two", "ADD three", "DEL three", "DEL two", "DEL one"]);
+    assert_eq!(
+        bench.order(),
+        [
+            "ADD one",
+            "ADD two",
+            "ADD three",
+            "DEL three",
+            "DEL two",
+            "DEL one"
+        ]
+    );
     for plugin in ["one", "two", "three"] {
-        assert_eq!(bench.stdin(plugin, "DEL")["prevResult"], result("1.0.0", "10.0.0.3/24"), "{plugin}");
+        assert_eq!(
+            bench.stdin(plugin, "DEL")["prevResult"],
+            result("1.0.0", "10.0.0.3/24"),
+            "{plugin}"
+        );
     }
     assert_eq!(left_in(&bench.path("journal")), 0);
 }
@@ -146,11 +180,18 @@ async fn journal_is_kept_until_del_succeeds() {
     let path = journal(&bench);
     bench.plugin("one", "exit 1");
     let network = bench.network(&list("1.0.0", &["one"]));
-    let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
+    let error = attach_saved(&network, &path, &attachment())
+        .await
+        .unwrap_err();
     assert!(error.left_something());
     assert!(del_saved(&path, &bench.plugins(), None).await.is_err());
-    assert_eq!(Saved::read(&path).unwrap().unwrap().result(&path).unwrap(), None);
-    let error = attach_saved(&network, &path, &attachment()).await.unwrap_err();
+    assert_eq!(
+        Saved::read(&path).unwrap().unwrap().result(&path).unwrap(),
+        None
+    );
+    let error = attach_saved(&network, &path, &attachment())
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::JournalExists { .. }), "{error}");
 
     bench.good("one", "10.0.0.2/24");
@@ -164,11 +205,18 @@ async fn rolled_back_add_leaves_no_journal() {
     let path = journal(&bench);
     bench.plugin("one", "[ $CNI_COMMAND = DEL ]");
     let network = bench.network(&list("1.0.0", &["one"]));
-    assert!(!attach_saved(&network, &path, &attachment()).await.unwrap_err().left_something());
+    assert!(
+        !attach_saved(&network, &path, &attachment())
+            .await
+            .unwrap_err()
+            .left_something()
+    );
     assert_eq!(left_in(&bench.path("journal")), 0);
     // So does a failure before the first plugin.
     let network = bench.network(&list("1.0.0", &["missing"]));
-    attach_saved(&network, &path, &attachment()).await.unwrap_err();
+    attach_saved(&network, &path, &attachment())
+        .await
+        .unwrap_err();
     assert_eq!(left_in(&bench.path("journal")), 0);
 }
 
@@ -177,9 +225,17 @@ async fn no_plugin_runs_without_a_journal() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     let path = bench.path("no-such-dir/x.json");
-    let error =
-        attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap_err();
-    assert!(matches!(error, Error::Journal { doing: "write", .. }), "{error}");
+    let error = attach_saved(
+        &bench.network(&list("1.0.0", &["one"])),
+        &path,
+        &attachment(),
+    )
+    .await
+    .unwrap_err();
+    assert!(
+        matches!(error, Error::Journal { doing: "write", .. }),
+        "{error}"
+    );
     assert!(bench.order().is_empty());
 }
 
@@ -194,8 +250,13 @@ async fn attachment_with_unwritable_result_is_rolled_back() {
         result("1.0.0", "10.0.0.2/24")
     );
     bench.plugin("one", &body);
-    let error =
-        attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap_err();
+    let error = attach_saved(
+        &bench.network(&list("1.0.0", &["one"])),
+        &path,
+        &attachment(),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     assert!(matches!(&error, Error::Add { undo: None, .. }), "{error}");
 }
@@ -203,7 +264,13 @@ async fn attachment_with_unwritable_result_is_rolled_back() {
 /// The contents of a journal of a whole attachment.
 async fn whole_journal(bench: &Bench, path: &Path) -> String {
     bench.good("one", "10.0.0.2/24");
-    attach_saved(&bench.network(&list("1.0.0", &["one"])), path, &attachment()).await.unwrap();
+    attach_saved(
+        &bench.network(&list("1.0.0", &["one"])),
+        path,
+        &attachment(),
+    )
+    .await
+    .unwrap();
     fs::read_to_string(path).unwrap()
 }
 
@@ -211,7 +278,9 @@ async fn whole_journal(bench: &Bench, path: &Path) -> String {
 async fn journal_of_another_version_is_reported_and_kept() {
     let bench = Bench::new();
     let path = journal(&bench);
-    let newer = whole_journal(&bench, &path).await.replace("\"version\":2", "\"version\":3");
+    let newer = whole_journal(&bench, &path)
+        .await
+        .replace("\"version\":2", "\"version\":3");
     fs::write(&path, &newer).unwrap();
     for netns in [None, Some(Path::new("/run/netns/x"))] {
         let error = del_saved(&path, &bench.plugins(), netns).await.unwrap_err();
@@ -227,7 +296,11 @@ async fn damaged_journal_is_reported_until_its_namespace_is_gone() {
     let path = journal(&bench);
     let text = whole_journal(&bench, &path).await;
     let nothing = "\0".repeat(text.len());
-    for broken in [&text[1..], &nothing, &text.replace("\"attachment\"", "\"attachmemt\"")] {
+    for broken in [
+        &text[1..],
+        &nothing,
+        &text.replace("\"attachment\"", "\"attachmemt\""),
+    ] {
         fs::write(&path, broken).unwrap();
         let netns = Some(Path::new("/run/netns/x"));
         let error = del_saved(&path, &bench.plugins(), netns).await.unwrap_err();
@@ -246,7 +319,9 @@ async fn damaged_result_does_not_keep_a_journal_whose_namespace_is_gone() {
     let path = journal(&bench);
     let text = whole_journal(&bench, &path).await;
     fs::write(&path, text.replace("10.0.0.2/24", "10.0.0.2/2x")).unwrap();
-    let error = del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap_err();
+    let error = del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x")))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Result { .. }), "{error}");
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert!(!path.exists());
@@ -275,7 +350,13 @@ async fn truncated_result_is_unknown() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
-    attach_saved(&bench.network(&list("1.0.0", &["one"])), &path, &attachment()).await.unwrap();
+    attach_saved(
+        &bench.network(&list("1.0.0", &["one"])),
+        &path,
+        &attachment(),
+    )
+    .await
+    .unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.len() - 1]).unwrap();
     let saved = Saved::read(&path).unwrap().unwrap();

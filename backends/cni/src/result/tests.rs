@@ -33,7 +33,10 @@ fn results_of_every_cni_version_parse() {
         let raw = dual(version.as_str());
         let result = read(&raw, version).unwrap();
         assert_eq!(result.raw, raw, "{version}");
-        assert_eq!(result.interfaces[2].sandbox.as_deref(), Some("/run/netns/blue"));
+        assert_eq!(
+            result.interfaces[2].sandbox.as_deref(),
+            Some("/run/netns/blue")
+        );
         assert_eq!(result.ips[1].address.to_string(), "10.1.0.5/16");
         assert_eq!(result.ips[1].gateway, Some("10.1.0.1".parse().unwrap()));
         assert_eq!(result.routes[1].gw, Some("fd00::1".parse().unwrap()));
@@ -47,8 +50,15 @@ fn pod_ips_come_from_its_interface_in_plugin_order() {
     let ips: Vec<IpAddr> = vec!["fd00::5".parse().unwrap(), "10.1.0.5".parse().unwrap()];
     assert_eq!(result.pod_ips("eth0"), ips);
     assert_eq!(result.pod_ips("eth1"), Vec::<IpAddr>::new());
-    let loose = read(&json!({"ips": [{"address": "10.0.0.2/8"}]}), SpecVersion::V1_0_0).unwrap();
-    assert_eq!(loose.pod_ips("eth0"), ["10.0.0.2".parse::<IpAddr>().unwrap()]);
+    let loose = read(
+        &json!({"ips": [{"address": "10.0.0.2/8"}]}),
+        SpecVersion::V1_0_0,
+    )
+    .unwrap();
+    assert_eq!(
+        loose.pod_ips("eth0"),
+        ["10.0.0.2".parse::<IpAddr>().unwrap()]
+    );
 }
 
 #[test]
@@ -74,14 +84,20 @@ fn result_of_another_version_is_converted() {
     let result = read(&newer, SpecVersion::V0_4_0).unwrap();
     assert_eq!(result.raw["cniVersion"], "0.4.0");
     assert_eq!(
-        (&result.raw["ips"][0]["version"], &result.raw["ips"][1]["version"]),
+        (
+            &result.raw["ips"][0]["version"],
+            &result.raw["ips"][1]["version"]
+        ),
         (&json!("4"), &json!("6"))
     );
     let result = read(&dual("0.3.1"), SpecVersion::V1_1_0).unwrap();
     assert_eq!(result.raw["cniVersion"], "1.1.0");
     assert_eq!(result.raw["own"]["kept"], true);
-    let without =
-        read(&json!({"ips": null, "interfaces": null, "routes": null}), SpecVersion::V0_3_1).unwrap();
+    let without = read(
+        &json!({"ips": null, "interfaces": null, "routes": null}),
+        SpecVersion::V0_3_1,
+    )
+    .unwrap();
     assert_eq!(without.raw["cniVersion"], "0.3.1");
     assert!(without.ips.is_empty());
 }
@@ -99,14 +115,23 @@ fn invalid_result_is_rejected_with_a_reason() {
     check("[]", "not a CNI result");
     check("null", "not a CNI result");
     check(r#"["1.0.0",null,null,null,null]"#, "not a CNI result");
-    check(r#"{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/8"}}"#, "0.2.0");
+    check(
+        r#"{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.2/8"}}"#,
+        "0.2.0",
+    );
     check(r#"{"ips":[{"address":"10.0.0.2"}]}"#, "10.0.0.2");
     check(r#"{"ips":[{"address":"10.0.0.2/33"}]}"#, "10.0.0.2/33");
     check(r#"{"ips":[{"address":"10.0.0.2/+8"}]}"#, "10.0.0.2/+8");
     check(r#"{"ips":[{"address":"host/8"}]}"#, "host/8");
     check(r#"{"ips":[{"address":"10.0.0.2/8","gateway":"gw"}]}"#, "gw");
-    check(r#"{"ips":[{"address":"10.0.0.2/8","interface":0}]}"#, "only 0");
-    check(r#"{"ips":[{"address":"10.0.0.2/8","interface":-1}]}"#, "not a CNI result");
+    check(
+        r#"{"ips":[{"address":"10.0.0.2/8","interface":0}]}"#,
+        "only 0",
+    );
+    check(
+        r#"{"ips":[{"address":"10.0.0.2/8","interface":-1}]}"#,
+        "not a CNI result",
+    );
     check(r#"{"routes":[{"dst":"default"}]}"#, "default");
 }
 

@@ -13,7 +13,9 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::setup::{check_default_runtime, cni_plugins, context, image_policy, image_store, registry_client};
+use super::setup::{
+    check_default_runtime, cni_plugins, context, image_policy, image_store, registry_client,
+};
 use crate::base::config::Settings;
 use crate::base::crash_points::Faults;
 use crate::base::disks::Disks;
@@ -116,7 +118,9 @@ pub(super) struct Parts {
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the tasks: their specs have the environment of clients.
-        f.debug_struct("Parts").field("address", &self.client.address()).finish_non_exhaustive()
+        f.debug_struct("Parts")
+            .field("address", &self.client.address())
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,7 +147,10 @@ impl Parts {
         let context = Arc::new(context(settings, faults, Arc::clone(&observer))?);
         let handles = Handles {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
-            tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
+            tables: Arc::new(Tables {
+                sandboxes: Arc::default(),
+                tasks: Arc::default(),
+            }),
             logkeeper: Arc::new(logkeeper::Client::with_limit(
                 &context.settings().logkeeper,
                 LOGKEEPER_SILENCE,
@@ -219,11 +226,26 @@ impl Parts {
     }
 
     /// Starts the background tasks; they end when `stop` is cancelled.
-    fn spawn_background(&self, handles: &Handles, shared_socket: SharedSocket, stop: &CancellationToken) {
-        let Handles { client, health, tracker, cleanup, .. } = handles;
+    fn spawn_background(
+        &self,
+        handles: &Handles,
+        shared_socket: SharedSocket,
+        stop: &CancellationToken,
+    ) {
+        let Handles {
+            client,
+            health,
+            tracker,
+            cleanup,
+            ..
+        } = handles;
         let settings = self.context.settings();
         let keeper = &settings.logkeeper;
-        tracker.spawn(health.clone().watch(client.without_health_check(), stop.clone()));
+        tracker.spawn(
+            health
+                .clone()
+                .watch(client.without_health_check(), stop.clone()),
+        );
         tracker.spawn(health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
         tracker.spawn(Arc::clone(&self.node).watch_disks(Arc::clone(&self.trees), stop.clone()));
         tracker.spawn(Arc::clone(cleanup).run(health.clone(), stop.clone()));
@@ -322,7 +344,15 @@ impl Handles {
             host_files: HostFiles::new(),
             cleanup: Arc::clone(&self.cleanup),
         });
-        Ok(LowerParts { cgroups, shims, predecessor_calls, processes, node, network, sandboxes })
+        Ok(LowerParts {
+            cgroups,
+            shims,
+            predecessor_calls,
+            processes,
+            node,
+            network,
+            sandboxes,
+        })
     }
 
     fn node(&self) -> Arc<Node> {
@@ -354,16 +384,33 @@ impl Handles {
             of_node: NodeNetworks::new(&settings.conf_dir, cni_plugins(settings)),
             plugins: cni_plugins(settings),
             bridge,
-            cluster_bridges: Arc::new(ClusterBridges::new(self.context.layout.cluster_bridges(), own)),
+            cluster_bridges: Arc::new(ClusterBridges::new(
+                self.context.layout.cluster_bridges(),
+                own,
+            )),
             ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
             predecessor_plugins: Mutex::default(),
         }))
     }
 
     fn images(&self) -> ContainerdImageStore {
-        let leases = Leases::new(self.client.clone(), self.tracker.clone(), Arc::clone(&self.cleanup));
-        let layer_sync = LayerSync::new(self.client.clone(), &self.context.boot, self.tracker.clone());
-        image_store(&self.client, &self.context.settings(), self.features.clone(), leases, layer_sync)
+        let leases = Leases::new(
+            self.client.clone(),
+            self.tracker.clone(),
+            Arc::clone(&self.cleanup),
+        );
+        let layer_sync = LayerSync::new(
+            self.client.clone(),
+            &self.context.boot,
+            self.tracker.clone(),
+        );
+        image_store(
+            &self.client,
+            &self.context.settings(),
+            self.features.clone(),
+            leases,
+            layer_sync,
+        )
     }
 
     fn storage(&self) -> Arc<Storage> {

@@ -49,7 +49,10 @@ pub(super) fn check_default_runtime(config: &ContainerdConfig) -> Result<()> {
     if config.runtimes.contains_key(&config.default_runtime) {
         return Ok(());
     }
-    let why = format!("containerd.runtimes.{} is not configured", config.default_runtime);
+    let why = format!(
+        "containerd.runtimes.{} is not configured",
+        config.default_runtime
+    );
     Err(Error::invalid("containerd.default_runtime", why))
 }
 
@@ -65,7 +68,10 @@ fn detect_host(settings: &Settings) -> Result<Host> {
 /// The CNI plugins, with the time that each may take.
 pub(super) fn cni_plugins(config: &NetworkConfig) -> cni::Plugins {
     let limit = Duration::from_secs(config.plugin_timeout_seconds.max(1));
-    let limits = cni::Limits { plugin: limit, undo: limit };
+    let limits = cni::Limits {
+        plugin: limit,
+        undo: limit,
+    };
     cni::Plugins::new(config.bin_dirs.clone(), limits).observed(Arc::new(PluginSpans))
 }
 
@@ -109,7 +115,11 @@ fn registry_config(settings: &Settings) -> registry::Config {
 /// configuration differs.
 pub(super) fn registry_client(settings: &Settings, present: &registry::Client) -> registry::Client {
     let config = registry_config(settings);
-    if *present.config() == config { present.clone() } else { registry::Client::new(config) }
+    if *present.config() == config {
+        present.clone()
+    } else {
+        registry::Client::new(config)
+    }
 }
 
 /// The image policy that the settings describe.
@@ -133,5 +143,8 @@ fn snapshotters(config: &ContainerdConfig) -> Snapshotters {
         .filter(|(_, runtime)| !runtime.snapshotter.is_empty())
         .map(|(name, runtime)| (name.clone(), runtime.snapshotter.clone()))
         .collect();
-    Snapshotters { default: config.snapshotter.clone(), by_handler }
+    Snapshotters {
+        default: config.snapshotter.clone(),
+        by_handler,
+    }
 }

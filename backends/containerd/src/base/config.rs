@@ -204,8 +204,11 @@ impl CgroupConfig {
     /// The key that is wrong, and why.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let parent = Path::new("/").join(&self.default_parent);
-        let checked = switchyard_runtime_spec::text::absolute("the path below the root cgroup", &parent);
-        checked.map(drop).map_err(|error| ("default_parent", error.to_string()))
+        let checked =
+            switchyard_runtime_spec::text::absolute("the path below the root cgroup", &parent);
+        checked
+            .map(drop)
+            .map_err(|error| ("default_parent", error.to_string()))
     }
 }
 
@@ -240,7 +243,9 @@ impl AdvisoriesConfig {
     pub fn check(&self) -> Result<(), String> {
         let is_wrong = |entry: &&String| {
             !entry.split_once(' ').is_some_and(|(program, version)| {
-                PROGRAMS.contains(&program) && !version.is_empty() && !version.contains(char::is_whitespace)
+                PROGRAMS.contains(&program)
+                    && !version.is_empty()
+                    && !version.contains(char::is_whitespace)
             })
         };
         self.ignore.iter().find(is_wrong).map_or(Ok(()), |entry| {
@@ -296,7 +301,10 @@ impl ContainerdConfig {
 impl Default for ContainerdConfig {
     fn default() -> Self {
         let runc = Runtime::default();
-        let crun = Runtime { binary: "crun".into(), ..Runtime::default() };
+        let crun = Runtime {
+            binary: "crun".into(),
+            ..Runtime::default()
+        };
         Self {
             mode: ContainerdMode::Managed,
             address: "/run/containerd/containerd.sock".into(),
@@ -374,14 +382,19 @@ impl Default for BridgeConfig {
 
 impl Default for DevicesConfig {
     fn default() -> Self {
-        Self { cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
+        Self {
+            cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+        }
     }
 }
 
 impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
-            config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
+            config_dirs: vec![
+                "/etc/switchyard/certs.d".into(),
+                "/etc/containerd/certs.d".into(),
+            ],
             idle_timeout_seconds: 60,
             allow_http_redirects: false,
         }
@@ -418,7 +431,11 @@ impl ImagesConfig {
 
 impl Default for RecoveryConfig {
     fn default() -> Self {
-        Self { wait_seconds: 10, grace_milliseconds: 3000, look_seconds: 180 }
+        Self {
+            wait_seconds: 10,
+            grace_milliseconds: 3000,
+            look_seconds: 180,
+        }
     }
 }
 
@@ -442,6 +459,9 @@ impl RecoveryConfig {
 
 impl Default for CgroupConfig {
     fn default() -> Self {
-        Self { driver: CgroupDriverChoice::Auto, default_parent: "switchyard".into() }
+        Self {
+            driver: CgroupDriverChoice::Auto,
+            default_parent: "switchyard".into(),
+        }
     }
 }

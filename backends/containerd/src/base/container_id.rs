@@ -58,7 +58,16 @@ mod tests {
         assert_eq!(*ContainerId::from(sandbox), sandbox.to_string());
         assert_eq!(task.to_string().parse(), Ok(ContainerId::from(task)));
         let long = format!("{task}/..");
-        for text in ["", ".", "..", "/etc", "../../..", "nginx", &long, &long[..63]] {
+        for text in [
+            "",
+            ".",
+            "..",
+            "/etc",
+            "../../..",
+            "nginx",
+            &long,
+            &long[..63],
+        ] {
             assert!(text.parse::<ContainerId>().is_err(), "{text:?}");
         }
     }

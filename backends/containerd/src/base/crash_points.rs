@@ -24,6 +24,8 @@ impl Faults {
 
     /// Marks a crash point as reached, right after its effect; fails if a test injected a failure.
     pub(crate) fn reach(&self, point: CrashPoint) -> Result<()> {
-        self.0.reach(point).map_err(|failure| Error::internal("a test's fault").with_source(failure))
+        self.0
+            .reach(point)
+            .map_err(|failure| Error::internal("a test's fault").with_source(failure))
     }
 }

@@ -34,7 +34,10 @@ pub(crate) fn try_write(dir: &Path) -> io::Result<WriteTest> {
     // Always the same place: on a file system that does not copy on write, only the first write needs space, so that a quota
     // that is exhausted later does not show.
     let written = options.open(dir.join(FILE)).and_then(|file| {
-        file.write_all_at(b"written from time to time, to learn whether the disk can be used\n", 0)?;
+        file.write_all_at(
+            b"written from time to time, to learn whether the disk can be used\n",
+            0,
+        )?;
         file.sync_data()
     });
     shown_by(written)
@@ -42,7 +45,9 @@ pub(crate) fn try_write(dir: &Path) -> io::Result<WriteTest> {
 
 /// Returns the result of a test write that ended so. Pure.
 fn shown_by(written: io::Result<()>) -> io::Result<WriteTest> {
-    let Err(fault) = written else { return Ok(WriteTest::Written) };
+    let Err(fault) = written else {
+        return Ok(WriteTest::Written);
+    };
     match fault.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => Ok(WriteTest::NoSpace),
         Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => Ok(WriteTest::Unknown),
@@ -64,10 +69,14 @@ pub(crate) fn reserved_blocks(dir: &Path) -> io::Result<u64> {
 fn reserved_on(sys: &Path, device: u64) -> u64 {
     // Only file systems on block devices have such a link, and only ext4 has such a file.
     let link = sys.join(format!("dev/block/{}:{}", major(device), minor(device)));
-    let name = fs::read_link(link).ok().and_then(|target| Some(target.file_name()?.to_owned()));
+    let name = fs::read_link(link)
+        .ok()
+        .and_then(|target| Some(target.file_name()?.to_owned()));
     let file = name.map(|name| sys.join("fs/ext4").join(name).join("reserved_clusters"));
     let reserved = file.and_then(|file| fs::read_to_string(file).ok());
-    reserved.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    reserved
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -93,7 +102,8 @@ mod tests {
 
     #[test]
     fn shortage_of_the_daemon_is_told_from_one_of_the_disk_and_from_a_fault() {
-        let shown_by = |errno: Errno| shown_by(Err(errno.into())).map_err(|fault| fault.raw_os_error());
+        let shown_by =
+            |errno: Errno| shown_by(Err(errno.into())).map_err(|fault| fault.raw_os_error());
         for disk in [Errno::ENOSPC, Errno::EDQUOT] {
             assert_eq!(shown_by(disk), Ok(WriteTest::NoSpace), "{disk}");
         }
@@ -101,7 +111,11 @@ mod tests {
             assert_eq!(shown_by(own), Ok(WriteTest::Unknown), "{own}");
         }
         for fault in [Errno::EIO, Errno::EROFS, Errno::EACCES] {
-            assert_eq!(shown_by(fault), Err(io::Error::from(fault).raw_os_error()), "{fault}");
+            assert_eq!(
+                shown_by(fault),
+                Err(io::Error::from(fault).raw_os_error()),
+                "{fault}"
+            );
         }
     }
 
@@ -111,7 +125,11 @@ mod tests {
         let sys = sys.path();
         fs::create_dir_all(sys.join("dev/block")).unwrap();
         for (device, name) in [("254:1", "vda1"), ("254:2", "vda2")] {
-            symlink(format!("../../devices/virtual/{name}"), sys.join("dev/block").join(device)).unwrap();
+            symlink(
+                format!("../../devices/virtual/{name}"),
+                sys.join("dev/block").join(device),
+            )
+            .unwrap();
         }
         let ext4 = sys.join("fs/ext4/vda1");
         fs::create_dir_all(&ext4).unwrap();

@@ -19,7 +19,10 @@ use crate::base::error::mentions_failed_disk;
 use crate::base::fs::blocking;
 
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
-const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
+const MIN_FREE: FreeSpace = FreeSpace {
+    bytes: 1 << 20,
+    inodes: 64,
+};
 
 /// Limit for examining a disk only to explain an error to a client that waits.
 const EXPLANATION_LIMIT: Duration = Duration::from_secs(1);
@@ -80,12 +83,14 @@ impl Disks {
     pub(crate) fn condition(&self) -> Condition {
         match &*self.fault.lock() {
             None => Condition::True,
-            Some(DiskFault::Full(message)) => {
-                Condition::False { reason: "DiskFull".to_owned(), message: message.clone() }
-            }
-            Some(DiskFault::Unusable { reason, message }) => {
-                Condition::False { reason: (*reason).to_owned(), message: message.clone() }
-            }
+            Some(DiskFault::Full(message)) => Condition::False {
+                reason: "DiskFull".to_owned(),
+                message: message.clone(),
+            },
+            Some(DiskFault::Unusable { reason, message }) => Condition::False {
+                reason: (*reason).to_owned(),
+                message: message.clone(),
+            },
         }
     }
 
@@ -93,7 +98,11 @@ impl Disks {
     /// runtime is not ready stops and removes nothing, which would free space.
     pub(crate) fn runtime_condition(&self) -> Condition {
         let are_unusable = matches!(&*self.fault.lock(), Some(DiskFault::Unusable { .. }));
-        if are_unusable { self.condition() } else { Condition::True }
+        if are_unusable {
+            self.condition()
+        } else {
+            Condition::True
+        }
     }
 
     /// Returns whether a disk is known to be faulty.
@@ -141,7 +150,8 @@ impl Disks {
 impl Checked {
     /// Evaluates the state of the disk of a directory. Pure.
     fn of(dir: &Path, state: io::Result<Option<DiskState>>) -> Self {
-        let is_unknown = matches!(&state, Ok(Some(state)) if state.written == Some(WriteTest::Unknown));
+        let is_unknown =
+            matches!(&state, Ok(Some(state)) if state.written == Some(WriteTest::Unknown));
         match DiskFault::of(dir, state) {
             Some(fault) => Self::Fault(fault),
             None if is_unknown => Self::Unknown,
@@ -167,18 +177,30 @@ impl DiskFault {
         let dir = dir.display();
         match state {
             Ok(None) => None,
-            Ok(Some(DiskState { is_read_only: true, .. })) => Some(Self::Unusable {
+            Ok(Some(DiskState {
+                is_read_only: true, ..
+            })) => Some(Self::Unusable {
                 reason: "DiskReadOnly",
                 message: format!(
                     "the file system of {dir} is read-only: see dmesg, as the kernel makes it so after an error of the disk"
                 ),
             }),
-            Ok(Some(DiskState { free, written, is_read_only: false })) => {
-                let shortage = free.shortage().map(|what| format!("almost no {what} left for {dir}"));
+            Ok(Some(DiskState {
+                free,
+                written,
+                is_read_only: false,
+            })) => {
+                let shortage = free
+                    .shortage()
+                    .map(|what| format!("almost no {what} left for {dir}"));
                 let refused = (written == Some(WriteTest::NoSpace)).then(|| {
-                    format!("a write in {dir} is refused, whatever is counted as free: see its quota")
+                    format!(
+                        "a write in {dir} is refused, whatever is counted as free: see its quota"
+                    )
                 });
-                shortage.or(refused).map(|why| Self::Full(format!("no space left on device: {why}")))
+                shortage
+                    .or(refused)
+                    .map(|why| Self::Full(format!("no space left on device: {why}")))
             }
             Err(fault) => Some(Self::Unusable {
                 reason: "DiskFails",
@@ -199,9 +221,19 @@ impl DiskFault {
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Full(one), Self::Full(other)) => Self::Full(format!("{one}; {other}")),
-            (Self::Unusable { reason, message: one }, Self::Unusable { reason: _, message: other }) => {
-                Self::Unusable { reason, message: format!("{one}; {other}") }
-            }
+            (
+                Self::Unusable {
+                    reason,
+                    message: one,
+                },
+                Self::Unusable {
+                    reason: _,
+                    message: other,
+                },
+            ) => Self::Unusable {
+                reason,
+                message: format!("{one}; {other}"),
+            },
             (unusable @ Self::Unusable { .. }, Self::Full(_))
             | (Self::Full(_), unusable @ Self::Unusable { .. }) => unusable,
         }
@@ -222,12 +254,17 @@ pub(crate) async fn full_disk_behind(error: Error, dir: &Path) -> Error {
 }
 
 /// An error with a full disk as its cause, if that is not known yet and `look` finds one in time. Cancel-safe.
-async fn explained(error: Error, look: impl FnOnce() -> Option<DiskFault> + Send + 'static) -> Error {
+async fn explained(
+    error: Error,
+    look: impl FnOnce() -> Option<DiskFault> + Send + 'static,
+) -> Error {
     if error.kind() != ErrorKind::Internal {
         return error;
     }
     let looked = timeout(EXPLANATION_LIMIT, blocking(move || Ok(look()))).await;
-    let Ok(Ok(Some(DiskFault::Full(why)))) = looked else { return error };
+    let Ok(Ok(Some(DiskFault::Full(why)))) = looked else {
+        return error;
+    };
     Error::exhausted(why).with_source(error)
 }
 
@@ -253,8 +290,9 @@ pub(crate) async fn check(
     let looks = dirs.iter().map(|dir| {
         let look = look.clone();
         let looked_at = dir.clone();
-        let looked =
-            pool.run(dir.display().to_string(), move || Ok(Checked::of(&looked_at, look(&looked_at))));
+        let looked = pool.run(dir.display().to_string(), move || {
+            Ok(Checked::of(&looked_at, look(&looked_at)))
+        });
         async move {
             looked.await.unwrap_or_else(|error| {
                 tracing::debug!(error = error.report(), "a disk cannot be looked at");
@@ -262,7 +300,11 @@ pub(crate) async fn check(
             })
         }
     });
-    join_all(looks).await.into_iter().reduce(Checked::and).unwrap_or(Checked::Fine)
+    join_all(looks)
+        .await
+        .into_iter()
+        .reduce(Checked::and)
+        .unwrap_or(Checked::Fine)
 }
 
 /// Examines the file system of a directory with a test write. Blocks, for ever if the disk hangs.
@@ -271,10 +313,14 @@ pub(crate) async fn check(
 /// Those of the file system, but not that it is full or read-only.
 pub(crate) fn write_and_look(dir: &Path) -> io::Result<DiskState> {
     match try_write(dir) {
-        Err(fault) if fault.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            Ok(DiskState { is_read_only: true, ..look(dir)? })
-        }
-        written => Ok(DiskState { written: Some(written?), ..look(dir)? }),
+        Err(fault) if fault.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(DiskState {
+            is_read_only: true,
+            ..look(dir)?
+        }),
+        written => Ok(DiskState {
+            written: Some(written?),
+            ..look(dir)?
+        }),
     }
 }
 
@@ -294,11 +340,22 @@ pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
 pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     let stat = statvfs(dir)?;
     // A file system that allocates inodes dynamically reports 0.
-    let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
+    let inodes = if stat.files() == 0 {
+        u64::MAX
+    } else {
+        stat.files_free()
+    };
     let blocks = stat.blocks_free().saturating_sub(reserved_blocks(dir)?);
-    let free = FreeSpace { bytes: blocks.saturating_mul(stat.fragment_size()), inodes };
+    let free = FreeSpace {
+        bytes: blocks.saturating_mul(stat.fragment_size()),
+        inodes,
+    };
     let is_read_only = stat.flags().contains(FsFlags::ST_RDONLY);
-    Ok(DiskState { free, written: None, is_read_only })
+    Ok(DiskState {
+        free,
+        written: None,
+        is_read_only,
+    })
 }
 
 impl FreeSpace {

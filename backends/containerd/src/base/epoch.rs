@@ -42,9 +42,12 @@ pub(crate) fn has_changed(of_record: Option<&str>, of_run: Option<&str>) -> bool
 
 /// The epoch in a file; `None` if there is no file, or no epoch in it.
 fn load(path: &Path) -> Result<Option<String>> {
-    let is_epoch = |text: &String| text.len() == 2 * LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_epoch =
+        |text: &String| text.len() == 2 * LEN && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = if_present(fs::read(path)).map_err(|fault| io_error("read", path, fault))?;
-    Ok(bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(is_epoch))
+    Ok(bytes
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .filter(is_epoch))
 }
 
 fn begin(path: &Path) -> Result<String> {
@@ -83,9 +86,12 @@ mod tests {
     #[test]
     fn loss_shows_only_where_both_epochs_are_known() {
         assert!(has_changed(Some("a"), Some("b")));
-        for (of_record, of_run) in
-            [(Some("a"), Some("a")), (None, Some("b")), (Some("a"), None), (None, None)]
-        {
+        for (of_record, of_run) in [
+            (Some("a"), Some("a")),
+            (None, Some("b")),
+            (Some("a"), None),
+            (None, None),
+        ] {
             assert!(!has_changed(of_record, of_run), "{of_record:?} {of_run:?}");
         }
     }

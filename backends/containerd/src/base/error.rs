@@ -28,13 +28,18 @@ fn reason_of(status: &Status) -> Reason {
 
 /// The error for a call that containerd did not answer in time.
 pub(crate) fn timed_out(what: &str, limit: Duration) -> Error {
-    Error::deadline(format!("containerd did not answer within {limit:?}: {what}"))
+    Error::deadline(format!(
+        "containerd did not answer within {limit:?}: {what}"
+    ))
 }
 
 /// Returns whether a call failed because containerd did not answer, so that the error says nothing about the
 /// state of the object.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled
+    )
 }
 
 fn kind_of(status: &Status) -> ErrorKind {
@@ -49,7 +54,9 @@ fn kind_of(status: &Status) -> ErrorKind {
         Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
         Code::Cancelled => connection_lost_or(status, ErrorKind::Cancelled),
         Code::Unimplemented => ErrorKind::Unimplemented,
-        Code::Unknown | Code::Internal => connection_lost_or(status, kind_by_text(status.message())),
+        Code::Unknown | Code::Internal => {
+            connection_lost_or(status, kind_by_text(status.message()))
+        }
         Code::Ok | Code::DataLoss => ErrorKind::Internal,
     }
 }
@@ -80,11 +87,17 @@ fn kind_by_text(text: &str) -> ErrorKind {
         "bucket not found",
     ];
     // The last is runc's, for a working directory that the user may not enter.
-    const WRONG: [&str; 3] = ["executable file not found", "exec: \"", "set in config.json failed"];
+    const WRONG: [&str; 3] = [
+        "executable file not found",
+        "exec: \"",
+        "set in config.json failed",
+    ];
     // A path of the container's spec leads through a file: a mount of a file over a directory or the reverse,
     // or a working directory. The spellings are runc's and crun's.
     let crosses_file = text.contains("OCI runtime create failed")
-        && ["not a directory", "Not a directory"].iter().any(|part| text.contains(part));
+        && ["not a directory", "Not a directory"]
+            .iter()
+            .any(|part| text.contains(part));
     if text.contains("unknown command checkpoint") {
         // crun built without criu.
         ErrorKind::Unimplemented
@@ -105,7 +118,10 @@ fn kind_by_text(text: &str) -> ErrorKind {
 /// then. Nothing of the task exists, and containerd has cleaned up after the shim: the next try starts a new
 /// one.
 fn is_shim_gone(text: &str) -> bool {
-    let away = ["connect: no such file or directory", "connect: connection refused"];
+    let away = [
+        "connect: no such file or directory",
+        "connect: connection refused",
+    ];
     (text.contains("failed to start shim") && away.iter().any(|part| text.contains(part)))
         || text.contains("failed to create shim task: ttrpc: closed")
 }
@@ -118,7 +134,11 @@ struct Cause(String);
 /// `ResourceExhausted` if a message in the error's chain of causes says that a disk is full, else
 /// `otherwise`. Plugins, shims and our own helper processes report a full disk only in their messages.
 pub(crate) fn disk_full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
-    if any_cause(error, mentions_disk_full) { ErrorKind::ResourceExhausted } else { otherwise }
+    if any_cause(error, mentions_disk_full) {
+        ErrorKind::ResourceExhausted
+    } else {
+        otherwise
+    }
 }
 
 /// Returns whether a message reports a full disk or an exhausted quota.
@@ -163,7 +183,8 @@ pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
 }
 
 pub(crate) fn from_cni(error: cni::Error) -> Error {
-    let kind = if error.is_not_configured() || error.is_unusable_directory() || error.is_retryable() {
+    let kind = if error.is_not_configured() || error.is_unusable_directory() || error.is_retryable()
+    {
         ErrorKind::Unavailable
     } else {
         disk_full_or(ErrorKind::Internal, &error)
@@ -180,13 +201,37 @@ mod tests {
     #[test]
     fn codes_and_the_few_known_texts_have_a_kind() {
         let cases = [
-            (Code::NotFound, "container \"x\": not found", ErrorKind::NotFound),
+            (
+                Code::NotFound,
+                "container \"x\": not found",
+                ErrorKind::NotFound,
+            ),
             (Code::Unknown, "transport error", ErrorKind::Unavailable),
-            (Code::Cancelled, "h2 protocol error: http2 error", ErrorKind::Unavailable),
-            (Code::Unknown, "process already finished", ErrorKind::NotFound),
-            (Code::Unknown, "failed to delete sandbox \"x\": bucket not found", ErrorKind::NotFound),
-            (Code::Unknown, "write /var/lib/x: no space left on device", ErrorKind::ResourceExhausted),
-            (Code::Unknown, "cannot delete a running process: unknown", ErrorKind::FailedPrecondition),
+            (
+                Code::Cancelled,
+                "h2 protocol error: http2 error",
+                ErrorKind::Unavailable,
+            ),
+            (
+                Code::Unknown,
+                "process already finished",
+                ErrorKind::NotFound,
+            ),
+            (
+                Code::Unknown,
+                "failed to delete sandbox \"x\": bucket not found",
+                ErrorKind::NotFound,
+            ),
+            (
+                Code::Unknown,
+                "write /var/lib/x: no space left on device",
+                ErrorKind::ResourceExhausted,
+            ),
+            (
+                Code::Unknown,
+                "cannot delete a running process: unknown",
+                ErrorKind::FailedPrecondition,
+            ),
             (
                 Code::Unknown,
                 "failed to create shim task: OCI runtime create failed: exec: \"nope\": executable file not found in $PATH",
@@ -198,11 +243,23 @@ mod tests {
                  error during container init: mkdir /etc/passwd: not a directory: unknown",
                 ErrorKind::InvalidArgument,
             ),
-            (Code::Unknown, "mkdir /var/lib/containerd/x: not a directory: unknown", ErrorKind::Internal),
-            (Code::Unknown, "something nobody has seen", ErrorKind::Internal),
+            (
+                Code::Unknown,
+                "mkdir /var/lib/containerd/x: not a directory: unknown",
+                ErrorKind::Internal,
+            ),
+            (
+                Code::Unknown,
+                "something nobody has seen",
+                ErrorKind::Internal,
+            ),
         ];
         for (code, text, kind) in cases {
-            assert_eq!(from_status("do it", Status::new(code, text)).kind(), kind, "{text}");
+            assert_eq!(
+                from_status("do it", Status::new(code, text)).kind(),
+                kind,
+                "{text}"
+            );
         }
     }
 
@@ -213,7 +270,12 @@ mod tests {
         for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled] {
             assert!(unanswered(code), "{code:?}");
         }
-        for code in [Code::NotFound, Code::InvalidArgument, Code::ResourceExhausted, Code::Internal] {
+        for code in [
+            Code::NotFound,
+            Code::InvalidArgument,
+            Code::ResourceExhausted,
+            Code::Internal,
+        ] {
             assert!(!unanswered(code), "{code:?}");
         }
     }
@@ -231,24 +293,40 @@ mod tests {
             "failed to start shim: start failed: failed to create TTRPC connection: dial unix /run/containerd/s/ab: connect: connection refused"
         ));
         assert!(ended("failed to create shim task: ttrpc: closed: unknown"));
-        assert!(!ended("failed to start shim: mkdir /run/x: no such file or directory"));
-        assert!(!ended("failed to create shim task: OCI runtime create failed: connect: connection refused"));
+        assert!(!ended(
+            "failed to start shim: mkdir /run/x: no such file or directory"
+        ));
+        assert!(!ended(
+            "failed to create shim task: OCI runtime create failed: connect: connection refused"
+        ));
     }
 
     #[test]
     fn the_report_names_the_request_and_the_cause() {
         let error = from_status("start task 1", Status::not_found("task 1: not found"));
-        assert_eq!(error.report(), "containerd: start task 1: task 1: not found");
+        assert_eq!(
+            error.report(),
+            "containerd: start task 1: task 1: not found"
+        );
     }
 
     #[test]
     fn a_full_disk_is_told_apart_however_deep_it_is_told() {
         let deep = Error::internal("plugin")
             .with_source(Error::internal("write").with_source(io::Error::from_raw_os_error(28)));
-        assert_eq!(disk_full_or(ErrorKind::Internal, &deep), ErrorKind::ResourceExhausted);
+        assert_eq!(
+            disk_full_or(ErrorKind::Internal, &deep),
+            ErrorKind::ResourceExhausted
+        );
         let quota = io::Error::from_raw_os_error(122);
-        assert_eq!(disk_full_or(ErrorKind::Internal, &quota), ErrorKind::ResourceExhausted);
+        assert_eq!(
+            disk_full_or(ErrorKind::Internal, &quota),
+            ErrorKind::ResourceExhausted
+        );
         let other = io::Error::from_raw_os_error(13);
-        assert_eq!(disk_full_or(ErrorKind::Unavailable, &other), ErrorKind::Unavailable);
+        assert_eq!(
+            disk_full_or(ErrorKind::Unavailable, &other),
+            ErrorKind::Unavailable
+        );
     }
 }

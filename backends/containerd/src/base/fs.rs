@@ -20,8 +20,15 @@ const SHORT_WALK_ENTRIES: u32 = 1000;
 /// The error of a file operation: `doing` is the operation, as in "write". `ResourceExhausted` if the disk or
 /// a quota is full, else `Internal`.
 pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
-    let full = matches!(fault.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    let kind = if full { ErrorKind::ResourceExhausted } else { ErrorKind::Internal };
+    let full = matches!(
+        fault.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    );
+    let kind = if full {
+        ErrorKind::ResourceExhausted
+    } else {
+        ErrorKind::Internal
+    };
     Error::new(kind, format!("{doing} {}", path.display())).with_source(fault)
 }
 
@@ -94,7 +101,10 @@ impl Drop for CancelOnDrop {
 /// Creates a directory and its missing ancestors with mode 0700. An existing directory keeps its mode.
 /// Blocks.
 pub(crate) fn create_private_dir_blocking(path: &Path) -> Result<()> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
     made.map_err(|fault| io_error("make directory", path, fault))
 }
 
@@ -156,11 +166,17 @@ mod tests {
         }
         let expected = BTreeMap::from([("12".to_owned(), 12), ("7".to_owned(), 7)]);
         assert_eq!(ids_below::<u32>(dir.path()).unwrap(), expected);
-        assert_eq!(ids_below::<u32>(&dir.path().join("none")).unwrap(), BTreeMap::new());
+        assert_eq!(
+            ids_below::<u32>(&dir.path().join("none")).unwrap(),
+            BTreeMap::new()
+        );
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let error = ids_below::<u32>(&file).unwrap_err().report();
-        assert!(error.contains("list") && error.contains("Not a directory"), "{error}");
+        assert!(
+            error.contains("list") && error.contains("Not a directory"),
+            "{error}"
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -186,7 +202,9 @@ mod tests {
                 Ok(())
             }));
         }
-        tokio::task::spawn_blocking(move || begins.iter().take(BULK).count()).await.unwrap();
+        tokio::task::spawn_blocking(move || begins.iter().take(BULK).count())
+            .await
+            .unwrap();
         remove_tree(&small).await.unwrap();
         assert!(!small.exists());
         let left = || fs::read_dir(&large).map_or(0, Iterator::count);
@@ -199,7 +217,11 @@ mod tests {
         for _ in 0..100 {
             tokio::task::spawn_blocking(|| ()).await.unwrap();
         }
-        assert!(left() >= 900 && !removal.is_finished(), "{} files are left", left());
+        assert!(
+            left() >= 900 && !removal.is_finished(),
+            "{} files are left",
+            left()
+        );
         drop(answers);
         removal.await.unwrap().unwrap();
         assert!(!large.exists());

@@ -53,7 +53,12 @@ struct EofSender {
 
 impl StdinPipe {
     pub(crate) fn open(pipe: pipe::Sender) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(PipeState { pipe: Some(pipe), waiting: None }) })
+        Arc::new(Self {
+            state: Mutex::new(PipeState {
+                pipe: Some(pipe),
+                waiting: None,
+            }),
+        })
     }
 
     /// Writes fail from now on.
@@ -86,20 +91,38 @@ impl StdinPipe {
 
 impl StdinWriter {
     /// The only writer of this pipe; `on_close` is called when it closes the pipe.
-    pub(crate) fn new(end: Arc<StdinPipe>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self { end, on_close: Some(Box::new(on_close)), eof_sender: None }
+    pub(crate) fn new(
+        end: Arc<StdinPipe>,
+        on_close: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            end,
+            on_close: Some(Box::new(on_close)),
+            eof_sender: None,
+        }
     }
 
     /// A writer to a terminal. Shutting it down writes the end-of-input character until the terminal has no
     /// reader any more. Closing the FIFO would make the shim hang up the terminal, which ends the process
     /// before it has read the input written so far.
     pub(crate) fn terminal(end: Arc<StdinPipe>) -> Self {
-        Self { end, on_close: None, eof_sender: Some(EofSender { again: None, pause: RETYPE_PAUSE.0 }) }
+        Self {
+            end,
+            on_close: None,
+            eof_sender: Some(EofSender {
+                again: None,
+                pause: RETYPE_PAUSE.0,
+            }),
+        }
     }
 
     /// A writer to an input that is closed already.
     pub(crate) fn closed() -> Self {
-        Self { end: Arc::default(), on_close: None, eof_sender: None }
+        Self {
+            end: Arc::default(),
+            on_close: None,
+            eof_sender: None,
+        }
     }
 
     fn close(&mut self) {
@@ -111,7 +134,11 @@ impl StdinWriter {
 }
 
 impl AsyncWrite for StdinWriter {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, bytes))
     }
 
@@ -121,7 +148,9 @@ impl AsyncWrite for StdinWriter {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        let Self { end, eof_sender, .. } = &mut *self;
+        let Self {
+            end, eof_sender, ..
+        } = &mut *self;
         if let Some(sender) = eof_sender {
             // The error says that the terminal has no reader any more.
             let _gone = ready!(sender.poll(end, cx));

@@ -41,7 +41,11 @@ impl Instance {
     pub(crate) fn load(state: &Path) -> Result<Self> {
         let mut random = [0; 6];
         fill_random(&mut random);
-        let instance = Self { file: state.join(FILE), new: hex::encode(random), settled: OnceLock::new() };
+        let instance = Self {
+            file: state.join(FILE),
+            new: hex::encode(random),
+            settled: OnceLock::new(),
+        };
         instance.reload()?;
         Ok(instance)
     }
@@ -50,7 +54,11 @@ impl Instance {
     #[cfg(test)]
     pub(crate) fn named(name: &str) -> Self {
         let settled = OnceLock::from(name.to_owned());
-        Self { file: PathBuf::new(), new: name.to_owned(), settled }
+        Self {
+            file: PathBuf::new(),
+            new: name.to_owned(),
+            settled,
+        }
     }
 
     /// The name: the settled one, or the new one that it may get.
@@ -96,8 +104,9 @@ impl Instance {
 /// cannot be stored.
 pub fn recover_as(state: &Path, name: &str) -> Result<()> {
     if !is_name(name) {
-        let why =
-            format!("{name:?} is no name of a gateway, of at most {LEN_MAX} letters, digits, `-` and `_`");
+        let why = format!(
+            "{name:?} is no name of a gateway, of at most {LEN_MAX} letters, digits, `-` and `_`"
+        );
         return Err(Error::invalid("instance", why));
     }
     let file = state.join(FILE);
@@ -140,13 +149,21 @@ mod tests {
         let damaged: [&[u8]; 6] = [b"", b"\n", &[0; 12], b"\xff\xfe", b"a name", &long];
         for damaged in std::iter::once(None).chain(damaged.map(Some)) {
             let _ = fs::remove_file(&file);
-            damaged.into_iter().for_each(|bytes| fs::write(&file, bytes).unwrap());
+            damaged
+                .into_iter()
+                .for_each(|bytes| fs::write(&file, bytes).unwrap());
             let instance = Instance::load(dir.path()).unwrap();
             let name = instance.name().to_owned();
-            assert!(!instance.is_settled() && !instance.reload().unwrap(), "{damaged:?}");
+            assert!(
+                !instance.is_settled() && !instance.reload().unwrap(),
+                "{damaged:?}"
+            );
             assert_eq!(fs::read(&file).ok().as_deref(), damaged);
             instance.settle().unwrap();
-            assert_eq!((instance.name(), instance.is_settled()), (name.as_str(), true));
+            assert_eq!(
+                (instance.name(), instance.is_settled()),
+                (name.as_str(), true)
+            );
             let again = Instance::load(dir.path()).unwrap();
             assert_eq!((again.name(), again.is_settled()), (name.as_str(), true));
         }

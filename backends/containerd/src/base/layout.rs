@@ -60,7 +60,10 @@ pub(crate) struct TaskDirs {
 
 impl Layout {
     pub(crate) fn new(state: &Path, run: &Path) -> Self {
-        Self { state: state.to_path_buf(), run: run.to_path_buf() }
+        Self {
+            state: state.to_path_buf(),
+            run: run.to_path_buf(),
+        }
     }
 
     /// Creates the directories below `<run>` with mode 0700, and sets that mode on existing ones that an
@@ -69,7 +72,8 @@ impl Layout {
     /// # Errors
     /// `Internal` or `ResourceExhausted`, naming the directory.
     pub(crate) fn create_private_dirs(&self) -> Result<()> {
-        fs::create_dir_all(&self.run).map_err(|fault| io_error("make directory", &self.run, fault))?;
+        fs::create_dir_all(&self.run)
+            .map_err(|fault| io_error("make directory", &self.run, fault))?;
         let all = [
             self.all_sandbox_run(),
             self.all_pins(),
@@ -273,7 +277,15 @@ mod tests {
         layout.create_private_dirs().unwrap();
         layout.create_private_dirs().unwrap();
         assert_eq!(mode(&run), 0o711);
-        for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views", "networks"] {
+        for below in [
+            "sandboxes",
+            "ns",
+            "tasks",
+            "waits",
+            "stage",
+            "views",
+            "networks",
+        ] {
             assert_eq!(mode(&run.join(below)), 0o700, "{below}");
         }
     }

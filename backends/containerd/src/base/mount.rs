@@ -15,7 +15,11 @@ const DATA_LIMIT: usize = 4000;
 pub(crate) fn mount_all(mounts: &[Mount], target: &Path) -> Result<()> {
     for one in mounts {
         let (flags, mut data) = parse_options(&one.options);
-        let base = if data.len() > DATA_LIMIT { compact(&mut data) } else { None };
+        let base = if data.len() > DATA_LIMIT {
+            compact(&mut data)
+        } else {
+            None
+        };
         let result = match base {
             None => mount_one(one, target, flags, &data),
             Some(base) => on_own_thread(|| {
@@ -26,8 +30,12 @@ pub(crate) fn mount_all(mounts: &[Mount], target: &Path) -> Result<()> {
             }),
         };
         result.map_err(|fault| {
-            Error::internal(format!("mount {} at {}", describe_mount(one), target.display()))
-                .with_source(fault)
+            Error::internal(format!(
+                "mount {} at {}",
+                describe_mount(one),
+                target.display()
+            ))
+            .with_source(fault)
         })?;
     }
     Ok(())
@@ -40,19 +48,32 @@ pub(crate) fn unmount_all(target: &Path) -> Result<()> {
             Ok(()) => {}
             Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => return Ok(()),
             Err(fault) => {
-                return Err(Error::internal(format!("unmount {}", target.display())).with_source(fault));
+                return Err(
+                    Error::internal(format!("unmount {}", target.display())).with_source(fault)
+                );
             }
         }
     }
 }
 
 fn on_own_thread(work: impl FnOnce() -> nix::Result<()> + Send) -> nix::Result<()> {
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or(Err(nix::errno::Errno::EIO)))
+    std::thread::scope(|scope| {
+        scope
+            .spawn(work)
+            .join()
+            .unwrap_or(Err(nix::errno::Errno::EIO))
+    })
 }
 
 fn mount_one(one: &Mount, target: &Path, flags: MsFlags, data: &str) -> nix::Result<()> {
     let data = (!data.is_empty()).then_some(data);
-    mount(Some(one.source.as_str()), target, Some(one.r#type.as_str()), flags, data)?;
+    mount(
+        Some(one.source.as_str()),
+        target,
+        Some(one.r#type.as_str()),
+        flags,
+        data,
+    )?;
     // The kernel ignores other flags when it creates a bind mount: a remount sets them.
     if flags.contains(MsFlags::MS_BIND) && flags.contains(MsFlags::MS_RDONLY) {
         let again = flags | MsFlags::MS_REMOUNT;
@@ -83,15 +104,26 @@ fn parse_options(options: &[String]) -> (MsFlags, String) {
 /// `None` if they have none.
 fn compact(data: &mut String) -> Option<PathBuf> {
     let mut options: Vec<String> = data.split(',').map(str::to_owned).collect();
-    let lower = options.iter_mut().find(|option| option.starts_with("lowerdir="))?;
+    let lower = options
+        .iter_mut()
+        .find(|option| option.starts_with("lowerdir="))?;
     let dirs: Vec<&str> = lower.strip_prefix("lowerdir=")?.split(':').collect();
     let first = Path::new(dirs.first()?);
-    let base =
-        first.ancestors().find(|base| dirs.iter().all(|dir| Path::new(dir).starts_with(base)))?.to_path_buf();
+    let base = first
+        .ancestors()
+        .find(|base| dirs.iter().all(|dir| Path::new(dir).starts_with(base)))?
+        .to_path_buf();
     let relative: Option<Vec<String>> = dirs
         .iter()
         .map(|dir| {
-            Some(Path::new(dir).strip_prefix(&base).ok()?.to_str()?.to_owned()).filter(|dir| !dir.is_empty())
+            Some(
+                Path::new(dir)
+                    .strip_prefix(&base)
+                    .ok()?
+                    .to_str()?
+                    .to_owned(),
+            )
+            .filter(|dir| !dir.is_empty())
         })
         .collect();
     *lower = format!("lowerdir={}", relative?.join(":"));
@@ -101,12 +133,21 @@ fn compact(data: &mut String) -> Option<PathBuf> {
 
 /// A mount as one line, for messages.
 pub(crate) fn describe_mount(mount: &Mount) -> String {
-    format!("{} {} {}", mount.r#type, mount.source, mount.options.join(","))
+    format!(
+        "{} {} {}",
+        mount.r#type,
+        mount.source,
+        mount.options.join(",")
+    )
 }
 
 /// The directory that an option of a mount names, for example `upperdir` of an overlay.
 pub(crate) fn mount_option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
-    mount.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(PathBuf::from)
+    mount
+        .options
+        .iter()
+        .find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+        .map(PathBuf::from)
 }
 
 /// The directory that holds what is written to a snapshot, given the snapshot's mounts; `None` if the
@@ -129,7 +170,10 @@ mod tests {
     fn options_become_flags_and_data() {
         let options = ["rbind", "ro", "nosuid", "uid=5"].map(str::to_owned);
         let (flags, data) = parse_options(&options);
-        assert_eq!(flags, MsFlags::MS_BIND | MsFlags::MS_REC | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID);
+        assert_eq!(
+            flags,
+            MsFlags::MS_BIND | MsFlags::MS_REC | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID
+        );
         assert_eq!(data, "uid=5");
     }
 

@@ -47,7 +47,12 @@ const EXACT_KEYS: [&str; 1] = ["bundle"];
 /// Reserved domains, with their subdomains: those of containerd and its plugins, those that request devices
 /// from hooks and wrappers of runtimes, and this gateway's own, under which kubelets pass the tokens of
 /// device leases.
-const DOMAINS: [&str; 4] = ["containerd.io", "cdi.k8s.io", "noderesource.dev", "switchyard.io"];
+const DOMAINS: [&str; 4] = [
+    "containerd.io",
+    "cdi.k8s.io",
+    "noderesource.dev",
+    "switchyard.io",
+];
 
 /// Returns whether a key of a client is not passed to containerd. Pure.
 pub(crate) fn is_reserved(key: &str) -> bool {
@@ -62,17 +67,21 @@ fn is_of_reserved_domain(key: &str) -> bool {
     // NRI plugins accept keys without a `/` too.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_below = |reserved: &&str| {
-        domain.strip_suffix(*reserved).is_some_and(|below| below.is_empty() || below.ends_with('.'))
+        domain
+            .strip_suffix(*reserved)
+            .is_some_and(|below| below.is_empty() || below.ends_with('.'))
     };
     DOMAINS.iter().any(is_below) || domain.split('.').any(|part| part == "nri")
 }
 
 /// Returns whether a key matches one of these patterns: a whole key, or a prefix followed by `*`. Pure.
 pub(crate) fn matches_any(patterns: &[String], key: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(beginning) => key.starts_with(beginning),
-        None => key == pattern,
-    })
+    patterns
+        .iter()
+        .any(|pattern| match pattern.strip_suffix('*') {
+            Some(beginning) => key.starts_with(beginning),
+            None => key == pattern,
+        })
 }
 
 #[cfg(test)]

@@ -42,12 +42,17 @@ impl Trees {
     /// Reads which trees predecessors have set aside. Blocks.
     pub(crate) fn new(state: &Path, run: &Path) -> Self {
         let bases = [state.to_path_buf(), run.to_path_buf()];
-        let found = bases.iter().flat_map(|base| fs::read_dir(base.join(SET_ASIDE)).into_iter().flatten());
+        let found = bases
+            .iter()
+            .flat_map(|base| fs::read_dir(base.join(SET_ASIDE)).into_iter().flatten());
         let set_aside: Vec<_> = found.flatten().map(|entry| entry.path()).collect();
         if !set_aside.is_empty() {
             tracing::warn!(trees = ?set_aside, "these trees could not be removed and use disk space: remove them by hand");
         }
-        Self { bases, set_aside: Mutex::new(set_aside) }
+        Self {
+            bases,
+            set_aside: Mutex::new(set_aside),
+        }
     }
 
     /// Removes a tree; succeeds if there is none, and if it was set aside. Idempotent. Dropping the future
@@ -62,7 +67,8 @@ impl Trees {
     pub(crate) fn forget_removed(&self) {
         let all = self.set_aside.lock().clone();
         let is_gone = |path: &PathBuf| {
-            path.symlink_metadata().is_err_and(|fault| fault.kind() == std::io::ErrorKind::NotFound)
+            path.symlink_metadata()
+                .is_err_and(|fault| fault.kind() == std::io::ErrorKind::NotFound)
         };
         let gone: Vec<_> = all.into_iter().filter(is_gone).collect();
         if !gone.is_empty() {
@@ -81,8 +87,9 @@ impl Trees {
     fn remove_blocking(&self, path: &Path, cancel: &Cancel) -> Result<()> {
         let before = tries(path);
         if before >= MAX_TRIES {
-            let why =
-                Error::internal("no try has finished: the daemon was killed or crashed during each of them");
+            let why = Error::internal(
+                "no try has finished: the daemon was killed or crashed during each of them",
+            );
             return self.set_aside(path, why);
         }
         record_tries(path, before + 1);
@@ -99,13 +106,22 @@ impl Trees {
 
     /// Renames a tree into the `set-aside` directory; fails with `why` if it cannot be renamed.
     fn set_aside(&self, path: &Path, why: Error) -> Result<()> {
-        let Some(base) = self.bases.iter().find(|base| path.starts_with(base)) else { return Err(why) };
+        let Some(base) = self.bases.iter().find(|base| path.starts_with(base)) else {
+            return Err(why);
+        };
         let mut random = [0; 8];
         fill_random(&mut random);
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let target = base.join(SET_ASIDE).join(format!("{name}-{}", hex::encode(random)));
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let target = base
+            .join(SET_ASIDE)
+            .join(format!("{name}-{}", hex::encode(random)));
         let moved = create_private_dir_blocking(&base.join(SET_ASIDE)).and_then(|()| {
-            files::rename(path, &target, Durable::No).map_err(|fault| io_error("set aside", path, fault))
+            files::rename(path, &target, Durable::No)
+                .map_err(|fault| io_error("set aside", path, fault))
         });
         if let Err(error) = moved {
             tracing::warn!(path = %path.display(), error = error.report(), "a tree that cannot be removed cannot be set aside either");
@@ -187,7 +203,10 @@ mod tests {
         assert!(!tree.exists());
         let told = all.summary().unwrap();
         let aside = PathBuf::from(&told);
-        assert!(aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)), "{told}");
+        assert!(
+            aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)),
+            "{told}"
+        );
         // The next daemon reports it too, and does not touch it.
         assert_eq!(trees(dir.path()).0.summary().as_ref(), Some(&told));
         all.forget_removed();
@@ -214,7 +233,10 @@ mod tests {
         let stopped = Cancel::default();
         stopped.cancel();
         for _ in 0..=MAX_TRIES {
-            assert_eq!(all.remove_blocking(&tree, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
+            assert_eq!(
+                all.remove_blocking(&tree, &stopped).unwrap_err().kind(),
+                ErrorKind::Cancelled
+            );
         }
         assert_eq!(tries(&tree), 0);
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
@@ -249,9 +271,13 @@ mod tests {
             Err::<(), _>(ended)
         });
         let work = tokio::spawn(work);
-        tokio::task::spawn_blocking(move || began.wait()).await.unwrap();
+        tokio::task::spawn_blocking(move || began.wait())
+            .await
+            .unwrap();
         work.abort();
-        let ended = tokio::task::spawn_blocking(move || heard.recv().unwrap()).await.unwrap();
+        let ended = tokio::task::spawn_blocking(move || heard.recv().unwrap())
+            .await
+            .unwrap();
         assert_eq!(ended, ErrorKind::Cancelled);
     }
 }

@@ -40,7 +40,9 @@ impl BusyCgroup {
     /// ends it, so that a truncated file is recognised.
     pub(crate) fn text(&self, boot: &str) -> String {
         let groups = std::iter::once(&self.group).chain(&self.above);
-        let lines: Vec<_> = groups.map(|group| group.relative().display().to_string()).collect();
+        let lines: Vec<_> = groups
+            .map(|group| group.relative().display().to_string())
+            .collect();
         format!("{boot}\n{}\n\n", lines.join("\n"))
     }
 
@@ -52,7 +54,10 @@ impl BusyCgroup {
         }
         let mut groups = lines.map(|line| Group::from_path(Path::new(line)));
         let group = groups.next()?.ok()?;
-        Some(Self { group, above: groups.collect::<Result<_, _>>().ok()? })
+        Some(Self {
+            group,
+            above: groups.collect::<Result<_, _>>().ok()?,
+        })
     }
 }
 
@@ -81,14 +86,25 @@ mod tests {
     use super::*;
 
     fn left(paths: &[&str]) -> BusyCgroup {
-        let mut groups = paths.iter().map(|path| Group::from_path(Path::new(path)).unwrap());
-        BusyCgroup { group: groups.next().unwrap(), above: groups.collect() }
+        let mut groups = paths
+            .iter()
+            .map(|path| Group::from_path(Path::new(path)).unwrap());
+        BusyCgroup {
+            group: groups.next().unwrap(),
+            above: groups.collect(),
+        }
     }
 
     #[test]
     fn what_is_on_record_is_read_again_in_the_same_boot() {
-        for one in [left(&["/pods/a"]), left(&["/pods/of/a", "/pods/of", "/pods"])] {
-            assert_eq!(BusyCgroup::parse(&one.text("boot"), "boot"), Some(one.clone()));
+        for one in [
+            left(&["/pods/a"]),
+            left(&["/pods/of/a", "/pods/of", "/pods"]),
+        ] {
+            assert_eq!(
+                BusyCgroup::parse(&one.text("boot"), "boot"),
+                Some(one.clone())
+            );
             assert_eq!(BusyCgroup::parse(&one.text("boot"), "another"), None);
         }
     }
@@ -97,7 +113,12 @@ mod tests {
     fn what_a_kill_cut_short_is_not_on_record() {
         let whole = left(&["/pods/of/a", "/pods/of"]).text("boot");
         for end in 0..whole.len() {
-            assert_eq!(BusyCgroup::parse(&whole[..end], "boot"), None, "{:?}", &whole[..end]);
+            assert_eq!(
+                BusyCgroup::parse(&whole[..end], "boot"),
+                None,
+                "{:?}",
+                &whole[..end]
+            );
         }
     }
 

@@ -91,7 +91,12 @@ impl PodCgroups {
     }
 
     /// One attempt; `true` if it has to be repeated, because a cgroup is busy.
-    fn try_remove_unclaimed(&self, holder: Option<SandboxId>, groups: &[Group], cgroups: &Reader) -> bool {
+    fn try_remove_unclaimed(
+        &self,
+        holder: Option<SandboxId>,
+        groups: &[Group],
+        cgroups: &Reader,
+    ) -> bool {
         for group in groups {
             if self.is_claimed(group, holder) {
                 return false;
@@ -112,7 +117,9 @@ impl PodCgroups {
 
     /// Returns whether a sandbox other than `except` claims a cgroup.
     fn is_claimed(&self, group: &Group, except: Option<SandboxId>) -> bool {
-        self.made().iter().any(|(id, groups)| Some(*id) != except && groups.contains(group))
+        self.made()
+            .iter()
+            .any(|(id, groups)| Some(*id) != except && groups.contains(group))
     }
 }
 

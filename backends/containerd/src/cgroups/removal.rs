@@ -47,7 +47,9 @@ impl Cgroups {
         above: Vec<Group>,
     ) -> Result<()> {
         let Some(group) = group else { return Ok(()) };
-        let Err(error) = self.remove_group(&group).await else { return self.forget_busy_cgroup(id).await };
+        let Err(error) = self.remove_group(&group).await else {
+            return self.forget_busy_cgroup(id).await;
+        };
         let left = BusyCgroup { group, above };
         if let Err(error) = self.write_busy_file(id, &left).await {
             tracing::warn!(
@@ -57,7 +59,11 @@ impl Cgroups {
             );
         }
         if self.busy.note(id, left) {
-            tracing::warn!(id, error = error.report(), "a cgroup is still in use: it is removed later");
+            tracing::warn!(
+                id,
+                error = error.report(),
+                "a cgroup is still in use: it is removed later"
+            );
             self.cleanup.enqueue(self.cgroup_cleanup(id));
         }
         Ok(())
@@ -79,7 +85,10 @@ impl Cgroups {
     }
 
     fn cgroup_cleanup(&self, id: &str) -> CgroupCleanup {
-        CgroupCleanup { cgroups: Weak::clone(&self.weak), id: id.to_owned() }
+        CgroupCleanup {
+            cgroups: Weak::clone(&self.weak),
+            id: id.to_owned(),
+        }
     }
 
     /// Removes a cgroup from every hierarchy. Idempotent.
@@ -94,10 +103,12 @@ impl Cgroups {
     pub(crate) async fn load_busy_cgroups(&self) -> Vec<CgroupCleanup> {
         let dir = self.context.layout.busy_cgroups();
         let boot = self.context.boot.clone();
-        let found = blocking(move || read_busy_files(&dir, &boot)).await.unwrap_or_else(|error| {
-            log_unread(&error);
-            Vec::new()
-        });
+        let found = blocking(move || read_busy_files(&dir, &boot))
+            .await
+            .unwrap_or_else(|error| {
+                log_unread(&error);
+                Vec::new()
+            });
         let cleanup = |(id, left): (String, BusyCgroup)| {
             let cleanup = self.cgroup_cleanup(&id);
             self.busy.note(&id, left);
@@ -122,7 +133,9 @@ impl Cgroups {
         }
         let BusyCgroup { group, above } = left;
         if self.live.may_have_process(id) {
-            return Err(Error::unavailable(format!("remove cgroup {group}: {id} may still have a process")));
+            return Err(Error::unavailable(format!(
+                "remove cgroup {group}: {id} may still have a process"
+            )));
         }
         self.remove_group(&group).await?;
         let groups = Arc::clone(&self.pods);
@@ -149,7 +162,9 @@ impl Cgroups {
     async fn remove_busy_file(&self, id: &str) -> Result<()> {
         let path = busy_file(&self.context.layout.busy_cgroups(), id);
         match tokio::fs::remove_file(&path).await {
-            Err(fault) if fault.kind() != Fault::NotFound => return Err(io_error("remove", &path, fault)),
+            Err(fault) if fault.kind() != Fault::NotFound => {
+                return Err(io_error("remove", &path, fault));
+            }
             Ok(()) | Err(_) => {}
         }
         reach(CrashPoint::GroupForgotten);
@@ -196,7 +211,10 @@ fn read_busy_files(dir: &Path, boot: &str) -> Result<Vec<(String, BusyCgroup)>> 
 
 fn log_unread(error: &Error) {
     let error = error.report();
-    tracing::warn!(error, "a record of a busy cgroup cannot be dealt with: trying again at the next start");
+    tracing::warn!(
+        error,
+        "a record of a busy cgroup cannot be dealt with: trying again at the next start"
+    );
 }
 
 #[cfg(test)]
@@ -206,14 +224,20 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_hides_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        let left = BusyCgroup { group: Group::from_path(Path::new("/pods/a")).unwrap(), above: Vec::new() };
+        let left = BusyCgroup {
+            group: Group::from_path(Path::new("/pods/a")).unwrap(),
+            above: Vec::new(),
+        };
         let path = |name: &str| dir.path().join(name);
         fs::write(path("a.left"), left.text("boot")).unwrap();
         fs::write(path("b.left"), left.text("another boot")).unwrap();
         // Neither can these be read, nor can they be removed as files are.
         fs::create_dir(path("0.left")).unwrap();
         fs::create_dir(path("z.left")).unwrap();
-        assert_eq!(read_busy_files(dir.path(), "boot").unwrap(), [("a".to_owned(), left)]);
+        assert_eq!(
+            read_busy_files(dir.path(), "boot").unwrap(),
+            [("a".to_owned(), left)]
+        );
         assert!(!path("b.left").exists() && path("a.left").exists());
         assert_eq!(read_busy_files(&path("none"), "boot").unwrap(), []);
         assert!(read_busy_files(&path("a.left"), "boot").is_err());

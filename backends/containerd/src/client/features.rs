@@ -49,13 +49,24 @@ impl ContainerdFeatures {
     /// Queries containerd. If that fails, the known features stay.
     pub(crate) async fn refresh(&self, client: &Client) {
         if let Err(error) = self.query(client).await {
-            tracing::warn!(error = error.report(), "the features of containerd cannot be queried");
+            tracing::warn!(
+                error = error.report(),
+                "the features of containerd cannot be queried"
+            );
         }
     }
 
     async fn query(&self, client: &Client) -> Result<()> {
-        let request = api::PluginsRequest { filters: Vec::new() };
-        let plugins = call("list its plugins", QUICK, client.introspection().plugins(request)).await?.plugins;
+        let request = api::PluginsRequest {
+            filters: Vec::new(),
+        };
+        let plugins = call(
+            "list its plugins",
+            QUICK,
+            client.introspection().plugins(request),
+        )
+        .await?
+        .plugins;
         let known = FeatureSet::of(&plugins, client.namespace());
         tracing::debug!(?known, "the features of containerd are known");
         *self.features.lock() = known;
@@ -71,11 +82,19 @@ impl FeatureSet {
         };
         let rebase = working()
             .filter(|plugin| plugin.r#type == "io.containerd.snapshotter.v1")
-            .filter(|plugin| plugin.capabilities.iter().any(|capability| capability == "rebase"))
+            .filter(|plugin| {
+                plugin
+                    .capabilities
+                    .iter()
+                    .any(|capability| capability == "rebase")
+            })
             .map(|plugin| plugin.id.clone())
             .collect();
         let shared = namespace == CRI_NAMESPACE && has("io.containerd.grpc.v1", "cri");
-        Self { rebase, sandboxes: has("io.containerd.sandbox.store.v1", "") && !shared }
+        Self {
+            rebase,
+            sandboxes: has("io.containerd.sandbox.store.v1", "") && !shared,
+        }
     }
 }
 
@@ -87,14 +106,21 @@ mod tests {
         api::Plugin {
             r#type: kind.to_owned(),
             id: id.to_owned(),
-            capabilities: capabilities.iter().map(|capability| (*capability).to_owned()).collect(),
+            capabilities: capabilities
+                .iter()
+                .map(|capability| (*capability).to_owned())
+                .collect(),
             ..Default::default()
         }
     }
 
     #[test]
     fn abilities_are_read_from_plugins_that_work() {
-        let overlay = plugin("io.containerd.snapshotter.v1", "overlayfs", &["remap-ids", "rebase"]);
+        let overlay = plugin(
+            "io.containerd.snapshotter.v1",
+            "overlayfs",
+            &["remap-ids", "rebase"],
+        );
         let native = plugin("io.containerd.snapshotter.v1", "native", &[]);
         let broken = api::Plugin {
             init_err: Some(containerd_client::google::rpc::Status::default()),

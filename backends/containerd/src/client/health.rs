@@ -97,7 +97,9 @@ impl Health {
     pub(crate) async fn wait_logkeeper(&self) -> Result<()> {
         let mut view = self.logkeeper.subscribe();
         // Fails only when the sender is dropped, which `self` holds.
-        let _ = view.wait_for(|contact| *contact != LogkeeperContact::Busy).await;
+        let _ = view
+            .wait_for(|contact| *contact != LogkeeperContact::Busy)
+            .await;
         self.check_logkeeper()
     }
 
@@ -127,9 +129,10 @@ impl Health {
                     message: format!("logkeeper: {reason}"),
                 },
             },
-            Contact::Down { reason } => {
-                Condition::False { reason: "ContainerdUnavailable".to_owned(), message: reason }
-            }
+            Contact::Down { reason } => Condition::False {
+                reason: "ContainerdUnavailable".to_owned(),
+                message: reason,
+            },
         }
     }
 
@@ -156,12 +159,16 @@ impl Health {
         tokio::time::sleep(RECONNECT_INTERVAL).await;
         let mut view = self.contact.subscribe();
         // Fails only when the sender is dropped, which `self` holds.
-        let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
+        let _ = view
+            .wait_for(|contact| matches!(contact, Contact::Up { .. }))
+            .await;
     }
 
     /// Checks containerd now, whatever the latest result is; the result is not stored.
     pub(crate) async fn query_now(&self, client: &Client) -> Contact {
-        check_containerd(&client.without_health_check(), self.answer_timeout).await.contact
+        check_containerd(&client.without_health_check(), self.answer_timeout)
+            .await
+            .contact
     }
 
     /// Checks containerd periodically until `stop`. A containerd that is late for the check, and answers other calls
@@ -179,7 +186,11 @@ impl Health {
             }
             was_busy = is_busy;
             let is_up = matches!(*self.contact.borrow(), Contact::Up { .. });
-            let pause = if is_up { CHECK_INTERVAL } else { RECONNECT_INTERVAL };
+            let pause = if is_up {
+                CHECK_INTERVAL
+            } else {
+                RECONNECT_INTERVAL
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.recheck.notified() => {}
@@ -211,8 +222,11 @@ impl Health {
                 answered = Instant::now();
             }
             let contact = LogkeeperContact::of(answer.err().as_ref(), answered.elapsed());
-            let pause =
-                if contact == LogkeeperContact::Up { CHECK_INTERVAL } else { LOGKEEPER_RECONNECT_INTERVAL };
+            let pause = if contact == LogkeeperContact::Up {
+                CHECK_INTERVAL
+            } else {
+                LOGKEEPER_RECONNECT_INTERVAL
+            };
             self.logkeeper.send_if_modified(|known| {
                 let changed = *known != contact;
                 contact.log_after(known);
@@ -234,8 +248,12 @@ impl LogkeeperContact {
     fn of(fault: Option<&switchyard_logkeeper::Error>, silence: Duration) -> Self {
         match fault {
             None => Self::Up,
-            Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => Self::Busy,
-            Some(fault) => Self::Down { reason: report(fault) },
+            Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => {
+                Self::Busy
+            }
+            Some(fault) => Self::Down {
+                reason: report(fault),
+            },
         }
     }
 
@@ -249,7 +267,9 @@ impl LogkeeperContact {
     /// Logs a change from what was known.
     fn log_after(&self, known: &Self) {
         match (self, known) {
-            (Self::Up, Self::Busy | Self::Down { .. }) => tracing::info!("the logkeeper answers again"),
+            (Self::Up, Self::Busy | Self::Down { .. }) => {
+                tracing::info!("the logkeeper answers again")
+            }
             (Self::Busy, Self::Up) => {
                 tracing::warn!("the logkeeper is late for its check: starts wait for it");
             }
@@ -271,8 +291,12 @@ fn log_contact(contact: &Contact) {
 /// Queries containerd's version, and one record: a containerd whose database hangs counts as down.
 async fn check_containerd(client: &Client, limit: Duration) -> Check {
     let asked = async {
-        let version = ask("get its version", limit, client.version().version(())).await?.version;
-        let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };
+        let version = ask("get its version", limit, client.version().version(()))
+            .await?
+            .version;
+        let request = api::GetNamespaceRequest {
+            name: client.namespace().to_owned(),
+        };
         match ask("read its database", limit, client.namespaces().get(request)).await {
             // The namespace is created with the first object in it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -281,12 +305,18 @@ async fn check_containerd(client: &Client, limit: Duration) -> Check {
         Ok::<_, Error>(version)
     };
     match asked.await {
-        Ok(version) => Check { contact: Contact::Up { version }, is_late: false },
+        Ok(version) => Check {
+            contact: Contact::Up { version },
+            is_late: false,
+        },
         Err(error) => {
             // The same for each check that fails for the same reason: every change is logged.
             let reason = format!("{}: {}", client.address().display(), error.report());
             let is_late = error.kind() == ErrorKind::DeadlineExceeded;
-            Check { contact: Contact::Down { reason }, is_late }
+            Check {
+                contact: Contact::Down { reason },
+                is_late,
+            }
         }
     }
 }
@@ -300,7 +330,9 @@ async fn ask<T>(
     let mut asked = pin!(asked);
     for _ in 0..LOOKS {
         if let Ok(answer) = tokio::time::timeout(limit / LOOKS, &mut asked).await {
-            return answer.map(Response::into_inner).map_err(|status| from_status(what, status));
+            return answer
+                .map(Response::into_inner)
+                .map_err(|status| from_status(what, status));
         }
     }
     Err(timed_out(what, limit))
@@ -331,7 +363,10 @@ mod tests {
 
     #[test]
     fn silent_logkeeper_is_busy_at_first_and_one_that_is_gone_is_down() {
-        let late = switchyard_logkeeper::Error::Deadline { op: "hello", limit: LIMIT };
+        let late = switchyard_logkeeper::Error::Deadline {
+            op: "hello",
+            limit: LIMIT,
+        };
         let gone = switchyard_logkeeper::Error::Unavailable {
             socket: "/run/x".into(),
             source: std::io::ErrorKind::ConnectionRefused.into(),
@@ -340,7 +375,10 @@ mod tests {
         assert_eq!(of(None, 100), LogkeeperContact::Up);
         assert_eq!(of(Some(&late), 29), LogkeeperContact::Busy);
         for (fault, silence) in [(&late, 30), (&gone, 0)] {
-            assert!(matches!(of(Some(fault), silence), LogkeeperContact::Down { .. }), "{fault} {silence}");
+            assert!(
+                matches!(of(Some(fault), silence), LogkeeperContact::Down { .. }),
+                "{fault} {silence}"
+            );
         }
     }
 
@@ -349,7 +387,10 @@ mod tests {
         let began = Instant::now();
         let silent = std::future::pending::<std::result::Result<Response<()>, Status>>();
         let error = ask("get its version", LIMIT, silent).await.unwrap_err();
-        assert_eq!((error.kind(), began.elapsed()), (ErrorKind::DeadlineExceeded, LIMIT));
+        assert_eq!(
+            (error.kind(), began.elapsed()),
+            (ErrorKind::DeadlineExceeded, LIMIT)
+        );
         assert!(error.report().contains("within 5s"), "{}", error.report());
     }
 }

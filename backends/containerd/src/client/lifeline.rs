@@ -50,7 +50,10 @@ pub(crate) struct SharedStream {
 
 impl SharedSocket {
     pub(crate) fn new() -> Self {
-        Self { socket: watch::Sender::new(None), held: watch::Sender::new(Weak::new()) }
+        Self {
+            socket: watch::Sender::new(None),
+            held: watch::Sender::new(Weak::new()),
+        }
     }
 
     /// Connects, publishes the connection's socket, and waits until the logkeeper holds it: a call that is made sooner would
@@ -59,12 +62,18 @@ impl SharedSocket {
     pub(crate) async fn connect(self, address: &Path) -> io::Result<SharedStream> {
         let stream = UnixStream::connect(address).await?;
         let duplicate = Arc::new(stream.as_fd().try_clone_to_owned()?);
-        let stream = SharedStream { stream, duplicate: Arc::clone(&duplicate), shared: self.clone() };
+        let stream = SharedStream {
+            stream,
+            duplicate: Arc::clone(&duplicate),
+            shared: self.clone(),
+        };
         self.socket.send_replace(Some(Arc::clone(&duplicate)));
         let mut held = self.held.subscribe();
         let is_held = held.wait_for(|held| held.ptr_eq(&Arc::downgrade(&duplicate)));
         if tokio::time::timeout(HOLD_LIMIT, is_held).await.is_err() {
-            tracing::debug!("calls to containerd are made before the logkeeper holds their connection");
+            tracing::debug!(
+                "calls to containerd are made before the logkeeper holds their connection"
+            );
         }
         Ok(stream)
     }
@@ -121,7 +130,9 @@ impl Drop for SharedStream {
         // The published duplicate would keep the connection open. A newer connection may have replaced it
         // already, and stays.
         self.shared.socket.send_if_modified(|socket| {
-            let ours = socket.as_ref().is_some_and(|held| Arc::ptr_eq(held, &self.duplicate));
+            let ours = socket
+                .as_ref()
+                .is_some_and(|held| Arc::ptr_eq(held, &self.duplicate));
             if ours {
                 *socket = None;
             }
@@ -188,10 +199,15 @@ mod tests {
             _ = &mut connecting => panic!("the logkeeper does not hold it yet"),
             socket = sockets.wait_for(Option::is_some) => socket.unwrap().clone(),
         };
-        shared.held.send_replace(Arc::downgrade(&published.unwrap()));
+        shared
+            .held
+            .send_replace(Arc::downgrade(&published.unwrap()));
         let stream = connecting.await.unwrap();
         drop(stream);
-        assert!(sockets.borrow().is_none(), "a connection that is closed is not to be held");
+        assert!(
+            sockets.borrow().is_none(),
+            "a connection that is closed is not to be held"
+        );
         // There is no logkeeper.
         shared.held.send_replace(Weak::new());
         shared.clone().connect(&address).await.unwrap();

@@ -81,7 +81,10 @@ impl ModelState {
         self.calls.lock().push(call.to_owned());
         self.wait(call, false).await;
         let refusals = self.refusals.lock();
-        match refusals.iter().find(|(part, _)| call.contains(part.as_str())) {
+        match refusals
+            .iter()
+            .find(|(part, _)| call.contains(part.as_str()))
+        {
             Some((_, status)) => Err(status.clone()),
             None => Ok(()),
         }
@@ -91,7 +94,9 @@ impl ModelState {
     async fn wait(&self, call: &str, answer: bool) {
         let gates: Vec<_> = {
             let holds = self.holds.lock();
-            let here = holds.iter().filter(|hold| hold.answer == answer && call.contains(&hold.part));
+            let here = holds
+                .iter()
+                .filter(|hold| hold.answer == answer && call.contains(&hold.part));
             here.map(|hold| Arc::clone(&hold.gate)).collect()
         };
         for gate in gates.into_iter().filter(|gate| !*gate.open.borrow()) {
@@ -112,7 +117,13 @@ impl ModelContainerd {
 
     /// The calls so far that have this part, as `Service/Method object`.
     pub(crate) fn calls(&self, part: &str) -> Vec<String> {
-        self.shared.calls.lock().iter().filter(|call| call.contains(part)).cloned().collect()
+        self.shared
+            .calls
+            .lock()
+            .iter()
+            .filter(|call| call.contains(part))
+            .cloned()
+            .collect()
     }
 
     /// Holds calls that have this part before they take effect.
@@ -127,7 +138,11 @@ impl ModelContainerd {
 
     fn hold_at(&self, part: &str, answer: bool) -> HeldCalls {
         let gate = Arc::<Gate>::default();
-        self.shared.holds.lock().push(Hold { part: part.to_owned(), answer, gate: Arc::clone(&gate) });
+        self.shared.holds.lock().push(Hold {
+            part: part.to_owned(),
+            answer,
+            gate: Arc::clone(&gate),
+        });
         HeldCalls(gate)
     }
 
@@ -152,10 +167,14 @@ impl ModelContainerd {
         tokio::spawn(Server::builder().serve_with_incoming(service, incoming));
         let connector = tower::service_fn(move |_: Uri| {
             let (ours, theirs) = tokio::io::duplex(PIPE);
-            let sent = accept.send(theirs).map_err(|_| io::Error::other("the model is gone"));
+            let sent = accept
+                .send(theirs)
+                .map_err(|_| io::Error::other("the model is gone"));
             async move { sent.map(|()| hyper_util::rt::TokioIo::new(ours)) }
         });
-        Client::over(Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector))
+        Client::over(
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector),
+        )
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
@@ -172,43 +191,97 @@ impl ModelContainerd {
         }
     }
 
-    async fn answer_images(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+    async fn answer_images(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+    ) -> http::Response<Body> {
         match call.as_str() {
-            "Images/List" => self.unary(call, request, |_| String::new(), Store::list_images).await,
-            "Images/Get" => {
-                self.unary(call, request, |r: &api::GetImageRequest| r.name.clone(), Store::get_image).await
+            "Images/List" => {
+                self.unary(call, request, |_| String::new(), Store::list_images)
+                    .await
             }
-            "Images/Create" => self.unary(call, request, store::name_of_new, Store::create_image).await,
-            "Images/Update" => self.unary(call, request, store::name_of_changed, Store::update_image).await,
+            "Images/Get" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::GetImageRequest| r.name.clone(),
+                    Store::get_image,
+                )
+                .await
+            }
+            "Images/Create" => {
+                self.unary(call, request, store::name_of_new, Store::create_image)
+                    .await
+            }
+            "Images/Update" => {
+                self.unary(call, request, store::name_of_changed, Store::update_image)
+                    .await
+            }
             "Images/Delete" => {
-                self.unary(call, request, |r: &api::DeleteImageRequest| r.name.clone(), Store::delete_image)
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::DeleteImageRequest| r.name.clone(),
+                    Store::delete_image,
+                )
+                .await
+            }
+            _ => self.answer_snapshots(call, request).await,
+        }
+    }
+
+    async fn answer_leases(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+    ) -> http::Response<Body> {
+        match call.as_str() {
+            "Leases/Create" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::CreateRequest| r.id.clone(),
+                    Store::create_lease,
+                )
+                .await
+            }
+            "Leases/Delete" => {
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::DeleteRequest| r.id.clone(),
+                    Store::delete_lease,
+                )
+                .await
+            }
+            "Leases/AddResource" => {
+                self.unary(call, request, store::added_to_lease, Store::add_resource)
                     .await
             }
             _ => self.answer_snapshots(call, request).await,
         }
     }
 
-    async fn answer_leases(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
-        match call.as_str() {
-            "Leases/Create" => {
-                self.unary(call, request, |r: &api::CreateRequest| r.id.clone(), Store::create_lease).await
-            }
-            "Leases/Delete" => {
-                self.unary(call, request, |r: &api::DeleteRequest| r.id.clone(), Store::delete_lease).await
-            }
-            "Leases/AddResource" => {
-                self.unary(call, request, store::added_to_lease, Store::add_resource).await
-            }
-            _ => self.answer_snapshots(call, request).await,
-        }
-    }
-
-    async fn answer_content(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+    async fn answer_content(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+    ) -> http::Response<Body> {
         match call.as_str() {
             "Content/Info" => {
-                self.unary(call, request, |r: &api::InfoRequest| r.digest.clone(), Store::blob_info).await
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::InfoRequest| r.digest.clone(),
+                    Store::blob_info,
+                )
+                .await
             }
-            "Content/Update" => self.unary(call, request, store::digest_of_changed, Store::update_blob).await,
+            "Content/Update" => {
+                self.unary(call, request, store::digest_of_changed, Store::update_blob)
+                    .await
+            }
             "Content/Delete" => {
                 self.unary(
                     call,
@@ -219,29 +292,59 @@ impl ModelContainerd {
                 .await
             }
             "Content/Status" => {
-                self.unary(call, request, |r: &api::StatusRequest| r.r#ref.clone(), Store::write_status).await
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::StatusRequest| r.r#ref.clone(),
+                    Store::write_status,
+                )
+                .await
             }
             "Content/Abort" => {
-                self.unary(call, request, |r: &api::AbortRequest| r.r#ref.clone(), Store::abort_write).await
+                self.unary(
+                    call,
+                    request,
+                    |r: &api::AbortRequest| r.r#ref.clone(),
+                    Store::abort_write,
+                )
+                .await
             }
             "Content/Read" => {
-                self.streamed(call, request, |r: &api::ReadContentRequest| r.digest.clone(), Store::read_blob)
-                    .await
+                self.streamed(
+                    call,
+                    request,
+                    |r: &api::ReadContentRequest| r.digest.clone(),
+                    Store::read_blob,
+                )
+                .await
             }
             "Content/List" => {
-                self.streamed(call, request, |_: &api::ListContentRequest| String::new(), Store::list_blobs)
-                    .await
+                self.streamed(
+                    call,
+                    request,
+                    |_: &api::ListContentRequest| String::new(),
+                    Store::list_blobs,
+                )
+                .await
             }
             "Content/Write" => self.write(request).await,
             _ => self.answer_snapshots(call, request).await,
         }
     }
 
-    async fn answer_others(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+    async fn answer_others(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+    ) -> http::Response<Body> {
         match call.as_str() {
-            "Diff/Apply" => self.unary(call, request, store::digest_of_applied, Store::apply).await,
+            "Diff/Apply" => {
+                self.unary(call, request, store::digest_of_applied, Store::apply)
+                    .await
+            }
             "Introspection/Plugins" => {
-                let none = |_: &mut Store, _: api::PluginsRequest| Ok(api::PluginsResponse::default());
+                let none =
+                    |_: &mut Store, _: api::PluginsRequest| Ok(api::PluginsResponse::default());
                 self.unary(call, request, |_| String::new(), none).await
             }
             "Version/Version" => {
@@ -252,11 +355,20 @@ impl ModelContainerd {
         }
     }
 
-    async fn answer_snapshots(&self, call: String, request: http::Request<Body>) -> http::Response<Body> {
+    async fn answer_snapshots(
+        &self,
+        call: String,
+        request: http::Request<Body>,
+    ) -> http::Response<Body> {
         match call.as_str() {
             "Snapshots/Stat" => {
-                self.unary(call, request, |r: &snap::StatSnapshotRequest| r.key.clone(), Store::stat_snapshot)
-                    .await
+                self.unary(
+                    call,
+                    request,
+                    |r: &snap::StatSnapshotRequest| r.key.clone(),
+                    Store::stat_snapshot,
+                )
+                .await
             }
             "Snapshots/Prepare" => {
                 self.unary(
@@ -268,7 +380,13 @@ impl ModelContainerd {
                 .await
             }
             "Snapshots/Commit" => {
-                self.unary(call, request, |r: &store::Commit| r.name.clone(), Store::commit_snapshot).await
+                self.unary(
+                    call,
+                    request,
+                    |r: &store::Commit| r.name.clone(),
+                    Store::commit_snapshot,
+                )
+                .await
             }
             "Snapshots/Remove" => {
                 self.unary(
@@ -280,14 +398,27 @@ impl ModelContainerd {
                 .await
             }
             "Snapshots/Update" => {
-                self.unary(call, request, store::name_of_relabelled, Store::update_snapshot).await
+                self.unary(
+                    call,
+                    request,
+                    store::name_of_relabelled,
+                    Store::update_snapshot,
+                )
+                .await
             }
             "Snapshots/Usage" => {
-                self.unary(call, request, |r: &snap::UsageRequest| r.key.clone(), Store::snapshot_usage).await
+                self.unary(
+                    call,
+                    request,
+                    |r: &snap::UsageRequest| r.key.clone(),
+                    Store::snapshot_usage,
+                )
+                .await
             }
             "Snapshots/List" => {
                 let snapshotter = |r: &snap::ListSnapshotsRequest| r.snapshotter.clone();
-                self.streamed(call, request, snapshotter, Store::list_snapshots).await
+                self.streamed(call, request, snapshotter, Store::list_snapshots)
+                    .await
             }
             _ => Status::unimplemented(call).into_http(),
         }

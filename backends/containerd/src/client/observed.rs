@@ -65,7 +65,11 @@ pub(crate) struct ConnectionCounter {
 
 impl ObservedChannel {
     pub(crate) fn new(channel: Channel, observer: Arc<dyn BackendObserver>) -> Self {
-        Self { channel, observer, answers: Arc::default() }
+        Self {
+            channel,
+            observer,
+            answers: Arc::default(),
+        }
     }
 
     /// Returns the number of calls that needed containerd's database and were answered so far, in whatever
@@ -90,10 +94,16 @@ impl Service<Request<Body>> for ObservedChannel {
         if let Some(span) = &span {
             hand_on(span.context(), request.headers_mut());
         }
-        let is_of_database = OF_DATABASE.iter().any(|service| method.starts_with(service));
+        let is_of_database = OF_DATABASE
+            .iter()
+            .any(|service| method.starts_with(service));
         let answers = is_of_database.then(|| Arc::clone(&self.answers));
         let call = Some(BackendCall::begin(&self.observer, method, span));
-        ObservedResponse { inner: self.channel.call(request), call, answers }
+        ObservedResponse {
+            inner: self.channel.call(request),
+            call,
+            answers,
+        }
     }
 }
 
@@ -102,7 +112,10 @@ impl Future for ObservedResponse {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let response = ready!(Pin::new(&mut self.inner).poll(cx));
-        let mut call = self.call.take().expect("a future is not polled after its end");
+        let mut call = self
+            .call
+            .take()
+            .expect("a future is not polled after its end");
         Poll::Ready(match response {
             Ok(response) => {
                 if let Some(answers) = &self.answers {
@@ -130,7 +143,12 @@ impl BackendCall {
     ) -> Call<Self> {
         let name = method.rsplit('/').next().unwrap_or_default();
         let began = (!UNTIMED.contains(&name)).then(Instant::now);
-        Call::begin(Self { observer: Arc::clone(observer), method, began, span })
+        Call::begin(Self {
+            observer: Arc::clone(observer),
+            method,
+            began,
+            span,
+        })
     }
 }
 
@@ -146,8 +164,13 @@ pub(crate) fn span_of(method: &str, system: &'static str) -> Option<Span> {
 }
 
 /// Returns the headers that pass the call's span to its server.
-pub(crate) fn handed_on(context: &SpanContext) -> impl Iterator<Item = (&'static str, String)> + use<> {
-    let state = context.state.as_ref().map(|state| ("tracestate", state.as_str().to_owned()));
+pub(crate) fn handed_on(
+    context: &SpanContext,
+) -> impl Iterator<Item = (&'static str, String)> + use<> {
+    let state = context
+        .state
+        .as_ref()
+        .map(|state| ("tracestate", state.as_str().to_owned()));
     std::iter::once(("traceparent", context.traceparent())).chain(state)
 }
 
@@ -163,8 +186,17 @@ fn hand_on(context: &SpanContext, headers: &mut HeaderMap) {
 impl CallObserver for BackendCall {
     fn ended(self, code: Code) {
         let took = self.began.map(|began| began.elapsed());
-        let Self { observer, method, began: _, span } = self;
-        observer.call_ended(RuntimeCall { method: &method, code: name_of(code), took });
+        let Self {
+            observer,
+            method,
+            began: _,
+            span,
+        } = self;
+        observer.call_ended(RuntimeCall {
+            method: &method,
+            code: name_of(code),
+            took,
+        });
         if let Some(mut span) = span {
             span.set("rpc.grpc.status_code", i64::from(i32::from(code)));
             if code == Code::Ok {
@@ -180,7 +212,10 @@ impl CallObserver for BackendCall {
 
 impl ConnectionCounter {
     pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Arc<Self> {
-        Arc::new(Self { observer, has_connected: AtomicBool::new(false) })
+        Arc::new(Self {
+            observer,
+            has_connected: AtomicBool::new(false),
+        })
     }
 
     /// A connection was made.
@@ -207,7 +242,9 @@ mod tests {
 
     impl BackendObserver for Kept {
         fn call_ended(&self, RuntimeCall { method, code, took }: RuntimeCall<'_>) {
-            self.calls.lock().push((method.to_owned(), code, took.is_some()));
+            self.calls
+                .lock()
+                .push((method.to_owned(), code, took.is_some()));
         }
 
         fn reconnected(&self) {
@@ -226,7 +263,9 @@ mod tests {
     fn unserved(kept: &Arc<Kept>) -> ObservedChannel {
         let channel = tonic::transport::Endpoint::from_static("http://localhost")
             .connect_with_connector_lazy(tower::service_fn(|_: tonic::transport::Uri| async {
-                Err::<hyper_util::rt::TokioIo<tokio::net::UnixStream>, _>(std::io::Error::other("nobody"))
+                Err::<hyper_util::rt::TokioIo<tokio::net::UnixStream>, _>(std::io::Error::other(
+                    "nobody",
+                ))
             }));
         ObservedChannel::new(channel, Arc::clone(kept) as _)
     }
@@ -236,21 +275,40 @@ mod tests {
         let kept = Arc::new(Kept::default());
         let mut channel = unserved(&kept);
         for path in ["/a.Tasks/Create", "/a.Tasks/Wait"] {
-            std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
-            let request = Request::builder().uri(format!("http://localhost{path}")).body(Body::empty());
+            std::future::poll_fn(|cx| channel.poll_ready(cx))
+                .await
+                .unwrap();
+            let request = Request::builder()
+                .uri(format!("http://localhost{path}"))
+                .body(Body::empty());
             assert!(channel.call(request.unwrap()).await.is_err());
         }
         let create = ("a.Tasks/Create".to_owned(), "UNAVAILABLE", true);
-        assert_eq!(*kept.calls.lock(), [create, ("a.Tasks/Wait".to_owned(), "UNAVAILABLE", false)]);
+        assert_eq!(
+            *kept.calls.lock(),
+            [create, ("a.Tasks/Wait".to_owned(), "UNAVAILABLE", false)]
+        );
     }
 
     #[tokio::test]
     async fn a_call_that_is_given_up_is_cancelled() {
         let kept = Arc::new(Kept::default());
         let mut channel = unserved(&kept);
-        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
-        drop(channel.call(Request::builder().uri("http://localhost/a.B/C").body(Body::empty()).unwrap()));
-        assert_eq!(*kept.calls.lock(), [("a.B/C".to_owned(), "CANCELLED", true)]);
+        std::future::poll_fn(|cx| channel.poll_ready(cx))
+            .await
+            .unwrap();
+        drop(
+            channel.call(
+                Request::builder()
+                    .uri("http://localhost/a.B/C")
+                    .body(Body::empty())
+                    .unwrap(),
+            ),
+        );
+        assert_eq!(
+            *kept.calls.lock(),
+            [("a.B/C".to_owned(), "CANCELLED", true)]
+        );
     }
 
     #[derive(Debug, Default)]
@@ -266,26 +324,47 @@ mod tests {
     async fn a_call_in_a_trace_is_a_span_that_is_handed_on() {
         let spans = Arc::new(Spans::default());
         let tracer = trace::Tracer::new(trace::Sampler::CallerOrAll, Arc::clone(&spans) as _);
-        let caller = SpanContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").unwrap();
+        let caller =
+            SpanContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").unwrap();
         let state = trace::TraceState::parse("vendor=1");
-        let root = tracer.root(SpanKind::Server, "call", Some(SpanContext { state, ..caller }));
-        assert!(span_of("a.Tasks/Create", "grpc").is_none(), "there is no trace yet");
+        let root = tracer.root(
+            SpanKind::Server,
+            "call",
+            Some(SpanContext { state, ..caller }),
+        );
+        assert!(
+            span_of("a.Tasks/Create", "grpc").is_none(),
+            "there is no trace yet"
+        );
         let mut headers = HeaderMap::new();
         let span = root.enter(|| span_of("a.Tasks/Create", "grpc")).unwrap();
         hand_on(span.context(), &mut headers);
         let handed = SpanContext::parse(headers["traceparent"].to_str().unwrap()).unwrap();
-        assert_eq!((handed.trace, handed.span), (root.context().trace, span.context().span));
+        assert_eq!(
+            (handed.trace, handed.span),
+            (root.context().trace, span.context().span)
+        );
         assert_eq!(headers["tracestate"], "vendor=1");
         drop(span);
 
         let mut channel = unserved(&Arc::new(Kept::default()));
-        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
-        let request = Request::builder().uri("http://localhost/a.Tasks/Start").body(Body::empty()).unwrap();
+        std::future::poll_fn(|cx| channel.poll_ready(cx))
+            .await
+            .unwrap();
+        let request = Request::builder()
+            .uri("http://localhost/a.Tasks/Start")
+            .body(Body::empty())
+            .unwrap();
         assert!(root.enter(|| channel.call(request)).await.is_err());
         root.end();
         let spans = spans.0.lock();
-        let [_, start, call] = &spans[..] else { panic!("{spans:?}") };
-        assert_eq!((&*start.name, start.failure.as_deref()), ("a.Tasks/Start", Some("UNAVAILABLE")));
+        let [_, start, call] = &spans[..] else {
+            panic!("{spans:?}")
+        };
+        assert_eq!(
+            (&*start.name, start.failure.as_deref()),
+            ("a.Tasks/Start", Some("UNAVAILABLE"))
+        );
         assert_eq!(start.parent, Some(call.context.span));
     }
 

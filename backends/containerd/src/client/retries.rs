@@ -23,18 +23,31 @@ pub(crate) struct Retries {
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { backoff: Backoff::new(SHORTEST, LONGEST), warned: false }
+        Self {
+            backoff: Backoff::new(SHORTEST, LONGEST),
+            warned: false,
+        }
     }
 }
 
 impl Retries {
     /// Logs a failure, as a warning the first time and at debug level later, and waits until the next try is
     /// due. `what` says what failed, as in "an exit cannot be persisted"; "yet" is appended. Cancel-safe.
-    pub(crate) async fn log_and_wait(&mut self, health: &Health, task: &str, what: &str, error: &Error) {
+    pub(crate) async fn log_and_wait(
+        &mut self,
+        health: &Health,
+        task: &str,
+        what: &str,
+        error: &Error,
+    ) {
         if self.warned {
             tracing::debug!(task.id = task, error = error.report(), "{what} yet");
         } else {
-            tracing::warn!(task.id = task, error = error.report(), "{what} yet: it is tried again");
+            tracing::warn!(
+                task.id = task,
+                error = error.report(),
+                "{what} yet: it is tried again"
+            );
             self.warned = true;
         }
         if error.kind() == ErrorKind::Unavailable {
@@ -56,11 +69,16 @@ mod tests {
         let health = Health::new(SHORTEST);
         let began = Instant::now();
         for _ in 0..7 {
-            tries.log_and_wait(&health, "a", "it is not done", &Error::deadline("late")).await;
+            tries
+                .log_and_wait(&health, "a", "it is not done", &Error::deadline("late"))
+                .await;
         }
         let waited = began.elapsed();
         let expected = SHORTEST * (1 + 2 + 4 + 8) + LONGEST * 3;
-        assert!(waited.abs_diff(expected) < SHORTEST, "{waited:?}, not {expected:?}");
+        assert!(
+            waited.abs_diff(expected) < SHORTEST,
+            "{waited:?}, not {expected:?}"
+        );
         // No health check has found containerd up.
         let away = Error::unavailable("away");
         let again = tries.log_and_wait(&health, "a", "it is not done", &away);

@@ -17,7 +17,9 @@ impl Exec {
 
     async fn discard(&self, name: &str) {
         // Opened for both, so that it has no end of file. It is not there if the exec was not created, has none, or is deleted.
-        let fifo = pipe::OpenOptions::new().read_write(true).open_receiver(self.dir.join(name));
+        let fifo = pipe::OpenOptions::new()
+            .read_write(true)
+            .open_receiver(self.dir.join(name));
         if let Ok(mut fifo) = fifo {
             let mut chunk = vec![0; CHUNK];
             while fifo.read(&mut chunk).await.is_ok() {}

@@ -29,14 +29,18 @@ pub(super) struct ExecPlaces {
 /// of one task for which that has failed, one is tried at a time, so that those of a hung shim cause no more calls
 /// the more of them there are.
 pub(super) async fn end_abandoned(exec: &Exec) {
-    let Err(mut error) = exec.abandon().await else { return };
+    let Err(mut error) = exec.abandon().await else {
+        return;
+    };
     while !has_ended_with_task(exec, &error) {
         let mut tries = exec.ending_turn.lock().await;
         // While this one waited for its turn its task may have ended, with all that wait for it: without a pause for each.
         if has_ended_with_task(exec, &error) {
             return;
         }
-        tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
+        tries
+            .log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error)
+            .await;
         error = match exec.abandon().await {
             Ok(()) => {
                 *tries = Retries::default();
@@ -51,7 +55,11 @@ pub(super) async fn end_abandoned(exec: &Exec) {
 fn has_ended_with_task(exec: &Exec, error: &Error) -> bool {
     let has_ended = !exec.is_in_running_task();
     if has_ended {
-        tracing::debug!(task.id = exec.task, error = error.report(), "an exec has ended with its task");
+        tracing::debug!(
+            task.id = exec.task,
+            error = error.report(),
+            "an exec has ended with its task"
+        );
     }
     has_ended
 }
@@ -60,7 +68,10 @@ fn has_ended_with_task(exec: &Exec, error: &Error) -> bool {
 
 impl ExecPlaces {
     pub(super) const fn new(held: ExecPlace, start: StartPlace) -> Self {
-        Self { _held: Some(held), start: Some(start) }
+        Self {
+            _held: Some(held),
+            start: Some(start),
+        }
     }
 
     /// The start has succeeded.

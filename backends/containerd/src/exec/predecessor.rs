@@ -44,16 +44,28 @@ impl Execs {
 /// Ends and deletes an exec of which only the directory is known, and then removes the directory. Idempotent.
 async fn end_exec(client: &Client, task: TaskId, dir: &Path) -> Result<()> {
     let task = task.to_string();
-    let exec = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let exec = dir
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     // The shim may be blocked until the other end of one of them is opened.
     let _held = open_fifos(dir);
     let what = format!("end an exec in task {task}");
-    let delete = || api::DeleteProcessRequest { container_id: task.clone(), exec_id: exec.clone() };
+    let delete = || api::DeleteProcessRequest {
+        container_id: task.clone(),
+        exec_id: exec.clone(),
+    };
     match call(&what, SLOW, client.tasks().delete_process(delete())).await {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         // The process still runs.
-        Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::FailedPrecondition | ErrorKind::Internal
+            ) =>
+        {
             let kill = api::KillRequest {
                 container_id: task.clone(),
                 exec_id: exec.clone(),
@@ -61,7 +73,10 @@ async fn end_exec(client: &Client, task: TaskId, dir: &Path) -> Result<()> {
                 all: false,
             };
             ignore_not_found(call(&what, QUICK, client.tasks().kill(kill)).await)?;
-            let wait = api::WaitRequest { container_id: task.clone(), exec_id: exec.clone() };
+            let wait = api::WaitRequest {
+                container_id: task.clone(),
+                exec_id: exec.clone(),
+            };
             ignore_not_found(call(&what, SLOW, client.tasks().wait(wait)).await)?;
             ignore_not_found(call(&what, SLOW, client.tasks().delete_process(delete())).await)?;
         }

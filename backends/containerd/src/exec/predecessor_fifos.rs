@@ -25,7 +25,9 @@ impl PredecessorFifos {
     pub(crate) fn open(all_tasks: &Path) -> Self {
         let tasks = read_dir(all_tasks).into_iter().flatten().flatten();
         let execs = tasks.flat_map(|task| exec_dirs(&task.path()));
-        Self(Mutex::new(execs.map(|dir| (dir.clone(), open_fifos(&dir))).collect()))
+        Self(Mutex::new(
+            execs.map(|dir| (dir.clone(), open_fifos(&dir))).collect(),
+        ))
     }
 
     /// Removes the FIFOs of one exec and returns them, for the code that ends the exec.
@@ -42,7 +44,12 @@ impl PredecessorFifos {
 /// The directories of execs in the directory of a task.
 pub(super) fn exec_dirs(task: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = read_dir(task).into_iter().flatten().flatten();
-    let execs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(EXEC_DIR_PREFIX));
+    let execs = entries.filter(|entry| {
+        entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(EXEC_DIR_PREFIX)
+    });
     execs.map(|entry| entry.path())
 }
 
@@ -72,7 +79,11 @@ mod tests {
         }
         let has_reader = |name: &str| {
             let mut write = OpenOptions::new();
-            write.write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(all.path().join(name)).is_ok()
+            write
+                .write(true)
+                .custom_flags(OFlag::O_NONBLOCK.bits())
+                .open(all.path().join(name))
+                .is_ok()
         };
         let held = PredecessorFifos::open(all.path());
         assert!(has_reader("task/exec-1/stdout") && !has_reader("task/stdout"));

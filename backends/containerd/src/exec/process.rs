@@ -111,7 +111,9 @@ impl Exec {
 
     pub(super) fn output(&self, name: &str) -> Result<pipe::Receiver> {
         let path = self.dir.join(name);
-        pipe::OpenOptions::new().open_receiver(&path).map_err(|fault| io_error("open", &path, fault))
+        pipe::OpenOptions::new()
+            .open_receiver(&path)
+            .map_err(|fault| io_error("open", &path, fault))
     }
 
     /// Our end of standard input, opened read-write so that the open needs no reader.
@@ -138,16 +140,27 @@ impl Exec {
             id: self.task.clone(),
             exec_id: self.id.clone(),
             terminal: spec.tty,
-            stdin: if spec.stdin { path("stdin") } else { String::new() },
+            stdin: if spec.stdin {
+                path("stdin")
+            } else {
+                String::new()
+            },
             stdout: path("stdout"),
-            stderr: if spec.tty { String::new() } else { path("stderr") },
+            stderr: if spec.tty {
+                String::new()
+            } else {
+                path("stderr")
+            },
             spec: Some(json_any(PROCESS_TYPE, process)),
         };
         let what = format!("exec in task {}", self.task);
         let execs = &self.execs;
         let socket = shim.as_ref().and_then(|shim| shim.socket().ok());
         let share = async { execs.lifelines.share_socket(socket?).await };
-        let created = execs.shims.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
+        let created =
+            execs
+                .shims
+                .call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
         let (created, socket_guard) = tokio::join!(created, share);
         created.map_err(|error| self.not_running(error))?;
         reach(CrashPoint::ExecCreated);
@@ -210,9 +223,14 @@ impl Exec {
             let (sender, receiver) = oneshot::channel();
             // The span of `Wait`, which begins here, ends with the process or when nobody waits for it any more.
             self.execs.tracker.spawn(trace::inherit(async move {
-                let process = ExecRef { task: &task, exec: &exec };
+                let process = ExecRef {
+                    task: &task,
+                    exec: &exec,
+                };
                 // The caller has given up long before this timeout.
-                let answer = timeout(START_TIMEOUT, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
+                let answer = timeout(START_TIMEOUT, start(&mut shim, process))
+                    .await
+                    .unwrap_or(Answer::Lost);
                 // The receiver is gone if the caller has given up.
                 let _ = sender.send((shim, answer));
                 drop((socket_guard, permit));
@@ -230,12 +248,16 @@ impl Exec {
                     }
                     // No retry through containerd: a shim that has failed to start a process and is asked
                     // again exits with all its containers.
-                    let text = "its shim was asked to start the process and did not report the result";
+                    let text =
+                        "its shim was asked to start the process and did not report the result";
                     return Err(Status::unavailable(text));
                 }
             }
         }
-        let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        let request = api::StartRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+        };
         let started = self.execs.client.tasks().start(request).await?;
         self.open_process(started.into_inner().pid);
         Ok(Response::new(()))
@@ -251,16 +273,22 @@ impl Exec {
 
     /// Returns whether a requested start was completed, and only its answer was lost.
     async fn was_started(&self) -> std::result::Result<bool, Status> {
-        let request = api::GetRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        let request = api::GetRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+        };
         let answer = self.execs.client.tasks().get(request).await?.into_inner();
-        Ok(answer.process.is_some_and(|process| process.status() != State::Created))
+        Ok(answer
+            .process
+            .is_some_and(|process| process.status() != State::Created))
     }
 
     /// If the task has ended between our check and the call, that is a failed precondition, not a missing
     /// object.
     fn not_running(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::NotFound {
-            Error::failed_precondition(format!("task {} does not run any more", self.task)).with_source(error)
+            Error::failed_precondition(format!("task {} does not run any more", self.task))
+                .with_source(error)
         } else {
             error
         }
@@ -286,14 +314,21 @@ impl Exec {
         if let Some(code) = self.exit_from_shim().await {
             return Ok(code);
         }
-        let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
+        let request = api::WaitRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+        };
         match self.execs.client.task_queries().wait(request).await {
             Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
-            Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
-                // The process was killed when its task ended.
-                error if error.kind() == ErrorKind::NotFound => Ok(128 + i32::from(Signal::KILL.number())),
-                error => Err(error),
-            },
+            Err(status) => {
+                match from_status(&format!("wait for exec in task {}", self.task), status) {
+                    // The process was killed when its task ended.
+                    error if error.kind() == ErrorKind::NotFound => {
+                        Ok(128 + i32::from(Signal::KILL.number()))
+                    }
+                    error => Err(error),
+                }
+            }
         }
     }
 
@@ -318,7 +353,10 @@ impl Exec {
 
     /// Its exit code, if the shim reports it over the direct connection. One caller at a time.
     async fn exit_from_shim(&self) -> Option<i32> {
-        let mut waiting = ExitWait { exec: self, shim: None };
+        let mut waiting = ExitWait {
+            exec: self,
+            shim: None,
+        };
         waiting.shim = match self.take_connection() {
             ShimConnection::AwaitingExit(shim) => Some(shim),
             ShimConnection::None | ShimConnection::Idle(_) => None,
@@ -377,8 +415,11 @@ impl Exec {
     }
 
     async fn close_input(&self) -> Result<()> {
-        let request =
-            api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
+        let request = api::CloseIoRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+            stdin: true,
+        };
         let what = format!("close the input of exec in task {}", self.task);
         ignore_not_found(call(&what, QUICK, self.execs.client.tasks().close_io(request)).await)
     }
@@ -399,7 +440,10 @@ impl Exec {
 
     async fn delete_in_shim(&self) -> std::result::Result<Response<()>, Status> {
         if let ShimConnection::Idle(mut shim) = self.take_connection() {
-            let asked = shim.delete(ExecRef { task: &self.task, exec: &self.id });
+            let asked = shim.delete(ExecRef {
+                task: &self.task,
+                exec: &self.id,
+            });
             // A shim that takes longer may still answer containerd.
             let limit = self.execs.context.settings().containerd.shim_timeout();
             match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
@@ -408,13 +452,25 @@ impl Exec {
                 Answer::Lost => {}
             }
         }
-        let request = api::DeleteProcessRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        self.execs.client.tasks().delete_process(request).await.map(|_| Response::new(()))
+        let request = api::DeleteProcessRequest {
+            container_id: self.task.clone(),
+            exec_id: self.id.clone(),
+        };
+        self.execs
+            .client
+            .tasks()
+            .delete_process(request)
+            .await
+            .map(|_| Response::new(()))
     }
 
     /// Returns whether its task still runs, as far as is known: the process ends with the task.
     pub(super) fn is_in_running_task(&self) -> bool {
-        let entry = self.task.parse().ok().and_then(|id| self.execs.tasks.table.get(id).ok());
+        let entry = self
+            .task
+            .parse()
+            .ok()
+            .and_then(|id| self.execs.tasks.table.get(id).ok());
         entry.is_some_and(|entry| entry.reported_exit().is_none())
     }
 
@@ -447,7 +503,9 @@ async fn start(shim: &mut ShimClient, process: ExecRef<'_>) -> Answer<u32> {
         Answer::Lost => return Answer::Lost,
     }
     let started = shim.recv_started().await;
-    let Answer::Done(pid) = started else { return started };
+    let Answer::Done(pid) = started else {
+        return started;
+    };
     match shim.send_wait(process).await {
         Answer::Done(()) => Answer::Done(pid),
         Answer::Refused(status) => Answer::Refused(status),

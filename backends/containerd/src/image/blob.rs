@@ -89,7 +89,10 @@ pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes, Read
     let mut body = BytesMut::new();
     let collect = |piece: &[u8]| {
         if body.len() + piece.len() > READ_LIMIT {
-            let error = Error::invalid(digest, format!("the blob is larger than {READ_LIMIT} bytes"));
+            let error = Error::invalid(
+                digest,
+                format!("the blob is larger than {READ_LIMIT} bytes"),
+            );
             return Err(ReadFailure::TooLarge(error));
         }
         body.extend_from_slice(piece);
@@ -112,7 +115,11 @@ async fn read_checked(
 ) -> Result<(), ReadFailure> {
     let what = format!("read blob {digest}");
     let mut hasher = Hasher::new(digest.algorithm());
-    let request = api::ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
+    let request = api::ReadContentRequest {
+        digest: digest.to_string(),
+        offset: 0,
+        size: 0,
+    };
     let mut stream = match call(&what, QUICK, client.content().read(request)).await {
         Ok(stream) => stream,
         Err(error) => return Err(judge(client, digest, error).await),
@@ -131,7 +138,9 @@ async fn read_checked(
     if actual == *digest {
         return Ok(());
     }
-    let error = Error::internal(format!("blob {digest} in containerd's content store has digest {actual}"));
+    let error = Error::internal(format!(
+        "blob {digest} in containerd's content store has digest {actual}"
+    ));
     Err(ReadFailure::Damaged(error))
 }
 
@@ -159,8 +168,16 @@ async fn judge(client: &Client, digest: &Digest, error: Error) -> ReadFailure {
 
 /// The labels of a blob; `None` if the store does not have it.
 pub(super) async fn labels_of(client: &Client, digest: &Digest) -> Result<Option<Labels>> {
-    let request = api::InfoRequest { digest: digest.to_string() };
-    match call(&format!("look up blob {digest}"), QUICK, client.content().info(request)).await {
+    let request = api::InfoRequest {
+        digest: digest.to_string(),
+    };
+    match call(
+        &format!("look up blob {digest}"),
+        QUICK,
+        client.content().info(request),
+    )
+    .await
+    {
         Ok(answer) => Ok(Some(answer.info.unwrap_or_default().labels)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -169,8 +186,10 @@ pub(super) async fn labels_of(client: &Client, digest: &Digest) -> Result<Option
 
 /// Returns whether a layer whose unpacking failed with this error may be damaged.
 pub(super) fn may_be_damage(error: &Error) -> bool {
-    let of_blob =
-        matches!(error.kind(), ErrorKind::Internal | ErrorKind::NotFound | ErrorKind::InvalidArgument);
+    let of_blob = matches!(
+        error.kind(),
+        ErrorKind::Internal | ErrorKind::NotFound | ErrorKind::InvalidArgument
+    );
     of_blob && !is_unanswered(error)
 }
 
@@ -188,10 +207,14 @@ pub(super) async fn drop_blob(
     for (key, value) in labels_of(client, digest).await?.unwrap_or_default() {
         labels.entry(key).or_insert(value);
     }
-    let references = labels.iter().filter(|(key, _)| key.starts_with(CONTENT_REFERENCE));
+    let references = labels
+        .iter()
+        .filter(|(key, _)| key.starts_with(CONTENT_REFERENCE));
     let references: Vec<&str> = references.map(|(_, digest)| digest.as_str()).collect();
     lease.protect_content(&references).await?;
-    let request = api::DeleteContentRequest { digest: digest.to_string() };
+    let request = api::DeleteContentRequest {
+        digest: digest.to_string(),
+    };
     let what = format!("delete the damaged blob {digest}");
     ignore_not_found(call(&what, QUICK, client.content().delete(request)).await)?;
     reach(CrashPoint::BlobDropped);
@@ -246,10 +269,15 @@ impl BlobRepairs {
         match check(client, digest).await {
             Ok(()) => {
                 self.damaged.lock().remove(digest);
-                Ok(LayerCheck::Intact { replaced: self.replaced() != seen })
+                Ok(LayerCheck::Intact {
+                    replaced: self.replaced() != seen,
+                })
             }
             Err(ReadFailure::Unanswered(error)) => Err(error),
-            Err(failure) => Ok(LayerCheck::Damaged { turn, fault: Error::from(failure) }),
+            Err(failure) => Ok(LayerCheck::Damaged {
+                turn,
+                fault: Error::from(failure),
+            }),
         }
     }
 

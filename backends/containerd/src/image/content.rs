@@ -92,10 +92,22 @@ pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels)
         return Ok(());
     }
     let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
-    let info = api::Info { digest: digest.to_string(), labels, ..Default::default() };
-    let request =
-        api::UpdateRequest { info: Some(info), update_mask: Some(prost_types::FieldMask { paths }) };
-    call(&format!("label blob {digest}"), QUICK, client.content().update(request)).await.map(drop)
+    let info = api::Info {
+        digest: digest.to_string(),
+        labels,
+        ..Default::default()
+    };
+    let request = api::UpdateRequest {
+        info: Some(info),
+        update_mask: Some(prost_types::FieldMask { paths }),
+    };
+    call(
+        &format!("label blob {digest}"),
+        QUICK,
+        client.content().update(request),
+    )
+    .await
+    .map(drop)
 }
 
 /// Downloads a blob into the content store. A blob that exists already is not downloaded. An unfinished
@@ -123,7 +135,14 @@ pub(crate) async fn fetch(
             }
         }
     };
-    match retry_while_locked(client, &what, (&layer_ref(descriptor), descriptor.size), attempt).await {
+    match retry_while_locked(
+        client,
+        &what,
+        (&layer_ref(descriptor), descriptor.size),
+        attempt,
+    )
+    .await
+    {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -153,11 +172,17 @@ async fn fetch_once(
     let mut writer = Writer::open(client, descriptor, what).await?;
     let kept = writer.offset;
     received.store(kept, Ordering::Relaxed);
-    let mut blob = pull.blob(descriptor, kept).without_digest_check().into_stream();
+    let mut blob = pull
+        .blob(descriptor, kept)
+        .without_digest_check()
+        .into_stream();
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
         let piece = piece.map_err(super::shared_types::from_registry)?;
-        received.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        received.fetch_add(
+            u64::try_from(piece.len()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         // Small pieces are gathered, since each message has a cost of its own; a large one is passed on
         // uncopied.
         let data = if chunk.is_empty() && piece.len() >= MIN_MESSAGE {
@@ -179,10 +204,16 @@ async fn fetch_once(
         }
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
             // containerd keeps the wrong content under the reference: the next writer would continue it.
-            let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
-            crate::client::ignore_not_found(call(what, QUICK, client.content().abort(request)).await)?;
-            let error = Error::internal(format!("{what}: the downloaded content does not have this digest"))
-                .with_source(error);
+            let request = api::AbortRequest {
+                r#ref: layer_ref(descriptor),
+            };
+            crate::client::ignore_not_found(
+                call(what, QUICK, client.content().abort(request)).await,
+            )?;
+            let error = Error::internal(format!(
+                "{what}: the downloaded content does not have this digest"
+            ))
+            .with_source(error);
             Ok(DownloadOutcome::DigestMismatch { kept, error })
         }
         Err(error) => Err(error),
@@ -219,7 +250,14 @@ pub(crate) async fn write_from_file(
         reach(CrashPoint::LayerCommitted);
         Ok(())
     };
-    match retry_while_locked(client, &what, (&layer_ref(descriptor), descriptor.size), attempt).await {
+    match retry_while_locked(
+        client,
+        &what,
+        (&layer_ref(descriptor), descriptor.size),
+        attempt,
+    )
+    .await
+    {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -233,7 +271,8 @@ pub(crate) fn layer_ref(descriptor: &Descriptor) -> String {
 }
 
 fn length(size: u64) -> Result<i64> {
-    i64::try_from(size).map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
+    i64::try_from(size)
+        .map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
 }
 
 /// Waits for the answer to a commit of the blob that is written under this name: as long as containerd answers
@@ -262,7 +301,9 @@ async fn while_answered<T>(
 /// Returns the number of bytes written under a name; `None` if nobody writes under it: the writer has just
 /// finished or aborted.
 async fn written_bytes(client: &Client, what: &str, name: &str) -> Result<Option<u64>> {
-    let request = api::StatusRequest { r#ref: name.to_owned() };
+    let request = api::StatusRequest {
+        r#ref: name.to_owned(),
+    };
     match call(what, QUICK, client.content().status(request)).await {
         Ok(answer) => Ok(u64::try_from(answer.status.unwrap_or_default().offset).ok()),
         Err(gone) if gone.kind() == ErrorKind::NotFound => Ok(None),
@@ -306,7 +347,11 @@ struct LockWait {
 
 impl LockWait {
     fn new(size: u64, now: Instant) -> Self {
-        Self { size, written: None, until: now + LOCK_TIMEOUT }
+        Self {
+            size,
+            written: None,
+            until: now + LOCK_TIMEOUT,
+        }
     }
 
     /// Returns whether to try again after `pause`. `offset` is the other writer's number of bytes; `None` if
@@ -314,7 +359,10 @@ impl LockWait {
     fn should_retry(&mut self, offset: Option<u64>, now: Instant, pause: Duration) -> bool {
         if offset > self.written {
             let is_whole = offset.is_some_and(|offset| offset >= self.size);
-            (self.written, self.until) = (offset, now + if is_whole { COMMIT_LIMIT } else { LOCK_TIMEOUT });
+            (self.written, self.until) = (
+                offset,
+                now + if is_whole { COMMIT_LIMIT } else { LOCK_TIMEOUT },
+            );
         }
         now + pause <= self.until
     }
@@ -341,12 +389,27 @@ impl<'a> Writer<'a> {
             ..Default::default()
         };
         let (requests, queue) = mpsc::channel(MAX_UNANSWERED);
-        requests.try_send(blob.clone()).expect("a new channel has room");
-        let mut answers =
-            call(what, QUICK, client.content_writer().write(ReceiverStream::new(queue))).await?;
-        let first = next_message(what, &mut answers).await?.ok_or_else(|| stream_ended(what))?;
+        requests
+            .try_send(blob.clone())
+            .expect("a new channel has room");
+        let mut answers = call(
+            what,
+            QUICK,
+            client.content_writer().write(ReceiverStream::new(queue)),
+        )
+        .await?;
+        let first = next_message(what, &mut answers)
+            .await?
+            .ok_or_else(|| stream_ended(what))?;
         let offset = u64::try_from(first.offset).unwrap_or(0);
-        Ok(Self { what, requests, answers, blob, offset, unanswered: 0 })
+        Ok(Self {
+            what,
+            requests,
+            answers,
+            blob,
+            offset,
+            unanswered: 0,
+        })
     }
 
     /// Sends a message without waiting for its answer.
@@ -367,7 +430,9 @@ impl<'a> Writer<'a> {
     /// Waits until no more than `rest` messages are unanswered.
     async fn wait_unanswered(&mut self, rest: usize) -> Result<()> {
         while self.unanswered > rest {
-            next_message(self.what, &mut self.answers).await?.ok_or_else(|| stream_ended(self.what))?;
+            next_message(self.what, &mut self.answers)
+                .await?
+                .ok_or_else(|| stream_ended(self.what))?;
             self.unanswered -= 1;
         }
         Ok(())
@@ -378,7 +443,13 @@ impl<'a> Writer<'a> {
     async fn write(&mut self, data: Bytes) -> Result<()> {
         let action = WriteAction::Write.into();
         let offset = length(self.offset)?;
-        self.send(WriteContentRequest { action, offset, data, ..Default::default() }).await?;
+        self.send(WriteContentRequest {
+            action,
+            offset,
+            data,
+            ..Default::default()
+        })
+        .await?;
         self.wait_unanswered(MAX_UNANSWERED - 1).await
     }
 
@@ -392,7 +463,12 @@ impl<'a> Writer<'a> {
         };
         let name = message.r#ref.clone();
         self.send(message).await?;
-        let Self { what, answers, unanswered, .. } = &mut self;
+        let Self {
+            what,
+            answers,
+            unanswered,
+            ..
+        } = &mut self;
         let answered = async {
             while *unanswered > 0 && answers.message().await?.is_some() {
                 *unanswered -= 1;
@@ -400,7 +476,11 @@ impl<'a> Writer<'a> {
             Ok(())
         };
         while_answered(client, what, &name, answered).await?;
-        if *unanswered > 0 { Err(stream_ended(what)) } else { Ok(()) }
+        if *unanswered > 0 {
+            Err(stream_ended(what))
+        } else {
+            Ok(())
+        }
     }
 }
 

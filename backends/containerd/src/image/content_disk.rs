@@ -35,15 +35,23 @@ impl ContentDisk {
     /// has.
     pub(crate) async fn check(&self, client: &Client, layers: &[Descriptor]) -> Result<()> {
         let layers = distinct(layers);
-        let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else { return Ok(()) };
-        let Some(free) = free_bytes(root).await else { return Ok(()) };
+        let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else {
+            return Ok(());
+        };
+        let Some(free) = free_bytes(root).await else {
+            return Ok(());
+        };
         // The usual case needs no look-up of each layer.
         if total_bytes(&layers) <= free {
             return Ok(());
         }
         let mut missing: u64 = 0;
         for layer in &layers {
-            missing = missing.saturating_add(layer.size.saturating_sub(stored_bytes(client, layer).await?));
+            missing = missing.saturating_add(
+                layer
+                    .size
+                    .saturating_sub(stored_bytes(client, layer).await?),
+            );
         }
         if missing <= free {
             return Ok(());
@@ -69,14 +77,26 @@ fn distinct(layers: &[Descriptor]) -> Vec<Descriptor> {
 /// The root of containerd's content store as containerd reports it, which need not be a directory in our mount namespace.
 /// Cancel-safe.
 pub(crate) async fn reported_root(client: &Client) -> Result<Option<PathBuf>> {
-    let request = api::PluginsRequest { filters: vec!["type==io.containerd.content.v1".to_owned()] };
-    let plugins = call("list content stores", QUICK, client.introspection().plugins(request)).await?.plugins;
-    Ok(plugins.iter().find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)))
+    let request = api::PluginsRequest {
+        filters: vec!["type==io.containerd.content.v1".to_owned()],
+    };
+    let plugins = call(
+        "list content stores",
+        QUICK,
+        client.introspection().plugins(request),
+    )
+    .await?
+    .plugins;
+    Ok(plugins
+        .iter()
+        .find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)))
 }
 
 /// The root of containerd's content store, if that is a directory in our mount namespace.
 pub(super) async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
-    let Some(root) = reported_root(client).await? else { return Ok(None) };
+    let Some(root) = reported_root(client).await? else {
+        return Ok(None);
+    };
     let path = root.clone();
     let is_dir = blocking(move || Ok(path.is_dir())).await?;
     Ok(Some(root).filter(|_| is_dir))
@@ -93,16 +113,22 @@ async fn free_bytes(dir: &Path) -> Option<u64> {
 /// Returns the number of bytes of a blob in the store: all of it, those of an unfinished download, or none.
 async fn stored_bytes(client: &Client, layer: &Descriptor) -> Result<u64> {
     let what = format!("look up layer {}", layer.digest);
-    let request = api::InfoRequest { digest: layer.digest.to_string() };
+    let request = api::InfoRequest {
+        digest: layer.digest.to_string(),
+    };
     match call(&what, QUICK, client.content().info(request)).await {
         Ok(_) => return Ok(layer.size),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     // No blob, but perhaps the unfinished download of an earlier pull, which is continued.
-    let request = api::StatusRequest { r#ref: content::layer_ref(layer) };
+    let request = api::StatusRequest {
+        r#ref: content::layer_ref(layer),
+    };
     match call(&what, QUICK, client.content().status(request)).await {
-        Ok(answer) => Ok(answer.status.map_or(0, |status| u64::try_from(status.offset).unwrap_or(0))),
+        Ok(answer) => Ok(answer
+            .status
+            .map_or(0, |status| u64::try_from(status.offset).unwrap_or(0))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     }

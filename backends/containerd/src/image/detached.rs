@@ -34,8 +34,17 @@ impl DetachedLayer {
         if mount.r#type != "bind" || !upper.is_dir() {
             return None;
         }
-        let options = mount.options.iter().filter(|option| !option.ends_with("bind")).cloned().collect();
-        Some(Self { upper, options, unpack_began: SystemTime::now() - CLOCK_GRANULARITY })
+        let options = mount
+            .options
+            .iter()
+            .filter(|option| !option.ends_with("bind"))
+            .cloned()
+            .collect();
+        Some(Self {
+            upper,
+            options,
+            unpack_began: SystemTime::now() - CLOCK_GRANULARITY,
+        })
     }
 
     /// Mounts with the directory as the upper directory of an overlay, so that whiteouts of files below are
@@ -44,7 +53,12 @@ impl DetachedLayer {
         let mut options = self.options.clone();
         options.push(format!("upperdir={}", self.upper.display()));
         let kind = "overlay".to_owned();
-        vec![Mount { r#type: kind.clone(), source: kind, options, ..Default::default() }]
+        vec![Mount {
+            r#type: kind.clone(),
+            source: kind,
+            options,
+            ..Default::default()
+        }]
     }
 
     /// Returns whether the layer lists all its directories; `false` if that cannot be determined.
@@ -104,11 +118,17 @@ mod tests {
         fs::create_dir_all(&listed).unwrap();
         File::create(listed.join("file")).unwrap();
         for dir in [root.path().join("usr"), listed.clone()] {
-            File::open(dir).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            File::open(dir)
+                .unwrap()
+                .set_modified(SystemTime::UNIX_EPOCH)
+                .unwrap();
         }
         assert!(!has_unlisted_dir(root.path(), began).unwrap());
         fs::create_dir(listed.join("implied")).unwrap();
-        File::open(&listed).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        File::open(&listed)
+            .unwrap()
+            .set_modified(SystemTime::UNIX_EPOCH)
+            .unwrap();
         assert!(has_unlisted_dir(root.path(), began).unwrap());
     }
 
@@ -133,8 +153,20 @@ mod tests {
         let detached = DetachedLayer::of(std::slice::from_ref(&bind)).expect("it is one");
         let upper = format!("upperdir={}", root.path().display());
         assert_eq!(detached.mounts()[0].options, ["rw".to_owned(), upper]);
-        assert!(DetachedLayer::of(&[Mount { r#type: "erofs".to_owned(), ..bind.clone() }]).is_none());
-        assert!(DetachedLayer::of(&[Mount { source: "/does/not/exist".to_owned(), ..bind }]).is_none());
+        assert!(
+            DetachedLayer::of(&[Mount {
+                r#type: "erofs".to_owned(),
+                ..bind.clone()
+            }])
+            .is_none()
+        );
+        assert!(
+            DetachedLayer::of(&[Mount {
+                source: "/does/not/exist".to_owned(),
+                ..bind
+            }])
+            .is_none()
+        );
         assert!(DetachedLayer::of(&[]).is_none());
     }
 }

@@ -52,18 +52,27 @@ pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holder
 /// Returns whether the last holder of this content had it by credentials and has removed it. Then nobody may
 /// use the image until somebody pulls it.
 pub(crate) fn was_released(labels: &HashMap<String, String>, target: &Digest) -> bool {
-    labels.get(RELEASED).is_some_and(|value| *value == holder_label_value(Right::Private, target))
+    labels
+        .get(RELEASED)
+        .is_some_and(|value| *value == holder_label_value(Right::Private, target))
 }
 
 /// The update of the labels when this owner removes an image whose record is kept. An empty value removes a
 /// label.
-pub(crate) fn release_labels(holders: &Holders, owner: Owner, target: &Digest) -> HashMap<String, String> {
+pub(crate) fn release_labels(
+    holders: &Holders,
+    owner: Owner,
+    target: &Digest,
+) -> HashMap<String, String> {
     let last = holders.keys().all(|holder| *holder == owner);
     let released = match holders.get(&owner) {
         Some(Right::Private) if last => holder_label_value(Right::Private, target),
         Some(Right::Private | Right::Open) | None => String::new(),
     };
-    HashMap::from([(holder_label(owner), String::new()), (RELEASED.to_owned(), released)])
+    HashMap::from([
+        (holder_label(owner), String::new()),
+        (RELEASED.to_owned(), released),
+    ])
 }
 
 /// The action on one record of an image that an owner removes.
@@ -101,12 +110,24 @@ mod tests {
         let old = digest("a");
         let new = digest("b");
         let labels = HashMap::from([
-            (holder_label(Owner::Nomad), holder_label_value(Right::Private, &old)),
-            (holder_label(Owner::Kubernetes), holder_label_value(Right::Open, &new)),
+            (
+                holder_label(Owner::Nomad),
+                holder_label_value(Right::Private, &old),
+            ),
+            (
+                holder_label(Owner::Kubernetes),
+                holder_label_value(Right::Open, &new),
+            ),
             (holder_label(Owner::Swarm), "strange".to_owned()),
         ]);
-        assert_eq!(parse(&labels, &old), Holders::from([(Owner::Nomad, Right::Private)]));
-        assert_eq!(parse(&labels, &new), Holders::from([(Owner::Kubernetes, Right::Open)]));
+        assert_eq!(
+            parse(&labels, &old),
+            Holders::from([(Owner::Nomad, Right::Private)])
+        );
+        assert_eq!(
+            parse(&labels, &new),
+            Holders::from([(Owner::Kubernetes, Right::Open)])
+        );
     }
 
     #[test]
@@ -118,23 +139,43 @@ mod tests {
         let left = |holders: &[(Owner, Right)]| {
             let labels = release_labels(&holders.iter().copied().collect(), k, &this);
             assert_eq!(labels[&holder_label(k)], "");
-            assert!(!was_released(&labels, &other), "it applies to its own content only");
+            assert!(
+                !was_released(&labels, &other),
+                "it applies to its own content only"
+            );
             was_released(&labels, &this)
         };
         assert!(left(&[(k, Right::Private)]));
-        assert!(!left(&[(k, Right::Open)]), "the registry gives it to everybody");
-        assert!(!left(&[(k, Right::Private), (n, Right::Private)]), "it has a holder yet");
-        assert!(!was_released(&HashMap::new(), &this), "an import is everybody's");
+        assert!(
+            !left(&[(k, Right::Open)]),
+            "the registry gives it to everybody"
+        );
+        assert!(
+            !left(&[(k, Right::Private), (n, Right::Private)]),
+            "it has a holder yet"
+        );
+        assert!(
+            !was_released(&HashMap::new(), &this),
+            "an import is everybody's"
+        );
     }
 
     #[test]
     fn a_record_goes_when_nobody_else_holds_or_uses_it() {
-        let of = |owners: &[Owner]| owners.iter().map(|owner| (*owner, Right::Open)).collect::<Holders>();
+        let of = |owners: &[Owner]| {
+            owners
+                .iter()
+                .map(|owner| (*owner, Right::Open))
+                .collect::<Holders>()
+        };
         let k = Owner::Kubernetes;
         let n = Owner::Nomad;
         assert_eq!(removal_action(&of(&[k]), k, false), RemovalAction::Delete);
         assert_eq!(removal_action(&of(&[]), k, false), RemovalAction::Delete);
-        assert_eq!(removal_action(&of(&[k, n]), k, false), RemovalAction::Release);
+        assert_eq!(
+            removal_action(&of(&[k, n]), k, false),
+            RemovalAction::Release
+        );
         assert_eq!(removal_action(&of(&[k]), k, true), RemovalAction::Release);
         assert_eq!(removal_action(&of(&[n]), k, false), RemovalAction::Keep);
         assert_eq!(removal_action(&of(&[]), k, true), RemovalAction::Keep);

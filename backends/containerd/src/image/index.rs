@@ -80,7 +80,10 @@ pub(crate) fn images(records: &[ImageRecord]) -> Vec<Image> {
     for record in records {
         by_id.entry(&record.info.id).or_default().push(record);
     }
-    by_id.into_values().filter_map(|names| image_of(&names)).collect()
+    by_id
+        .into_values()
+        .filter_map(|names| image_of(&names))
+        .collect()
 }
 
 fn image_of(names: &[&ImageRecord]) -> Option<Image> {
@@ -113,7 +116,9 @@ fn image_of(names: &[&ImageRecord]) -> Option<Image> {
         labels: config.labels.clone(),
         pinned: names.iter().any(|record| record.pinned),
         holders: holders_of(names),
-        imported: names.iter().any(|record| record.holders.is_empty() && !record.released),
+        imported: names
+            .iter()
+            .any(|record| record.holders.is_empty() && !record.released),
         stored_at: names.iter().filter_map(|record| record.stored_at).min(),
     })
 }
@@ -136,8 +141,9 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
     if query.is_empty() {
         return Ok(None);
     }
-    if let Some(record) =
-        records.iter().find(|record| record.info.id.as_str() == query || record.name == query)
+    if let Some(record) = records
+        .iter()
+        .find(|record| record.info.id.as_str() == query || record.name == query)
     {
         return Ok(Some(record));
     }
@@ -149,9 +155,16 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
         let by_name = |record: &&ImageRecord| record.name == name;
         let by_digest = |record: &&ImageRecord| {
             reference.digest() == Some(&*record.target)
-                && record.reference.as_ref().is_some_and(|known| known.name() == reference.name())
+                && record
+                    .reference
+                    .as_ref()
+                    .is_some_and(|known| known.name() == reference.name())
         };
-        if let Some(record) = records.iter().find(by_name).or_else(|| records.iter().find(by_digest)) {
+        if let Some(record) = records
+            .iter()
+            .find(by_name)
+            .or_else(|| records.iter().find(by_digest))
+        {
             return Ok(Some(record));
         }
     }
@@ -174,11 +187,16 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
 }
 
 /// A damaged record that a query names: by name, by digest, or by the digest of its target.
-pub(super) fn find_damaged<'r>(records: &'r [DamagedRecord], query: &str) -> Option<&'r DamagedRecord> {
+pub(super) fn find_damaged<'r>(
+    records: &'r [DamagedRecord],
+    query: &str,
+) -> Option<&'r DamagedRecord> {
     let reference = query.parse::<ImageReference>().ok();
     let name = reference.as_ref().map(ToString::to_string);
     records.iter().find(|record| {
-        record.name == query || Some(&record.name) == name.as_ref() || record.target.to_string() == query
+        record.name == query
+            || Some(&record.name) == name.as_ref()
+            || record.target.to_string() == query
     })
 }
 
@@ -197,7 +215,10 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
         let id = match chain.last() {
             None => diff_id.to_string(),
             Some(below) => {
-                format!("sha256:{}", hex::encode(Sha256::digest(format!("{below} {diff_id}").as_bytes())))
+                format!(
+                    "sha256:{}",
+                    hex::encode(Sha256::digest(format!("{below} {diff_id}").as_bytes()))
+                )
             }
         };
         chain.push(id);

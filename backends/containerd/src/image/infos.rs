@@ -10,7 +10,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::image::ImageId;
 use switchyard_core::{Error, Result};
-use switchyard_registry::{self as registry, Digest, ImageConfig, Manifest, Platforms, total_bytes};
+use switchyard_registry::{
+    self as registry, Digest, ImageConfig, Manifest, Platforms, total_bytes,
+};
 use tokio::time::Instant;
 
 use super::blob::{self, ReadFailure};
@@ -101,9 +103,15 @@ impl RecordContent {
             (ReadFailure::Absent(error), Some(index)) => {
                 let labels = blob::labels_of(client, index).await?.unwrap_or_default();
                 let stored = labels.contains_key(&child_label(digest));
-                Ok(if stored { Self::Damaged(error) } else { Self::Foreign(error) })
+                Ok(if stored {
+                    Self::Damaged(error)
+                } else {
+                    Self::Foreign(error)
+                })
             }
-            (ReadFailure::Absent(error), None) | (ReadFailure::Damaged(error), _) => Ok(Self::Damaged(error)),
+            (ReadFailure::Absent(error), None) | (ReadFailure::Damaged(error), _) => {
+                Ok(Self::Damaged(error))
+            }
         }
     }
 }
@@ -114,13 +122,22 @@ impl CachedInfos {
     /// Caches an image. Over the limit the largest images are evicted, and read again each time: they are
     /// few, and this way no image evicts one that is smaller than itself.
     fn insert(&mut self, target: &Digest, info: &Arc<ImageInfo>) {
-        if self.by_target.insert(target.clone(), Arc::clone(info)).is_some() {
+        if self
+            .by_target
+            .insert(target.clone(), Arc::clone(info))
+            .is_some()
+        {
             return;
         }
         self.bytes = self.bytes.saturating_add(info.document_bytes());
         while self.bytes > CACHE_BYTES {
-            let largest = self.by_target.iter().max_by_key(|(_, info)| info.document_bytes());
-            let Some(largest) = largest.map(|(target, _)| target.clone()) else { break };
+            let largest = self
+                .by_target
+                .iter()
+                .max_by_key(|(_, info)| info.document_bytes());
+            let Some(largest) = largest.map(|(target, _)| target.clone()) else {
+                break;
+            };
             self.remove(&largest);
         }
     }
@@ -140,7 +157,13 @@ impl CachedInfos {
             }
             RecordContent::Foreign(_) | RecordContent::Damaged(_) => {
                 let again = Instant::now() + UNUSABLE_AGE;
-                self.unusable.insert(target.clone(), UnusableContent { content: content.clone(), again })
+                self.unusable.insert(
+                    target.clone(),
+                    UnusableContent {
+                        content: content.clone(),
+                        again,
+                    },
+                )
             }
         };
         let is_damaged = |content: &RecordContent| matches!(content, RecordContent::Damaged(_));
@@ -160,7 +183,10 @@ impl InfoCache {
         let mut infos = self.infos();
         infos.by_target.retain(|target, _| targets.contains(target));
         infos.unusable.retain(|target, _| targets.contains(target));
-        infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
+        infos.bytes = infos
+            .by_target
+            .values()
+            .fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
     }
 
     /// Reads what is damaged or foreign again the next time: a pull may have replaced it.
@@ -168,12 +194,18 @@ impl InfoCache {
         let now = Instant::now();
         let mut infos = self.infos();
         infos.repairs += 1;
-        infos.unusable.values_mut().for_each(|unusable| unusable.again = now);
+        infos
+            .unusable
+            .values_mut()
+            .for_each(|unusable| unusable.again = now);
     }
 
     /// Before anything was read.
     pub(super) fn nothing_known(&self) -> KnownContents {
-        KnownContents { by_target: HashMap::new(), repairs: self.infos().repairs }
+        KnownContents {
+            by_target: HashMap::new(),
+            repairs: self.infos().repairs,
+        }
     }
 
     /// Reads this target once more, damaged or foreign as it may have been a short time ago.
@@ -203,7 +235,9 @@ impl InfoCache {
     ) -> Result<RecordContent> {
         let is_repaired = self.infos().repairs != known.repairs;
         let content = match known.by_target.get(target) {
-            Some(content) if !is_repaired || matches!(content, RecordContent::Image(_)) => content.clone(),
+            Some(content) if !is_repaired || matches!(content, RecordContent::Image(_)) => {
+                content.clone()
+            }
             Some(_) | None => self.look(client, target).await?,
         };
         known.by_target.insert(target.clone(), content.clone());
@@ -278,7 +312,13 @@ async fn read_content(client: &Client, target: &Digest) -> Result<RecordContent>
                     Err(failure) => {
                         // Without the index: a manifest that is stored must have its configuration, so
                         // absence is damage.
-                        return RecordContent::of_failure(client, failure, &image.config.digest, None).await;
+                        return RecordContent::of_failure(
+                            client,
+                            failure,
+                            &image.config.digest,
+                            None,
+                        )
+                        .await;
                     }
                 };
                 let parsed = match ImageConfig::parse(&digest.to_string(), &config) {

@@ -166,7 +166,8 @@ impl LayerPipeline {
                 format!("its configuration names {named} layers and its manifest {listed}"),
             ));
         }
-        let (download_notifiers, downloaded) = plan.layers.iter().map(|_| download_channel()).unzip();
+        let (download_notifiers, downloaded) =
+            plan.layers.iter().map(|_| download_channel()).unzip();
         Ok(Arc::new(Self {
             chain: chain_ids(&plan.diff_ids),
             unpacked: UnpackedSnapshots::new(plan.layer_sync.clone(), &plan.snapshotter),
@@ -190,7 +191,10 @@ impl LayerPipeline {
     /// `FailedPrecondition` if a layer is damaged and there is nothing to replace it from, or if a snapshot
     /// that a power cut may have emptied cannot be removed.
     pub(crate) async fn download_and_unpack(self: &Arc<Self>) -> Result<()> {
-        self.plan.layer_sync.clear_chain(&self.plan.snapshotter, &self.chain).await?;
+        self.plan
+            .layer_sync
+            .clear_chain(&self.plan.snapshotter, &self.chain)
+            .await?;
         let top = async {
             match self.chain.len().checked_sub(1) {
                 Some(top) => self.ensure_snapshot(top).await,
@@ -204,7 +208,9 @@ impl LayerPipeline {
     pub(crate) async fn release(self: Arc<Self>) {
         // Work that another pull has joined still refers to this pipeline. The leases are then deleted when
         // the last reference is dropped.
-        let Some(layers) = Arc::into_inner(self) else { return };
+        let Some(layers) = Arc::into_inner(self) else {
+            return;
+        };
         let mut leases = layers.joined_leases.into_inner();
         leases.push(layers.lease);
         for lease in leases {
@@ -248,13 +254,18 @@ impl LayerPipeline {
                 let layer = &layers.plan.layers[number];
                 let describe = |span: &mut Span| {
                     span.set_with("switchyard.layer", || layer.digest.to_string());
-                    span.set("switchyard.layer.bytes", i64::try_from(layer.size).unwrap_or(i64::MAX));
+                    span.set(
+                        "switchyard.layer.bytes",
+                        i64::try_from(layer.size).unwrap_or(i64::MAX),
+                    );
                 };
                 Ok(traced("download_layer", describe, layers.fetch(number, labels)).await?)
             };
             fetched.boxed()
         };
-        let own = self.join_or_start(&self.inflight.downloads, layer.digest.clone(), start).await?;
+        let own = self
+            .join_or_start(&self.inflight.downloads, layer.digest.clone(), start)
+            .await?;
         received.store(layer.size, Ordering::Relaxed);
         if !own {
             add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
@@ -297,7 +308,8 @@ impl LayerPipeline {
                     return Err(repairs.mark_damaged(digest, fault));
                 }
                 tracing::warn!(%digest, error = fault.report(), "a layer is damaged in containerd's content store: replacing it");
-                let labels = blob::drop_blob(&self.client, &self.lease, digest, Labels::new()).await?;
+                let labels =
+                    blob::drop_blob(&self.client, &self.lease, digest, Labels::new()).await?;
                 self.fetch(number, labels).await?;
                 repairs.mark_replaced(digest);
                 Ok(true)
@@ -311,7 +323,11 @@ impl LayerPipeline {
     /// # Errors
     /// The error of the unpacking if it was not, or that of the replacement.
     async fn repair_after(&self, error: Error, number: usize, seen: u64) -> Result<()> {
-        if blob::may_be_damage(&error) && self.repair(number, seen).await? { Ok(()) } else { Err(error) }
+        if blob::may_be_damage(&error) && self.repair(number, seen).await? {
+            Ok(())
+        } else {
+            Err(error)
+        }
     }
 
     async fn unpack_on(&self, parent: &str, number: usize, target: &UnpackTarget) -> Result<()> {
@@ -334,10 +350,16 @@ impl LayerPipeline {
     fn ensure_snapshot(self: &Arc<Self>, number: usize) -> BoxFuture<'static, Result<()>> {
         let layers = Arc::clone(self);
         async move {
-            let key = (layers.plan.snapshotter.clone(), layers.chain[number].clone());
+            let key = (
+                layers.plan.snapshotter.clone(),
+                layers.chain[number].clone(),
+            );
             // Boxed because it recurses: a snapshot needs that of the layer below.
             let start = || Arc::clone(&layers).make_snapshot(number).boxed();
-            layers.join_or_start(&layers.inflight.snapshots, key, start).await.map(drop)
+            layers
+                .join_or_start(&layers.inflight.snapshots, key, start)
+                .await
+                .map(drop)
         }
         .boxed()
     }
@@ -359,7 +381,11 @@ impl LayerPipeline {
             self.wait_downloaded(number).await?;
             return Ok(self.unpack_on("", number, &target).await?);
         };
-        let parent = async { self.ensure_snapshot(below).await.map_err(LayerFailure::from) };
+        let parent = async {
+            self.ensure_snapshot(below)
+                .await
+                .map_err(LayerFailure::from)
+        };
         let below = &self.chain[below];
         if !self.plan.rebase {
             parent.await?;
@@ -404,7 +430,9 @@ impl LayerPipeline {
         start: impl Fn() -> BoxFuture<'static, Result<(), LayerFailure>>,
     ) -> Result<bool> {
         loop {
-            let done = inflight.join(key.clone(), || self.spawn_work(start())).await;
+            let done = inflight
+                .join(key.clone(), || self.spawn_work(start()))
+                .await;
             let own = Arc::ptr_eq(&done.lease, &self.lease);
             match done.result {
                 Ok(()) => {
@@ -416,7 +444,9 @@ impl LayerPipeline {
                 Err(LayerFailure::Failed(error)) if own || done.source == self.plan.source => {
                     return Err(error);
                 }
-                Err(LayerFailure::Abandoned) if own => return Err(Error::internal("a download was aborted")),
+                Err(LayerFailure::Abandoned) if own => {
+                    return Err(Error::internal("a download was aborted"));
+                }
                 Err(LayerFailure::Failed(error)) => {
                     tracing::debug!(
                         error = error.report(),
@@ -439,10 +469,15 @@ impl LayerPipeline {
         async move {
             let result = task.await.unwrap_or_else(|fault| {
                 Err(LayerFailure::Failed(
-                    Error::internal("the work on a layer panicked or was aborted").with_source(fault),
+                    Error::internal("the work on a layer panicked or was aborted")
+                        .with_source(fault),
                 ))
             });
-            LayerOutcome { lease, source, result }
+            LayerOutcome {
+                lease,
+                source,
+                result,
+            }
         }
         .boxed()
     }
@@ -451,7 +486,12 @@ impl LayerPipeline {
 /// A channel for the result of a download. Dropping the sender makes the result [`LayerFailure::Abandoned`].
 fn download_channel() -> (DownloadNotifier, DownloadResult) {
     let (notifier, result) = oneshot::channel();
-    (notifier, async move { result.await.unwrap_or(Err(LayerFailure::Abandoned)) }.boxed().shared())
+    (
+        notifier,
+        async move { result.await.unwrap_or(Err(LayerFailure::Abandoned)) }
+            .boxed()
+            .shared(),
+    )
 }
 
 #[cfg(test)]

@@ -81,7 +81,9 @@ impl LayerSync {
         }
         // During shutdown this may run, from a `Drop`, outside of the Tokio runtime: then the next start
         // syncs.
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
         let sync = self.clone();
         let snapshotter = snapshotter.to_owned();
         let work = async move {
@@ -112,7 +114,8 @@ impl LayerSync {
         self.sync_file_system(snapshotter, dir).await?;
         reach(CrashPoint::LayersSynced);
         for (name, created_at) in made {
-            self.remove_label(snapshotter, &name, created_at.as_ref()).await?;
+            self.remove_label(snapshotter, &name, created_at.as_ref())
+                .await?;
         }
         Ok(())
     }
@@ -125,7 +128,10 @@ impl LayerSync {
         name: &str,
         created_at: Option<&Timestamp>,
     ) -> Result<()> {
-        let _turn = self.commits.lock((snapshotter.to_owned(), name.to_owned())).await;
+        let _turn = self
+            .commits
+            .lock((snapshotter.to_owned(), name.to_owned()))
+            .await;
         let found = snapshots::stat(&self.client, snapshotter, name).await?;
         if found.is_none_or(|info| info.created_at.as_ref() != created_at) {
             return Ok(());
@@ -138,7 +144,9 @@ impl LayerSync {
                 labels: HashMap::from([(UNSYNCED.to_owned(), String::new())]),
                 ..Default::default()
             }),
-            update_mask: Some(prost_types::FieldMask { paths: vec![format!("labels.{UNSYNCED}")] }),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec![format!("labels.{UNSYNCED}")],
+            }),
         };
         let what = format!("update snapshot {name}");
         ignore_not_found(call(&what, QUICK, self.client.snapshots().update(request)).await)
@@ -151,11 +159,17 @@ impl LayerSync {
                 "syncing the layers of {snapshotter} to disk took longer than {SYNC_TIMEOUT:?}: does its file system hang?"
             ))
         };
-        let permit = timeout(SYNC_TIMEOUT, Arc::clone(&self.syncing).acquire_owned()).await.map_err(late)?;
-        let permit = permit.map_err(|closed| Error::internal("wait for other syncs").with_source(closed))?;
+        let permit = timeout(SYNC_TIMEOUT, Arc::clone(&self.syncing).acquire_owned())
+            .await
+            .map_err(late)?;
+        let permit =
+            permit.map_err(|closed| Error::internal("wait for other syncs").with_source(closed))?;
         // For a directory that is not known, or that is gone with its image.
         let roots = usage::roots(&self.client).await.inspect_err(|error| {
-            tracing::debug!(error = error.report(), "the root of a snapshotter is not known");
+            tracing::debug!(
+                error = error.report(),
+                "the root of a snapshotter is not known"
+            );
         });
         let root = roots.unwrap_or_default().remove(snapshotter);
         let synced = bulk(move || {
@@ -172,7 +186,10 @@ fn sync_dirs(dir: Option<PathBuf>, root: Option<PathBuf>) -> Result<()> {
     let mut opened = open_all(dir.as_slice());
     if opened.is_empty() {
         // Snapshots may be on a file system of their own below the root.
-        let dirs: Vec<_> = root.into_iter().flat_map(|root| [root.join("snapshots"), root]).collect();
+        let dirs: Vec<_> = root
+            .into_iter()
+            .flat_map(|root| [root.join("snapshots"), root])
+            .collect();
         opened = open_all(&dirs);
     }
     if opened.is_empty() {
@@ -200,7 +217,11 @@ pub(crate) struct UnpackedSnapshots {
 
 impl UnpackedSnapshots {
     pub(crate) fn new(layer_sync: LayerSync, snapshotter: &str) -> Arc<Self> {
-        Arc::new(Self { layer_sync, snapshotter: snapshotter.to_owned(), snapshots: Mutex::default() })
+        Arc::new(Self {
+            layer_sync,
+            snapshotter: snapshotter.to_owned(),
+            snapshots: Mutex::default(),
+        })
     }
 
     /// The labels to commit a snapshot with.
@@ -210,7 +231,10 @@ impl UnpackedSnapshots {
 
     /// Waits until nobody removes the label of a snapshot of this name. To be held while it is committed.
     pub(crate) async fn lock(&self, name: &str) -> KeyedLockGuard {
-        self.layer_sync.commits.lock((self.snapshotter.clone(), name.to_owned())).await
+        self.layer_sync
+            .commits
+            .lock((self.snapshotter.clone(), name.to_owned()))
+            .await
     }
 
     /// Adds a committed snapshot. `mounts`: those that it was unpacked into.

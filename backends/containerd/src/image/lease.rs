@@ -44,7 +44,11 @@ impl Leases {
     /// `tracker` runs the deletion of leases that are dropped; `cleanup` gets those that could not be
     /// deleted.
     pub(crate) fn new(client: Client, tracker: TaskTracker, cleanup: Arc<CleanupQueue>) -> Self {
-        Self { client, tracker, cleanup }
+        Self {
+            client,
+            tracker,
+            cleanup,
+        }
     }
 
     /// Creates a lease. Cancel-safe: the lease is then deleted.
@@ -55,11 +59,17 @@ impl Leases {
         let mut random = [0; 8];
         fill_random(&mut random);
         let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
-        let request = api::CreateRequest { id: id.clone(), labels: HashMap::new() };
+        let request = api::CreateRequest {
+            id: id.clone(),
+            labels: HashMap::new(),
+        };
         let what = format!("create lease {id}");
         // The guard exists before the call, so that a lease is also deleted if the call creates it without
         // being answered.
-        let lease = Lease { id: Some(id), leases: self.clone() };
+        let lease = Lease {
+            id: Some(id),
+            leases: self.clone(),
+        };
         call(&what, QUICK, self.client.leases().create(request)).await?;
         Ok(lease)
     }
@@ -79,7 +89,14 @@ impl Leases {
         reach(CrashPoint::CollectionLeased);
         let id = lease.id.clone().unwrap_or_default();
         let request = api::DeleteRequest { id, sync: true };
-        ignore_not_found(call("collect garbage", COLLECTION, self.client.leases().delete(request)).await)?;
+        ignore_not_found(
+            call(
+                "collect garbage",
+                COLLECTION,
+                self.client.leases().delete(request),
+            )
+            .await,
+        )?;
         lease.id = None;
         Ok(())
     }
@@ -87,7 +104,11 @@ impl Leases {
     /// Deletes a lease, or puts it on the cleanup queue.
     async fn delete_or_queue(&self, id: String) {
         if let Err(error) = delete(&self.client, &id).await {
-            tracing::warn!(lease = id, error = error.report(), "cannot delete a lease: trying again later");
+            tracing::warn!(
+                lease = id,
+                error = error.report(),
+                "cannot delete a lease: trying again later"
+            );
             self.cleanup.enqueue(LeaseCleanup::new(&self.client, id));
         }
     }
@@ -103,7 +124,9 @@ impl Lease {
 
     /// A client that makes its calls under this lease.
     pub(crate) fn client(&self) -> Result<Client> {
-        self.leases.client.leased(self.id.as_deref().unwrap_or_default())
+        self.leases
+            .client
+            .leased(self.id.as_deref().unwrap_or_default())
     }
 
     /// Protects these blobs, with all that their labels refer to. Blobs that the store does not have are no
@@ -111,10 +134,23 @@ impl Lease {
     pub(crate) async fn protect_content(&self, digests: &[&str]) -> Result<()> {
         let id = self.id.as_deref().unwrap_or_default();
         for digest in digests {
-            let resource = api::Resource { id: (*digest).to_owned(), r#type: "content".to_owned() };
-            let request = api::AddResourceRequest { id: id.to_owned(), resource: Some(resource) };
+            let resource = api::Resource {
+                id: (*digest).to_owned(),
+                r#type: "content".to_owned(),
+            };
+            let request = api::AddResourceRequest {
+                id: id.to_owned(),
+                resource: Some(resource),
+            };
             let what = format!("add blob {digest} to lease {id}");
-            ignore_not_found(call(&what, QUICK, self.leases.client.leases().add_resource(request)).await)?;
+            ignore_not_found(
+                call(
+                    &what,
+                    QUICK,
+                    self.leases.client.leases().add_resource(request),
+                )
+                .await,
+            )?;
         }
         Ok(())
     }
@@ -133,14 +169,26 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
         let leases = self.leases.clone();
-        self.leases.tracker.spawn(async move { leases.delete_or_queue(id).await });
+        self.leases
+            .tracker
+            .spawn(async move { leases.delete_or_queue(id).await });
     }
 }
 
 /// Deletes a lease. Idempotent.
 pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
-    let request = api::DeleteRequest { id: id.to_owned(), sync: false };
-    ignore_not_found(call(&format!("delete lease {id}"), QUICK, client.leases().delete(request)).await)
+    let request = api::DeleteRequest {
+        id: id.to_owned(),
+        sync: false,
+    };
+    ignore_not_found(
+        call(
+            &format!("delete lease {id}"),
+            QUICK,
+            client.leases().delete(request),
+        )
+        .await,
+    )
 }
 
 /// Deletes a lease that nobody needs any more.
@@ -152,7 +200,10 @@ pub(crate) struct LeaseCleanup {
 
 impl LeaseCleanup {
     pub(crate) fn new(client: &Client, id: String) -> Self {
-        Self { client: client.clone(), id }
+        Self {
+            client: client.clone(),
+            id,
+        }
     }
 }
 

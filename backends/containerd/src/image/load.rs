@@ -38,10 +38,16 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 impl ContainerdImageStore {
     /// Loads an image from an archive. Cancel-safe: the thread that reads the archive stops soon after.
     pub(super) async fn load_from(&self, request: LoadRequest) -> Result<ImageId> {
-        let LoadRequest { archive, reference, handler, owner } = request;
+        let LoadRequest {
+            archive,
+            reference,
+            handler,
+            owner,
+        } = request;
         let permit = Arc::clone(&self.load_permits).acquire_owned().await;
-        let permit =
-            Arc::new(permit.map_err(|closed| Error::internal("wait for other loads").with_source(closed))?);
+        let permit = Arc::new(
+            permit.map_err(|closed| Error::internal("wait for other loads").with_source(closed))?,
+        );
         let stop = CancellationToken::new();
         let _stop_on_drop = stop.clone().drop_guard();
         // The thread reads and hashes the whole image, so it holds the permit too: another load starts only
@@ -54,12 +60,14 @@ impl ContainerdImageStore {
             Archive::open(archive, stop)?.image(&reference, &limits)
         })
         .await?;
-        let config =
-            ImageConfig::parse("config", &image.config).map_err(super::shared_types::from_registry)?;
+        let config = ImageConfig::parse("config", &image.config)
+            .map_err(super::shared_types::from_registry)?;
         super::pull::check_platform(&config.platform)?;
         let snapshotter = policy.snapshotters.of(&handler).to_owned();
         let plan = self.unpack_plan_of(&image, config.rootfs.diff_ids, snapshotter);
-        limits.check_layers("the image", &plan.layers).map_err(super::shared_types::from_registry)?;
+        limits
+            .check_layers("the image", &plan.layers)
+            .map_err(super::shared_types::from_registry)?;
         if policy.check_free_space {
             self.content_disk.check(&self.client, &plan.layers).await?;
         }
@@ -67,12 +75,23 @@ impl ContainerdImageStore {
         reach(CrashPoint::PullLeased);
         let client = lease.client()?;
         for layer in &image.layers {
-            content::write_from_file(&client, &image.file, layer.at, &layer.descriptor, Labels::new())
-                .await?;
+            content::write_from_file(
+                &client,
+                &image.file,
+                layer.at,
+                &layer.descriptor,
+                Labels::new(),
+            )
+            .await?;
         }
-        let manifest = self.write_documents((&client, &lease), &image.config, &plan).await?;
+        let manifest = self
+            .write_documents((&client, &lease), &image.config, &plan)
+            .await?;
         let offsets = image.layers.iter().map(|layer| layer.at).collect();
-        let source = LayerSource::Archive { file: Arc::clone(&image.file), offsets };
+        let source = LayerSource::Archive {
+            file: Arc::clone(&image.file),
+            offsets,
+        };
         let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease, source)?;
         layers.download_and_unpack().await?;
         self.infos.check_all_again();
@@ -80,19 +99,36 @@ impl ContainerdImageStore {
         // Before it is named: as soon as it has a name, others may remove it.
         let info = self.infos.load(&client, &manifest.digest).await?;
         let names = vec![format!("{LOADED_NAME_PREFIX}@{}", manifest.digest)];
-        let naming = Naming { client, names, target: manifest, owner, right: Right::Private };
-        naming.assign(&self.record_lock, &self.leases, Arc::clone(&layers)).await?;
+        let naming = Naming {
+            client,
+            names,
+            target: manifest,
+            owner,
+            right: Right::Private,
+        };
+        naming
+            .assign(&self.record_lock, &self.leases, Arc::clone(&layers))
+            .await?;
         layers.release().await;
         reach(CrashPoint::PullReleased);
         Ok(info.id.clone())
     }
 
     /// Plans how the layers of an archive's image are unpacked.
-    fn unpack_plan_of(&self, image: &ArchiveImage, diff_ids: Vec<Digest>, snapshotter: String) -> UnpackPlan {
+    fn unpack_plan_of(
+        &self,
+        image: &ArchiveImage,
+        diff_ids: Vec<Digest>,
+        snapshotter: String,
+    ) -> UnpackPlan {
         UnpackPlan {
             rebase: self.containerd_features.supports_rebase(&snapshotter),
             snapshotter,
-            layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
+            layers: image
+                .layers
+                .iter()
+                .map(|layer| layer.descriptor.clone())
+                .collect(),
             diff_ids,
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
@@ -111,9 +147,14 @@ impl ContainerdImageStore {
         let blob = descriptor(CONFIG, config);
         let mut labels = Labels::new();
         if let Some(top) = chain_ids(&plan.diff_ids).pop() {
-            labels.insert(format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter), top);
+            labels.insert(
+                format!("containerd.io/gc.ref.snapshot.{}", plan.snapshotter),
+                top,
+            );
         }
-        repairs.store_document(to, "config", &blob, config.clone(), labels).await?;
+        repairs
+            .store_document(to, "config", &blob, config.clone(), labels)
+            .await?;
         reach(CrashPoint::ConfigWritten);
         let listed = |blob: &Descriptor| json!({ "mediaType": blob.media_type, "digest": blob.digest.to_string(), "size": blob.size });
         let manifest = json!({
@@ -123,13 +164,20 @@ impl ContainerdImageStore {
             "layers": plan.layers.iter().map(listed).collect::<Vec<_>>(),
         });
         let manifest = Bytes::from(manifest.to_string());
-        let mut labels =
-            Labels::from([("containerd.io/gc.ref.content.config".to_owned(), blob.digest.to_string())]);
+        let mut labels = Labels::from([(
+            "containerd.io/gc.ref.content.config".to_owned(),
+            blob.digest.to_string(),
+        )]);
         for (number, layer) in plan.layers.iter().enumerate() {
-            labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
+            labels.insert(
+                format!("containerd.io/gc.ref.content.l.{number}"),
+                layer.digest.to_string(),
+            );
         }
         let blob = descriptor(MANIFEST, &manifest);
-        repairs.store_document(to, "manifest", &blob, manifest, labels).await?;
+        repairs
+            .store_document(to, "manifest", &blob, manifest, labels)
+            .await?;
         reach(CrashPoint::ManifestWritten);
         Ok(blob)
     }

@@ -38,17 +38,24 @@ pub(crate) enum ChainState {
 
 impl LayerSync {
     /// Looks up which snapshots of an image, from the lowest to the highest, a snapshotter has.
-    pub(crate) async fn chain_state(&self, snapshotter: &str, chain: &[String]) -> Result<ChainState> {
+    pub(crate) async fn chain_state(
+        &self,
+        snapshotter: &str,
+        chain: &[String],
+    ) -> Result<ChainState> {
         let looked_up = stream::iter(chain.iter().cloned().map(|name| async move {
             let found = snapshots::stat(&self.client, snapshotter, &name).await?;
             Ok::<_, Error>(match found {
                 None => ChainState::Incomplete,
-                Some(info) if is_lost(info.labels.get(UNSYNCED), &self.boot) => ChainState::Lost(name),
+                Some(info) if is_lost(info.labels.get(UNSYNCED), &self.boot) => {
+                    ChainState::Lost(name)
+                }
                 Some(_) => ChainState::Whole,
             })
         }));
         let states: Vec<ChainState> = looked_up.buffered(LOOK_UPS).try_collect().await?;
-        let worst = |is_it: fn(&ChainState) -> bool| states.iter().find(|state| is_it(state)).cloned();
+        let worst =
+            |is_it: fn(&ChainState) -> bool| states.iter().find(|state| is_it(state)).cloned();
         let lost = worst(|state| matches!(state, ChainState::Lost(_)));
         let missing = || worst(|state| *state == ChainState::Incomplete);
         // Lost layers take precedence: they have to be removed before missing ones are unpacked on them.
@@ -60,14 +67,21 @@ impl LayerSync {
     /// # Errors
     /// `FailedPrecondition` if that is not possible.
     pub(crate) async fn clear_chain(&self, snapshotter: &str, chain: &[String]) -> Result<()> {
-        let ChainState::Lost(_) = self.chain_state(snapshotter, chain).await? else { return Ok(()) };
+        let ChainState::Lost(_) = self.chain_state(snapshotter, chain).await? else {
+            return Ok(());
+        };
         let kept = {
             let ended = self.ended.lock().await;
             let layers = snapshots::list(&self.client, snapshotter).await?;
             self.remove_lost(snapshotter, &layers, &ended, &|| ()).await
         };
-        let ChainState::Lost(name) = self.chain_state(snapshotter, chain).await? else { return Ok(()) };
-        let why = kept.get(&name).cloned().unwrap_or_else(|| "a layer below it is kept".to_owned());
+        let ChainState::Lost(name) = self.chain_state(snapshotter, chain).await? else {
+            return Ok(());
+        };
+        let why = kept
+            .get(&name)
+            .cloned()
+            .unwrap_or_else(|| "a layer below it is kept".to_owned());
         Err(Error::failed_precondition(format!(
             "snapshot {name} of the image may lack files since a power cut, and cannot be removed from {snapshotter}: {why}"
         )))
@@ -122,7 +136,9 @@ impl LayerSync {
         // Views and unpackings of predecessors are not in use: these daemons have ended.
         let ended = |key: &str| ended.contains(key) || is_stale(&self.client, key);
         let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
-        let in_use = in_use.into_iter().map(|layer| (layer, "a snapshot on it may be in use".to_owned()));
+        let in_use = in_use
+            .into_iter()
+            .map(|layer| (layer, "a snapshot on it may be in use".to_owned()));
         let mut kept: BTreeMap<String, String> = in_use.collect();
         for key in removable {
             tracing::info!(
@@ -154,7 +170,10 @@ fn find_lost_layers(
 ) -> LostLayers {
     let mut children: HashMap<&str, Vec<&str>> = HashMap::new();
     for (name, layer) in layers {
-        children.entry(layer.parent.as_str()).or_default().push(name);
+        children
+            .entry(layer.parent.as_str())
+            .or_default()
+            .push(name);
     }
     let suspect = |layer: &SnapshotInfo| is_lost(layer.unsynced.as_ref(), boot);
     let mut removable = BTreeSet::new();
@@ -169,7 +188,10 @@ fn find_lost_layers(
         }
         // A snapshotter refuses to remove a layer that others are on, so the whole tree is removed or none of
         // it.
-        if tree.iter().all(|name| layers[*name].committed || ended(name)) {
+        if tree
+            .iter()
+            .all(|name| layers[*name].committed || ended(name))
+        {
             removable.extend(tree);
         } else {
             in_use.push(name.clone());
@@ -177,7 +199,9 @@ fn find_lost_layers(
     }
     let depth = |name: &str| {
         // `take` ends the walk if a damaged database has a circle of parents.
-        std::iter::successors(layers.get(name), |layer| layers.get(&layer.parent)).take(layers.len()).count()
+        std::iter::successors(layers.get(name), |layer| layers.get(&layer.parent))
+            .take(layers.len())
+            .count()
     };
     let mut removable: Vec<String> = removable.into_iter().map(str::to_owned).collect();
     // Children first: a snapshot with children cannot be removed.
@@ -187,7 +211,9 @@ fn find_lost_layers(
 
 /// The snapshots that a predecessor created in this boot and that may not be synced.
 fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str) -> Vec<String> {
-    let ours = layers.iter().filter(|(_, layer)| layer.unsynced.as_deref() == Some(boot));
+    let ours = layers
+        .iter()
+        .filter(|(_, layer)| layer.unsynced.as_deref() == Some(boot));
     ours.map(|(name, _)| name.clone()).collect()
 }
 
@@ -207,7 +233,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn list_is_made_while_nobody_else_removes_layers() {
         let model = ModelContainerd::default();
-        model.store().add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
+        model
+            .store()
+            .add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
         let store = std::sync::Arc::new(store_over(&model));
         // A pull removes the lost layer, and unpacks it again under the same name.
         let held = model.hold_answer("Snapshots/Remove");
@@ -221,7 +249,9 @@ mod tests {
         let unpacked = async {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
             assert_eq!(model.calls("Snapshots/List").len(), 1, "that of the pull");
-            model.store().add_snapshot("overlayfs", "layer", "", unsynced_in(BOOT));
+            model
+                .store()
+                .add_snapshot("overlayfs", "layer", "", unsynced_in(BOOT));
             drop(held);
         };
         let cleanup = store.layer_sync.recover_layers("overlayfs", list, &|| ());
@@ -229,7 +259,12 @@ mod tests {
         assert_eq!(listed.unwrap()["layer"].unsynced.as_deref(), Some(BOOT));
         pull.await.unwrap().unwrap();
         assert_eq!(model.calls("Snapshots/Remove").len(), 1);
-        assert!(model.store().snapshots.contains_key(&("overlayfs".to_owned(), "layer".to_owned())));
+        assert!(
+            model
+                .store()
+                .snapshots
+                .contains_key(&("overlayfs".to_owned(), "layer".to_owned()))
+        );
     }
 
     #[tokio::test]
@@ -239,13 +274,25 @@ mod tests {
         let ended = "ended".to_owned();
         let own = new_key(&store.client, &view_prefix(&store.client));
         let left = new_key(&model.client(), &view_prefix(&store.client));
-        for (key, is_removed) in [(ended.clone(), true), (left, true), (own, false), ("other".into(), false)]
-        {
+        for (key, is_removed) in [
+            (ended.clone(), true),
+            (left, true),
+            (own, false),
+            ("other".into(), false),
+        ] {
             model.store().snapshots.clear();
-            model.store().add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
+            model
+                .store()
+                .add_snapshot("overlayfs", "layer", "", unsynced_in("before"));
             model.store().add_active("overlayfs", &key, "layer");
-            store.layer_sync.set_ended(&HashSet::from([ended.clone()])).await;
-            let cleared = store.layer_sync.clear_chain("overlayfs", &["layer".to_owned()]).await;
+            store
+                .layer_sync
+                .set_ended(&HashSet::from([ended.clone()]))
+                .await;
+            let cleared = store
+                .layer_sync
+                .clear_chain("overlayfs", &["layer".to_owned()])
+                .await;
             assert_eq!(cleared.is_ok(), is_removed, "{key}");
             assert_eq!(model.store().snapshots.is_empty(), is_removed, "{key}");
         }
@@ -257,18 +304,36 @@ mod tests {
         let store = store_over(&model);
         let prefix = extract_prefix(&store.client);
         for name in ["a", "b", "c"] {
-            model.store().add_active("overlayfs", &format!("{prefix}{name}"), "");
+            model
+                .store()
+                .add_active("overlayfs", &format!("{prefix}{name}"), "");
         }
-        model.refuse(&format!("Snapshots/Remove {prefix}a"), Some(Status::unknown("input/output error")));
+        model.refuse(
+            &format!("Snapshots/Remove {prefix}a"),
+            Some(Status::unknown("input/output error")),
+        );
         let listed = snapshots::list(&store.client, "overlayfs").await.unwrap();
         let stale = stale_keys(&store.client, &listed);
         assert_eq!(stale.len(), 3);
-        let error = remove_all(&store.client, "overlayfs", &stale, &|| ()).await.unwrap_err();
-        assert!(error.report().contains("input/output error"), "{}", error.report());
-        let left: Vec<_> = model.store().snapshots.keys().map(|(_, key)| key.clone()).collect();
+        let error = remove_all(&store.client, "overlayfs", &stale, &|| ())
+            .await
+            .unwrap_err();
+        assert!(
+            error.report().contains("input/output error"),
+            "{}",
+            error.report()
+        );
+        let left: Vec<_> = model
+            .store()
+            .snapshots
+            .keys()
+            .map(|(_, key)| key.clone())
+            .collect();
         assert_eq!(left, [format!("{prefix}a")]);
         model.refuse(&format!("Snapshots/Remove {prefix}a"), None);
-        remove_all(&store.client, "overlayfs", &stale, &|| ()).await.unwrap();
+        remove_all(&store.client, "overlayfs", &stale, &|| ())
+            .await
+            .unwrap();
         assert!(model.store().snapshots.is_empty());
     }
 
@@ -277,7 +342,14 @@ mod tests {
         let layer = |(name, parent, unsynced): &(&str, &str, Option<&str>)| {
             let parent = (*parent).to_owned();
             let unsynced = unsynced.map(str::to_owned);
-            ((*name).to_owned(), SnapshotInfo { parent, committed: name.contains(':'), unsynced })
+            (
+                (*name).to_owned(),
+                SnapshotInfo {
+                    parent,
+                    committed: name.contains(':'),
+                    unsynced,
+                },
+            )
         };
         list.iter().map(layer).collect()
     }
@@ -300,10 +372,16 @@ mod tests {
             "{removable:?}"
         );
         let at = |name: &str| removable.iter().position(|other| other == name).unwrap();
-        assert!(at("c-task") < at(":b-top") && at("a-task") < at(":z-app"), "{removable:?}");
+        assert!(
+            at("c-task") < at(":b-top") && at("a-task") < at(":z-app"),
+            "{removable:?}"
+        );
         assert!(in_use.is_empty());
         assert_eq!(find_unsynced(&found, "now"), [":other"]);
-        assert_eq!(find_lost_layers(&found, "before", |_| true).removable, [":other"]);
+        assert_eq!(
+            find_lost_layers(&found, "before", |_| true).removable,
+            [":other"]
+        );
     }
 
     #[test]
@@ -315,9 +393,14 @@ mod tests {
             ("ended", ":app", None),
             (":unused", ":base", Some("before")),
         ]);
-        let expected =
-            LostLayers { removable: vec![":unused".into()], in_use: vec![":app".into(), ":base".into()] };
-        assert_eq!(find_lost_layers(&found, "now", |name| name == "ended"), expected);
+        let expected = LostLayers {
+            removable: vec![":unused".into()],
+            in_use: vec![":app".into(), ":base".into()],
+        };
+        assert_eq!(
+            find_lost_layers(&found, "now", |name| name == "ended"),
+            expected
+        );
     }
 
     #[test]

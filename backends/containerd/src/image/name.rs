@@ -60,7 +60,11 @@ async fn assign_one(
     let key = holders::holder_label(owner);
     let mut image = api::Image {
         name: name.to_owned(),
-        labels: std::iter::once((key.clone(), holders::holder_label_value(right, &target.digest))).collect(),
+        labels: std::iter::once((
+            key.clone(),
+            holders::holder_label_value(right, &target.digest),
+        ))
+        .collect(),
         target: Some(types::Descriptor {
             media_type: target.media_type.clone(),
             digest: target.digest.to_string(),
@@ -70,16 +74,27 @@ async fn assign_one(
         ..Default::default()
     };
     let what = format!("name image {name}");
-    let request = api::CreateImageRequest { image: Some(image.clone()), ..Default::default() };
+    let request = api::CreateImageRequest {
+        image: Some(image.clone()),
+        ..Default::default()
+    };
     match call(&what, QUICK, client.images().create(request)).await {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             if is_open(client, name, &target.digest, owner).await? {
-                image.labels.insert(key.clone(), holders::holder_label_value(Right::Open, &target.digest));
+                image.labels.insert(
+                    key.clone(),
+                    holders::holder_label_value(Right::Open, &target.digest),
+                );
             }
-            let mask = prost_types::FieldMask { paths: vec!["target".to_owned(), format!("labels.{key}")] };
-            let request =
-                api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
+            let mask = prost_types::FieldMask {
+                paths: vec!["target".to_owned(), format!("labels.{key}")],
+            };
+            let request = api::UpdateImageRequest {
+                image: Some(image),
+                update_mask: Some(mask),
+                ..Default::default()
+            };
             call(&what, QUICK, client.images().update(request)).await?;
         }
         Err(error) => return Err(error),
@@ -90,8 +105,16 @@ async fn assign_one(
 
 /// Returns whether this owner already holds this content under this name with [`Right::Open`].
 async fn is_open(client: &Client, name: &str, target: &Digest, owner: Owner) -> Result<bool> {
-    let request = api::GetImageRequest { name: name.to_owned() };
-    match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {
+    let request = api::GetImageRequest {
+        name: name.to_owned(),
+    };
+    match call(
+        &format!("look up image {name}"),
+        QUICK,
+        client.images().get(request),
+    )
+    .await
+    {
         Ok(answer) => {
             let labels = answer.image.map(|image| image.labels).unwrap_or_default();
             Ok(holders::parse(&labels, target).get(&owner) == Some(&Right::Open))

@@ -51,8 +51,12 @@ impl ByteCounters {
 impl Progress {
     /// Sets the layers of the pull. A later call has no effect: a pull that starts again has the same layers.
     pub(crate) fn set_layers(&self, layers: &[Descriptor], counters: &ByteCounters) {
-        self.layers
-            .get_or_init(|| layers.iter().map(|layer| (layer.size, counters.of(&layer.digest))).collect());
+        self.layers.get_or_init(|| {
+            layers
+                .iter()
+                .map(|layer| (layer.size, counters.of(&layer.digest)))
+                .collect()
+        });
     }
 
     /// The progress; `None` while the layers are not known.
@@ -92,7 +96,11 @@ mod tests {
 
     fn layer(seed: char, size: u64) -> Descriptor {
         let digest: String = std::iter::repeat_n(seed, 64).collect();
-        Descriptor::new("", format!("sha256:{digest}").parse().expect("it is a digest"), size)
+        Descriptor::new(
+            "",
+            format!("sha256:{digest}").parse().expect("it is a digest"),
+            size,
+        )
     }
 
     #[test]
@@ -105,12 +113,22 @@ mod tests {
         assert_eq!(running.read(&[1; 32]), None);
         one.set_layers(&[layer('a', 10), layer('b', 5)], &counters);
         two.set_layers(&[layer('a', 10)], &counters);
-        counters.of(&layer('a', 10).digest).store(10, Ordering::Relaxed);
-        let expected = PullProgress { layers: 2, layers_done: 1, bytes: 15, bytes_done: 10 };
+        counters
+            .of(&layer('a', 10).digest)
+            .store(10, Ordering::Relaxed);
+        let expected = PullProgress {
+            layers: 2,
+            layers_done: 1,
+            bytes: 15,
+            bytes_done: 10,
+        };
         assert_eq!(running.read(&[1; 32]), Some(expected));
         assert_eq!(two.read().map(|two| two.layers_done), Some(1));
         drop((one, two));
         assert_eq!(running.read(&[1; 32]), None);
-        assert_eq!(counters.of(&layer('a', 10).digest).load(Ordering::Relaxed), 0);
+        assert_eq!(
+            counters.of(&layer('a', 10).digest).load(Ordering::Relaxed),
+            0
+        );
     }
 }

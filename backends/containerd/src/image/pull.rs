@@ -18,7 +18,9 @@ use super::content::Labels;
 use super::content_disk::ContentDisk;
 use super::index::{chain_ids, child_label};
 use super::infos::InfoCache;
-use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, LayerSource, Source, UnpackPlan};
+use super::layer_pipeline::{
+    Downloads, InflightLayers, LayerPipeline, LayerSource, Source, UnpackPlan,
+};
 use super::lease::{Lease, Leases};
 use super::name::Naming;
 use super::progress::{Progress, RunningPulls};
@@ -63,7 +65,12 @@ impl Pulls {
     /// Pulls an image, or joins the same pull if it is in flight. Cancel-safe: when the last caller has given
     /// up, the pull is dropped.
     pub(crate) async fn join(&self, job: PullJob) -> Result<ImageId> {
-        let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
+        let key = key(
+            &job.reference,
+            &job.snapshotter,
+            job.owner,
+            &job.credentials,
+        );
         let start = || {
             self.running.track(key, &job.progress);
             // The work is polled by any of the callers that wait for it.
@@ -93,7 +100,10 @@ pub(crate) fn key(
     owner: Owner,
     credentials: &Credentials,
 ) -> [u8; 32] {
-    fingerprint(credentials, &[&reference.to_string(), snapshotter, owner.as_str()])
+    fingerprint(
+        credentials,
+        &[&reference.to_string(), snapshotter, owner.as_str()],
+    )
 }
 
 /// A hash of these parts and of the credentials, from which the credentials cannot be read.
@@ -131,7 +141,10 @@ impl PullJob {
                     tracing::info!(image = %self.reference, error = error.report(), "something that a pull builds on was removed meanwhile: pulling again");
                     attempt += 1;
                 }
-                other => return other.map_err(|error| error.context(format!("pull {}", self.reference))),
+                other => {
+                    return other
+                        .map_err(|error| error.context(format!("pull {}", self.reference)));
+                }
             }
         }
     }
@@ -147,7 +160,13 @@ impl PullJob {
         let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
         let (config, config_bytes) = step("fetch_image_config", fetched).await?;
         check_platform(&config.platform)?;
-        self.write_documents((&client, &lease), &image, config_bytes, &config.rootfs.diff_ids).await?;
+        self.write_documents(
+            (&client, &lease),
+            &image,
+            config_bytes,
+            &config.rootfs.diff_ids,
+        )
+        .await?;
 
         let plan = UnpackPlan {
             snapshotter: self.snapshotter.clone(),
@@ -157,17 +176,27 @@ impl PullJob {
             source: self.source(),
             layer_sync: self.layer_sync.clone(),
         };
-        self.progress.set_layers(&plan.layers, self.inflight_layers.counters());
+        self.progress
+            .set_layers(&plan.layers, self.inflight_layers.counters());
         let labels = Labels::from([self.origin()]);
-        let downloads = Downloads { pull, at_once: self.downloads, labels };
-        let layers =
-            LayerPipeline::new(plan, &self.inflight_layers, lease, LayerSource::Registry(downloads))?;
+        let downloads = Downloads {
+            pull,
+            at_once: self.downloads,
+            labels,
+        };
+        let layers = LayerPipeline::new(
+            plan,
+            &self.inflight_layers,
+            lease,
+            LayerSource::Registry(downloads),
+        )?;
         step("pull_layers", layers.download_and_unpack()).await?;
 
         self.infos.check_all_again();
         // Before it is named: as soon as it has a name, others may remove it.
         let info = self.infos.load(&client, &target.digest).await?;
-        self.name_image(&client, &target, Arc::clone(&layers)).await?;
+        self.name_image(&client, &target, Arc::clone(&layers))
+            .await?;
         // From now on the image records protect everything from garbage collection.
         layers.release().await;
         reach(CrashPoint::PullReleased);
@@ -176,7 +205,10 @@ impl PullJob {
 
     /// Asks the registry for the manifest: the pull, what the reference names, and the image for this machine.
     async fn resolve(&self) -> Result<(registry::Pull, Descriptor, registry::Image)> {
-        let opened = self.registry.open(&self.reference, to_registry(&self.credentials)).await;
+        let opened = self
+            .registry
+            .open(&self.reference, to_registry(&self.credentials))
+            .await;
         let pull = opened.map_err(from_registry)?;
         let resolved = pull.resolve().await.map_err(from_registry)?;
         let target = resolved.descriptor.clone();
@@ -186,7 +218,10 @@ impl PullJob {
 
     /// The label that names the repository that a blob came from. containerd uses it when it pushes the blob.
     fn origin(&self) -> (String, String) {
-        let key = format!("containerd.io/distribution.source.{}", self.reference.registry());
+        let key = format!(
+            "containerd.io/distribution.source.{}",
+            self.reference.registry()
+        );
         (key, self.reference.repository().to_owned())
     }
 
@@ -203,10 +238,15 @@ impl PullJob {
         let source = self.origin();
         let mut labels = Labels::from([source.clone()]);
         if let Some(top) = chain_ids(diff_ids).pop() {
-            labels.insert(format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter), top);
+            labels.insert(
+                format!("containerd.io/gc.ref.snapshot.{}", self.snapshotter),
+                top,
+            );
         }
         let repairs = self.inflight_layers.repairs();
-        repairs.store_document(to, "config", &image.manifest.config, config, labels).await?;
+        repairs
+            .store_document(to, "config", &image.manifest.config, config, labels)
+            .await?;
         reach(CrashPoint::ConfigWritten);
 
         let mut labels = Labels::from([source.clone()]);
@@ -215,16 +255,29 @@ impl PullJob {
             image.manifest.config.digest.to_string(),
         );
         for (number, layer) in image.manifest.layers.iter().enumerate() {
-            labels.insert(format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.to_string());
+            labels.insert(
+                format!("containerd.io/gc.ref.content.l.{number}"),
+                layer.digest.to_string(),
+            );
         }
-        repairs.store_document(to, "manifest", &image.descriptor, image.bytes.clone(), labels).await?;
+        repairs
+            .store_document(
+                to,
+                "manifest",
+                &image.descriptor,
+                image.bytes.clone(),
+                labels,
+            )
+            .await?;
         reach(CrashPoint::ManifestWritten);
 
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
             let mut labels = Labels::from([source.clone()]);
             labels.insert(child_label(&child.digest), child.digest.to_string());
-            repairs.store_document(to, "index", &index.descriptor, index.bytes.clone(), labels).await?;
+            repairs
+                .store_document(to, "index", &index.descriptor, index.bytes.clone(), labels)
+                .await?;
             reach(CrashPoint::IndexWritten);
             child = &index.descriptor;
         }
@@ -240,7 +293,10 @@ impl PullJob {
         layers: Arc<LayerPipeline>,
     ) -> Result<()> {
         let by_digest = self.reference.repo_digest(&target.digest);
-        let asked = self.reference.repo_tag().unwrap_or_else(|| by_digest.clone());
+        let asked = self
+            .reference
+            .repo_tag()
+            .unwrap_or_else(|| by_digest.clone());
         let mut names = vec![by_digest];
         if self.reference.digest().is_none() && !names.contains(&asked) {
             names.push(asked);
@@ -264,13 +320,17 @@ pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
     if unsaid || wanted.rank(platform).is_some() {
         return Ok(());
     }
-    Err(Error::not_found(format!("the image is for the platform {platform}; this node runs {wanted}")))
+    Err(Error::not_found(format!(
+        "the image is for the platform {platform}; this node runs {wanted}"
+    )))
 }
 
 fn to_registry(credentials: &Credentials) -> registry::Credentials {
     match credentials.clone() {
         Credentials::Anonymous => registry::Credentials::Anonymous,
-        Credentials::Basic { username, password } => registry::Credentials::Basic { username, password },
+        Credentials::Basic { username, password } => {
+            registry::Credentials::Basic { username, password }
+        }
         Credentials::IdentityToken(token) => registry::Credentials::IdentityToken(token),
         Credentials::RegistryToken(token) => registry::Credentials::RegistryToken(token),
     }

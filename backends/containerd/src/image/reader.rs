@@ -50,7 +50,12 @@ enum AccountLookup {
 
 impl ImageReader {
     pub(crate) fn new(client: Client, views: PathBuf, largest: u64) -> Self {
-        Self { client, views, largest, known: Mutex::default() }
+        Self {
+            client,
+            views,
+            largest,
+            known: Mutex::default(),
+        }
     }
 
     /// The numeric ids of the user that a task runs as. `top` is the snapshot of the image's top layer, if it
@@ -87,7 +92,9 @@ impl ImageReader {
             if files.bytes() <= MAX_CACHED_BYTES {
                 return files.read().map(AccountLookup::Cacheable);
             }
-            files.resolve(&asked, &by_image).map(AccountLookup::Resolved)
+            files
+                .resolve(&asked, &by_image)
+                .map(AccountLookup::Resolved)
         };
         match self.with_view(snapshotter, top, read).await? {
             AccountLookup::NotNeeded => {
@@ -129,8 +136,12 @@ impl ImageReader {
             parent: top.to_owned(),
             labels: HashMap::from([("containerd.io/gc.root".to_owned(), root)]),
         };
-        let viewed =
-            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await;
+        let viewed = call(
+            &format!("view snapshot {top}"),
+            QUICK,
+            self.client.snapshots().view(request),
+        )
+        .await;
         let target = self.views.join(&key);
         let result = async {
             let mounts = viewed?.mounts;
@@ -142,9 +153,16 @@ impl ImageReader {
         let result = result.await;
         // Also after an error: a view whose creation timed out may exist, and as a GC root it would never be
         // collected.
-        let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
-        let removed =
-            call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
+        let request = snap::RemoveSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.clone(),
+        };
+        let removed = call(
+            &format!("remove view {key}"),
+            QUICK,
+            self.client.snapshots().remove(request),
+        )
+        .await;
         let result = result?;
         ignore_not_found(removed)?;
         Ok(result)
@@ -158,7 +176,9 @@ fn read_mounted<T>(
 ) -> Result<T> {
     // The mount is only read: nothing in it is ever executed or opened as a device.
     for mount in &mut mounts {
-        mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
+        mount
+            .options
+            .extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
     }
     let result = mount_all(&mounts, target).and_then(|()| {
         reach(CrashPoint::ViewMounted);

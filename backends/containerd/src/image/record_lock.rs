@@ -48,7 +48,10 @@ impl RecordLock {
 }
 
 async fn within_limit<G>(what: &str, guard: impl Future<Output = G>) -> Result<G> {
-    let late =
-        |_| Error::deadline(format!("{what}: other changes of images have taken longer than {LIMIT:?}"));
+    let late = |_| {
+        Error::deadline(format!(
+            "{what}: other changes of images have taken longer than {LIMIT:?}"
+        ))
+    };
     tokio::time::timeout(LIMIT, guard).await.map_err(late)
 }

@@ -42,20 +42,26 @@ fn plan<'r>(
     let ImageRecords { usable, damaged } = records;
     let Some(found) = index::find(usable, reference)? else {
         if let Some(found) = index::find_damaged(damaged, reference) {
-            let others =
-                damaged.iter().filter(|other| other.target == found.target && other.name != found.name);
+            let others = damaged
+                .iter()
+                .filter(|other| other.target == found.target && other.name != found.name);
             let names = others.chain([found]);
-            removal.deleted = names.map(|record| (record.name.as_str(), &record.target)).collect();
+            removal.deleted = names
+                .map(|record| (record.name.as_str(), &record.target))
+                .collect();
         }
         return Ok(removal);
     };
     let id = &found.info.id;
     let is_named = |other: &str| {
         // The beginning of several ids is no name of any of them.
-        index::find(usable, other).is_ok_and(|other| other.is_some_and(|other| other.info.id == *id))
+        index::find(usable, other)
+            .is_ok_and(|other| other.is_some_and(|other| other.info.id == *id))
     };
     let in_use = in_use(id, &is_named);
-    let others = usable.iter().filter(|record| record.info.id == *id && record.name != found.name);
+    let others = usable
+        .iter()
+        .filter(|record| record.info.id == *id && record.name != found.name);
     for record in others.chain([found]) {
         match holders::removal_action(&record.holders, owner, in_use) {
             holders::RemovalAction::Delete => removal.deleted.push((&record.name, &record.target)),
@@ -72,9 +78,17 @@ impl ContainerdImageStore {
     /// The content is read before the lock is taken, as a disk that fails may take its time; under the lock
     /// only containerd's database is used, unless records came or a pull ended in between. Damage, for which
     /// names of other owners are deleted, is checked again.
-    pub(super) async fn remove_image(&self, reference: &str, owner: Owner, in_use: &InUse<'_>) -> Result<()> {
+    pub(super) async fn remove_image(
+        &self,
+        reference: &str,
+        owner: Owner,
+        in_use: &InUse<'_>,
+    ) -> Result<()> {
         let mut known = self.read_contents(reference).await?;
-        let lock = self.record_lock.change(&format!("remove image {reference}")).await?;
+        let lock = self
+            .record_lock
+            .change(&format!("remove image {reference}"))
+            .await?;
         let records = self.records_with(&mut known).await?;
         let ImageRemoval { released, deleted } = plan(&records, reference, owner, in_use)?;
         // What is cached of this image may depend on the access right that is removed here.
@@ -99,7 +113,9 @@ impl ContainerdImageStore {
         if index::find(&usable, reference)?.is_none()
             && let Some(found) = index::find_damaged(&damaged, reference)
         {
-            self.infos.check_again(&self.client, &found.target, &mut known).await?;
+            self.infos
+                .check_again(&self.client, &found.target, &mut known)
+                .await?;
         }
         Ok(known)
     }
@@ -132,8 +148,11 @@ impl ContainerdImageStore {
             ..Default::default()
         };
         let mask = prost_types::FieldMask { paths };
-        let request =
-            api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
+        let request = api::UpdateImageRequest {
+            image: Some(image),
+            update_mask: Some(mask),
+            ..Default::default()
+        };
         let what = format!("remove the holder of image {}", record.name);
         ignore_not_found(call(&what, QUICK, self.client.images().update(request)).await)?;
         reach(CrashPoint::ImageLetGo);
@@ -145,7 +164,11 @@ impl ContainerdImageStore {
 /// the name. With `sync` this returns after a garbage collection.
 async fn delete(client: &Client, name: &str, target: &Digest, sync: bool) -> Result<()> {
     let target = Some(descriptor(target));
-    let request = api::DeleteImageRequest { name: name.to_owned(), sync, target };
+    let request = api::DeleteImageRequest {
+        name: name.to_owned(),
+        sync,
+        target,
+    };
     let what = format!("remove image {name}");
     ignore_not_found(call(&what, COLLECTION, client.images().delete(request)).await)?;
     reach(CrashPoint::ImageUnnamed);
@@ -158,7 +181,9 @@ async fn gone(client: &Client, name: &str) {
     let what = format!("look up image {name}");
     loop {
         backoff.wait().await;
-        let request = api::GetImageRequest { name: name.to_owned() };
+        let request = api::GetImageRequest {
+            name: name.to_owned(),
+        };
         let found = call(&what, QUICK, client.images().get(request)).await;
         if found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return;
@@ -168,7 +193,10 @@ async fn gone(client: &Client, name: &str) {
 
 /// A target that has only its digest.
 fn descriptor(digest: &Digest) -> types::Descriptor {
-    types::Descriptor { digest: digest.to_string(), ..Default::default() }
+    types::Descriptor {
+        digest: digest.to_string(),
+        ..Default::default()
+    }
 }
 
 #[cfg(test)]

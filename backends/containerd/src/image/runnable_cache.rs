@@ -63,7 +63,11 @@ pub(super) struct FoundRunnable {
 
 impl RunnableKey {
     pub(super) fn new(reference: &str, snapshotter: &str, owner: Owner) -> Self {
-        Self { reference: reference.to_owned(), snapshotter: snapshotter.to_owned(), owner }
+        Self {
+            reference: reference.to_owned(),
+            snapshotter: snapshotter.to_owned(),
+            owner,
+        }
     }
 }
 
@@ -84,9 +88,15 @@ impl RunnableCache {
     /// invalidated since the records were read: then the owner's right to the image may have been read before
     /// it was removed.
     pub(super) fn insert(&self, key: RunnableKey, found: &FoundRunnable) {
-        let FoundRunnable { runnable, target, generation } = found;
+        let FoundRunnable {
+            runnable,
+            target,
+            generation,
+        } = found;
         let reference = key.reference.as_str();
-        let name = reference.parse::<ImageReference>().map(|reference| reference.to_string());
+        let name = reference
+            .parse::<ImageReference>()
+            .map(|reference| reference.to_string());
         let exact = reference == runnable.name
             || reference == runnable.info.id.as_str()
             || name.is_ok_and(|name| name == runnable.name);
@@ -101,7 +111,13 @@ impl RunnableCache {
         if state.by_key.len() >= MAX_ENTRIES {
             state.by_key.clear();
         }
-        state.by_key.insert(key, CachedImage { target: target.clone(), runnable: runnable.clone() });
+        state.by_key.insert(
+            key,
+            CachedImage {
+                target: target.clone(),
+                runnable: runnable.clone(),
+            },
+        );
     }
 
     /// Invalidates the cache now, and again when the guard is dropped.
@@ -129,7 +145,9 @@ impl RunnableCache {
     ) -> Result<Option<RunnableImage>> {
         let snapshotter = key.snapshotter.as_str();
         let cached = self.lock().by_key.get(key).cloned();
-        let Some(CachedImage { target, runnable }) = cached else { return Ok(None) };
+        let Some(CachedImage { target, runnable }) = cached else {
+            return Ok(None);
+        };
         let name = runnable.name.clone();
         let what = format!("look up image {name}");
         let mut images = client.images();
@@ -139,8 +157,10 @@ impl RunnableCache {
                 None => Ok(true),
             }
         };
-        let (record, unpacked) =
-            tokio::join!(call(&what, QUICK, images.get(api::GetImageRequest { name })), unpacked);
+        let (record, unpacked) = tokio::join!(
+            call(&what, QUICK, images.get(api::GetImageRequest { name })),
+            unpacked
+        );
         let same = match record {
             Ok(record) => record
                 .image
@@ -173,7 +193,11 @@ mod tests {
             name: record.name.clone(),
             top: None,
         };
-        FoundRunnable { runnable, target: record.target, generation }
+        FoundRunnable {
+            runnable,
+            target: record.target,
+            generation,
+        }
     }
 
     fn insert(cache: &RunnableCache, snapshotter: &str, found: &FoundRunnable) -> usize {
@@ -190,7 +214,10 @@ mod tests {
             config_bytes: MAX_DOCUMENT_BYTES + 1,
             ..Arc::unwrap_or_clone(small.clone())
         });
-        assert_eq!(insert(&cache, "overlayfs", &found(&large, cache.generation())), 0);
+        assert_eq!(
+            insert(&cache, "overlayfs", &found(&large, cache.generation())),
+            0
+        );
         for number in 0..3 * MAX_ENTRIES {
             let found = found(&small, cache.generation());
             assert!(insert(&cache, &number.to_string(), &found) <= MAX_ENTRIES);
@@ -209,7 +236,11 @@ mod tests {
         let during = cache.generation();
         assert_eq!(insert(during), 1);
         drop(guard);
-        assert_eq!(insert(during), 0, "the labels may have been read before they were removed");
+        assert_eq!(
+            insert(during),
+            0,
+            "the labels may have been read before they were removed"
+        );
         assert_eq!(insert(cache.generation()), 1);
     }
 }

@@ -22,19 +22,27 @@ pub(crate) struct SharedFutures<K, V> {
 
 impl<K, V> Default for SharedFutures<K, V> {
     fn default() -> Self {
-        Self { inflight: Mutex::default() }
+        Self {
+            inflight: Mutex::default(),
+        }
     }
 }
 
 impl<K: Eq + Hash, V: Clone> SharedFutures<K, V> {
     /// Joins the future in flight for this key, or makes one with `start`.
-    pub(crate) fn join(&self, key: K, start: impl FnOnce() -> BoxFuture<'static, V>) -> SharedFuture<V> {
+    pub(crate) fn join(
+        &self,
+        key: K,
+        start: impl FnOnce() -> BoxFuture<'static, V>,
+    ) -> SharedFuture<V> {
         // A handle of this list may become the last one, whose drop runs the destructors of the work. The list
         // is dropped after the guard, since it is declared before it.
         let mut looked_at = Vec::new();
         let mut inflight = self.inflight.lock();
         inflight.retain(|_, weak| {
-            let Some(work) = weak.upgrade() else { return false };
+            let Some(work) = weak.upgrade() else {
+                return false;
+            };
             let is_running = work.peek().is_none();
             looked_at.push(work);
             is_running
@@ -102,8 +110,14 @@ mod tests {
         let one = work.join("layer", start);
         let two = work.join("layer", || async {}.boxed());
         drop(one);
-        assert!(gone.try_recv().is_err_and(|fault| fault == oneshot::error::TryRecvError::Empty));
+        assert!(
+            gone.try_recv()
+                .is_err_and(|fault| fault == oneshot::error::TryRecvError::Empty)
+        );
         drop(two);
-        assert!(gone.try_recv().is_err_and(|fault| fault == oneshot::error::TryRecvError::Closed));
+        assert!(
+            gone.try_recv()
+                .is_err_and(|fault| fault == oneshot::error::TryRecvError::Closed)
+        );
     }
 }

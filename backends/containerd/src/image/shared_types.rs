@@ -18,11 +18,15 @@ pub(crate) struct Snapshotters {
 
 impl Snapshotters {
     pub(crate) fn of(&self, handler: &str) -> &str {
-        self.by_handler.get(handler).map_or(&self.default, String::as_str)
+        self.by_handler
+            .get(handler)
+            .map_or(&self.default, String::as_str)
     }
 
     pub(crate) fn all(&self) -> BTreeSet<&str> {
-        std::iter::once(self.default.as_str()).chain(self.by_handler.values().map(String::as_str)).collect()
+        std::iter::once(self.default.as_str())
+            .chain(self.by_handler.values().map(String::as_str))
+            .collect()
     }
 }
 
@@ -68,7 +72,9 @@ pub(crate) fn from_registry(error: registry::Error) -> Error {
         E::Unauthorized { .. } | E::Denied { .. } => ErrorKind::Unauthenticated,
         E::Unavailable { .. } | E::RateLimited { .. } => ErrorKind::Unavailable,
         E::UnsupportedMediaType { .. } | E::TooLarge { .. } => ErrorKind::InvalidArgument,
-        E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => ErrorKind::Internal,
+        E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => {
+            ErrorKind::Internal
+        }
     };
     let converted = Error::new(kind, "registry").with_source(error);
     // Other errors of a pull are unavailable too, such as containerd's, and the registry is not to blame for them.
@@ -93,14 +99,28 @@ mod tests {
         let what = || "library/busybox:1".to_owned();
         let host = || "registry.example".to_owned();
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let away = registry::Error::Unavailable { what: what(), host: host(), source: refused.into() };
-        let busy = registry::Error::RateLimited { what: what(), host: host(), retry_after: None };
+        let away = registry::Error::Unavailable {
+            what: what(),
+            host: host(),
+            source: refused.into(),
+        };
+        let busy = registry::Error::RateLimited {
+            what: what(),
+            host: host(),
+            retry_after: None,
+        };
         for error in [away, busy] {
             let error = from_registry(error).context("pull");
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert_eq!(error.reason(), Some(Reason::RegistryUnavailable));
         }
-        let missing = from_registry(registry::Error::NotFound { what: what(), host: host() });
-        assert_eq!((missing.kind(), missing.reason()), (ErrorKind::NotFound, None));
+        let missing = from_registry(registry::Error::NotFound {
+            what: what(),
+            host: host(),
+        });
+        assert_eq!(
+            (missing.kind(), missing.reason()),
+            (ErrorKind::NotFound, None)
+        );
     }
 }

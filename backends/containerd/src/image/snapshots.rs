@@ -37,25 +37,51 @@ pub(crate) struct SnapshotInfo {
 }
 
 /// All snapshots of a snapshotter, by key.
-pub(crate) async fn list(client: &Client, snapshotter: &str) -> Result<BTreeMap<String, SnapshotInfo>> {
+pub(crate) async fn list(
+    client: &Client,
+    snapshotter: &str,
+) -> Result<BTreeMap<String, SnapshotInfo>> {
     let what = format!("list snapshots of {snapshotter}");
-    let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
+    let request = snap::ListSnapshotsRequest {
+        snapshotter: snapshotter.to_owned(),
+        filters: Vec::new(),
+    };
     let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
     let mut layers = BTreeMap::new();
     while let Some(message) = next_message(&what, &mut stream).await? {
         layers.extend(message.info.into_iter().map(|mut info| {
             let unsynced = info.labels.remove(UNSYNCED);
             let committed = info.kind() == snap::Kind::Committed;
-            (info.name, SnapshotInfo { parent: info.parent, committed, unsynced })
+            (
+                info.name,
+                SnapshotInfo {
+                    parent: info.parent,
+                    committed,
+                    unsynced,
+                },
+            )
         }));
     }
     Ok(layers)
 }
 
 /// Returns containerd's information on a snapshot; `None` if it does not exist.
-pub(crate) async fn stat(client: &Client, snapshotter: &str, name: &str) -> Result<Option<snap::Info>> {
-    let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
-    match call(&format!("look up snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
+pub(crate) async fn stat(
+    client: &Client,
+    snapshotter: &str,
+    name: &str,
+) -> Result<Option<snap::Info>> {
+    let request = snap::StatSnapshotRequest {
+        snapshotter: snapshotter.to_owned(),
+        key: name.to_owned(),
+    };
+    match call(
+        &format!("look up snapshot {name}"),
+        QUICK,
+        client.snapshots().stat(request),
+    )
+    .await
+    {
         Ok(found) => Ok(Some(found.info.unwrap_or_default())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -83,17 +109,28 @@ pub(crate) fn new_key(client: &Client, prefix: &str) -> String {
 
 /// Returns whether a snapshot is a view or an unfinished unpacking of a predecessor.
 pub(crate) fn is_stale(client: &Client, key: &str) -> bool {
-    [view_prefix(client), extract_prefix(client)].iter().any(|prefix| {
-        key.strip_prefix(prefix.as_str()).is_some_and(|rest| {
-            let of_run = rest.strip_prefix(client.run()).and_then(|rest| rest.strip_prefix('-'));
-            of_run.is_none()
+    [view_prefix(client), extract_prefix(client)]
+        .iter()
+        .any(|prefix| {
+            key.strip_prefix(prefix.as_str()).is_some_and(|rest| {
+                let of_run = rest
+                    .strip_prefix(client.run())
+                    .and_then(|rest| rest.strip_prefix('-'));
+                of_run.is_none()
+            })
         })
-    })
 }
 
 /// The keys of the views and the unfinished unpackings of predecessors among these snapshots.
-pub(crate) fn stale_keys<'s>(client: &Client, snapshots: &'s BTreeMap<String, SnapshotInfo>) -> Vec<&'s str> {
-    snapshots.keys().map(String::as_str).filter(|key| is_stale(client, key)).collect()
+pub(crate) fn stale_keys<'s>(
+    client: &Client,
+    snapshots: &'s BTreeMap<String, SnapshotInfo>,
+) -> Vec<&'s str> {
+    snapshots
+        .keys()
+        .map(String::as_str)
+        .filter(|key| is_stale(client, key))
+        .collect()
 }
 
 /// Removes these snapshots of a snapshotter. One that cannot be removed does not keep the others: its error
@@ -119,7 +156,10 @@ pub(crate) async fn remove_all(
 
 /// Removes a snapshot. Idempotent.
 pub(super) async fn remove(client: &Client, snapshotter: &str, key: &str) -> Result<()> {
-    let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.to_owned() };
+    let request = snap::RemoveSnapshotRequest {
+        snapshotter: snapshotter.to_owned(),
+        key: key.to_owned(),
+    };
     let what = format!("remove snapshot {key}");
     ignore_not_found(call(&what, QUICK, client.snapshots().remove(request)).await)
 }
@@ -152,8 +192,10 @@ impl AwaySnapshotters {
         question: impl Future<Output = Result<T>>,
     ) -> Result<Result<T>> {
         let late = |_| timed_out(&format!("ask the snapshotter {snapshotter}"), ANSWER_LIMIT);
-        let answer =
-            tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(late).and_then(|answer| answer);
+        let answer = tokio::time::timeout(ANSWER_LIMIT, question)
+            .await
+            .map_err(late)
+            .and_then(|answer| answer);
         if answer.is_err() {
             // A containerd that does not answer at all must not count against the snapshotter.
             client.check_version().await?;
@@ -171,8 +213,15 @@ impl AwaySnapshotters {
                 }
             }
             Some(error) => {
-                let entry = AwaySnapshotter { error: error.clone(), again: Instant::now() + AWAY_AGE };
-                let was_away = self.by_name.lock().insert(snapshotter.to_owned(), entry).is_some();
+                let entry = AwaySnapshotter {
+                    error: error.clone(),
+                    again: Instant::now() + AWAY_AGE,
+                };
+                let was_away = self
+                    .by_name
+                    .lock()
+                    .insert(snapshotter.to_owned(), entry)
+                    .is_some();
                 if !was_away {
                     tracing::error!(
                         snapshotter,
@@ -186,7 +235,10 @@ impl AwaySnapshotters {
 
     /// Returns whether a snapshotter did not answer a short time ago.
     pub(super) fn is_away(&self, snapshotter: &str) -> bool {
-        self.by_name.lock().get(snapshotter).is_some_and(|away| Instant::now() < away.again)
+        self.by_name
+            .lock()
+            .get(snapshotter)
+            .is_some_and(|away| Instant::now() < away.again)
     }
 
     /// Forgets a snapshotter that nothing needs any more.
@@ -196,7 +248,9 @@ impl AwaySnapshotters {
 
     /// Forgets all snapshotters but these.
     pub(super) fn retain(&self, snapshotters: &[&str]) {
-        self.by_name.lock().retain(|name, _| snapshotters.contains(&name.as_str()));
+        self.by_name
+            .lock()
+            .retain(|name, _| snapshotters.contains(&name.as_str()));
     }
 
     /// Reports whether all snapshotters answer, with the names of those that do not.
@@ -205,9 +259,14 @@ impl AwaySnapshotters {
         if away.is_empty() {
             return Condition::True;
         }
-        let told: Vec<_> =
-            away.iter().map(|(name, away)| format!("{name}: {}", away.error.report())).collect();
-        Condition::False { reason: "SnapshotterUnavailable".into(), message: told.join("; ") }
+        let told: Vec<_> = away
+            .iter()
+            .map(|(name, away)| format!("{name}: {}", away.error.report()))
+            .collect();
+        Condition::False {
+            reason: "SnapshotterUnavailable".into(),
+            message: told.join("; "),
+        }
     }
 }
 

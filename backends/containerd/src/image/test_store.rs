@@ -43,7 +43,13 @@ pub(super) fn store_over(model: &ModelContainerd) -> ContainerdImageStore {
         limits: registry::Limits::default(),
         check_free_space: false,
     };
-    ContainerdImageStore::new(client, ContainerdFeatures::default(), policy, leases, layer_sync)
+    ContainerdImageStore::new(
+        client,
+        ContainerdFeatures::default(),
+        policy,
+        leases,
+        layer_sync,
+    )
 }
 
 /// An image whose content is stored.
@@ -59,8 +65,12 @@ pub(super) struct StoredImage {
 /// Stores the content of an image with these layers, without a name.
 pub(super) fn add_image(model: &ModelContainerd, layers: &[&str]) -> StoredImage {
     let mut store = model.store();
-    let layers: Vec<Digest> = layers.iter().map(|layer| store.add_blob((*layer).to_owned())).collect();
-    let config = json!({ "os": "linux", "rootfs": { "type": "layers", "diff_ids": layers } }).to_string();
+    let layers: Vec<Digest> = layers
+        .iter()
+        .map(|layer| store.add_blob((*layer).to_owned()))
+        .collect();
+    let config =
+        json!({ "os": "linux", "rootfs": { "type": "layers", "diff_ids": layers } }).to_string();
     let config_size = config.len();
     let config = store.add_blob(config);
     let of_layers: Vec<_> = layers
@@ -77,10 +87,21 @@ pub(super) fn add_image(model: &ModelContainerd, layers: &[&str]) -> StoredImage
     let size = u64::try_from(manifest.len()).unwrap();
     let manifest = Descriptor::new(MANIFEST, store.add_blob(manifest), size);
     let references = std::iter::once(&config).chain(&layers).enumerate();
-    let references = references
-        .map(|(number, digest)| (format!("containerd.io/gc.ref.content.{number}"), digest.to_string()));
-    store.blobs.insert(manifest.digest.to_string(), references.collect());
-    StoredImage { id: ImageId::new(config.to_string()), manifest, config, layers }
+    let references = references.map(|(number, digest)| {
+        (
+            format!("containerd.io/gc.ref.content.{number}"),
+            digest.to_string(),
+        )
+    });
+    store
+        .blobs
+        .insert(manifest.digest.to_string(), references.collect());
+    StoredImage {
+        id: ImageId::new(config.to_string()),
+        manifest,
+        config,
+        layers,
+    }
 }
 
 /// Gives an image these names, as a pull does.
@@ -93,6 +114,15 @@ pub(super) async fn assign(
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
     let (owner, right) = holder;
     let lease = store.leases.create("test").await.unwrap();
-    let naming = Naming { client: store.client.clone(), names, target: image.manifest.clone(), owner, right };
-    naming.assign(&store.record_lock, &store.leases, lease).await.unwrap();
+    let naming = Naming {
+        client: store.client.clone(),
+        names,
+        target: image.manifest.clone(),
+        owner,
+        right,
+    };
+    naming
+        .assign(&store.record_lock, &store.leases, lease)
+        .await
+        .unwrap();
 }

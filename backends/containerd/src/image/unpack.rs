@@ -44,7 +44,9 @@ pub(crate) struct ActiveSnapshot {
 impl UnpackTarget {
     /// Unpacks the layer on top of the snapshot `parent`, which exists; empty for the lowest layer.
     pub(crate) async fn unpack_on(&self, parent: &str) -> Result<()> {
-        let Some(extract) = self.prepare(parent).await? else { return Ok(()) };
+        let Some(extract) = self.prepare(parent).await? else {
+            return Ok(());
+        };
         let mounts = extract.mounts.clone();
         match self.apply(mounts).await {
             Ok(()) => self.commit(extract, "").await,
@@ -60,7 +62,9 @@ impl UnpackTarget {
     /// `None`, with nothing left behind, if the snapshot exists already, if the layer can only be unpacked
     /// correctly on top of those below, or if the snapshotter does not keep its files in plain directories.
     pub(crate) async fn unpack_detached(&self) -> Result<Option<ActiveSnapshot>> {
-        let Some(extract) = self.prepare("").await? else { return Ok(None) };
+        let Some(extract) = self.prepare("").await? else {
+            return Ok(None);
+        };
         let Some(detached) = DetachedLayer::of(&extract.mounts) else {
             self.discard(&extract).await;
             return Ok(None);
@@ -88,8 +92,11 @@ impl UnpackTarget {
     /// Prepares an active snapshot. `None` if the committed snapshot exists already, as it does with a
     /// snapshotter that fetches layers by itself.
     async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
-        let key =
-            format!("{} {}", snapshots::new_key(&self.client, &extract_prefix(&self.client)), self.name);
+        let key = format!(
+            "{} {}",
+            snapshots::new_key(&self.client, &extract_prefix(&self.client)),
+            self.name
+        );
         let request = snap::PrepareSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             key: key.clone(),
@@ -100,7 +107,10 @@ impl UnpackTarget {
         match call(&what, QUICK, self.client.snapshots().prepare(request)).await {
             Ok(response) => {
                 reach(CrashPoint::LayerPrepared);
-                Ok(Some(ActiveSnapshot { key, mounts: response.mounts }))
+                Ok(Some(ActiveSnapshot {
+                    key,
+                    mounts: response.mounts,
+                }))
             }
             // The key is random, so that only the snapshot of the label can exist.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
@@ -111,7 +121,8 @@ impl UnpackTarget {
     /// Has containerd unpack the layer into these mounts, and compares the digest of the result with the diff
     /// id.
     async fn apply(&self, mounts: Vec<types::Mount>) -> Result<()> {
-        let describe = |span: &mut Span| span.set_with("switchyard.layer", || self.layer.digest.to_string());
+        let describe =
+            |span: &mut Span| span.set_with("switchyard.layer", || self.layer.digest.to_string());
         traced("unpack_layer", describe, self.apply_diff(mounts)).await
     }
 
@@ -121,14 +132,21 @@ impl UnpackTarget {
         let diff = types::Descriptor {
             media_type: layer.media_type.clone(),
             digest: layer.digest.to_string(),
-            size: i64::try_from(layer.size)
-                .map_err(|_| Error::invalid("layer", format!("{} is impossibly large", layer.digest)))?,
+            size: i64::try_from(layer.size).map_err(|_| {
+                Error::invalid("layer", format!("{} is impossibly large", layer.digest))
+            })?,
             ..Default::default()
         };
-        let request = api::ApplyRequest { diff: Some(diff), mounts, ..Default::default() };
+        let request = api::ApplyRequest {
+            diff: Some(diff),
+            mounts,
+            ..Default::default()
+        };
         let what = format!("unpack layer {}", layer.digest);
-        let applied =
-            call(&what, UNPACK, self.client.diff().apply(request)).await?.applied.unwrap_or_default();
+        let applied = call(&what, UNPACK, self.client.diff().apply(request))
+            .await?
+            .applied
+            .unwrap_or_default();
         if applied.digest == diff_id.to_string() {
             reach(CrashPoint::LayerApplied);
             return Ok(());
@@ -167,15 +185,25 @@ impl UnpackTarget {
         }
         reach(CrashPoint::LayerUnpacked);
         // Also after `AlreadyExists`: the other client may not have labelled this blob.
-        let label = HashMap::from([("containerd.io/uncompressed".to_owned(), self.diff_id.to_string())]);
+        let label = HashMap::from([(
+            "containerd.io/uncompressed".to_owned(),
+            self.diff_id.to_string(),
+        )]);
         add_labels(&self.client, &self.layer.digest, label).await
     }
 
     async fn discard(&self, extract: &ActiveSnapshot) {
         let key = &extract.key;
-        let request = snap::RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: key.clone() };
-        let removed =
-            call(&format!("remove snapshot {key}"), QUICK, self.client.snapshots().remove(request)).await;
+        let request = snap::RemoveSnapshotRequest {
+            snapshotter: self.snapshotter.clone(),
+            key: key.clone(),
+        };
+        let removed = call(
+            &format!("remove snapshot {key}"),
+            QUICK,
+            self.client.snapshots().remove(request),
+        )
+        .await;
         if let Err(error) = ignore_not_found(removed) {
             tracing::warn!(
                 snapshot = key,
@@ -195,11 +223,18 @@ mod tests {
 
     #[test]
     fn the_chain_is_the_one_of_the_image_specification() {
-        let digest = |byte: &str| format!("sha256:{}", byte.repeat(64)).parse::<Digest>().unwrap();
+        let digest = |byte: &str| {
+            format!("sha256:{}", byte.repeat(64))
+                .parse::<Digest>()
+                .unwrap()
+        };
         let chain = chain_ids(&[digest("a"), digest("b")]);
         assert_eq!(chain[0], digest("a").to_string());
         let second = format!("{} {}", digest("a"), digest("b"));
-        assert_eq!(chain[1], format!("sha256:{}", hex::encode(Sha256::digest(second.as_bytes()))));
+        assert_eq!(
+            chain[1],
+            format!("sha256:{}", hex::encode(Sha256::digest(second.as_bytes())))
+        );
         assert!(chain_ids(&[]).is_empty());
     }
 }

@@ -48,12 +48,14 @@ impl UsageCache {
         }
         let content = content_bytes(client).await?;
         let roots = roots(client).await?;
-        let measured = default_first(snapshotters).into_iter().map(|snapshotter| async move {
-            if away.is_away(snapshotter) {
-                return Ok((snapshotter, None));
-            }
-            Ok::<_, Error>((snapshotter, snapshots(client, snapshotter, away).await?))
-        });
+        let measured = default_first(snapshotters)
+            .into_iter()
+            .map(|snapshotter| async move {
+                if away.is_away(snapshotter) {
+                    return Ok((snapshotter, None));
+                }
+                Ok::<_, Error>((snapshotter, snapshots(client, snapshotter, away).await?))
+            });
         let mut usage = Vec::new();
         for (snapshotter, measured) in try_join_all(measured).await? {
             // Has an entry even if it does not answer: the content store counts towards it.
@@ -67,11 +69,18 @@ impl UsageCache {
             };
             let mountpoint = match roots.get(snapshotter) {
                 Some(root) => root.clone(),
-                None if is_default => content_disk::root_of(client).await?.unwrap_or_else(|| "/".into()),
+                None if is_default => content_disk::root_of(client)
+                    .await?
+                    .unwrap_or_else(|| "/".into()),
                 None => "/".into(),
             };
             let used_bytes = used_bytes.saturating_add(if is_default { content } else { 0 });
-            usage.push(DiskUsage { at: SystemTime::now(), mountpoint, used_bytes, inodes_used });
+            usage.push(DiskUsage {
+                at: SystemTime::now(),
+                mountpoint,
+                used_bytes,
+                inodes_used,
+            });
         }
         *self.last.lock() = Some((Instant::now(), usage.clone()));
         Ok(usage)
@@ -81,14 +90,27 @@ impl UsageCache {
 /// All snapshotters, the default one first.
 fn default_first(snapshotters: &Snapshotters) -> Vec<&str> {
     let mut all: Vec<&str> = vec![&snapshotters.default];
-    all.extend(snapshotters.all().into_iter().filter(|name| *name != snapshotters.default));
+    all.extend(
+        snapshotters
+            .all()
+            .into_iter()
+            .filter(|name| *name != snapshotters.default),
+    );
     all
 }
 
 /// The root directory of each snapshotter, as containerd reports it.
 pub(crate) async fn roots(client: &Client) -> Result<BTreeMap<String, PathBuf>> {
-    let request = api::PluginsRequest { filters: vec!["type==io.containerd.snapshotter.v1".to_owned()] };
-    let plugins = call("list snapshotters", QUICK, client.introspection().plugins(request)).await?.plugins;
+    let request = api::PluginsRequest {
+        filters: vec!["type==io.containerd.snapshotter.v1".to_owned()],
+    };
+    let plugins = call(
+        "list snapshotters",
+        QUICK,
+        client.introspection().plugins(request),
+    )
+    .await?
+    .plugins;
     Ok(plugins
         .into_iter()
         .filter_map(|plugin| Some((plugin.id, PathBuf::from(plugin.exports.get("root")?))))
@@ -98,11 +120,16 @@ pub(crate) async fn roots(client: &Client) -> Result<BTreeMap<String, PathBuf>> 
 /// The size of all blobs in the content store.
 async fn content_bytes(client: &Client) -> Result<u64> {
     let what = "list content";
-    let request = api::ListContentRequest { filters: Vec::new() };
+    let request = api::ListContentRequest {
+        filters: Vec::new(),
+    };
     let mut stream = call(what, QUICK, client.content().list(request)).await?;
     let mut bytes: u64 = 0;
     while let Some(message) = next_message(what, &mut stream).await? {
-        let sizes = message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0));
+        let sizes = message
+            .info
+            .iter()
+            .map(|info| u64::try_from(info.size).unwrap_or(0));
         bytes = sizes.fold(bytes, u64::saturating_add);
     }
     Ok(bytes)
@@ -118,13 +145,19 @@ async fn snapshots(
     snapshotter: &str,
     away: &AwaySnapshotters,
 ) -> Result<Option<(u64, u64)>> {
-    let Ok(listed) = away.ask(client, snapshotter, snapshots::list(client, snapshotter)).await? else {
+    let Ok(listed) = away
+        .ask(client, snapshotter, snapshots::list(client, snapshotter))
+        .await?
+    else {
         return Ok(None);
     };
     let mut bytes: u64 = 0;
     let mut inodes: u64 = 0;
     for (name, _) in listed.iter().filter(|(_, info)| info.committed) {
-        match away.ask(client, snapshotter, snapshot(client, snapshotter, name)).await? {
+        match away
+            .ask(client, snapshotter, snapshot(client, snapshotter, name))
+            .await?
+        {
             Ok((size, files)) => {
                 bytes = bytes.saturating_add(size);
                 inodes = inodes.saturating_add(files);
@@ -141,12 +174,28 @@ async fn snapshots(
 /// # Errors
 /// If the snapshotter does not answer.
 async fn snapshot(client: &Client, snapshotter: &str, name: &str) -> Result<(u64, u64)> {
-    let request = snap::UsageRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
-    match call(&format!("measure snapshot {name}"), QUICK, client.snapshots().usage(request)).await {
-        Ok(usage) => Ok((u64::try_from(usage.size).unwrap_or(0), u64::try_from(usage.inodes).unwrap_or(0))),
+    let request = snap::UsageRequest {
+        snapshotter: snapshotter.to_owned(),
+        key: name.to_owned(),
+    };
+    match call(
+        &format!("measure snapshot {name}"),
+        QUICK,
+        client.snapshots().usage(request),
+    )
+    .await
+    {
+        Ok(usage) => Ok((
+            u64::try_from(usage.size).unwrap_or(0),
+            u64::try_from(usage.inodes).unwrap_or(0),
+        )),
         Err(error) if is_unanswered(&error) => Err(error),
         Err(error) => {
-            tracing::debug!(name, error = error.report(), "a snapshot cannot be measured");
+            tracing::debug!(
+                name,
+                error = error.report(),
+                "a snapshot cannot be measured"
+            );
             Ok((0, 0))
         }
     }

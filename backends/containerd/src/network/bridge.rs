@@ -41,8 +41,8 @@ impl config::BridgeConfig {
 
     fn ranges(&self) -> Result<Vec<Subnet>> {
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let sound =
-            self.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && self.name.chars().all(letter);
+        let sound = self.name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && self.name.chars().all(letter);
         if !sound || self.name.len() > NAME_MAX {
             let why = format!(
                 "{:?} is not the name of an interface, of at most {NAME_MAX} letters and digits",
@@ -50,25 +50,49 @@ impl config::BridgeConfig {
             );
             return Err(Error::invalid("name", why));
         }
-        let ranges: Vec<Subnet> = self.subnets.iter().map(|text| text.parse()).collect::<Result<_>>()?;
-        let of_six = ranges.iter().filter(|range| range.first().is_ipv6()).count();
+        let ranges: Vec<Subnet> = self
+            .subnets
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_>>()?;
+        let of_six = ranges
+            .iter()
+            .filter(|range| range.first().is_ipv6())
+            .count();
         if ranges.is_empty() || of_six > 1 || ranges.len() - of_six > 1 {
-            let why = format!("a range of IPv4, one of IPv6, or both, not {}", self.subnets.join(", "));
+            let why = format!(
+                "a range of IPv4, one of IPv6, or both, not {}",
+                self.subnets.join(", ")
+            );
             return Err(Error::invalid("subnets", why));
         }
         // The kernel's minimum is 68 for IPv4 and 1280 for IPv6.
         if self.mtu != 0 && !(68..=65_535).contains(&self.mtu) {
-            return Err(Error::invalid("mtu", format!("{} is neither 0 nor within 68 to 65535", self.mtu)));
+            return Err(Error::invalid(
+                "mtu",
+                format!("{} is neither 0 nor within 68 to 65535", self.mtu),
+            ));
         }
         Ok(ranges)
     }
 
     /// The configuration list for the plugins.
     fn conflist(&self, subnets: &[Subnet]) -> Value {
-        let ranges: Vec<Value> =
-            subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
-        let all = |subnet: &Subnet| if subnet.first().is_ipv6() { "::/0" } else { "0.0.0.0/0" };
-        let routes: Vec<Value> = subnets.iter().map(|subnet| json!({ "dst": all(subnet) })).collect();
+        let ranges: Vec<Value> = subnets
+            .iter()
+            .map(|subnet| json!([{ "subnet": subnet.to_string() }]))
+            .collect();
+        let all = |subnet: &Subnet| {
+            if subnet.first().is_ipv6() {
+                "::/0"
+            } else {
+                "0.0.0.0/0"
+            }
+        };
+        let routes: Vec<Value> = subnets
+            .iter()
+            .map(|subnet| json!({ "dst": all(subnet) }))
+            .collect();
         conflist(BridgeList {
             name: &self.name,
             is_gateway: true,
@@ -102,7 +126,15 @@ pub(super) struct BridgeList<'a> {
 /// published on the node from inside; the rules of the `firewall` plugin admit forwarded packets where the
 /// node's own policy drops them.
 pub(super) fn conflist(list: BridgeList<'_>) -> Value {
-    let BridgeList { name, is_gateway, has_masquerade, mtu, addresses_dir, ranges, routes } = list;
+    let BridgeList {
+        name,
+        is_gateway,
+        has_masquerade,
+        mtu,
+        addresses_dir,
+        ranges,
+        routes,
+    } = list;
     let mut bridge = json!({
         "type": "bridge", "bridge": name, "isGateway": is_gateway, "ipMasq": has_masquerade, "hairpinMode": true,
         "capabilities": { "mac": true, "ips": true },
@@ -142,14 +174,17 @@ impl BridgeNetwork {
     /// # Errors
     /// `InvalidArgument` for an invalid configuration.
     pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
-        let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
+        let subnets = config
+            .ranges()
+            .map_err(|error| error.context("network.bridge"))?;
         let text = format!("{:#}\n", config.conflist(&subnets));
         let path = layout.bridge(&config.name);
         let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
-            let written =
-                create_private_dir_blocking(path.parent().unwrap_or(Path::new("/"))).and_then(|()| {
-                    files::write(&path, text.as_bytes(), 0o644, Durable::No).map_err(from_namespaces)
+            let written = create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))
+                .and_then(|()| {
+                    files::write(&path, text.as_bytes(), 0o644, Durable::No)
+                        .map_err(from_namespaces)
                 });
             if let Err(error) = written {
                 tracing::warn!(
@@ -158,14 +193,21 @@ impl BridgeNetwork {
                 );
             }
         }
-        Ok(Self { list: Arc::new(list), subnets })
+        Ok(Self {
+            list: Arc::new(list),
+            subnets,
+        })
     }
 
     /// The host's address on the bridge: plugins give it the first address of the first range.
     pub(crate) fn host(&self) -> IpAddr {
         match self.subnets.first().map(Subnet::first) {
-            Some(IpAddr::V4(first)) => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
-            Some(IpAddr::V6(first)) => Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            Some(IpAddr::V4(first)) => {
+                Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into()
+            }
+            Some(IpAddr::V6(first)) => {
+                Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into()
+            }
             None => unreachable!("a bridge has a range"),
         }
     }
@@ -192,8 +234,10 @@ impl BridgeNetwork {
         // Once the bridge exists, the routes to its ranges are its own.
         if !switchyard_namespaces::has_device(name) {
             let routes = Routes::read();
-            if let Some((interface, route)) =
-                self.subnets.iter().find_map(|subnet| routes.conflict(subnet, name))
+            if let Some((interface, route)) = self
+                .subnets
+                .iter()
+                .find_map(|subnet| routes.conflict(subnet, name))
             {
                 return Err(Error::unavailable(format!(
                     "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
@@ -224,10 +268,16 @@ mod tests {
             assert!(error.starts_with(key), "{error}");
         };
         config::BridgeConfig::default().check().unwrap();
-        check(|config| config.name = "a name that is too long".into(), "name: ");
+        check(
+            |config| config.name = "a name that is too long".into(),
+            "name: ",
+        );
         check(|config| config.name = "a/b".into(), "name: ");
         check(|config| config.subnets.clear(), "subnets: ");
-        check(|config| config.subnets.push("10.1.0.0/16".into()), "subnets: ");
+        check(
+            |config| config.subnets.push("10.1.0.0/16".into()),
+            "subnets: ",
+        );
         check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
         check(|config| config.mtu = 7, "mtu: ");
     }
@@ -235,7 +285,11 @@ mod tests {
     #[test]
     fn network_is_there_without_its_file_for_inspection() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("network"), "a file in the way of the directory").unwrap();
+        std::fs::write(
+            dir.path().join("network"),
+            "a file in the way of the directory",
+        )
+        .unwrap();
         let layout = Layout::new(dir.path(), dir.path());
         BridgeNetwork::new(&config::BridgeConfig::default(), &layout).unwrap();
     }
@@ -254,6 +308,9 @@ mod tests {
             plugin["ipam"]["ranges"],
             json!([[{ "subnet": "10.1.0.0/16" }], [{ "subnet": "fd00::/64" }]])
         );
-        assert_eq!(plugin["ipam"]["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
+        assert_eq!(
+            plugin["ipam"]["routes"],
+            json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }])
+        );
     }
 }

@@ -64,7 +64,11 @@ struct MadeBridge {
 
 impl ClusterBridges {
     pub(crate) fn new(dir: PathBuf, own: OwnBridge) -> Self {
-        Self { dir, own, made: Mutex::default() }
+        Self {
+            dir,
+            own,
+            made: Mutex::default(),
+        }
     }
 
     /// Makes a sandbox a holder of a network, and returns the network's configuration list. Idempotent.
@@ -105,7 +109,11 @@ impl ClusterBridges {
         blocking(move || all.load_blocking()).await
     }
 
-    fn acquire_blocking(&self, id: SandboxId, asked: &ClusterBridge) -> Result<Arc<cni::NetworkList>> {
+    fn acquire_blocking(
+        &self,
+        id: SandboxId,
+        asked: &ClusterBridge,
+    ) -> Result<Arc<cni::NetworkList>> {
         check_programs(&asked.name)?;
         let interface = interface_name(&self.own.name, &asked.id);
         let mut all = self.made.lock();
@@ -125,8 +133,12 @@ impl ClusterBridges {
         let holder = self.holders(&interface).join(id.to_string());
         fs::write(&holder, "").map_err(|fault| io_error("write", &holder, fault))?;
         reach(CrashPoint::ClusterBridgeHeld);
-        let list = definition.conflist(&interface, &self.addresses(&interface), self.own.mtu).to_string();
-        cni::NetworkList::parse(&self.file(&interface), list.as_bytes()).map(Arc::new).map_err(from_cni)
+        let list = definition
+            .conflist(&interface, &self.addresses(&interface), self.own.mtu)
+            .to_string();
+        cni::NetworkList::parse(&self.file(&interface), list.as_bytes())
+            .map(Arc::new)
+            .map_err(from_cni)
     }
 
     /// Decides what a new network is, and writes its files.
@@ -141,11 +153,18 @@ impl ClusterBridges {
             delete_device(interface).map_err(from_namespaces)?;
         }
         let routes = Routes::read();
-        let definition = Definition::new(asked, |subnet| self.conflict(all, &routes, interface, subnet))?;
+        let definition = Definition::new(asked, |subnet| {
+            self.conflict(all, &routes, interface, subnet)
+        })?;
         create_private_dir_blocking(&self.holders(interface))?;
         create_private_dir_blocking(&self.addresses(interface))?;
-        files::write(&self.file(interface), definition.to_json().as_bytes(), 0o600, Durable::No)
-            .map_err(from_namespaces)?;
+        files::write(
+            &self.file(interface),
+            definition.to_json().as_bytes(),
+            0o600,
+            Durable::No,
+        )
+        .map_err(from_namespaces)?;
         reach(CrashPoint::ClusterBridgeDefined);
         Ok(definition)
     }
@@ -160,7 +179,10 @@ impl ClusterBridges {
         subnet: &Subnet,
     ) -> Option<String> {
         if let Some(own) = self.own.subnets.iter().find(|own| own.overlaps(subnet)) {
-            return Some(format!("the gateway's own bridge {} has {own}", self.own.name));
+            return Some(format!(
+                "the gateway's own bridge {} has {own}",
+                self.own.name
+            ));
         }
         let mut made = all.values().filter_map(|made| made.definition.as_ref());
         if let Some(other) = made.find(|made| made.subnet().overlaps(subnet)) {
@@ -199,7 +221,9 @@ impl ClusterBridges {
 
     fn remove_holder(&self, interface: &str, id: SandboxId) -> Result<()> {
         let holder = self.holders(interface).join(id.to_string());
-        if_present(fs::remove_file(&holder)).map(drop).map_err(|fault| io_error("remove", &holder, fault))
+        if_present(fs::remove_file(&holder))
+            .map(drop)
+            .map_err(|fault| io_error("remove", &holder, fault))
     }
 
     /// Removes a bridge that nobody holds. Idempotent.
@@ -214,17 +238,30 @@ impl ClusterBridges {
 
     fn load_blocking(&self) -> Result<Vec<SandboxId>> {
         let mut found = BTreeMap::new();
-        for interface in names_below(&self.dir)?.into_iter().filter(|name| is_interface_name(name)) {
-            let definition = fs::read(self.file(&interface)).ok().and_then(|text| Definition::parse(&text));
-            let holders: BTreeSet<SandboxId> =
-                names_below(&self.holders(&interface))?.iter().filter_map(|name| name.parse().ok()).collect();
+        for interface in names_below(&self.dir)?
+            .into_iter()
+            .filter(|name| is_interface_name(name))
+        {
+            let definition = fs::read(self.file(&interface))
+                .ok()
+                .and_then(|text| Definition::parse(&text));
+            let holders: BTreeSet<SandboxId> = names_below(&self.holders(&interface))?
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect();
             if definition.is_none() && !holders.is_empty() {
                 tracing::warn!(
                     interface,
                     "the file of a bridge of a cluster is damaged: it is written again for the next sandbox"
                 );
             }
-            found.insert(interface, MadeBridge { definition, holders });
+            found.insert(
+                interface,
+                MadeBridge {
+                    definition,
+                    holders,
+                },
+            );
         }
         found.retain(|interface, made| {
             let is_unused = made.holders.is_empty();
@@ -237,7 +274,10 @@ impl ClusterBridges {
                 None => true,
             }
         });
-        let holders = found.values().flat_map(|made| made.holders.iter().copied()).collect();
+        let holders = found
+            .values()
+            .flat_map(|made| made.holders.iter().copied())
+            .collect();
         *self.made.lock() = found;
         Ok(holders)
     }

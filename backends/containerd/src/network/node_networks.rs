@@ -44,8 +44,14 @@ pub(crate) struct KnownNetwork {
 
 impl NodeNetworks {
     pub(crate) fn new(dir: &Path, plugins: cni::Plugins) -> Self {
-        let not_yet = format!("the CNI configuration in {} was not read yet", dir.display());
-        let known = KnownNetwork { condition: not_ready(not_yet), config: String::new() };
+        let not_yet = format!(
+            "the CNI configuration in {} was not read yet",
+            dir.display()
+        );
+        let known = KnownNetwork {
+            condition: not_ready(not_yet),
+            config: String::new(),
+        };
         Self {
             dir: Arc::new(cni::ConfDir::new(dir)),
             plugins,
@@ -73,7 +79,9 @@ impl NodeNetworks {
     /// `FailedPrecondition` if there is none, `Unavailable` if its directory hangs.
     pub(crate) async fn named(&self, name: &str) -> Result<Arc<cni::NetworkList>> {
         let wanted = name.to_owned();
-        let found = self.read(move |dir| dir.find(&wanted).map_err(from_cni)).await?;
+        let found = self
+            .read(move |dir| dir.find(&wanted).map_err(from_cni))
+            .await?;
         found.ok_or_else(|| {
             let dir = self.dir().display();
             Error::failed_precondition(format!(
@@ -98,7 +106,10 @@ impl NodeNetworks {
             Ok(())
         });
         match timeout(STATUS_LIMIT, look).await {
-            Ok(Err(hangs)) => KnownNetwork { condition: not_ready(hangs.report()), ..self.known() },
+            Ok(Err(hangs)) => KnownNetwork {
+                condition: not_ready(hangs.report()),
+                ..self.known()
+            },
             Ok(Ok(())) | Err(_) => self.known(),
         }
     }
@@ -118,20 +129,30 @@ impl NodeNetworks {
 impl KnownNetwork {
     /// Blocks on the file system.
     fn find(dir: &cni::ConfDir, plugins: cni::Plugins) -> Self {
-        let no_network = |fault| not_ready(Error::unavailable("no network").with_source(fault).report());
+        let no_network =
+            |fault| not_ready(Error::unavailable("no network").with_source(fault).report());
         match dir.load() {
-            Err(fault) => Self { condition: no_network(fault), config: String::new() },
+            Err(fault) => Self {
+                condition: no_network(fault),
+                config: String::new(),
+            },
             Ok(cni::Loaded { list, skipped: _ }) => {
                 let config = list.to_document().to_string();
                 let installed = cni::Network::new(list, plugins).check_installed();
-                Self { condition: installed.map_or_else(no_network, |()| Condition::True), config }
+                Self {
+                    condition: installed.map_or_else(no_network, |()| Condition::True),
+                    config,
+                }
             }
         }
     }
 }
 
 fn not_ready(message: String) -> Condition {
-    Condition::False { reason: "NetworkPluginNotReady".to_owned(), message }
+    Condition::False {
+        reason: "NetworkPluginNotReady".to_owned(),
+        message,
+    }
 }
 
 #[cfg(test)]
@@ -150,15 +171,25 @@ mod tests {
         fs::write(dir.join("real"), "").unwrap();
         let conf = dir.join("net.d");
         fs::create_dir(&conf).unwrap();
-        fs::write(conf.join("10-net.conf"), r#"{"cniVersion":"1.0.0","name":"net","type":"real"}"#).unwrap();
-        NodeNetworks::new(&conf, cni::Plugins::new([dir.to_owned()], cni::Limits::default()))
+        fs::write(
+            conf.join("10-net.conf"),
+            r#"{"cniVersion":"1.0.0","name":"net","type":"real"}"#,
+        )
+        .unwrap();
+        NodeNetworks::new(
+            &conf,
+            cni::Plugins::new([dir.to_owned()], cni::Limits::default()),
+        )
     }
 
     #[tokio::test]
     async fn look_finds_the_network_as_it_is_now() {
         let temp = tempfile::tempdir().unwrap();
         let networks = networks(temp.path());
-        assert!(matches!(networks.known().condition, Condition::False { .. }));
+        assert!(matches!(
+            networks.known().condition,
+            Condition::False { .. }
+        ));
         let found = networks.look().await;
         assert_eq!(found.condition, Condition::True);
         assert!(found.config.contains(r#""name":"net""#), "{}", found.config);
@@ -175,7 +206,10 @@ mod tests {
         assert!(matches!(gone.condition, Condition::False { .. }));
         let error = networks.named("net").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
-        assert_eq!(networks.default_network().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            networks.default_network().await.unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
     }
 
     /// The clock stands still: nothing here waits for real time.
@@ -209,11 +243,20 @@ mod tests {
             assert!(text.contains(&named) && text.contains("hang"), "{text}");
         }
         // From now on nobody waits.
-        let refused = networks.named("net").now_or_never().expect("it does not wait").unwrap_err();
+        let refused = networks
+            .named("net")
+            .now_or_never()
+            .expect("it does not wait")
+            .unwrap_err();
         assert!(refused.report().contains(&named), "{}", refused.report());
         let hung = networks.look().now_or_never().expect("it does not wait");
-        let Condition::False { reason: _, message } = &hung.condition else { panic!("{hung:?}") };
-        assert!(message.contains("still hangs") && message.contains(&named), "{message}");
+        let Condition::False { reason: _, message } = &hung.condition else {
+            panic!("{hung:?}")
+        };
+        assert!(
+            message.contains("still hangs") && message.contains(&named),
+            "{message}"
+        );
         assert_eq!(hung.config, well.config);
 
         drop(answers);

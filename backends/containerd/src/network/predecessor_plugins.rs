@@ -45,15 +45,24 @@ impl Network {
     /// # Errors
     /// `Unavailable` if one does not exit even after SIGKILL.
     pub(crate) async fn wait_predecessor_plugins(&self, id: SandboxId) -> Result<()> {
-        let Some(all) = self.predecessor_plugins().get(&id).cloned() else { return Ok(()) };
-        let limit = Duration::from_secs(self.context.settings().network.plugin_timeout_seconds.max(1));
+        let Some(all) = self.predecessor_plugins().get(&id).cloned() else {
+            return Ok(());
+        };
+        let limit = Duration::from_secs(
+            self.context
+                .settings()
+                .network
+                .plugin_timeout_seconds
+                .max(1),
+        );
         if !wait_all_exited(&all, limit).await {
             let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
             let pids: Vec<_> = late.iter().map(|process| process.pid).collect();
             tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that did not exit in time");
             for process in late {
                 process.signal(Signal::SIGKILL).map_err(|fault| {
-                    Error::internal(format!("kill the CNI plugin {}", process.pid)).with_source(fault)
+                    Error::internal(format!("kill the CNI plugin {}", process.pid))
+                        .with_source(fault)
                 })?;
             }
             if !wait_all_exited(&all, KILL_TIMEOUT).await {
@@ -85,13 +94,16 @@ async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
 /// can have any environment.
 fn find_plugin_processes<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
     let plugin = |process: ProcessId| {
-        let environment =
-            switchyard_linux::process::is_own_root(process.pid).then(|| environment_of(process.pid))??;
+        let environment = switchyard_linux::process::is_own_root(process.pid)
+            .then(|| environment_of(process.pid))??;
         let id = sandbox_of(&environment, pins)?;
         // Checked last: if the pid still belongs to the same process, so did the environment that was read.
         process.is_alive().then_some((process, id))
     };
-    switchyard_linux::process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
+    switchyard_linux::process::all()
+        .into_iter()
+        .filter_map(|stat| plugin(stat.id))
+        .collect()
 }
 
 /// The environment of a process; `None` if it is gone.
@@ -121,7 +133,12 @@ mod tests {
 
     /// A process of this user with the environment of a plugin.
     fn start(uid: u32, netns: &Path) -> (Child, ProcessId) {
-        let child = Command::new("sleep").arg("1000").env("CNI_NETNS", netns).uid(uid).spawn().unwrap();
+        let child = Command::new("sleep")
+            .arg("1000")
+            .env("CNI_NETNS", netns)
+            .uid(uid)
+            .spawn()
+            .unwrap();
         let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
         // Until the child has called `execve`, its environment is that of the test process.
         let deadline = Instant::now() + KILL_TIMEOUT;
@@ -143,8 +160,15 @@ mod tests {
         let (mut foreign, other) = start(65_534, &netns);
         let environment = environment_of(other.pid).unwrap();
         let named = sandbox_of::<String>(&environment, dir.path());
-        assert_eq!(named.as_deref(), Some("abc"), "it has the environment of a plugin");
-        assert_eq!(find_plugin_processes::<String>(dir.path()), [(process, "abc".to_owned())]);
+        assert_eq!(
+            named.as_deref(),
+            Some("abc"),
+            "it has the environment of a plugin"
+        );
+        assert_eq!(
+            find_plugin_processes::<String>(dir.path()),
+            [(process, "abc".to_owned())]
+        );
         assert!(find_plugin_processes::<String>(&dir.path().join("other")).is_empty());
         assert!(!wait_all_exited(&[process], Duration::ZERO).await);
         plugin.kill().unwrap();
@@ -157,10 +181,20 @@ mod tests {
     #[test]
     fn a_plugin_is_known_by_its_namespace_or_without_one_by_its_sandbox() {
         let check = |lines: &[&str], expected: Option<u32>| {
-            let environment = lines.iter().map(|line| format!("{line}\0")).collect::<String>();
-            assert_eq!(sandbox_of(environment.as_bytes(), Path::new("/pins")), expected, "{lines:?}");
+            let environment = lines
+                .iter()
+                .map(|line| format!("{line}\0"))
+                .collect::<String>();
+            assert_eq!(
+                sandbox_of(environment.as_bytes(), Path::new("/pins")),
+                expected,
+                "{lines:?}"
+            );
         };
-        check(&["PATH=/bin", "CNI_NETNS=/pins/7/net", "CNI_CONTAINERID=8"], Some(7));
+        check(
+            &["PATH=/bin", "CNI_NETNS=/pins/7/net", "CNI_CONTAINERID=8"],
+            Some(7),
+        );
         check(&["CNI_NETNS=/elsewhere/7/net", "CNI_CONTAINERID=8"], None);
         check(&["CNI_NETNS=", "CNI_CONTAINERID=8"], Some(8));
         check(&["CNI_NETNS=", "CNI_CONTAINERID=no-id"], None);
@@ -173,7 +207,10 @@ mod tests {
     async fn a_plugin_that_has_ended_is_not_taken_for_another_that_bears_its_number() {
         let dir = tempfile::tempdir().unwrap();
         let (mut other, process) = start(0, &dir.path().join("abc/net"));
-        let ended = ProcessId { started: process.started.wrapping_sub(1), ..process };
+        let ended = ProcessId {
+            started: process.started.wrapping_sub(1),
+            ..process
+        };
         assert!(wait_all_exited(&[ended], Duration::ZERO).await);
         other.kill().unwrap();
         other.wait().unwrap();

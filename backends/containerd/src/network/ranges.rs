@@ -44,7 +44,11 @@ impl Ranges {
                 BTreeMap::new()
             }),
         };
-        Self { path, by_owner: Mutex::new(named), writing: Arc::new(Semaphore::new(1)) }
+        Self {
+            path,
+            by_owner: Mutex::new(named),
+            writing: Arc::new(Semaphore::new(1)),
+        }
     }
 
     /// The ranges of one owner; empty if it has set none.
@@ -55,7 +59,9 @@ impl Ranges {
     /// The ranges of all owners, for the status; `None` if there are none.
     pub(crate) fn summary(&self) -> Option<String> {
         let named = self.lock();
-        let lines = named.iter().map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
+        let lines = named
+            .iter()
+            .map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
         (!named.is_empty()).then(|| lines.collect::<Vec<_>>().join("; "))
     }
 
@@ -79,8 +85,10 @@ impl Ranges {
     fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
         let mut named = self.lock().clone();
         named.insert(owner, ranges);
-        let text: RangesFile =
-            named.iter().map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges))).collect();
+        let text: RangesFile = named
+            .iter()
+            .map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges)))
+            .collect();
         let text = serde_json::to_vec(&text).expect("words and lists of words are JSON");
         write_durable(&self.path, &text, 0o600)?;
         reach(CrashPoint::RangesKept);
@@ -112,8 +120,16 @@ fn texts(ranges: &[Subnet]) -> Vec<String> {
 /// Parses the file; `None` if it is malformed.
 fn parse(text: &[u8]) -> Option<BTreeMap<Owner, Vec<Subnet>>> {
     let named: RangesFile = serde_json::from_slice(text).ok()?;
-    let ranges = |texts: Vec<String>| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
-    named.into_iter().map(|(owner, texts)| Some((Owner::parse(&owner)?, ranges(texts)?))).collect()
+    let ranges = |texts: Vec<String>| {
+        texts
+            .iter()
+            .map(|text| text.parse().ok())
+            .collect::<Option<_>>()
+    };
+    named
+        .into_iter()
+        .map(|(owner, texts)| Some((Owner::parse(&owner)?, ranges(texts)?)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -125,16 +141,31 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("ranges");
         let subnets = |texts: &[&str]| -> Vec<Subnet> {
-            texts.iter().map(|text| text.parse().expect("it is a range")).collect()
+            texts
+                .iter()
+                .map(|text| text.parse().expect("it is a range"))
+                .collect()
         };
         let ranges = Arc::new(Ranges::load(path.clone()));
-        assert_eq!((ranges.of(Owner::Kubernetes), ranges.summary()), (Vec::new(), None));
+        assert_eq!(
+            (ranges.of(Owner::Kubernetes), ranges.summary()),
+            (Vec::new(), None)
+        );
         for texts in [&["10.1.0.0/24"][..], &["10.2.0.0/24", "fd00::/64"]] {
-            ranges.set(Owner::Kubernetes, subnets(texts)).await.expect("the file can be written");
+            ranges
+                .set(Owner::Kubernetes, subnets(texts))
+                .await
+                .expect("the file can be written");
         }
-        ranges.set(Owner::Nomad, subnets(&["10.3.0.0/16"])).await.expect("the file can be written");
+        ranges
+            .set(Owner::Nomad, subnets(&["10.3.0.0/16"]))
+            .await
+            .expect("the file can be written");
         let again = Ranges::load(path.clone());
-        assert_eq!(again.of(Owner::Kubernetes), subnets(&["10.2.0.0/24", "fd00::/64"]));
+        assert_eq!(
+            again.of(Owner::Kubernetes),
+            subnets(&["10.2.0.0/24", "fd00::/64"])
+        );
         assert_eq!(again.of(Owner::Swarm), []);
         let told = "kubernetes: 10.2.0.0/24, fd00::/64; nomad: 10.3.0.0/16";
         assert_eq!(again.summary().as_deref(), Some(told));
@@ -149,12 +180,21 @@ mod tests {
         let ranges = Arc::new(Ranges::load(path.clone()));
         let [one, two] =
             ["10.1.0.0/24", "10.2.0.0/24"].map(|text| vec![text.parse().expect("it is a range")]);
-        ranges.set(Owner::Kubernetes, one.clone()).await.expect("the file can be written");
-        let turn = Arc::clone(&ranges.writing).acquire_owned().await.expect("it is never closed");
+        ranges
+            .set(Owner::Kubernetes, one.clone())
+            .await
+            .expect("the file can be written");
+        let turn = Arc::clone(&ranges.writing)
+            .acquire_owned()
+            .await
+            .expect("it is never closed");
         let mut other = Box::pin(ranges.set(Owner::Kubernetes, two));
         let mut back = Box::pin(ranges.set(Owner::Kubernetes, one.clone()));
         assert!(futures::poll!(&mut other).is_pending());
-        assert!(futures::poll!(&mut back).is_pending(), "the ranges in force are about to be replaced");
+        assert!(
+            futures::poll!(&mut back).is_pending(),
+            "the ranges in force are about to be replaced"
+        );
         drop(turn);
         let (other, back) = tokio::join!(other, back);
         other.and(back).expect("the file can be written");

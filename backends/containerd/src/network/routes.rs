@@ -25,7 +25,9 @@ impl Routes {
             let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
             let to = number(fields.get(1)?)?;
             let mask = number(fields.get(7)?)?;
-            let prefix = u8::try_from(mask.count_ones()).ok().filter(|prefix| *prefix > 0)?;
+            let prefix = u8::try_from(mask.count_ones())
+                .ok()
+                .filter(|prefix| *prefix > 0)?;
             let route = Subnet::of_v4(Ipv4Addr::from_bits(to), prefix);
             let interface = *fields.first()?;
             let overlaps = matches!(subnet.first(), IpAddr::V4(_)) && route.overlaps(subnet);
@@ -56,7 +58,10 @@ mod tests {
         assert_eq!(routed(&line, "172.26.0.0/16"), there);
         assert_eq!(routed(&line, "172.26.80.0/20"), None);
         assert_eq!(routed(&line, "fd00::/64"), None);
-        assert_eq!(routed(&line.replace("eth1", "swy-own"), "172.26.64.0/20"), None);
+        assert_eq!(
+            routed(&line.replace("eth1", "swy-own"), "172.26.64.0/20"),
+            None
+        );
         // The default route covers all addresses.
         let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
         assert_eq!(routed(line, "172.26.80.0/20"), None);

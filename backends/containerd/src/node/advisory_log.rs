@@ -23,7 +23,12 @@ impl Node {
 
     /// Logs the advisories for programs and versions that are not in `logged` yet, and adds them.
     pub(crate) fn log_advisories(&self, logged: &mut BTreeSet<(String, String)>) {
-        for Advisory { program, version, ids } in self.advisories() {
+        for Advisory {
+            program,
+            version,
+            ids,
+        } in self.advisories()
+        {
             if logged.insert((program.clone(), version.clone())) {
                 tracing::info!(
                     program,

@@ -42,7 +42,9 @@ impl Node {
     /// # Errors
     /// `FailedPrecondition` if it is not loaded and cannot be.
     async fn ensure_default_profile(&self) -> Result<Option<String>> {
-        let Some(name) = self.context.host.apparmor.clone() else { return Ok(None) };
+        let Some(name) = self.context.host.apparmor.clone() else {
+            return Ok(None);
+        };
         if is_loaded(&name).await {
             return Ok(Some(name));
         }
@@ -77,9 +79,11 @@ impl Node {
             Some(AppArmorProfile::RuntimeDefault) => self.ensure_default_profile().await,
             Some(AppArmorProfile::Unconfined) => Ok(self.context.host.apparmor.clone()),
             Some(AppArmorProfile::Localhost(name)) => match loaded_profiles().await {
-                Some(profiles) if !lists_profile(&profiles, name) => Err(Error::failed_precondition(
-                    format!("AppArmor profile {name} is not loaded on this node: load it with {PARSER}"),
-                )),
+                Some(profiles) if !lists_profile(&profiles, name) => {
+                    Err(Error::failed_precondition(format!(
+                        "AppArmor profile {name} is not loaded on this node: load it with {PARSER}"
+                    )))
+                }
                 // If the list cannot be read, the runtime decides.
                 Some(_) | None => Ok(self.context.host.apparmor.clone()),
             },
@@ -95,12 +99,17 @@ async fn loaded_profiles() -> Option<String> {
 /// Returns whether the kernel has a profile; `false` if the list cannot be read, so that the caller tries to
 /// load it.
 async fn is_loaded(name: &str) -> bool {
-    loaded_profiles().await.is_some_and(|profiles| lists_profile(&profiles, name))
+    loaded_profiles()
+        .await
+        .is_some_and(|profiles| lists_profile(&profiles, name))
 }
 
 /// Returns whether a profile is in the kernel's list. A name may contain blanks and parentheses.
 fn lists_profile(profiles: &str, name: &str) -> bool {
-    profiles.lines().any(|line| line.rsplit_once(" (").is_some_and(|(loaded, _)| loaded == name))
+    profiles.lines().any(|line| {
+        line.rsplit_once(" (")
+            .is_some_and(|(loaded, _)| loaded == name)
+    })
 }
 
 /// Loads a profile into the kernel, or replaces the one of the same name.
@@ -108,9 +117,16 @@ async fn load_profile(text: &str) -> Result<()> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, format!("{PARSER}: {what}"));
     // No cache: the compiled profile would be cached although the profile has no file.
     let mut command = tokio::process::Command::new(PARSER);
-    command.args(["--replace", "--skip-cache"]).kill_on_drop(true);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|fault| failed("cannot be run".to_owned()).with_source(fault))?;
+    command
+        .args(["--replace", "--skip-cache"])
+        .kill_on_drop(true);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|fault| failed("cannot be run".to_owned()).with_source(fault))?;
     let whole = async {
         if let Some(mut input) = child.stdin.take() {
             input.write_all(text.as_bytes()).await?;
@@ -120,11 +136,17 @@ async fn load_profile(text: &str) -> Result<()> {
     let output = tokio::time::timeout(PARSER_TIMEOUT, whole)
         .await
         .map_err(|_| failed(format!("did not exit within {PARSER_TIMEOUT:?}")))?
-        .map_err(|fault| failed("writing to it or waiting for it failed".to_owned()).with_source(fault))?;
+        .map_err(|fault| {
+            failed("writing to it or waiting for it failed".to_owned()).with_source(fault)
+        })?;
     if output.status.success() {
         Ok(())
     } else {
-        Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+        Err(failed(format!(
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        )))
     }
 }
 
@@ -146,6 +168,9 @@ mod tests {
 
     #[test]
     fn the_text_is_of_the_profile_that_is_looked_for() {
-        assert!(TEXT.contains(&format!("\nprofile {DEFAULT_PROFILE} ")), "{TEXT}");
+        assert!(
+            TEXT.contains(&format!("\nprofile {DEFAULT_PROFILE} ")),
+            "{TEXT}"
+        );
     }
 }

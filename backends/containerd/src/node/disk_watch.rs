@@ -36,7 +36,11 @@ struct DiskLooker {
 impl DiskLooker {
     fn look(&self, dir: &Path) -> io::Result<Option<DiskState>> {
         let is_root = self.root.as_deref() == Some(dir);
-        let state = if self.writes && !is_root { write_and_look(dir) } else { look(dir) };
+        let state = if self.writes && !is_root {
+            write_and_look(dir)
+        } else {
+            look(dir)
+        };
         match state {
             Err(fault) if fault.kind() == io::ErrorKind::NotFound && is_root => Ok(None),
             state => state.map(Some),
@@ -56,7 +60,8 @@ impl Node {
         loop {
             if root.is_none() && matches!(self.health.current(), Contact::Up { .. }) {
                 // What is not answered soon is asked again.
-                if let Ok(Ok(reported)) = timeout(CHECK_INTERVAL, reported_root(&self.client)).await {
+                if let Ok(Ok(reported)) = timeout(CHECK_INTERVAL, reported_root(&self.client)).await
+                {
                     dirs.extend(reported.clone());
                     root = Some(reported);
                 }
@@ -65,16 +70,23 @@ impl Node {
             if writes {
                 next_write = Instant::now() + WRITE_INTERVAL;
             }
-            let looker = DiskLooker { root: root.clone().flatten(), writes };
+            let looker = DiskLooker {
+                root: root.clone().flatten(),
+                writes,
+            };
             let trees = Arc::clone(&trees);
             let forget = move || {
                 trees.forget_removed();
                 Ok(())
             };
             let checked = async {
-                self.disks.update(check(&pool, &dirs, move |dir| looker.look(dir)).await);
+                self.disks
+                    .update(check(&pool, &dirs, move |dir| looker.look(dir)).await);
                 // They are on the same disks, which may hang.
-                if let Err(error) = pool.run("trees that were set aside".to_owned(), forget).await {
+                if let Err(error) = pool
+                    .run("trees that were set aside".to_owned(), forget)
+                    .await
+                {
                     tracing::debug!(
                         error = error.report(),
                         "the trees that were set aside cannot be looked at"

@@ -98,10 +98,17 @@ impl RuntimeProbes {
     /// Loads the results of a predecessor in this boot, so that a restarted daemon has results before its own
     /// probes are done. Those of a runtime that was replaced meanwhile are corrected by the probes.
     pub(crate) async fn load_cached(&self, binaries: &[String], run: &Path) {
-        let Ok(text) = tokio::fs::read(run.join(CACHE_FILE)).await else { return };
+        let Ok(text) = tokio::fs::read(run.join(CACHE_FILE)).await else {
+            return;
+        };
         // A file that a killed daemon wrote only in part is ignored.
-        let Ok(cached) = serde_json::from_slice::<ProbeResults>(&text) else { return };
-        if binaries.iter().all(|binary| cached.runtimes.contains_key(binary)) {
+        let Ok(cached) = serde_json::from_slice::<ProbeResults>(&text) else {
+            return;
+        };
+        if binaries
+            .iter()
+            .all(|binary| cached.runtimes.contains_key(binary))
+        {
             *self.results.lock() = cached;
             self.completed.send_replace(true);
         }
@@ -111,7 +118,11 @@ impl RuntimeProbes {
     pub(crate) async fn wait_completed(&self) {
         let mut completed = self.completed.subscribe();
         // After the timeout, a runtime without a result counts as one without these features.
-        let _ = tokio::time::timeout(FIRST_PROBE_TIMEOUT, completed.wait_for(|completed| *completed)).await;
+        let _ = tokio::time::timeout(
+            FIRST_PROBE_TIMEOUT,
+            completed.wait_for(|completed| *completed),
+        )
+        .await;
     }
 
     /// Probes these runtimes and the node. Works in directories below `state`, which is on the disk of the
@@ -119,12 +130,16 @@ impl RuntimeProbes {
     /// moment nothing can be tried: what is known stays.
     pub(crate) async fn probe_all(&self, binaries: &[String], state: &Path, run: &Path) {
         if let Err(error) = remove_tree(&run.join(TRIALS_DIR)).await {
-            tracing::warn!(error = error.report(), "the remains of earlier runtime trials cannot be removed");
+            tracing::warn!(
+                error = error.report(),
+                "the remains of earlier runtime trials cannot be removed"
+            );
         }
         let trial = state.join(TRIALS_DIR);
         let below = run.to_path_buf();
-        let tried =
-            blocking(move || userns::try_idmap(&trial).and_then(|()| userns::check_traversable(&below)));
+        let tried = blocking(move || {
+            userns::try_idmap(&trial).and_then(|()| userns::check_traversable(&below))
+        });
         match tried.await {
             Err(error) if is_unwritable(&error) && self.is_complete() => {
                 tracing::warn!(
@@ -168,14 +183,21 @@ impl RuntimeProbes {
         let features = match query_features(binary).await {
             Ok(features) => features,
             Err(error) => {
-                tracing::debug!(binary, error = error.report(), "an OCI runtime cannot be queried");
+                tracing::debug!(
+                    binary,
+                    error = error.report(),
+                    "an OCI runtime cannot be queried"
+                );
                 return RuntimeFeatures::default();
             }
         };
         if let Some(features) = features {
             return RuntimeFeatures::from_features(&features);
         }
-        let RuntimeFeatures { recursive_readonly, users } = self.features_of(binary);
+        let RuntimeFeatures {
+            recursive_readonly,
+            users,
+        } = self.features_of(binary);
         RuntimeFeatures {
             recursive_readonly: passes(binary, Trial::RecursiveReadonly, run)
                 .await
@@ -188,7 +210,8 @@ impl RuntimeProbes {
 impl RuntimeFeatures {
     fn from_features(features: &Value) -> Self {
         let has = |list: &Value, wanted: &str| {
-            list.as_array().is_some_and(|list| list.iter().any(|word| word == wanted))
+            list.as_array()
+                .is_some_and(|list| list.iter().any(|word| word == wanted))
         };
         Self {
             recursive_readonly: has(&features["mountOptions"], "rro"),
@@ -215,7 +238,11 @@ async fn query_version(binary: &str) -> Option<(String, String)> {
 async fn query_runtime(binary: &str, question: &str) -> Result<Vec<u8>> {
     let failed = |what: &str| Error::unimplemented(format!("{binary} {question}: {what}"));
     let mut command = Command::new(binary);
-    command.arg(question).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command
+        .arg(question)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     let output = tokio::time::timeout(RUNTIME_TIMEOUT, command.output())
         .await
         .map_err(|_| failed("timed out"))?
@@ -227,9 +254,20 @@ async fn query_runtime(binary: &str, question: &str) -> Result<Vec<u8>> {
 async fn passes(binary: &str, trial: Trial, run: &Path) -> Option<bool> {
     let name = binary.to_owned();
     let place = run.to_path_buf();
-    let Err(error) = blocking(move || run_trial(&name, trial, &place)).await else { return Some(true) };
-    tracing::debug!(binary, ?trial, error = error.report(), "an OCI runtime did not pass a trial");
-    if is_unwritable(&error) { None } else { Some(false) }
+    let Err(error) = blocking(move || run_trial(&name, trial, &place)).await else {
+        return Some(true);
+    };
+    tracing::debug!(
+        binary,
+        ?trial,
+        error = error.report(),
+        "an OCI runtime did not pass a trial"
+    );
+    if is_unwritable(&error) {
+        None
+    } else {
+        Some(false)
+    }
 }
 
 /// Has a runtime run a small program that succeeds only if the tried feature is in effect. The mounts are
@@ -241,8 +279,9 @@ fn run_trial(binary: &str, trial: Trial, run: &Path) -> Result<()> {
     let id = format!("switchyard-probe-{}", hex::encode(random));
     let dir = run.join(TRIALS_DIR).join(&id);
     let spec = trial_spec(trial, &dir, &id);
-    let outcome =
-        with_own_mounts(|| make_bundle(&dir, &spec).and_then(|()| run_trial_bundle(binary, &dir, &id)));
+    let outcome = with_own_mounts(|| {
+        make_bundle(&dir, &spec).and_then(|()| run_trial_bundle(binary, &dir, &id))
+    });
     std::fs::remove_dir_all(&dir).map_err(|fault| io_error("remove", &dir, fault))?;
     outcome.map_err(from_namespaces)?
 }
@@ -252,13 +291,22 @@ fn run_trial_bundle(binary: &str, dir: &Path, id: &str) -> Result<()> {
     let root = dir.join("state");
     let errors = dir.join("errors");
     let run_it = |words: &[&str]| -> Result<bool> {
-        let log = std::fs::File::create(&errors).map_err(|fault| io_error("write", &errors, fault))?;
+        let log =
+            std::fs::File::create(&errors).map_err(|fault| io_error("write", &errors, fault))?;
         let mut command = std::process::Command::new(binary);
         // crun would create a mount point for the socket in the root file system, which root inside the user
         // namespace may not do.
         command.env_remove(NOTIFY_SOCKET);
-        command.arg("--root").arg(&root).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let mut child = command.spawn().map_err(|fault| failed("cannot be run").with_source(fault))?;
+        command
+            .arg("--root")
+            .arg(&root)
+            .args(words)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let mut child = command
+            .spawn()
+            .map_err(|fault| failed("cannot be run").with_source(fault))?;
         let deadline = Instant::now() + RUNTIME_TIMEOUT;
         loop {
             match child.try_wait() {
@@ -288,7 +336,12 @@ fn run_trial_bundle(binary: &str, dir: &Path, id: &str) -> Result<()> {
 fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
     let rootfs = dir.join("rootfs");
     let below = dir.join("data/below");
-    for path in [&rootfs.join("proc"), &rootfs.join("dev"), &rootfs.join("data"), &below] {
+    for path in [
+        &rootfs.join("proc"),
+        &rootfs.join("dev"),
+        &rootfs.join("data"),
+        &below,
+    ] {
         std::fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))?;
     }
     let program = rootfs.join("helper");
@@ -296,8 +349,14 @@ fn make_bundle(dir: &Path, spec: &Value) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755))
         .map_err(|fault| io_error("make executable", &program, fault))?;
-    mount(Some("probe"), &below, Some("tmpfs"), MsFlags::empty(), Some("size=65536"))
-        .map_err(|fault| io_error("mount", &below, fault.into()))?;
+    mount(
+        Some("probe"),
+        &below,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("size=65536"),
+    )
+    .map_err(|fault| io_error("mount", &below, fault.into()))?;
     write(&dir.join("config.json"), spec.to_string().as_bytes())
 }
 
@@ -350,14 +409,24 @@ mod tests {
 
     #[test]
     fn what_a_runtime_says_is_believed_word_for_word() {
-        let said = json!({ "mountOptions": ["ro", "rro"], "linux": { "namespaces": ["pid", "user"] } });
+        let said =
+            json!({ "mountOptions": ["ro", "rro"], "linux": { "namespaces": ["pid", "user"] } });
         assert_eq!(
             RuntimeFeatures::from_features(&said),
-            RuntimeFeatures { recursive_readonly: true, users: true }
+            RuntimeFeatures {
+                recursive_readonly: true,
+                users: true
+            }
         );
         let said = json!({ "mountOptions": ["ro"], "linux": {} });
-        assert_eq!(RuntimeFeatures::from_features(&said), RuntimeFeatures::default());
-        assert_eq!(RuntimeFeatures::from_features(&json!("no object")), RuntimeFeatures::default());
+        assert_eq!(
+            RuntimeFeatures::from_features(&said),
+            RuntimeFeatures::default()
+        );
+        assert_eq!(
+            RuntimeFeatures::from_features(&json!("no object")),
+            RuntimeFeatures::default()
+        );
     }
 
     /// Debian's runc has the `features` command, and passes the trials too.
@@ -367,14 +436,26 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
         let reported = RuntimeFeatures::from_features(
-            &query_features("runc").await.unwrap().expect("Debian's runc answers"),
+            &query_features("runc")
+                .await
+                .unwrap()
+                .expect("Debian's runc answers"),
         );
-        assert_eq!(reported, RuntimeFeatures { recursive_readonly: true, users: true });
+        assert_eq!(
+            reported,
+            RuntimeFeatures {
+                recursive_readonly: true,
+                users: true
+            }
+        );
         for trial in [Trial::RecursiveReadonly, Trial::Users] {
             run_trial("runc", trial, dir.path()).unwrap();
             assert!(run_trial("/bin/false", trial, dir.path()).is_err());
         }
-        assert_eq!(std::fs::read_dir(dir.path().join("probe")).unwrap().count(), 0);
+        assert_eq!(
+            std::fs::read_dir(dir.path().join("probe")).unwrap().count(),
+            0
+        );
         assert!(query_features("/no/such/runtime").await.is_err());
     }
 }

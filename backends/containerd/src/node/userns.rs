@@ -49,7 +49,11 @@ pub(crate) fn idmap_mount(users: &SandboxUsers, source: &Path, target: &Path) ->
 /// # Errors
 /// `FailedPrecondition` for a file system without support, `Unimplemented` for a snapshotter whose mounts are
 /// not like those of overlayfs.
-pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path) -> Result<Vec<Mount>> {
+pub(crate) fn idmap_mounts(
+    mounts: Vec<Mount>,
+    users: &SandboxUsers,
+    base: &Path,
+) -> Result<Vec<Mount>> {
     let mut number = 0;
     let mut show = |source: &Path| {
         let target = base.join(number.to_string());
@@ -101,9 +105,16 @@ pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path
 /// image's root directory, mapped.
 fn copy_root_owner(from: &Path, upper: &Path, users: &UserNamespace) -> Result<()> {
     let data = fs::metadata(from).map_err(|fault| io_error("stat", from, fault))?;
-    let uid = users.uids.host(data.uid()).unwrap_or_else(|| users.uids.root());
-    let gid = users.gids.host(data.gid()).unwrap_or_else(|| users.gids.root());
-    lchown(upper, Some(uid), Some(gid)).map_err(|fault| io_error("change the owner of", upper, fault))
+    let uid = users
+        .uids
+        .host(data.uid())
+        .unwrap_or_else(|| users.uids.root());
+    let gid = users
+        .gids
+        .host(data.gid())
+        .unwrap_or_else(|| users.gids.root());
+    lchown(upper, Some(uid), Some(gid))
+        .map_err(|fault| io_error("change the owner of", upper, fault))
 }
 
 /// Tries whether this kernel supports idmapped mounts of the file system that `dir` is on, also as lower
@@ -125,7 +136,10 @@ pub(crate) fn try_idmap(dir: &Path) -> Result<()> {
 /// # Errors
 /// `FailedPrecondition`, naming the directory that cannot be traversed.
 pub(crate) fn check_traversable(dir: &Path) -> Result<()> {
-    for above in dir.ancestors().filter(|above| !above.as_os_str().is_empty()) {
+    for above in dir
+        .ancestors()
+        .filter(|above| !above.as_os_str().is_empty())
+    {
         let data = fs::metadata(above).map_err(|fault| io_error("stat", above, fault))?;
         if data.mode() & 0o001 == 0 {
             return Err(Error::failed_precondition(format!(
@@ -138,19 +152,37 @@ pub(crate) fn check_traversable(dir: &Path) -> Result<()> {
 }
 
 fn idmap_works(dir: &Path) -> Result<()> {
-    let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| dir.join(name));
+    let [lower, upper, work, merged] =
+        ["lower", "upper", "work", "merged"].map(|name| dir.join(name));
     for path in [&lower, &upper, &work, &merged] {
         fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))?;
     }
     let file = lower.join("file");
     fs::write(&file, []).map_err(|fault| io_error("write", &file, fault))?;
-    let trial = namespaces::Users { uids: vec![TRIAL_RANGE], gids: vec![TRIAL_RANGE] };
-    let want = namespaces::PinSpec { users: Some(trial), ..namespaces::PinSpec::default() };
+    let trial = namespaces::Users {
+        uids: vec![TRIAL_RANGE],
+        gids: vec![TRIAL_RANGE],
+    };
+    let want = namespaces::PinSpec {
+        users: Some(trial),
+        ..namespaces::PinSpec::default()
+    };
     namespaces::Pins::create(&dir.join("held"), &want).map_err(from_namespaces)?;
     let [inside, host, length] = TRIAL_RANGE;
-    let map = IdMap::new(vec![IdRange { inside, host, length }]).map_err(Error::internal)?;
+    let map = IdMap::new(vec![IdRange {
+        inside,
+        host,
+        length,
+    }])
+    .map_err(Error::internal)?;
     let path = dir.join("held").join(namespaces::Ns::User.file_name());
-    let users = SandboxUsers { path, map: UserNamespace { uids: map.clone(), gids: map } };
+    let users = SandboxUsers {
+        path,
+        map: UserNamespace {
+            uids: map.clone(),
+            gids: map,
+        },
+    };
     let overlay = Mount {
         r#type: "overlay".to_owned(),
         source: "overlay".to_owned(),
@@ -161,9 +193,14 @@ fn idmap_works(dir: &Path) -> Result<()> {
         ],
         ..Default::default()
     };
-    mount_all(&idmap_mounts(vec![overlay], &users, &dir.join("layers"))?, &merged)?;
+    mount_all(
+        &idmap_mounts(vec![overlay], &users, &dir.join("layers"))?,
+        &merged,
+    )?;
     let shown = merged.join("file");
-    let uid = fs::metadata(&shown).map_err(|fault| io_error("stat", &shown, fault))?.uid();
+    let uid = fs::metadata(&shown)
+        .map_err(|fault| io_error("stat", &shown, fault))?
+        .uid();
     if uid == host {
         Ok(())
     } else {
@@ -193,7 +230,10 @@ mod tests {
         let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         set(0o700);
         let error = check_traversable(&below).unwrap_err().report();
-        assert!(error.starts_with(&format!("{} cannot", dir.path().display())), "{error}");
+        assert!(
+            error.starts_with(&format!("{} cannot", dir.path().display())),
+            "{error}"
+        );
         set(0o711);
         check_traversable(&below).unwrap();
     }

@@ -16,7 +16,10 @@ impl Node {
             return Some(format!("its shim, {}, handles users itself", runtime.type_));
         }
         if !self.probes.features_of(&runtime.binary).users {
-            return Some(format!("{} cannot create them, or could not be queried", runtime.binary));
+            return Some(format!(
+                "{} cannot create them, or could not be queried",
+                runtime.binary
+            ));
         }
         let settings = self.context.settings();
         let snapshotter = match runtime.snapshotter.as_str() {
@@ -28,7 +31,9 @@ impl Node {
                 "mounts of the snapshotter {snapshotter} cannot be idmapped, only those of {IDMAP_SNAPSHOTTER}"
             ));
         }
-        self.probes.idmap_unavailable().map(|why| format!("idmapped mounts do not work on this node: {why}"))
+        self.probes
+            .idmap_unavailable()
+            .map(|why| format!("idmapped mounts do not work on this node: {why}"))
     }
 
     /// Checks that a sandbox with a user namespace can run with its runtime on this node.
@@ -37,7 +42,10 @@ impl Node {
     /// `InvalidArgument` for a network namespace outside of the user namespace; `Unimplemented` with the
     /// reason.
     pub(crate) async fn check_userns(&self, spec: &SandboxSpec, runtime: &Runtime) -> Result<()> {
-        if matches!(spec.network, SandboxNetwork::Host | SandboxNetwork::Joined(_)) {
+        if matches!(
+            spec.network,
+            SandboxNetwork::Host | SandboxNetwork::Joined(_)
+        ) {
             return Err(Error::invalid(
                 "users",
                 "a user namespace needs a network namespace that is created inside of it",

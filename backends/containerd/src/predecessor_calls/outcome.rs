@@ -85,12 +85,20 @@ pub(crate) fn call_outcome(
     durations: Durations,
     timeouts: CallTimeouts,
 ) -> Option<CallOutcome> {
-    let Durations { unchanged, quiet, waited } = durations;
+    let Durations {
+        unchanged,
+        quiet,
+        waited,
+    } = durations;
     match (observation.process, observation.active) {
         (ProcessState::Running { pid }, _) => Some(CallOutcome::Started { pid }),
         (ProcessState::Stopped(_), _) => Some(CallOutcome::Started { pid: 0 }),
-        (ProcessState::Unanswered { .. }, _) => (waited >= timeouts.limit).then_some(CallOutcome::Incomplete),
-        (ProcessState::None, Some(true)) => (waited >= timeouts.limit).then_some(CallOutcome::Stuck),
+        (ProcessState::Unanswered { .. }, _) => {
+            (waited >= timeouts.limit).then_some(CallOutcome::Incomplete)
+        }
+        (ProcessState::None, Some(true)) => {
+            (waited >= timeouts.limit).then_some(CallOutcome::Stuck)
+        }
         (ProcessState::Created, _) => (waited >= timeouts.grace).then_some(CallOutcome::Incomplete),
         (ProcessState::None, None) if quiet < timeouts.grace => None,
         (ProcessState::None, Some(false) | None) => {
@@ -118,7 +126,11 @@ mod tests {
         let check = |process, active, unchanged, waited, expected| {
             let observation = Observation { process, active };
             // As if nothing had been seen during the whole wait.
-            let durations = Durations { unchanged, quiet: waited, waited };
+            let durations = Durations {
+                unchanged,
+                quiet: waited,
+                waited,
+            };
             assert_eq!(
                 call_outcome(observation, durations, timeouts),
                 expected,
@@ -132,18 +144,60 @@ mod tests {
             short,
             Some(CallOutcome::Started { pid: 7 }),
         );
-        check(stopped(0), None, short, short, Some(CallOutcome::Started { pid: 0 }));
+        check(
+            stopped(0),
+            None,
+            short,
+            short,
+            Some(CallOutcome::Started { pid: 0 }),
+        );
         check(ProcessState::Created, Some(true), short, short, None);
-        check(ProcessState::Created, Some(true), short, grace, Some(CallOutcome::Incomplete));
+        check(
+            ProcessState::Created,
+            Some(true),
+            short,
+            grace,
+            Some(CallOutcome::Incomplete),
+        );
         check(ProcessState::None, Some(true), grace, grace, None);
-        check(ProcessState::None, Some(true), grace, limit, Some(CallOutcome::Stuck));
+        check(
+            ProcessState::None,
+            Some(true),
+            grace,
+            limit,
+            Some(CallOutcome::Stuck),
+        );
         check(ProcessState::None, Some(false), short, limit, None);
-        check(ProcessState::None, Some(false), QUIET_PERIOD, QUIET_PERIOD, Some(CallOutcome::NoEffect));
+        check(
+            ProcessState::None,
+            Some(false),
+            QUIET_PERIOD,
+            QUIET_PERIOD,
+            Some(CallOutcome::NoEffect),
+        );
         check(ProcessState::None, None, QUIET_PERIOD, QUIET_PERIOD, None);
-        check(ProcessState::None, None, grace, grace, Some(CallOutcome::NoEffect));
+        check(
+            ProcessState::None,
+            None,
+            grace,
+            grace,
+            Some(CallOutcome::NoEffect),
+        );
         // The quiet time of daemons that were killed before `grace` was over is added up.
-        check(ProcessState::None, None, QUIET_PERIOD, grace, Some(CallOutcome::NoEffect));
+        check(
+            ProcessState::None,
+            None,
+            QUIET_PERIOD,
+            grace,
+            Some(CallOutcome::NoEffect),
+        );
         check(ProcessState::None, None, short, grace, None);
-        check(ProcessState::Unanswered { pid: 7 }, None, limit, limit, Some(CallOutcome::Incomplete));
+        check(
+            ProcessState::Unanswered { pid: 7 },
+            None,
+            limit,
+            limit,
+            Some(CallOutcome::Incomplete),
+        );
     }
 }

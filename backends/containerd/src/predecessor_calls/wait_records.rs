@@ -49,12 +49,15 @@ impl PredecessorCalls {
             Err(fault) if fault.kind() == Fault::NotFound => String::new(),
             Err(fault) => return Err(io_error("read", &path, fault)),
         };
-        if let Some(wait) =
-            WaitRecord::parse(&written).and_then(|record| record.to_wait(&self.context.boot, clock, now))
+        if let Some(wait) = WaitRecord::parse(&written)
+            .and_then(|record| record.to_wait(&self.context.boot, clock, now))
         {
             return Ok(wait);
         }
-        let wait = PredecessorWait { began: now, quiet: None };
+        let wait = PredecessorWait {
+            began: now,
+            quiet: None,
+        };
         self.save_wait(id, wait).await;
         Ok(wait)
     }
@@ -76,7 +79,9 @@ impl PredecessorCalls {
         let text = WaitRecord::from_wait(wait, &self.context.boot, monotonic_now()).text();
         create_private_dir(&self.context.layout.waits()).await?;
         // Not replaced by a rename: a record that was cut off is ignored, and the wait begins again.
-        tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
+        tokio::fs::write(&path, text)
+            .await
+            .map_err(|fault| io_error("write", &path, fault))?;
         reach(CrashPoint::WaitNoted);
         Ok(())
     }
@@ -110,7 +115,10 @@ impl PredecessorCalls {
         });
         let mut refused = Vec::new();
         for id in listed {
-            let cleanup = StaleWaitCleanup { calls: Arc::downgrade(self), id };
+            let cleanup = StaleWaitCleanup {
+                calls: Arc::downgrade(self),
+                id,
+            };
             if let Err(error) = cleanup.run().await {
                 let error = error.report();
                 tracing::warn!(
@@ -131,7 +139,10 @@ fn file_names(dir: &Path) -> Result<Vec<String>> {
         entries => entries.and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>()),
     };
     let entries = entries.map_err(|fault| io_error("list", dir, fault))?;
-    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    Ok(entries
+        .into_iter()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect())
 }
 
 /// Removes the record of a wait for a predecessor call that is not there.
@@ -162,11 +173,18 @@ impl<'a> WaitRecord<'a> {
     /// The record of a wait. `clock`: the current time of the monotonic clock.
     fn from_wait(wait: PredecessorWait, boot: &'a str, clock: Duration) -> Self {
         let when = |moment: Instant| clock.saturating_sub(moment.elapsed());
-        Self { boot, began: when(wait.began), quiet: wait.quiet.map(when) }
+        Self {
+            boot,
+            began: when(wait.began),
+            quiet: wait.quiet.map(when),
+        }
     }
 
     fn text(&self) -> String {
-        let quiet = self.quiet.map(|quiet| format!(" {}", quiet.as_millis())).unwrap_or_default();
+        let quiet = self
+            .quiet
+            .map(|quiet| format!(" {}", quiet.as_millis()))
+            .unwrap_or_default();
         format!("{} {}{quiet}", self.boot, self.began.as_millis())
     }
 
@@ -176,7 +194,11 @@ impl<'a> WaitRecord<'a> {
         let boot = words.next()?;
         let began = words.next()?;
         let moment = |word: &str| word.parse().ok().map(Duration::from_millis);
-        Some(Self { boot, began: moment(began)?, quiet: words.next().and_then(moment) })
+        Some(Self {
+            boot,
+            began: moment(began)?,
+            quiet: words.next().and_then(moment),
+        })
     }
 
     /// The wait that was recorded; `None` if it was recorded in another boot, or begins in the future.
@@ -184,7 +206,10 @@ impl<'a> WaitRecord<'a> {
     fn to_wait(self, boot: &str, clock: Duration, now: Instant) -> Option<PredecessorWait> {
         let when = |moment: Duration| now.checked_sub(clock.checked_sub(moment)?);
         let began = (self.boot == boot).then(|| when(self.began)).flatten()?;
-        Some(PredecessorWait { began, quiet: self.quiet.and_then(when) })
+        Some(PredecessorWait {
+            began,
+            quiet: self.quiet.and_then(when),
+        })
     }
 }
 
@@ -200,23 +225,44 @@ mod tests {
     use super::*;
 
     fn mark(boot: &str, began: u64, quiet: Option<u64>) -> WaitRecord<'_> {
-        WaitRecord { boot, began: Duration::from_millis(began), quiet: quiet.map(Duration::from_millis) }
+        WaitRecord {
+            boot,
+            began: Duration::from_millis(began),
+            quiet: quiet.map(Duration::from_millis),
+        }
     }
 
     #[test]
     fn a_wait_counts_from_its_first_mark_of_the_same_boot() {
         let now = Instant::now();
-        let check = |mark: WaitRecord<'_>, boot: &str, clock: u64, expected: Option<(u64, Option<u64>)>| {
-            let text = mark.text();
-            let read = WaitRecord::parse(&text).expect("it is whole");
-            assert_eq!(read, mark);
-            let lasted = |moment: Instant| u64::try_from((now - moment).as_millis()).expect("it is short");
-            let wait = read.to_wait(boot, Duration::from_millis(clock), now);
-            assert_eq!(wait.map(|wait| (lasted(wait.began), wait.quiet.map(lasted))), expected, "{text}");
-        };
+        let check =
+            |mark: WaitRecord<'_>, boot: &str, clock: u64, expected: Option<(u64, Option<u64>)>| {
+                let text = mark.text();
+                let read = WaitRecord::parse(&text).expect("it is whole");
+                assert_eq!(read, mark);
+                let lasted = |moment: Instant| {
+                    u64::try_from((now - moment).as_millis()).expect("it is short")
+                };
+                let wait = read.to_wait(boot, Duration::from_millis(clock), now);
+                assert_eq!(
+                    wait.map(|wait| (lasted(wait.began), wait.quiet.map(lasted))),
+                    expected,
+                    "{text}"
+                );
+            };
         check(mark("a", 1_000, None), "a", 3_500, Some((2_500, None)));
-        check(mark("a", 1_000, Some(1_500)), "a", 3_500, Some((2_500, Some(2_000))));
-        check(mark("a", 1_000, Some(4_000)), "a", 3_500, Some((2_500, None)));
+        check(
+            mark("a", 1_000, Some(1_500)),
+            "a",
+            3_500,
+            Some((2_500, Some(2_000))),
+        );
+        check(
+            mark("a", 1_000, Some(4_000)),
+            "a",
+            3_500,
+            Some((2_500, None)),
+        );
         check(mark("a", 1_000, None), "b", 3_500, None);
         check(mark("a", 1_000, None), "a", 999, None);
     }

@@ -32,12 +32,19 @@ impl Processes {
     /// Deletes a containerd task, and kills it first if it runs. `true` if containerd had it.
     async fn delete_process(&self, id: &str) -> Result<bool> {
         let what = format!("end task {id}");
-        let delete = || api::DeleteTaskRequest { container_id: id.to_owned() };
+        let delete = || api::DeleteTaskRequest {
+            container_id: id.to_owned(),
+        };
         match call(&what, SLOW, self.client.tasks().delete(delete())).await {
             Ok(_) => return Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             // The task is running, or created and not started.
-            Err(error) if matches!(error.kind(), ErrorKind::FailedPrecondition | ErrorKind::Internal) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::FailedPrecondition | ErrorKind::Internal
+                ) =>
+            {
                 tracing::debug!(id, error = error.report(), "killing before deleting");
             }
             Err(error) => return Err(error),
@@ -49,10 +56,15 @@ impl Processes {
             ..Default::default()
         };
         ignore_not_found(call(&what, SLOW, self.client.tasks().kill(kill)).await)?;
-        let wait = api::WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let wait = api::WaitRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
         match call(&what, SLOW, self.client.task_queries().wait(wait)).await {
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
-                return Err(Error::deadline(format!("task {id} still runs {SLOW:?} after SIGKILL")));
+                return Err(Error::deadline(format!(
+                    "task {id} still runs {SLOW:?} after SIGKILL"
+                )));
             }
             other => ignore_not_found(other)?,
         }

@@ -29,13 +29,22 @@ impl Processes {
         }
         let sandbox = types::Sandbox {
             sandbox_id: id.to_owned(),
-            runtime: Some(types::sandbox::Runtime { name: runtime.type_.clone(), options: None }),
+            runtime: Some(types::sandbox::Runtime {
+                name: runtime.type_.clone(),
+                options: None,
+            }),
             labels: HashMap::from([(INSTANCE.to_owned(), self.client.instance().to_owned())]),
             ..Default::default()
         };
-        let request = api::StoreCreateRequest { sandbox: Some(sandbox) };
-        let protected =
-            call(&format!("protect the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
+        let request = api::StoreCreateRequest {
+            sandbox: Some(sandbox),
+        };
+        let protected = call(
+            &format!("protect the exit of {id}"),
+            QUICK,
+            self.client.sandboxes().create(request),
+        )
+        .await;
         match protected {
             Ok(_) => switchyard_crash_points::reach(CrashPoint::ExitProtected),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -48,7 +57,9 @@ impl Processes {
         if !self.features.has_sandbox_store() {
             return Ok(());
         }
-        let request = api::StoreDeleteRequest { sandbox_id: id.to_owned() };
+        let request = api::StoreDeleteRequest {
+            sandbox_id: id.to_owned(),
+        };
         let what = format!("unprotect the exit of {id}");
         match ignore_not_found(call(&what, QUICK, self.client.sandboxes().delete(request)).await) {
             Err(error) if error.kind() == ErrorKind::Unimplemented => {
@@ -77,9 +88,18 @@ impl Processes {
             return Vec::new();
         }
         let request = api::StoreListRequest {
-            filters: vec![format!("labels.\"{INSTANCE}\"==\"{}\"", self.client.instance())],
+            filters: vec![format!(
+                "labels.\"{INSTANCE}\"==\"{}\"",
+                self.client.instance()
+            )],
         };
-        let listed = match call("list protected exits", QUICK, self.client.sandboxes().list(request)).await {
+        let listed = match call(
+            "list protected exits",
+            QUICK,
+            self.client.sandboxes().list(request),
+        )
+        .await
+        {
             Ok(listed) => listed.list,
             Err(error) => {
                 // Without the list the record of each running task would be created again, and a store that
@@ -91,19 +111,27 @@ impl Processes {
                 return Vec::new();
             }
         };
-        let protected: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        let protected: BTreeSet<String> = listed
+            .into_iter()
+            .map(|sandbox| sandbox.sandbox_id)
+            .collect();
         let wanted = wanted();
         let mut refused = Vec::new();
         for id in protected.iter().filter(|id| !wanted.contains_key(*id)) {
             if refused.is_empty() {
-                let Err(error) = self.unprotect_exit(id).await else { continue };
+                let Err(error) = self.unprotect_exit(id).await else {
+                    continue;
+                };
                 tracing::warn!(
                     id,
                     error = error.report(),
                     "the exit of a task that is gone stays protected: trying again while requests are served"
                 );
             }
-            refused.push(ProtectedExitCleanup { processes: Arc::downgrade(self), id: id.clone() });
+            refused.push(ProtectedExitCleanup {
+                processes: Arc::downgrade(self),
+                id: id.clone(),
+            });
         }
         for (id, handler) in wanted.iter().filter(|(id, _)| !protected.contains(*id)) {
             match self.context.runtime(handler) {

@@ -49,15 +49,25 @@ impl HostPortsRecord {
             port: *port,
             ip: *ip,
         };
-        Self { group: group.clone(), ports: ports.iter().map(port).collect() }
+        Self {
+            group: group.clone(),
+            ports: ports.iter().map(port).collect(),
+        }
     }
 
     /// Ports of an unknown protocol are left out: no other sandbox can claim one in this version.
     pub(crate) fn to_core(&self) -> HostPorts {
         let port = |PortRecord { protocol, port, ip }: &PortRecord| {
-            Some(HostPort { protocol: Protocol::parse(protocol)?, port: *port, ip: *ip })
+            Some(HostPort {
+                protocol: Protocol::parse(protocol)?,
+                port: *port,
+                ip: *ip,
+            })
         };
-        HostPorts { group: self.group.clone(), ports: self.ports.iter().filter_map(port).collect() }
+        HostPorts {
+            group: self.group.clone(),
+            ports: self.ports.iter().filter_map(port).collect(),
+        }
     }
 }
 
@@ -65,7 +75,11 @@ impl HostPortsRecord {
 
 impl LeaseRecord {
     pub(crate) fn from_core(claim: &LeaseClaim) -> Self {
-        let LeaseClaim { token, slots, named } = claim;
+        let LeaseClaim {
+            token,
+            slots,
+            named,
+        } = claim;
         Self {
             token: token.to_string(),
             slots: slots.iter().map(ToString::to_string).collect(),
@@ -75,8 +89,16 @@ impl LeaseRecord {
 
     /// `None` if the token or a slot is not valid.
     pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
-        let slots = self.slots.iter().map(|slot| slot.parse().ok()).collect::<Option<_>>()?;
-        Some(LeaseClaim { token: self.token.parse().ok()?, slots, named: self.named })
+        let slots = self
+            .slots
+            .iter()
+            .map(|slot| slot.parse().ok())
+            .collect::<Option<_>>()?;
+        Some(LeaseClaim {
+            token: self.token.parse().ok()?,
+            slots,
+            named: self.named,
+        })
     }
 }
 
@@ -84,13 +106,34 @@ impl LeaseRecord {
 
 impl ComputeRecord {
     pub(crate) const fn from_core(claim: ComputeClaim) -> Self {
-        let ComputeClaim { reserved: Reserved { cpu_milli, memory_bytes }, exclusive_cpus } = claim;
-        Self { cpu_milli, memory_bytes, exclusive_cpus }
+        let ComputeClaim {
+            reserved:
+                Reserved {
+                    cpu_milli,
+                    memory_bytes,
+                },
+            exclusive_cpus,
+        } = claim;
+        Self {
+            cpu_milli,
+            memory_bytes,
+            exclusive_cpus,
+        }
     }
 
     pub(crate) const fn to_core(self) -> ComputeClaim {
-        let Self { cpu_milli, memory_bytes, exclusive_cpus } = self;
-        ComputeClaim { reserved: Reserved { cpu_milli, memory_bytes }, exclusive_cpus }
+        let Self {
+            cpu_milli,
+            memory_bytes,
+            exclusive_cpus,
+        } = self;
+        ComputeClaim {
+            reserved: Reserved {
+                cpu_milli,
+                memory_bytes,
+            },
+            exclusive_cpus,
+        }
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
@@ -110,10 +153,24 @@ mod tests {
             (Protocol::Udp, Some("fd00::1".parse().unwrap())),
             (Protocol::Sctp, None),
         ];
-        let ports = ports.map(|(protocol, ip)| HostPort { protocol, port: 8080, ip }).to_vec();
-        let claims = HostPorts { group: "pod".to_owned(), ports };
+        let ports = ports
+            .map(|(protocol, ip)| HostPort {
+                protocol,
+                port: 8080,
+                ip,
+            })
+            .to_vec();
+        let claims = HostPorts {
+            group: "pod".to_owned(),
+            ports,
+        };
         let text = serde_json::to_string(&HostPortsRecord::from_core(&claims)).unwrap();
-        assert_eq!(serde_json::from_str::<HostPortsRecord>(&text).unwrap().to_core(), claims);
+        assert_eq!(
+            serde_json::from_str::<HostPortsRecord>(&text)
+                .unwrap()
+                .to_core(),
+            claims
+        );
         let lease = LeaseClaim {
             token: LeaseToken::from_bytes([7; 16]),
             slots: vec!["a::1".parse().unwrap()],

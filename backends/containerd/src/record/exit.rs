@@ -30,7 +30,11 @@ const REASON_LIMIT: usize = 2048;
 
 impl ExitRecord {
     pub(crate) fn from_core(exit: &Exit, started_at: Option<SystemTime>) -> Self {
-        let Exit { code, finished_at, cause } = exit;
+        let Exit {
+            code,
+            finished_at,
+            cause,
+        } = exit;
         let start_failed = match cause {
             ExitCause::StartFailed(why) => Some(beginning(why, REASON_LIMIT / 4).to_owned()),
             ExitCause::Exited | ExitCause::OomKilled | ExitCause::Lost => None,
@@ -46,14 +50,28 @@ impl ExitRecord {
     }
 
     pub(crate) fn to_core(&self) -> (Exit, Option<SystemTime>) {
-        let Self { code, at_ns, started_ns, oom, lost, start_failed } = self;
+        let Self {
+            code,
+            at_ns,
+            started_ns,
+            oom,
+            lost,
+            start_failed,
+        } = self;
         let cause = match (start_failed, oom, lost) {
             (Some(why), _, _) => ExitCause::StartFailed(why.clone()),
             (None, true, _) => ExitCause::OomKilled,
             (None, false, true) => ExitCause::Lost,
             (None, false, false) => ExitCause::Exited,
         };
-        (Exit { code: *code, finished_at: from_ns(*at_ns), cause }, started_ns.map(from_ns))
+        (
+            Exit {
+                code: *code,
+                finished_at: from_ns(*at_ns),
+                cause,
+            },
+            started_ns.map(from_ns),
+        )
     }
 
     /// Returns whether it says that the exit status is not known.

@@ -23,9 +23,14 @@ const KUBERNETES: &str = "io.kubernetes.";
 /// The labels of a new object: ours, and those that the client asked for, which cAdvisor and operators use.
 /// Labels of the client that are reserved, longer than containerd accepts, or too many are in the record only.
 pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> HashMap<String, String> {
-    let usable =
-        |key: &str, value: &str| key.len() + value.len() <= LABEL_MAX && !key.is_empty() && !is_reserved(key);
-    let mut asked: Vec<_> = meta.labels.iter().filter(|(key, value)| usable(key, value)).collect();
+    let usable = |key: &str, value: &str| {
+        key.len() + value.len() <= LABEL_MAX && !key.is_empty() && !is_reserved(key)
+    };
+    let mut asked: Vec<_> = meta
+        .labels
+        .iter()
+        .filter(|(key, value)| usable(key, value))
+        .collect();
     // A stable sort: otherwise they stay in the order of their keys.
     asked.sort_by_key(|(key, _)| !key.starts_with(KUBERNETES));
     let mut bytes = 0;
@@ -41,6 +46,9 @@ pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> HashMap<String,
     labels.insert(OWNER.to_owned(), meta.owner.as_str().to_owned());
     labels.insert(INSTANCE.to_owned(), instance.to_owned());
     labels.insert(KIND.to_owned(), kind.to_owned());
-    labels.insert(CADVISOR_KIND.to_owned(), if kind == "task" { "container" } else { kind }.to_owned());
+    labels.insert(
+        CADVISOR_KIND.to_owned(),
+        if kind == "task" { "container" } else { kind }.to_owned(),
+    );
     labels
 }

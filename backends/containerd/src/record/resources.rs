@@ -69,9 +69,17 @@ impl ResourcesRecord {
         } = resources.clone();
         let hugepages = hugepages
             .into_iter()
-            .map(|HugepageLimit { page_size, limit_bytes }| (page_size.to_string(), limit_bytes))
+            .map(
+                |HugepageLimit {
+                     page_size,
+                     limit_bytes,
+                 }| (page_size.to_string(), limit_bytes),
+            )
             .collect();
-        let unified = unified.into_iter().map(|(file, value)| (file.to_string(), value)).collect();
+        let unified = unified
+            .into_iter()
+            .map(|(file, value)| (file.to_string(), value))
+            .collect();
         let text = |list: CpuList| list.as_str().to_owned();
         Self {
             cpu_shares: cpu_shares.map(CpuShares::get),
@@ -114,7 +122,10 @@ impl ResourcesRecord {
         let hugepages = hugepages
             .into_iter()
             .filter_map(|(page_size, limit_bytes)| {
-                Some(HugepageLimit { page_size: HugepageSize::new(page_size).ok()?, limit_bytes })
+                Some(HugepageLimit {
+                    page_size: HugepageSize::new(page_size).ok()?,
+                    limit_bytes,
+                })
             })
             .collect();
         let unified = unified
@@ -140,7 +151,10 @@ impl ResourcesRecord {
 }
 
 /// A recorded value; `None` if no kernel accepts it.
-fn usable<V, L>(recorded: Option<V>, check: impl FnOnce(V) -> Result<L, InvalidLimit>) -> Option<L> {
+fn usable<V, L>(
+    recorded: Option<V>,
+    check: impl FnOnce(V) -> Result<L, InvalidLimit>,
+) -> Option<L> {
     check(recorded?).ok()
 }
 
@@ -155,7 +169,11 @@ impl ThrottleRecord {
             Throttled::Reads => ThrottledRecord::Reads,
             Throttled::Writes => ThrottledRecord::Writes,
         };
-        Self { device: device.clone(), what, rate: *rate }
+        Self {
+            device: device.clone(),
+            what,
+            rate: *rate,
+        }
     }
 
     pub(crate) fn to_core(&self) -> Throttle {
@@ -166,6 +184,10 @@ impl ThrottleRecord {
             ThrottledRecord::Reads => Throttled::Reads,
             ThrottledRecord::Writes => Throttled::Writes,
         };
-        Throttle { device: device.clone(), what, rate: *rate }
+        Throttle {
+            device: device.clone(),
+            what,
+            rate: *rate,
+        }
     }
 }

@@ -45,13 +45,26 @@ impl StagedRecord {
     pub(crate) fn of(source: &ResolvedSource, task: TaskId) -> Option<Self> {
         match source.staging.clone() {
             Staging::Nothing => None,
-            Staging::IdMapped { name, path } => Some(Self::Path { at: name, source: path }),
-            Staging::Beneath { name, root, path, shared } => {
-                Some(Self::Beneath { at: name, root, path, shared })
-            }
-            Staging::Image { name, id: _, top } => {
-                Some(Self::Image { key: format!("{task}-{name}"), at: name, top })
-            }
+            Staging::IdMapped { name, path } => Some(Self::Path {
+                at: name,
+                source: path,
+            }),
+            Staging::Beneath {
+                name,
+                root,
+                path,
+                shared,
+            } => Some(Self::Beneath {
+                at: name,
+                root,
+                path,
+                shared,
+            }),
+            Staging::Image { name, id: _, top } => Some(Self::Image {
+                key: format!("{task}-{name}"),
+                at: name,
+                top,
+            }),
         }
     }
 
@@ -67,7 +80,11 @@ impl StagedRecord {
     /// the snapshot of which it is a view.
     pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {
         match self {
-            Self::Image { at, key, top: Some(top) } => Some((at, key, top)),
+            Self::Image {
+                at,
+                key,
+                top: Some(top),
+            } => Some((at, key, top)),
             Self::Image { top: None, .. } | Self::Path { .. } | Self::Beneath { .. } => None,
         }
     }
@@ -78,5 +95,7 @@ impl StagedRecord {
 pub(crate) fn view_labels(staged: &[StagedRecord], snapshotter: &str) -> HashMap<String, String> {
     let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
     let views = staged.iter().filter_map(StagedRecord::view);
-    views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
+    views
+        .map(|(at, key, _)| (label(at), key.to_owned()))
+        .collect()
 }

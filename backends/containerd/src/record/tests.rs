@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use switchyard_core::spec::{
-    CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, OomScoreAdj, Resources,
-    Swappiness, Throttle, Throttled,
+    CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, OomScoreAdj,
+    Resources, Swappiness, Throttle, Throttled,
 };
 use switchyard_core::state::{Exit, ExitCause};
 
@@ -64,15 +64,23 @@ fn labels_of_an_object_are_few_and_those_of_kubernetes_come_first() {
     let ours = labels_of(BTreeMap::new()).len();
     let many = |value: usize| {
         let labels = (0..60_000).map(|number| (format!("a{number:05}"), "v".repeat(value)));
-        labels.chain([("io.kubernetes.pod.name".to_owned(), "p".to_owned())]).collect::<BTreeMap<_, _>>()
+        labels
+            .chain([("io.kubernetes.pod.name".to_owned(), "p".to_owned())])
+            .collect::<BTreeMap<_, _>>()
     };
     let labels = labels_of(many(1));
     assert_eq!(labels.len(), 256 + ours);
-    assert_eq!(labels.get("io.kubernetes.pod.name").map(String::as_str), Some("p"));
+    assert_eq!(
+        labels.get("io.kubernetes.pod.name").map(String::as_str),
+        Some("p")
+    );
     assert!(labels.contains_key("a00254") && !labels.contains_key("a00255"));
     // 64 KiB of 1,006 bytes each.
     let labels = labels_of(many(1000));
-    assert_eq!(labels.keys().filter(|key| key.starts_with("a0")).count(), 65);
+    assert_eq!(
+        labels.keys().filter(|key| key.starts_with("a0")).count(),
+        65
+    );
 }
 
 #[test]
@@ -81,7 +89,10 @@ fn resources_survive() {
         cpu_shares: Some(CpuShares::LEAST),
         cpu_quota_us: Some(CpuQuota::UNLIMITED),
         memory_limit_bytes: MemoryLimit::new(1 << 40).ok(),
-        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 7 }],
+        hugepages: vec![HugepageLimit {
+            page_size: HugepageSize::new("2MB").unwrap(),
+            limit_bytes: 7,
+        }],
         unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "max".into())]),
         oom_score_adj: OomScoreAdj::new(-998).ok(),
         memory_swappiness: Swappiness::new(0).ok(),
@@ -108,19 +119,40 @@ fn recorded_value_that_no_kernel_accepts_is_read_as_not_requested() {
 
 #[test]
 fn limits_on_block_devices_survive() {
-    for what in [Throttled::ReadBytes, Throttled::WriteBytes, Throttled::Reads, Throttled::Writes] {
-        let throttle = Throttle { device: "/dev/sda".into(), what, rate: 7 };
+    for what in [
+        Throttled::ReadBytes,
+        Throttled::WriteBytes,
+        Throttled::Reads,
+        Throttled::Writes,
+    ] {
+        let throttle = Throttle {
+            device: "/dev/sda".into(),
+            what,
+            rate: 7,
+        };
         let text = serde_json::to_string(&ThrottleRecord::from_core(&throttle)).unwrap();
-        assert_eq!(serde_json::from_str::<ThrottleRecord>(&text).unwrap().to_core(), throttle);
+        assert_eq!(
+            serde_json::from_str::<ThrottleRecord>(&text)
+                .unwrap()
+                .to_core(),
+            throttle
+        );
     }
 }
 
 #[test]
 fn a_record_of_an_unknown_type_is_refused_by_name() {
-    let any = Any { type_url: "switchyard.io/record.v9".into(), value: vec![] };
+    let any = Any {
+        type_url: "switchyard.io/record.v9".into(),
+        value: vec![],
+    };
     let extensions = std::collections::HashMap::from([(EXTENSION.to_owned(), any)]);
     let error = decode::<MetaRecord>("abc", &extensions).unwrap_err();
-    assert!(error.report().contains("abc") && error.report().contains("v9"), "{}", error.report());
+    assert!(
+        error.report().contains("abc") && error.report().contains("v9"),
+        "{}",
+        error.report()
+    );
 }
 
 /// The JSON of a record that an earlier version has written.
@@ -142,7 +174,10 @@ fn records_of_this_format_are_read_and_written_without_loss() {
     assert_eq!(serde_json::to_value(&read).unwrap(), task);
     assert!(read.leases.iter().all(|lease| lease.to_core().is_some()));
     assert!(read.group().is_some());
-    assert_eq!(ResourcesRecord::from_core(&read.resources.to_core()), read.resources);
+    assert_eq!(
+        ResourcesRecord::from_core(&read.resources.to_core()),
+        read.resources
+    );
 }
 
 #[test]
@@ -150,9 +185,19 @@ fn records_of_the_earliest_format_are_read_with_what_was_the_rule_then() {
     let sandbox: SandboxRecord =
         serde_json::from_value(golden(include_str!("golden/sandbox-earliest.json"))).unwrap();
     assert!(sandbox.owns(Ns::Uts) && sandbox.owns(Ns::Net) && !sandbox.owns(Ns::Ipc));
-    assert_eq!((sandbox.users, sandbox.host_ports, sandbox.boot.as_str()), (None, None, ""));
-    let task: TaskRecord = serde_json::from_value(golden(include_str!("golden/task-earliest.json"))).unwrap();
-    assert_eq!((task.epoch, task.resources), (None, ResourcesRecord::default()));
+    assert_eq!(
+        (sandbox.users, sandbox.host_ports, sandbox.boot.as_str()),
+        (None, None, "")
+    );
+    let task: TaskRecord =
+        serde_json::from_value(golden(include_str!("golden/task-earliest.json"))).unwrap();
+    assert_eq!(
+        (task.epoch, task.resources),
+        (None, ResourcesRecord::default())
+    );
     assert!(task.leases.is_empty() && task.compute.is_nothing() && task.quota.is_none());
-    assert_eq!(task.output, OutputRecord::Log("/var/log/pods/x/0.log".into()));
+    assert_eq!(
+        task.output,
+        OutputRecord::Log("/var/log/pods/x/0.log".into())
+    );
 }

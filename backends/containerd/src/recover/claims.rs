@@ -27,13 +27,22 @@ impl Recovery {
 
     /// Reports sandboxes that cannot be read as remnants, each with the host ports in the journal of its
     /// network.
-    pub(super) async fn add_unreadable(&self, owners: &HashMap<SandboxId, Owner>, plan: &mut RecoveryPlan) {
+    pub(super) async fn add_unreadable(
+        &self,
+        owners: &HashMap<SandboxId, Owner>,
+        plan: &mut RecoveryPlan,
+    ) {
         for (id, owner) in owners {
             if matches!(plan.sandboxes.get(id), Some(SandboxPresence::Unreadable)) {
                 let name = id.to_string();
                 let host_ports = self.mapped_ports(*id).await;
                 self.sandboxes.unreleased.add(*id);
-                plan.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
+                plan.recovered.remnants.push(Remnant {
+                    id: *id,
+                    owner: *owner,
+                    name,
+                    host_ports,
+                });
             }
         }
     }
@@ -58,6 +67,16 @@ impl Recovery {
 /// record does not contain its owner.
 pub(super) fn remnant(id: SandboxId, entry: &SandboxEntry) -> Option<Remnant> {
     let meta = entry.record.meta.to_core().ok()?;
-    let host_ports = entry.record.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();
-    Some(Remnant { id, owner: meta.owner, name: meta.name.clone(), host_ports })
+    let host_ports = entry
+        .record
+        .host_ports
+        .as_ref()
+        .map(HostPortsRecord::to_core)
+        .unwrap_or_default();
+    Some(Remnant {
+        id,
+        owner: meta.owner,
+        name: meta.name.clone(),
+        host_ports,
+    })
 }

@@ -66,9 +66,15 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
         // A process whose shim does not answer is watched like a running one: its exit is seen once the shim
         // answers.
         ProcessState::Running { pid } | ProcessState::Unanswered { pid } => {
-            TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) })
+            TaskFate::Running(Started {
+                pid,
+                at: facts.started_at.unwrap_or(now),
+            })
         }
-        ProcessState::Stopped(end) => TaskFate::Reap { started_at: facts.started_at, end },
+        ProcessState::Stopped(end) => TaskFate::Reap {
+            started_at: facts.started_at,
+            end,
+        },
         ProcessState::Created => TaskFate::StartPending,
         ProcessState::None if !facts.finished => TaskFate::Destroy,
         // A reboot also removes the file that a start leaves, so the task may have run.
@@ -86,7 +92,12 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
 /// Returns whether the state of a task's process has to be queried. Not for a start that was begun and not
 /// finished: its shim may take long to answer, and the answer would not change the fate, which is
 /// [`TaskFate::StartPending`]. If the files were lost, only the query shows whether it runs.
-pub(super) const fn needs_shim_query(exit_known: bool, begun: bool, started: bool, files_lost: bool) -> bool {
+pub(super) const fn needs_shim_query(
+    exit_known: bool,
+    begun: bool,
+    started: bool,
+    files_lost: bool,
+) -> bool {
     !exit_known && ((begun && started) || files_lost)
 }
 
@@ -103,13 +114,19 @@ pub(super) struct SandboxFacts {
 
 /// The state of a sandbox; `None` if its creation was cut off: remove all of it.
 pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
-    let broken = |reason: &str| Some(SandboxState::Unknown { reason: reason.to_owned() });
+    let broken = |reason: &str| {
+        Some(SandboxState::Unknown {
+            reason: reason.to_owned(),
+        })
+    };
     match facts.phase {
         SandboxPhase::Creating => None,
         SandboxPhase::Stopped => Some(SandboxState::Stopped),
         SandboxPhase::Starting => broken("its start was cut off"),
         SandboxPhase::Removing => broken("its removal was cut off"),
-        SandboxPhase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
+        SandboxPhase::Ready if !facts.pinned => {
+            broken("its namespaces are gone, as after a reboot")
+        }
         SandboxPhase::Ready if !facts.infra => broken("its infra process has ended"),
         SandboxPhase::Ready => Some(SandboxState::Ready),
     }
@@ -126,7 +143,10 @@ mod tests {
     }
 
     fn stopped(code: i32) -> ProcessState {
-        ProcessState::Stopped(ProcessExit { code, at: Some(at(8)) })
+        ProcessState::Stopped(ProcessExit {
+            code,
+            at: Some(at(8)),
+        })
     }
 
     fn facts(process: ProcessState) -> TaskFacts {
@@ -146,89 +166,180 @@ mod tests {
 
     #[test]
     fn a_running_process_is_adopted_with_the_start_time_on_file() {
-        let running = TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::Running { pid: 7 }) };
-        assert_eq!(task_fate(&running, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
+        let running = TaskFacts {
+            started_at: Some(at(5)),
+            ..facts(ProcessState::Running { pid: 7 })
+        };
+        assert_eq!(
+            task_fate(&running, at(9)),
+            TaskFate::Running(Started { pid: 7, at: at(5) })
+        );
         let unrecorded = facts(ProcessState::Running { pid: 7 });
-        assert_eq!(task_fate(&unrecorded, at(9)), TaskFate::Running(Started { pid: 7, at: at(9) }));
+        assert_eq!(
+            task_fate(&unrecorded, at(9)),
+            TaskFate::Running(Started { pid: 7, at: at(9) })
+        );
     }
 
     #[test]
     fn a_task_whose_shim_does_not_answer_counts_as_running() {
-        let unresponsive =
-            TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::Unanswered { pid: 7 }) };
-        assert_eq!(task_fate(&unresponsive, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
+        let unresponsive = TaskFacts {
+            started_at: Some(at(5)),
+            ..facts(ProcessState::Unanswered { pid: 7 })
+        };
+        assert_eq!(
+            task_fate(&unresponsive, at(9)),
+            TaskFate::Running(Started { pid: 7, at: at(5) })
+        );
     }
 
     #[test]
     fn what_was_never_finished_or_has_no_sandbox_goes() {
-        let half = TaskFacts { finished: false, ..facts(ProcessState::None) };
+        let half = TaskFacts {
+            finished: false,
+            ..facts(ProcessState::None)
+        };
         assert_eq!(task_fate(&half, at(9)), TaskFate::Destroy);
-        let orphan = TaskFacts { sandbox: false, ..facts(ProcessState::Running { pid: 7 }) };
+        let orphan = TaskFacts {
+            sandbox: false,
+            ..facts(ProcessState::Running { pid: 7 })
+        };
         assert_eq!(task_fate(&orphan, at(9)), TaskFate::Destroy);
     }
 
     #[test]
     fn exit_that_is_persisted_or_noted_stands_whatever_else_is_found() {
-        let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
+        let exit = Exit {
+            code: 3,
+            finished_at: at(8),
+            cause: switchyard_core::state::ExitCause::Exited,
+        };
         for process in [ProcessState::None, stopped(0), ProcessState::Created] {
-            let ended =
-                TaskFacts { exit: Some((exit.clone(), Some(at(5)))), finished: false, ..facts(process) };
-            assert_eq!(task_fate(&ended, at(9)), TaskFate::Exited(exit.clone(), Some(at(5))));
+            let ended = TaskFacts {
+                exit: Some((exit.clone(), Some(at(5)))),
+                finished: false,
+                ..facts(process)
+            };
+            assert_eq!(
+                task_fate(&ended, at(9)),
+                TaskFate::Exited(exit.clone(), Some(at(5)))
+            );
         }
     }
 
     #[test]
     fn an_end_that_nobody_saw_is_looked_at_while_it_can_be() {
-        let ended = TaskFacts { started_at: Some(at(5)), ..facts(stopped(3)) };
-        let end = ProcessExit { code: 3, at: Some(at(8)) };
-        assert_eq!(task_fate(&ended, at(9)), TaskFate::Reap { started_at: Some(at(5)), end });
-        let gone = TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::None) };
+        let ended = TaskFacts {
+            started_at: Some(at(5)),
+            ..facts(stopped(3))
+        };
+        let end = ProcessExit {
+            code: 3,
+            at: Some(at(8)),
+        };
+        assert_eq!(
+            task_fate(&ended, at(9)),
+            TaskFate::Reap {
+                started_at: Some(at(5)),
+                end
+            }
+        );
+        let gone = TaskFacts {
+            started_at: Some(at(5)),
+            ..facts(ProcessState::None)
+        };
         assert_eq!(task_fate(&gone, at(9)), TaskFate::Lost(Some(at(5))));
-        let rebooted = TaskFacts { this_boot: false, ..facts(ProcessState::None) };
+        let rebooted = TaskFacts {
+            this_boot: false,
+            ..facts(ProcessState::None)
+        };
         assert_eq!(task_fate(&rebooted, at(9)), TaskFate::Lost(None));
     }
 
     #[test]
     fn a_task_that_was_not_started_can_still_be() {
-        assert_eq!(task_fate(&facts(ProcessState::None), at(9)), TaskFate::Created);
-        let cut = TaskFacts { begun: true, ..facts(ProcessState::None) };
+        assert_eq!(
+            task_fate(&facts(ProcessState::None), at(9)),
+            TaskFate::Created
+        );
+        let cut = TaskFacts {
+            begun: true,
+            ..facts(ProcessState::None)
+        };
         assert_eq!(task_fate(&cut, at(9)), TaskFate::StartPending);
-        assert_eq!(task_fate(&facts(ProcessState::Created), at(9)), TaskFate::StartPending);
+        assert_eq!(
+            task_fate(&facts(ProcessState::Created), at(9)),
+            TaskFate::StartPending
+        );
     }
 
     #[test]
     fn a_task_whose_run_files_were_lost_may_have_run_and_cannot_be_started() {
         for begun in [true, false] {
-            let lost = |process| TaskFacts { begun, files_lost: true, ..facts(process) };
-            assert_eq!(task_fate(&lost(ProcessState::None), at(9)), TaskFate::Lost(None));
+            let lost = |process| TaskFacts {
+                begun,
+                files_lost: true,
+                ..facts(process)
+            };
+            assert_eq!(
+                task_fate(&lost(ProcessState::None), at(9)),
+                TaskFate::Lost(None)
+            );
             let running = task_fate(&lost(ProcessState::Running { pid: 7 }), at(9));
             assert_eq!(running, TaskFate::Running(Started { pid: 7, at: at(9) }));
             assert!(
-                needs_shim_query(false, begun, false, true) && !needs_shim_query(true, begun, false, true)
+                needs_shim_query(false, begun, false, true)
+                    && !needs_shim_query(true, begun, false, true)
             );
         }
     }
 
     #[test]
     fn a_sandbox_is_ready_only_with_all_that_it_needs() {
-        let facts = SandboxFacts { phase: SandboxPhase::Ready, pinned: true, infra: true };
+        let facts = SandboxFacts {
+            phase: SandboxPhase::Ready,
+            pinned: true,
+            infra: true,
+        };
         assert_eq!(sandbox_fate(facts), Some(SandboxState::Ready));
         assert!(matches!(
-            sandbox_fate(SandboxFacts { pinned: false, ..facts }),
+            sandbox_fate(SandboxFacts {
+                pinned: false,
+                ..facts
+            }),
             Some(SandboxState::Unknown { .. })
         ));
         assert!(matches!(
-            sandbox_fate(SandboxFacts { infra: false, ..facts }),
+            sandbox_fate(SandboxFacts {
+                infra: false,
+                ..facts
+            }),
             Some(SandboxState::Unknown { .. })
         ));
         assert_eq!(
-            sandbox_fate(SandboxFacts { phase: SandboxPhase::Stopped, pinned: false, infra: false }),
+            sandbox_fate(SandboxFacts {
+                phase: SandboxPhase::Stopped,
+                pinned: false,
+                infra: false
+            }),
             Some(SandboxState::Stopped)
         );
-        let cut = sandbox_fate(SandboxFacts { phase: SandboxPhase::Starting, ..facts });
+        let cut = sandbox_fate(SandboxFacts {
+            phase: SandboxPhase::Starting,
+            ..facts
+        });
         assert!(matches!(cut, Some(SandboxState::Unknown { .. })));
-        let leaving = sandbox_fate(SandboxFacts { phase: SandboxPhase::Removing, ..facts });
+        let leaving = sandbox_fate(SandboxFacts {
+            phase: SandboxPhase::Removing,
+            ..facts
+        });
         assert_eq!(leaving.map(|state| state.as_str()), Some("unknown"));
-        assert_eq!(sandbox_fate(SandboxFacts { phase: SandboxPhase::Creating, ..facts }), None);
+        assert_eq!(
+            sandbox_fate(SandboxFacts {
+                phase: SandboxPhase::Creating,
+                ..facts
+            }),
+            None
+        );
     }
 }

@@ -68,15 +68,32 @@ pub(super) struct TaskFiles {
 }
 
 impl Recovery {
-    pub(super) fn read_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<FoundSandbox> {
-        let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
-        let phase = SandboxPhase::parse(phase)
-            .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
+    pub(super) fn read_sandbox(
+        &self,
+        id: SandboxId,
+        container: &api::Container,
+    ) -> Result<FoundSandbox> {
+        let phase = container
+            .labels
+            .get(PHASE)
+            .map(String::as_str)
+            .unwrap_or_default();
+        let phase = SandboxPhase::parse(phase).ok_or_else(|| {
+            Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}"))
+        })?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.context.layout.sandbox(id);
-        let entry = SandboxEntry { record, dirs, lifecycle: found_lifecycle(phase) };
-        Ok(FoundSandbox { phase, entry, outdated })
+        let entry = SandboxEntry {
+            record,
+            dirs,
+            lifecycle: found_lifecycle(phase),
+        };
+        Ok(FoundSandbox {
+            phase,
+            entry,
+            outdated,
+        })
     }
 
     /// Reads all tasks, several at a time.
@@ -94,7 +111,9 @@ impl Recovery {
     /// Returns whether files of the run directory were lost that concern one of these tasks; reports it in
     /// the log.
     pub(super) fn have_lost_files(&self, tasks: &[(TaskId, Result<FoundTask>)]) -> bool {
-        let lost = tasks.iter().any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
+        let lost = tasks
+            .iter()
+            .any(|(_, found)| found.as_ref().is_ok_and(|found| found.files_lost));
         if lost {
             tracing::warn!(
                 run = %self.context.layout.run().display(),
@@ -107,7 +126,10 @@ impl Recovery {
     async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
-        let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
+        let exit = container
+            .labels
+            .get(EXIT)
+            .and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.context.layout.task(id);
         let of_task = dirs.clone();
         let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
@@ -122,7 +144,17 @@ impl Recovery {
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
-        Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, noted, files, files_lost, outdated })
+        Ok(FoundTask {
+            sandbox,
+            record,
+            dirs,
+            snapshotter,
+            exit,
+            noted,
+            files,
+            files_lost,
+            outdated,
+        })
     }
 
     /// Collects the queries for all processes whose state the found records and files do not tell.
@@ -139,7 +171,11 @@ impl Recovery {
 
     /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
     fn sandbox_process_query(&self, id: SandboxId, found: &FoundSandbox) -> Option<ProcessQuery> {
-        let FoundSandbox { phase, entry, outdated: _ } = found;
+        let FoundSandbox {
+            phase,
+            entry,
+            outdated: _,
+        } = found;
         let id = id.to_string();
         (entry.record.infra && *phase == SandboxPhase::Ready).then(|| ProcessQuery {
             group: entry
@@ -156,7 +192,12 @@ impl Recovery {
     /// The query for the main process of a task; `None` if its state can be decided without.
     fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
         let TaskFiles { started, begun, .. } = found.files;
-        let is_open = needs_shim_query(found.exit.is_some(), begun, started.is_some(), found.files_lost);
+        let is_open = needs_shim_query(
+            found.exit.is_some(),
+            begun,
+            started.is_some(),
+            found.files_lost,
+        );
         is_open.then(|| ProcessQuery {
             cgroup_marker: found.record.cgroup_marker(&id.to_string()),
             id: id.to_string(),
@@ -178,7 +219,9 @@ pub(super) fn outdated_objects(
 }
 
 fn readable<I: Copy, F>(found: &[(I, Result<F>)]) -> impl Iterator<Item = (I, &F)> {
-    found.iter().filter_map(|(id, found)| Some((*id, found.as_ref().ok()?)))
+    found
+        .iter()
+        .filter_map(|(id, found)| Some((*id, found.as_ref().ok()?)))
 }
 
 /// The state of a sandbox that was found in this phase. Even a stopped one may have been released only in
@@ -186,9 +229,10 @@ fn readable<I: Copy, F>(found: &[(I, Result<F>)]) -> impl Iterator<Item = (I, &F
 const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
     match phase {
         SandboxPhase::Removing => SandboxLifecycle::NEW.after(SandboxChange::RemovalRecorded),
-        SandboxPhase::Creating | SandboxPhase::Starting | SandboxPhase::Ready | SandboxPhase::Stopped => {
-            SandboxLifecycle::NEW
-        }
+        SandboxPhase::Creating
+        | SandboxPhase::Starting
+        | SandboxPhase::Ready
+        | SandboxPhase::Stopped => SandboxLifecycle::NEW,
     }
 }
 

@@ -70,12 +70,23 @@ impl StartupGarbage {
 impl FilesOnDisk {
     /// Lists them. Blocks, for ever if a disk hangs.
     fn list(layout: &Layout, volumes: &Volumes) -> Self {
-        let of_sandboxes = [layout.all_sandbox_run(), layout.all_pins(), layout.all_sandbox_state()];
-        let of_tasks = [layout.all_task_run(), layout.all_stages(), layout.all_task_state()];
+        let of_sandboxes = [
+            layout.all_sandbox_run(),
+            layout.all_pins(),
+            layout.all_sandbox_state(),
+        ];
+        let of_tasks = [
+            layout.all_task_run(),
+            layout.all_stages(),
+            layout.all_task_state(),
+        ];
         let mut is_complete = true;
         let sandboxes = ids_below_all(&of_sandboxes, &mut is_complete);
         let tasks = ids_below_all(&of_tasks, &mut is_complete);
-        let views = std::fs::read_dir(layout.views()).into_iter().flatten().flatten();
+        let views = std::fs::read_dir(layout.views())
+            .into_iter()
+            .flatten()
+            .flatten();
         Self {
             views: views.map(|entry| entry.path()).collect(),
             sandboxes,
@@ -121,7 +132,13 @@ impl Recovery {
         // may be the download of such a pull.
         warn_if_kept("downloads", self.abort_downloads().await);
         let on_disk = self.list_files().await;
-        let FilesOnDisk { views, mut sandboxes, tasks, volumes, is_complete } = on_disk.unwrap_or_default();
+        let FilesOnDisk {
+            views,
+            mut sandboxes,
+            tasks,
+            volumes,
+            is_complete,
+        } = on_disk.unwrap_or_default();
         sandboxes.extend(bridge_holders.into_iter().map(|id| (id.to_string(), id)));
         StartupGarbage {
             is_complete,
@@ -132,7 +149,11 @@ impl Recovery {
                 .filter(|(name, _)| !all.contains(name))
                 .map(|(_, id)| id)
                 .collect(),
-            tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
+            tasks: tasks
+                .into_iter()
+                .filter(|(name, _)| !all.contains(name))
+                .map(|(_, id)| id)
+                .collect(),
             volumes,
         }
     }
@@ -159,8 +180,18 @@ impl Recovery {
     /// Removes the garbage. What cannot be removed is logged, and found again at the next start. `known` are
     /// the ids of the tasks that have a container object.
     pub(super) async fn clear_garbage(&self, garbage: StartupGarbage, known: &HashSet<TaskId>) {
-        let StartupGarbage { is_complete: _, views, snapshots, sandboxes, tasks, volumes } = garbage;
-        warn_if_kept("views of images", self.remove_stale_views(views, snapshots).await);
+        let StartupGarbage {
+            is_complete: _,
+            views,
+            snapshots,
+            sandboxes,
+            tasks,
+            volumes,
+        } = garbage;
+        warn_if_kept(
+            "views of images",
+            self.remove_stale_views(views, snapshots).await,
+        );
         for id in sandboxes {
             warn_if_kept("files of a sandbox", self.clear_sandbox_dirs(id).await);
         }
@@ -181,14 +212,20 @@ impl Recovery {
     /// after the first one the others are not tried, so that requests do not wait for a containerd that is
     /// slow in it.
     async fn delete_leases(&self, plan: &mut RecoveryPlan) {
-        let request = api::ListRequest { filters: Vec::new() };
+        let request = api::ListRequest {
+            filters: Vec::new(),
+        };
         let leases = match call("list leases", QUICK, self.client.leases().list(request)).await {
             Ok(listed) => listed.leases,
             Err(error) => return warn_if_kept("leases", Err(error)),
         };
         let prefix = lease::prefix(&self.client);
         let mut refused = false;
-        for id in leases.into_iter().map(|found| found.id).filter(|id| id.starts_with(&prefix)) {
+        for id in leases
+            .into_iter()
+            .map(|found| found.id)
+            .filter(|id| id.starts_with(&prefix))
+        {
             if !refused {
                 match lease::delete(&self.client, &id).await {
                     Ok(()) => {
@@ -203,7 +240,11 @@ impl Recovery {
                 }
                 refused = true;
             }
-            plan.remove("lease", LeaseCleanup::new(&self.client, id), &self.context.observer);
+            plan.remove(
+                "lease",
+                LeaseCleanup::new(&self.client, id),
+                &self.context.observer,
+            );
         }
     }
 
@@ -236,11 +277,20 @@ impl Recovery {
         if self.context.settings().containerd.mode != ContainerdMode::Managed {
             return Ok(());
         }
-        let request = api::ListStatusesRequest { filters: Vec::new() };
-        let statuses =
-            call("list downloads", QUICK, self.client.content().list_statuses(request)).await?.statuses;
+        let request = api::ListStatusesRequest {
+            filters: Vec::new(),
+        };
+        let statuses = call(
+            "list downloads",
+            QUICK,
+            self.client.content().list_statuses(request),
+        )
+        .await?
+        .statuses;
         for status in statuses {
-            let request = api::AbortRequest { r#ref: status.r#ref.clone() };
+            let request = api::AbortRequest {
+                r#ref: status.r#ref.clone(),
+            };
             let what = format!("abort download {}", status.r#ref);
             ignore_not_found(call(&what, QUICK, self.client.content().abort(request)).await)?;
             self.report_cleaned("download");
@@ -305,7 +355,9 @@ impl Recovery {
 
     /// Reports that something of this kind was removed.
     pub(super) fn report_cleaned(&self, kind: &'static str) {
-        self.context.observer.recovered(kind, RecoveryResult::Cleaned);
+        self.context
+            .observer
+            .recovered(kind, RecoveryResult::Cleaned);
     }
 }
 

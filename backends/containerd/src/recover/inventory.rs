@@ -42,8 +42,15 @@ impl Snapshots {
 
     /// The keys of the views and the unfinished unpackings that predecessors left, by snapshotter.
     pub(super) fn stale(&self, client: &Client) -> BTreeMap<String, Vec<String>> {
-        let keys = |layers| stale_keys(client, layers).into_iter().map(str::to_owned).collect();
-        self.listed().map(|(snapshotter, layers)| (snapshotter.to_owned(), keys(layers))).collect()
+        let keys = |layers| {
+            stale_keys(client, layers)
+                .into_iter()
+                .map(str::to_owned)
+                .collect()
+        };
+        self.listed()
+            .map(|(snapshotter, layers)| (snapshotter.to_owned(), keys(layers)))
+            .collect()
     }
 
     /// The snapshotters that could not be listed.
@@ -56,19 +63,34 @@ impl Snapshots {
 
     /// Each snapshotter that could be listed, with all its snapshots by key.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, SnapshotInfo>)> {
-        self.by_name.iter().filter_map(|(snapshotter, layers)| Some((snapshotter.as_str(), layers.as_ref()?)))
+        self.by_name
+            .iter()
+            .filter_map(|(snapshotter, layers)| Some((snapshotter.as_str(), layers.as_ref()?)))
     }
 }
 
 impl Recovery {
     pub(super) async fn list_inventory(&self) -> Result<Inventory> {
-        let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
-        let containers =
-            call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
+        let request = api::ListContainersRequest {
+            filters: vec![format!("labels.\"{OWNER}\"")],
+        };
+        let containers = call(
+            "list containers",
+            QUICK,
+            self.client.containers().list(request),
+        )
+        .await?
+        .containers;
         self.settle_name(&containers).await?;
-        let all = containers.iter().map(|container| container.id.clone()).collect();
+        let all = containers
+            .iter()
+            .map(|container| container.id.clone())
+            .collect();
         let (ours, others): (Vec<_>, Vec<_>) = containers.into_iter().partition(|container| {
-            container.labels.get(INSTANCE).is_some_and(|name| name == self.client.instance())
+            container
+                .labels
+                .get(INSTANCE)
+                .is_some_and(|name| name == self.client.instance())
         });
         if !others.is_empty() {
             tracing::warn!(
@@ -76,10 +98,19 @@ impl Recovery {
                 "this containerd holds containers of another switchyard, or of this one before its state directory was lost"
             );
         }
-        let mut snapshotters: BTreeSet<String> =
-            self.storage.images.policy().snapshotters.all().into_iter().map(str::to_owned).collect();
+        let mut snapshotters: BTreeSet<String> = self
+            .storage
+            .images
+            .policy()
+            .snapshotters
+            .all()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         snapshotters.extend(
-            ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
+            ours.iter()
+                .map(|container| container.snapshotter.clone())
+                .filter(|name| !name.is_empty()),
         );
         let mut sandboxes = Vec::new();
         let mut tasks = Vec::new();
@@ -118,12 +149,17 @@ impl Recovery {
             let listed = away.ask(&self.client, &snapshotter, list).await?;
             Ok::<_, Error>((snapshotter, listed.ok()))
         });
-        Ok(Snapshots { by_name: try_join_all(listed).await?.into_iter().collect() })
+        Ok(Snapshots {
+            by_name: try_join_all(listed).await?.into_iter().collect(),
+        })
     }
 }
 
 /// Adds a container to the list. Returns its id if that is not an id that this gateway gives.
-fn push_parsed<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) -> Option<String> {
+fn push_parsed<I: FromStr>(
+    list: &mut Vec<(I, api::Container)>,
+    container: api::Container,
+) -> Option<String> {
     let Ok(id) = container.id.parse() else {
         tracing::warn!(
             id = container.id,

@@ -17,26 +17,47 @@ impl Recovery {
     /// Removes layers that were not synced before an earlier boot ended, together with the snapshots on top
     /// of them. An image that misses them is unpacked again at its next use. What is left to do in
     /// snapshotters that do not answer is added to the plan.
-    pub(super) async fn remove_lost_layers(self: &Arc<Self>, snapshots: &Snapshots, plan: &mut RecoveryPlan) {
+    pub(super) async fn remove_lost_layers(
+        self: &Arc<Self>,
+        snapshots: &Snapshots,
+        plan: &mut RecoveryPlan,
+    ) {
         let layer_sync = self.storage.images.layer_sync();
         layer_sync.set_ended(&plan.from_earlier_boots).await;
         for (snapshotter, layers) in snapshots.listed() {
             let removed = || self.report_cleaned("layer");
             // Requests are not served yet, so nothing has been unpacked since the list was made.
-            let listed = layer_sync.recover_layers(snapshotter, ready(Ok(layers)), &removed).await;
+            let listed = layer_sync
+                .recover_layers(snapshotter, ready(Ok(layers)), &removed)
+                .await;
             if let Err(error) = listed {
-                tracing::warn!(snapshotter, error = error.report(), "cannot remove lost layers");
+                tracing::warn!(
+                    snapshotter,
+                    error = error.report(),
+                    "cannot remove lost layers"
+                );
             }
         }
         for snapshotter in snapshots.unlisted() {
-            plan.cleanup.push(Box::new(SnapshotterCleanup::new(self, snapshotter)));
+            plan.cleanup
+                .push(Box::new(SnapshotterCleanup::new(self, snapshotter)));
         }
     }
 
     /// Returns whether tasks are to be created in a snapshotter, or exist in it.
     fn needs_snapshotter(&self, snapshotter: &str) -> bool {
-        self.storage.images.policy().snapshotters.all().contains(snapshotter)
-            || self.tasks.table.lock().values().any(|entry| entry.snapshotter == snapshotter)
+        self.storage
+            .images
+            .policy()
+            .snapshotters
+            .all()
+            .contains(snapshotter)
+            || self
+                .tasks
+                .table
+                .lock()
+                .values()
+                .any(|entry| entry.snapshotter == snapshotter)
     }
 }
 
@@ -49,13 +70,19 @@ struct SnapshotterCleanup {
 
 impl SnapshotterCleanup {
     fn new(recovery: &Arc<Recovery>, snapshotter: &str) -> Self {
-        Self { recovery: Arc::downgrade(recovery), snapshotter: snapshotter.to_owned() }
+        Self {
+            recovery: Arc::downgrade(recovery),
+            snapshotter: snapshotter.to_owned(),
+        }
     }
 }
 
 impl Cleanup for SnapshotterCleanup {
     fn description(&self) -> String {
-        format!("what predecessors left in the snapshotter {}", self.snapshotter)
+        format!(
+            "what predecessors left in the snapshotter {}",
+            self.snapshotter
+        )
     }
 
     fn run(&self) -> BoxFuture<'_, Result<()>> {
@@ -66,17 +93,26 @@ impl Cleanup for SnapshotterCleanup {
             let images = &recovery.storage.images;
             if !recovery.needs_snapshotter(snapshotter) {
                 // It may never answer again. If it is configured again, the next start clears it.
-                tracing::info!(snapshotter, "nothing uses a snapshotter that does not answer: forgetting it");
+                tracing::info!(
+                    snapshotter,
+                    "nothing uses a snapshotter that does not answer: forgetting it"
+                );
                 images.snapshotters().forget(snapshotter);
                 return Ok(());
             }
             let list = snapshots::list(client, snapshotter);
             let list = async { images.snapshotters().ask(client, snapshotter, list).await? };
             let removed = || recovery.report_cleaned("layer");
-            let layers = images.layer_sync().recover_layers(snapshotter, list, &removed).await?;
+            let layers = images
+                .layer_sync()
+                .recover_layers(snapshotter, list, &removed)
+                .await?;
             // Requests have been served since: this daemon may have views and unpackings of its own there.
             let stale = stale_keys(client, &layers);
-            remove_all(client, snapshotter, &stale, &|| recovery.report_cleaned("snapshot")).await
+            remove_all(client, snapshotter, &stale, &|| {
+                recovery.report_cleaned("snapshot")
+            })
+            .await
         })
     }
 }

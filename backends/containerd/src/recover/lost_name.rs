@@ -33,7 +33,9 @@ impl Recovery {
         }
         let made: Vec<_> = containers
             .iter()
-            .filter_map(|container| Some((container.labels.get(INSTANCE)?.clone(), container.clone())))
+            .filter_map(|container| {
+                Some((container.labels.get(INSTANCE)?.clone(), container.clone()))
+            })
             .collect();
         let layout = self.context.layout.clone();
         let former = blocking(move || Ok(former_names(&made, &layout))).await?;
@@ -46,7 +48,9 @@ impl Recovery {
 
 /// The names of the gateways that have made these containers with the directories of this layout. Blocks.
 fn former_names(made: &[(String, api::Container)], layout: &Layout) -> BTreeSet<String> {
-    let of_us = made.iter().filter(|(_, container)| uses_directories(container, layout));
+    let of_us = made
+        .iter()
+        .filter(|(_, container)| uses_directories(container, layout));
     of_us.map(|(name, _)| name.clone()).collect()
 }
 
@@ -60,17 +64,28 @@ fn uses_directories(container: &api::Container, layout: &Layout) -> bool {
         layout.all_pins(),
     ];
     // Sandboxes and tasks have ids of the same form.
-    if container.id.parse::<TaskId>().is_ok() && dirs.iter().any(|dir| dir.join(&container.id).exists()) {
+    if container.id.parse::<TaskId>().is_ok()
+        && dirs.iter().any(|dir| dir.join(&container.id).exists())
+    {
         return true;
     }
-    let spec = container.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value));
-    let names =
-        |dir: &PathBuf| spec.as_ref().is_some_and(|spec| spec.contains(&format!("\"{}/", dir.display())));
+    let spec = container
+        .spec
+        .as_ref()
+        .map(|spec| String::from_utf8_lossy(&spec.value));
+    let names = |dir: &PathBuf| {
+        spec.as_ref()
+            .is_some_and(|spec| spec.contains(&format!("\"{}/", dir.display())))
+    };
     dirs.iter().any(names)
 }
 
 fn lost(former: &BTreeSet<String>) -> Error {
-    let names = former.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let names = former
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     let name = if former.len() == 1 { &names } else { "NAME" };
     Error::failed_precondition(format!(
         "the file `instance` in the state directory, with the name of this gateway, is lost, and containers that were made with its \
@@ -93,7 +108,10 @@ mod tests {
         api::Container {
             id: TaskId::from_bytes([id; 32]).to_string(),
             labels: HashMap::from([(INSTANCE.to_owned(), "former".to_owned())]),
-            spec: Some(Any { type_url: String::new(), value: spec.into() }),
+            spec: Some(Any {
+                type_url: String::new(),
+                value: spec.into(),
+            }),
             ..Default::default()
         }
     }
@@ -103,21 +121,37 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::new(&dir.path().join("state"), &dir.path().join("run"));
         let found = |containers: &[api::Container]| {
-            let made: Vec<_> =
-                containers.iter().map(|container| ("former".to_owned(), container.clone())).collect();
+            let made: Vec<_> = containers
+                .iter()
+                .map(|container| ("former".to_owned(), container.clone()))
+                .collect();
             former_names(&made, &layout)
         };
         let spec = |path: &Path| format!("{{\"source\":\"{}/x/hosts\"}}", path.display());
         // Another gateway may have its directories beside ours, or below them.
-        let others = [dir.path().join("state2/sandboxes"), dir.path().join("state/two/sandboxes")];
-        let of_others = [container(1, &spec(&others[0])), container(2, &spec(&others[1])), container(3, "")];
+        let others = [
+            dir.path().join("state2/sandboxes"),
+            dir.path().join("state/two/sandboxes"),
+        ];
+        let of_others = [
+            container(1, &spec(&others[0])),
+            container(2, &spec(&others[1])),
+            container(3, ""),
+        ];
         assert_eq!(found(&of_others), BTreeSet::new());
         let ours = container(4, &spec(&layout.all_sandbox_state()));
-        assert_eq!(found(&[of_others[0].clone(), ours]), BTreeSet::from(["former".to_owned()]));
+        assert_eq!(
+            found(&[of_others[0].clone(), ours]),
+            BTreeSet::from(["former".to_owned()])
+        );
         let pinned = container(5, "");
         fs::create_dir_all(layout.all_pins().join(&pinned.id)).unwrap();
         let former = found(&[pinned]);
         assert_eq!(former, BTreeSet::from(["former".to_owned()]));
-        assert!(lost(&former).to_string().contains("`switchyard recover --instance former`"));
+        assert!(
+            lost(&former)
+                .to_string()
+                .contains("`switchyard recover --instance former`")
+        );
     }
 }

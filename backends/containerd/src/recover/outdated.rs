@@ -36,7 +36,8 @@ impl OutdatedObject {
         meta: &MetaRecord,
         views: &HashMap<String, String>,
     ) -> Option<Self> {
-        let is_own = |key: &str| key.starts_with(PREFIX) || key == CADVISOR_KIND || views.contains_key(key);
+        let is_own =
+            |key: &str| key.starts_with(PREFIX) || key == CADVISOR_KIND || views.contains_key(key);
         let is_clients = |key: &str, value: &String| meta.labels().get(key) == Some(value);
         let mut labels: Vec<_> = object
             .labels
@@ -46,13 +47,21 @@ impl OutdatedObject {
             .collect();
         labels.sort_unstable();
         let empty_spec = object.spec.as_ref().is_some_and(|spec| spec.value == b"{}");
-        (empty_spec || !labels.is_empty()).then_some(Self { id, labels, empty_spec })
+        (empty_spec || !labels.is_empty()).then_some(Self {
+            id,
+            labels,
+            empty_spec,
+        })
     }
 }
 
 /// Updates the outdated parts of a container object. Idempotent.
 async fn update_outdated_object(client: &Client, outdated: &OutdatedObject) -> Result<()> {
-    let OutdatedObject { id, labels, empty_spec } = outdated;
+    let OutdatedObject {
+        id,
+        labels,
+        empty_spec,
+    } = outdated;
     let mut paths: Vec<_> = labels.iter().map(|key| format!("labels.{key}")).collect();
     if *empty_spec {
         paths.push("spec".to_owned());
@@ -60,7 +69,10 @@ async fn update_outdated_object(client: &Client, outdated: &OutdatedObject) -> R
     let container = api::Container {
         id: id.to_string(),
         // containerd removes a label that is set to the empty string.
-        labels: labels.iter().map(|key| (key.clone(), String::new())).collect(),
+        labels: labels
+            .iter()
+            .map(|key| (key.clone(), String::new()))
+            .collect(),
         spec: empty_spec.then(|| json_any(SPEC_TYPE, &without_process())),
         ..Default::default()
     };
@@ -79,7 +91,10 @@ pub(super) struct OutdatedObjectCleanup {
 
 impl OutdatedObjectCleanup {
     pub(super) fn new(client: &Client, object: OutdatedObject) -> Self {
-        Self { client: client.clone(), object }
+        Self {
+            client: client.clone(),
+            object,
+        }
     }
 }
 
@@ -112,7 +127,10 @@ mod tests {
         Meta {
             owner: Owner::Kubernetes,
             name: "x".to_owned(),
-            labels: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            labels: pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             created_at: SystemTime::UNIX_EPOCH,
             record: Vec::new(),
         }
@@ -120,13 +138,20 @@ mod tests {
 
     fn find(object: &Container, meta: &Meta) -> Option<(Vec<String>, bool)> {
         let views = HashMap::from([(KEPT.to_owned(), "view".to_owned())]);
-        let found =
-            OutdatedObject::find(TaskId::random().into(), object, &MetaRecord::from_core(meta), &views)?;
+        let found = OutdatedObject::find(
+            TaskId::random().into(),
+            object,
+            &MetaRecord::from_core(meta),
+            &views,
+        )?;
         Some((found.labels, found.empty_spec))
     }
 
     fn spec(text: &str) -> Option<Any> {
-        Some(Any { type_url: SPEC_TYPE.to_owned(), value: text.into() })
+        Some(Any {
+            type_url: SPEC_TYPE.to_owned(),
+            value: text.into(),
+        })
     }
 
     #[test]
@@ -140,20 +165,41 @@ mod tests {
             (KEPT, "view"),
         ];
         let meta = meta(&asked);
-        let mut object =
-            Container { labels: labels(&meta, "task", "i"), spec: spec("{\"a\":1}"), ..Default::default() };
+        let mut object = Container {
+            labels: labels(&meta, "task", "i"),
+            spec: spec("{\"a\":1}"),
+            ..Default::default()
+        };
         object.labels.insert(KEPT.to_owned(), "view".to_owned());
-        assert_eq!(find(&object, &meta), None, "nothing of what this version writes");
-        object.labels.insert("containerd.io/restart.status".to_owned(), "running".to_owned());
+        assert_eq!(
+            find(&object, &meta),
+            None,
+            "nothing of what this version writes"
+        );
+        object.labels.insert(
+            "containerd.io/restart.status".to_owned(),
+            "running".to_owned(),
+        );
         // Another client of containerd has changed this one since.
-        object.labels.insert("io.containerd.x".to_owned(), "other".to_owned());
-        assert_eq!(find(&object, &meta), Some((vec!["containerd.io/restart.status".to_owned()], false)));
+        object
+            .labels
+            .insert("io.containerd.x".to_owned(), "other".to_owned());
+        assert_eq!(
+            find(&object, &meta),
+            Some((vec!["containerd.io/restart.status".to_owned()], false))
+        );
     }
 
     #[test]
     fn an_empty_spec_is_written_anew() {
-        let meta = Meta { labels: BTreeMap::new(), ..meta(&[]) };
-        let object = Container { spec: spec("{}"), ..Default::default() };
+        let meta = Meta {
+            labels: BTreeMap::new(),
+            ..meta(&[])
+        };
+        let object = Container {
+            spec: spec("{}"),
+            ..Default::default()
+        };
         assert_eq!(find(&object, &meta), Some((Vec::new(), true)));
     }
 }

@@ -65,12 +65,22 @@ impl RecoveryPlan {
         observer: &Arc<dyn BackendObserver>,
     ) {
         let observer = Arc::clone(observer);
-        self.cleanup.push(Box::new(RecoveryCleanup { kind, cleanup: Box::new(cleanup), observer }));
+        self.cleanup.push(Box::new(RecoveryCleanup {
+            kind,
+            cleanup: Box::new(cleanup),
+            observer,
+        }));
     }
 
     /// Reports what was adopted, recovered and left alone. Removals report themselves.
     pub(super) fn report(&self, observer: &dyn BackendObserver) {
-        let result = |runs| if runs { RecoveryResult::Adopted } else { RecoveryResult::Recovered };
+        let result = |runs| {
+            if runs {
+                RecoveryResult::Adopted
+            } else {
+                RecoveryResult::Recovered
+            }
+        };
         for sandbox in &self.recovered.sandboxes {
             observer.recovered("sandbox", result(sandbox.state == SandboxState::Ready));
         }
@@ -85,7 +95,13 @@ impl RecoveryPlan {
     /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
     /// it.
     pub(super) fn add_task(&mut self, recovery: &Recovery, decided: DecidedTask) {
-        let DecidedTask { entry, fate, files, lost_start, task } = decided;
+        let DecidedTask {
+            entry,
+            fate,
+            files,
+            lost_start,
+            task,
+        } = decided;
         if entry.record().boot != recovery.context.boot && !matches!(fate, TaskFate::Running(_)) {
             self.from_earlier_boots.insert(entry.id.to_string());
         }
@@ -113,13 +129,19 @@ impl RecoveryPlan {
                 }
                 // The cleanup waits for a predecessor call that may be starting the task, and ends what that has started.
                 if lost_start || entry.unpersisted_exit().is_some() || files.begun {
-                    self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
+                    self.cleanup.push(Box::new(ExitCleanup::new(
+                        &recovery.exits,
+                        Arc::clone(&entry),
+                    )));
                 }
             }
         }
         if files.checkpointed {
             entry.exec_permits.adopt_frozen();
-            self.cleanup.push(Box::new(CheckpointCleanup::new(&recovery.checkpoints, Arc::clone(&entry))));
+            self.cleanup.push(Box::new(CheckpointCleanup::new(
+                &recovery.checkpoints,
+                Arc::clone(&entry),
+            )));
         }
         recovery.tasks.table.lock().insert(entry.id, entry);
         self.recovered.tasks.push(task);

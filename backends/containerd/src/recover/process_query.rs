@@ -65,12 +65,20 @@ impl Recovery {
     ///
     /// # Errors
     /// If containerd itself stops answering meanwhile.
-    pub(super) async fn query_processes(&self, queries: Vec<ProcessQuery>) -> Result<ProcessStates> {
+    pub(super) async fn query_processes(
+        &self,
+        queries: Vec<ProcessQuery>,
+    ) -> Result<ProcessStates> {
         let cgroups = self.cgroups.reader.clone();
         let (by_id, open) = blocking(move || Ok(find_running(queries, &cgroups))).await?;
-        let mut processes = ProcessStates { by_id, queried: open.len(), unresponsive: 0 };
-        let calls =
-            open.iter().map(|query| async move { (&query.id, self.client.process_state(&query.id).await) });
+        let mut processes = ProcessStates {
+            by_id,
+            queried: open.len(),
+            unresponsive: 0,
+        };
+        let calls = open
+            .iter()
+            .map(|query| async move { (&query.id, self.client.process_state(&query.id).await) });
         let mut answers = gather_until_quiet(calls, QUIET_PERIOD, MAX_WAIT).await;
         for query in &open {
             let process = match answers.remove(&query.id) {
@@ -85,17 +93,22 @@ impl Recovery {
                         error = error.report(),
                         "cannot query the state of a process: treating it as running"
                     );
-                    ProcessState::Unanswered { pid: query.pid.unwrap_or(0) }
+                    ProcessState::Unanswered {
+                        pid: query.pid.unwrap_or(0),
+                    }
                 }
                 None => {
                     tracing::warn!(
                         id = query.id,
                         "a shim does not answer the query for its process: treating the process as running"
                     );
-                    ProcessState::Unanswered { pid: query.pid.unwrap_or(0) }
+                    ProcessState::Unanswered {
+                        pid: query.pid.unwrap_or(0),
+                    }
                 }
             };
-            processes.unresponsive += usize::from(matches!(process, ProcessState::Unanswered { .. }));
+            processes.unresponsive +=
+                usize::from(matches!(process, ProcessState::Unanswered { .. }));
             processes.by_id.insert(query.id.clone(), process);
         }
         Ok(processes)
@@ -105,7 +118,10 @@ impl Recovery {
 impl Recovery {
     /// Returns whether containerd answers now, by a new call.
     async fn containerd_answers(&self) -> bool {
-        matches!(self.health.query_now(&self.client).await, Contact::Up { .. })
+        matches!(
+            self.health.query_now(&self.client).await,
+            Contact::Up { .. }
+        )
     }
 }
 
@@ -127,8 +143,9 @@ fn find_running(
 
 /// The pid of a container's main process, if that is seen to run.
 fn running_pid(query: &ProcessQuery, cgroups: &Reader) -> Option<u32> {
-    let runs =
-        |pid: &u32| ProcessHandle::open(*pid, &query.cgroup_marker).is_some_and(|process| process.runs());
+    let runs = |pid: &u32| {
+        ProcessHandle::open(*pid, &query.cgroup_marker).is_some_and(|process| process.runs())
+    };
     if !query.visible {
         return None;
     }
@@ -185,7 +202,10 @@ mod tests {
     #[track_caller]
     fn check(took: Duration, expected: Duration) {
         // The paused clock advances only by timers, in whole milliseconds.
-        assert!(took.abs_diff(expected) <= Duration::from_millis(1), "{took:?}, not {expected:?}");
+        assert!(
+            took.abs_diff(expected) <= Duration::from_millis(1),
+            "{took:?}, not {expected:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -203,9 +223,13 @@ mod tests {
     async fn nobody_is_waited_for_when_all_have_answered() {
         let begin = Instant::now();
         assert_eq!(
-            gather_until_quiet((0..3).map(|key| shim(key, Some(Duration::ZERO))), QUIET_PERIOD, SECOND)
-                .await
-                .len(),
+            gather_until_quiet(
+                (0..3).map(|key| shim(key, Some(Duration::ZERO))),
+                QUIET_PERIOD,
+                SECOND
+            )
+            .await
+            .len(),
             3
         );
         check(begin.elapsed(), Duration::ZERO);
@@ -214,10 +238,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn those_that_answer_are_waited_for_but_not_for_ever() {
         let begin = Instant::now();
-        let slow = (1..1000).map(|key| shim(key, u32::try_from(key).ok().map(|nth| QUIET_PERIOD / 2 * nth)));
+        let slow = (1..1000).map(|key| {
+            shim(
+                key,
+                u32::try_from(key).ok().map(|nth| QUIET_PERIOD / 2 * nth),
+            )
+        });
         let done = gather_until_quiet(slow, QUIET_PERIOD, SECOND).await;
         check(begin.elapsed(), SECOND);
-        let expected = usize::try_from(SECOND.as_millis() / (QUIET_PERIOD / 2).as_millis()).unwrap();
-        assert!(done.len().abs_diff(expected) <= 1, "{} of {expected}", done.len());
+        let expected =
+            usize::try_from(SECOND.as_millis() / (QUIET_PERIOD / 2).as_millis()).unwrap();
+        assert!(
+            done.len().abs_diff(expected) <= 1,
+            "{} of {expected}",
+            done.len()
+        );
     }
 }

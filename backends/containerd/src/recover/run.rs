@@ -43,27 +43,44 @@ impl Recovery {
         phases.done("plugins");
         self.features.refresh(&self.client).await;
         phases.done("abilities");
-        let Inventory { sandboxes, tasks, all, unrecognized, snapshots } = self.list_inventory().await?;
+        let Inventory {
+            sandboxes,
+            tasks,
+            all,
+            unrecognized,
+            snapshots,
+        } = self.list_inventory().await?;
         self.forget_all();
-        unrecognized.iter().for_each(|id| self.storage.volumes.mark_unreadable(id));
+        unrecognized
+            .iter()
+            .for_each(|id| self.storage.volumes.mark_unreadable(id));
         reach(CrashPoint::RecoveryLooked);
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let owners = sandboxes.iter().filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
+        let owners = sandboxes
+            .iter()
+            .filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
         let owners: HashMap<SandboxId, Owner> = owners.collect();
-        let sandboxes: Vec<_> =
-            sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
+        let sandboxes: Vec<_> = sandboxes
+            .into_iter()
+            .map(|(id, container)| (id, self.read_sandbox(id, &container)))
+            .collect();
         let tasks = self.read_tasks(tasks).await;
         let files_lost = self.have_lost_files(&tasks);
         phases.done("records");
-        let processes = self.query_processes(self.process_queries(&sandboxes, &tasks)).await?;
+        let processes = self
+            .query_processes(self.process_queries(&sandboxes, &tasks))
+            .await?;
         phases.done("processes");
 
-        let mut plan =
-            RecoveryPlan { unreadable: vec!["container"; unrecognized.len()], ..RecoveryPlan::default() };
+        let mut plan = RecoveryPlan {
+            unreadable: vec!["container"; unrecognized.len()],
+            ..RecoveryPlan::default()
+        };
         for object in outdated_objects(&sandboxes, &tasks) {
-            plan.cleanup.push(Box::new(OutdatedObjectCleanup::new(&self.client, object)));
+            plan.cleanup
+                .push(Box::new(OutdatedObjectCleanup::new(&self.client, object)));
         }
         for (id, mut found) in sandboxes {
             if let Ok(found) = &mut found {
@@ -72,19 +89,24 @@ impl Recovery {
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
         }
         self.add_unreadable(&owners, &mut plan).await;
-        self.recover_tasks(tasks, &processes, &snapshots, &mut plan).await?;
+        self.recover_tasks(tasks, &processes, &snapshots, &mut plan)
+            .await?;
         phases.done("tasks");
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.
         self.remove_lost_layers(&snapshots, &mut plan).await;
         phases.done("layers");
         reach(CrashPoint::RecoveryTasks);
-        let garbage = self.find_garbage(&snapshots, &all, bridge_holders, &mut plan).await;
+        let garbage = self
+            .find_garbage(&snapshots, &all, bridge_holders, &mut plan)
+            .await;
         if garbage.may_run() || files_lost {
             self.shims.end_orphans_at_start().await;
         }
         // Only after the orphans were ended: while such a call may be under way, no shim is an orphan for certain.
-        plan.lost_starts.drain(..).for_each(|id| self.shims.predecessor_calls.insert(id));
+        plan.lost_starts
+            .drain(..)
+            .for_each(|id| self.shims.predecessor_calls.insert(id));
         phases.done("debris");
         reach(CrashPoint::RecoverySandboxes);
         self.add_cleanups(&mut plan).await;
@@ -104,7 +126,11 @@ impl Recovery {
 
     /// Queues the cleanup of what calls and exits of a predecessor have left.
     async fn add_cleanups(&self, plan: &mut RecoveryPlan) {
-        for cleanup in self.processes.sync_protected_exits(|| self.tasks.table.exits_to_protect()).await {
+        for cleanup in self
+            .processes
+            .sync_protected_exits(|| self.tasks.table.exits_to_protect())
+            .await
+        {
             plan.cleanup.push(Box::new(cleanup));
         }
         for cleanup in self.predecessor_calls.remove_stale_waits().await {
@@ -132,7 +158,12 @@ impl Recovery {
         garbage: garbage::StartupGarbage,
         known: HashSet<TaskId>,
     ) -> Recovered {
-        let RecoveryPlan { recovered, cleanup, running_tasks, .. } = plan;
+        let RecoveryPlan {
+            recovered,
+            cleanup,
+            running_tasks,
+            ..
+        } = plan;
         // Before the cleanups, some of which hold the same lock while they wait for a shim: recovery would wait
         // for each shim that does not answer.
         for entry in running_tasks {
@@ -168,7 +199,12 @@ impl Recovery {
         match found.and_then(|found| self.restore_sandbox(id, found, process)) {
             Ok(RestoredSandbox::Restored(sandbox)) => {
                 plan.sandboxes.insert(id, SandboxPresence::Present);
-                if self.sandboxes.table.get(id).is_ok_and(|entry| entry.lifecycle.is_removal_recorded()) {
+                if self
+                    .sandboxes
+                    .table
+                    .get(id)
+                    .is_ok_and(|entry| entry.lifecycle.is_removal_recorded())
+                {
                     plan.recovered.removals.push(id);
                 }
                 plan.recovered.sandboxes.push(*sandbox);
@@ -196,7 +232,11 @@ impl Recovery {
         found: FoundSandbox,
         process: ProcessState,
     ) -> Result<RestoredSandbox> {
-        let FoundSandbox { phase, mut entry, outdated: _ } = found;
+        let FoundSandbox {
+            phase,
+            mut entry,
+            outdated: _,
+        } = found;
         if let ProcessState::Running { pid } | ProcessState::Unanswered { pid } = process {
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
@@ -207,7 +247,11 @@ impl Recovery {
         }
         let record = &entry.record;
         let infra = entry.infra_pid().is_some() || !record.infra;
-        let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
+        let facts = SandboxFacts {
+            phase,
+            pinned: is_pinned(&entry),
+            infra,
+        };
         let Some(state) = sandbox_fate(facts) else {
             return Ok(RestoredSandbox::Unfinished(Arc::new(entry)));
         };
@@ -215,8 +259,13 @@ impl Recovery {
         if state == SandboxState::Stopped {
             (details.ips, details.pid) = (Vec::new(), None);
         }
-        let sandbox =
-            Sandbox { id, meta: record.meta.to_core()?, handler: record.handler.clone(), details, state };
+        let sandbox = Sandbox {
+            id,
+            meta: record.meta.to_core()?,
+            handler: record.handler.clone(),
+            details,
+            state,
+        };
         self.sandboxes.table.lock().insert(id, Arc::new(entry));
         Ok(RestoredSandbox::Restored(Box::new(sandbox)))
     }
@@ -234,8 +283,10 @@ impl Recovery {
                 let sandboxes = &sandboxes;
                 async move {
                     let process = processes.of(&id.to_string());
-                    let recovered =
-                        async { self.recover_task(id, found?, process, snapshots, sandboxes).await };
+                    let recovered = async {
+                        self.recover_task(id, found?, process, snapshots, sandboxes)
+                            .await
+                    };
                     (id, recovered.await)
                 }
             })
@@ -267,8 +318,17 @@ impl Recovery {
         snapshots: &Snapshots,
         sandboxes: &HashMap<SandboxId, SandboxPresence>,
     ) -> Result<DecidedTask> {
-        let FoundTask { sandbox, record, dirs, snapshotter, exit, noted, files, files_lost, outdated: _ } =
-            found;
+        let FoundTask {
+            sandbox,
+            record,
+            dirs,
+            snapshotter,
+            exit,
+            noted,
+            files,
+            files_lost,
+            outdated: _,
+        } = found;
         let meta = record.meta.to_core()?;
         let details = record.details();
         if let Some(quota) = &record.quota {
@@ -276,7 +336,9 @@ impl Recovery {
         }
         let presence = sandboxes.get(&sandbox).copied();
         if presence == Some(SandboxPresence::Unreadable) {
-            return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
+            return Err(Error::internal(format!(
+                "sandbox {sandbox} of task {id} cannot be read"
+            )));
         }
         let facts = TaskFacts {
             sandbox: presence == Some(SandboxPresence::Present),
@@ -298,15 +360,31 @@ impl Recovery {
         }
         if let TaskFate::Exited(exit, started_at) = &fate {
             if noted {
-                self.exits.persist_found_exit(&entry, exit, *started_at).await?;
+                self.exits
+                    .persist_found_exit(&entry, exit, *started_at)
+                    .await?;
             } else {
                 entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
             }
         }
-        let state = self.apply_fate(&entry, &fate, files.begun && files.started.is_none()).await?;
-        let task = state.map(|state| Task { id, sandbox, meta, details, state });
+        let state = self
+            .apply_fate(&entry, &fate, files.begun && files.started.is_none())
+            .await?;
+        let task = state.map(|state| Task {
+            id,
+            sandbox,
+            meta,
+            details,
+            state,
+        });
         let lost_start = files_lost && matches!(fate, TaskFate::Lost(_) | TaskFate::Exited(..));
-        Ok(DecidedTask { entry, fate, files, lost_start, task })
+        Ok(DecidedTask {
+            entry,
+            fate,
+            files,
+            lost_start,
+            task,
+        })
     }
 
     /// Carries out the part of a task's fate that requests must wait for. Returns its state; `None` if it has
@@ -334,27 +412,46 @@ impl Recovery {
             }
             TaskFate::Running(started) => {
                 self.adopt(entry, *started);
-                TaskState::Running { pid: started.pid, started_at: started.at }
+                TaskState::Running {
+                    pid: started.pid,
+                    started_at: started.at,
+                }
             }
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
-                entry.set_started(Started { pid: 0, at: started_at.unwrap_or(now) });
+                entry.set_started(Started {
+                    pid: 0,
+                    at: started_at.unwrap_or(now),
+                });
                 let exit = self.exits.exit_of_process(entry, *end).await;
-                self.exits.persist_found_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
+                self.exits
+                    .persist_found_exit(entry, &exit, Some(started_at.unwrap_or(now)))
+                    .await?;
                 entry.apply(LifecycleEvent::ExitReported);
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
-                TaskState::Exited { started_at: Some(at), exit }
+                TaskState::Exited {
+                    started_at: Some(at),
+                    exit,
+                }
             }
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.exits.persist_found_exit(entry, &exit, *started_at).await?;
+                self.exits
+                    .persist_found_exit(entry, &exit, *started_at)
+                    .await?;
                 entry.apply(LifecycleEvent::ExitReported);
-                TaskState::Exited { started_at: *started_at, exit }
+                TaskState::Exited {
+                    started_at: *started_at,
+                    exit,
+                }
             }
             TaskFate::Exited(exit, started_at) => {
                 entry.apply(LifecycleEvent::ExitReported);
-                TaskState::Exited { started_at: *started_at, exit: exit.clone() }
+                TaskState::Exited {
+                    started_at: *started_at,
+                    exit: exit.clone(),
+                }
             }
         }))
     }
@@ -392,10 +489,15 @@ impl Recovery {
 /// An operation that needs the pin fails with the cause.
 fn is_pinned(entry: &SandboxEntry) -> bool {
     entry.pins().all(|pin| {
-        switchyard_namespaces::is_namespace_file(&pin).map_err(from_namespaces).unwrap_or_else(|error| {
-            tracing::warn!(error = error.report(), "cannot look at a namespace of a pod: it counts as there");
-            true
-        })
+        switchyard_namespaces::is_namespace_file(&pin)
+            .map_err(from_namespaces)
+            .unwrap_or_else(|error| {
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot look at a namespace of a pod: it counts as there"
+                );
+                true
+            })
     })
 }
 
@@ -413,9 +515,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let record = serde_json::from_str(include_str!("../record/golden/sandbox.json")).unwrap();
         let dirs = Layout::new(dir.path(), dir.path()).sandbox(SandboxId::random());
-        let entry = SandboxEntry { record, dirs, lifecycle: SandboxLifecycle::NEW };
+        let entry = SandboxEntry {
+            record,
+            dirs,
+            lifecycle: SandboxLifecycle::NEW,
+        };
         let pins: Vec<_> = entry.pins().collect();
-        assert!(!pins.is_empty() && !is_pinned(&entry), "after a reboot there are none");
+        assert!(
+            !pins.is_empty() && !is_pinned(&entry),
+            "after a reboot there are none"
+        );
         std::fs::create_dir_all(&entry.dirs.pins).unwrap();
         for pin in &pins {
             symlink(Path::new("/proc/self/ns/net"), pin).unwrap();

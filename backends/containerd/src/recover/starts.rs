@@ -20,12 +20,22 @@ impl Recovery {
     ///
     /// # Errors
     /// If the predecessor call cannot be observed, or the start cannot be undone.
-    pub(crate) async fn finish_predecessor_start(self: &Arc<Self>, id: TaskId) -> Result<Option<Started>> {
+    pub(crate) async fn finish_predecessor_start(
+        self: &Arc<Self>,
+        id: TaskId,
+    ) -> Result<Option<Started>> {
         let entry = self.tasks.table.get(id)?;
         let guard = entry.lock_process().await;
-        match self.predecessor_calls.await_predecessor_call(&id.into()).await? {
+        match self
+            .predecessor_calls
+            .await_predecessor_call(&id.into())
+            .await?
+        {
             CallOutcome::Started { pid } if !entry.dirs.discarded().exists() => {
-                let started = Started { pid, at: SystemTime::now() };
+                let started = Started {
+                    pid,
+                    at: SystemTime::now(),
+                };
                 crate::task::start::mark_started(&entry, started).await?;
                 self.adopt(&entry, started);
                 self.resume_log(&entry).await;
@@ -41,8 +51,10 @@ impl Recovery {
                     recovery.discard_start(&entry).await
                 });
                 undo.await.map_err(|fault| {
-                    Error::internal(format!("undoing the start of task {id} panicked or was aborted"))
-                        .with_source(fault)
+                    Error::internal(format!(
+                        "undoing the start of task {id} panicked or was aborted"
+                    ))
+                    .with_source(fault)
                 })??;
                 Ok(None)
             }
@@ -57,7 +69,9 @@ impl Recovery {
         let id = entry.id.to_string();
         let discarded = entry.dirs.discarded();
         create_private_dir(&entry.dirs.run).await?;
-        tokio::fs::write(&discarded, []).await.map_err(|fault| io_error("write", &discarded, fault))?;
+        tokio::fs::write(&discarded, [])
+            .await
+            .map_err(|fault| io_error("write", &discarded, fault))?;
         switchyard_crash_points::reach(CrashPoint::StartDiscarded);
         self.exits.end_task_process(entry, true).await?;
         self.shims.wait_containerd_cleanup(&id).await?;

@@ -14,7 +14,11 @@ pub(super) struct RecoveryTimings {
 impl RecoveryTimings {
     pub(super) fn begin() -> Self {
         let now = Instant::now();
-        Self { began: now, last: now, parts: Vec::new() }
+        Self {
+            began: now,
+            last: now,
+            parts: Vec::new(),
+        }
     }
 
     /// Records the time since the end of the previous part, or since the beginning, for this part.

@@ -19,7 +19,11 @@ pub(crate) struct SandboxCleanup {
 
 impl SandboxCleanup {
     pub(crate) fn new(sandboxes: &Sandboxes, id: SandboxId, entry: Arc<SandboxEntry>) -> Self {
-        Self { sandboxes: Weak::clone(&sandboxes.weak), id, entry }
+        Self {
+            sandboxes: Weak::clone(&sandboxes.weak),
+            id,
+            entry,
+        }
     }
 }
 
@@ -29,6 +33,10 @@ impl Cleanup for SandboxCleanup {
     }
 
     fn run(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { upgrade(&self.sandboxes)?.destroy_entry(self.id, &self.entry).await })
+        Box::pin(async move {
+            upgrade(&self.sandboxes)?
+                .destroy_entry(self.id, &self.entry)
+                .await
+        })
     }
 }

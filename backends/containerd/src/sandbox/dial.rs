@@ -29,7 +29,10 @@ impl Sandboxes {
     /// `Unavailable` if neither address accepts the connection.
     pub(crate) async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
         let netns = self.table.get(id)?.netns();
-        let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), (Ipv6Addr::LOCALHOST, port).into()];
+        let loopback = [
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            (Ipv6Addr::LOCALHOST, port).into(),
+        ];
         let mut refused = None;
         for address in loopback {
             match connect(netns.clone(), address).await? {
@@ -40,17 +43,28 @@ impl Sandboxes {
             }
         }
         let refused = refused.unwrap_or_else(|| io::ErrorKind::NotConnected.into());
-        Err(Error::unavailable(format!("connect to port {port} inside sandbox {id}")).with_source(refused))
+        Err(
+            Error::unavailable(format!("connect to port {port} inside sandbox {id}"))
+                .with_source(refused),
+        )
     }
 }
 
 /// Connects to one address. The outer error is a failure to create the socket inside the namespace, the inner
 /// one that of the connection.
 async fn connect(netns: Option<PathBuf>, address: SocketAddr) -> Result<io::Result<TcpStream>> {
-    let make = move || if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let make = move || {
+        if address.is_ipv4() {
+            TcpSocket::new_v4()
+        } else {
+            TcpSocket::new_v6()
+        }
+    };
     let socket = match netns {
         None => make(),
-        Some(netns) => blocking(move || run_in_netns(&netns, make).map_err(from_namespaces)).await?,
+        Some(netns) => {
+            blocking(move || run_in_netns(&netns, make).map_err(from_namespaces)).await?
+        }
     };
     let connected = async { socket?.connect(address).await };
     Ok(tokio::time::timeout(CONNECT_TIMEOUT, connected)
@@ -63,5 +77,8 @@ fn dialled(stream: TcpStream) -> Dialled {
         tracing::debug!(error = %fault, "TCP_NODELAY cannot be set on a forwarded connection: small writes may be delayed");
     }
     let (output, input) = stream.into_split();
-    Dialled { input: Box::new(input), output: Source::new(output) }
+    Dialled {
+        input: Box::new(input),
+        output: Source::new(output),
+    }
 }

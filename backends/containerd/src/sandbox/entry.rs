@@ -25,13 +25,21 @@ pub(crate) struct SandboxEntry {
 impl SandboxEntry {
     /// A new sandbox, or one that is started again.
     pub(super) const fn new(record: SandboxRecord, dirs: SandboxDirs) -> Self {
-        Self { record, dirs, lifecycle: SandboxLifecycle::NEW }
+        Self {
+            record,
+            dirs,
+            lifecycle: SandboxLifecycle::NEW,
+        }
     }
 
     /// The same sandbox after a change.
     pub(super) fn changed(&self, change: SandboxChange) -> Self {
         let lifecycle = self.lifecycle.after(change);
-        Self { record: self.record.clone(), dirs: self.dirs.clone(), lifecycle }
+        Self {
+            record: self.record.clone(),
+            dirs: self.dirs.clone(),
+            lifecycle,
+        }
     }
 
     /// The pid of its infra process, if that is known to run.
@@ -50,7 +58,9 @@ impl SandboxEntry {
 
     /// The pin of the sandbox's own namespace of this kind; `None` if it has none of its own.
     pub(super) fn pin(&self, ns: Ns) -> Option<PathBuf> {
-        self.record.owns(ns).then(|| self.dirs.pins.join(ns.file_name()))
+        self.record
+            .owns(ns)
+            .then(|| self.dirs.pins.join(ns.file_name()))
     }
 
     /// The pins of all of the sandbox's own namespaces.
@@ -66,7 +76,10 @@ impl SandboxEntry {
     /// The sandbox's user namespace, if it has one of its own.
     pub(crate) fn users(&self) -> Option<SandboxUsers> {
         let map = self.record.users.as_ref()?.to_core()?;
-        Some(SandboxUsers { path: self.dirs.user_namespace(), map })
+        Some(SandboxUsers {
+            path: self.dirs.user_namespace(),
+            map,
+        })
     }
 
     /// Returns the facts of the sandbox for the OCI specs of its tasks.
@@ -82,14 +95,21 @@ impl SandboxEntry {
             hostname_file: Some(self.dirs.hostname()),
             hosts_file: Some(self.dirs.hosts()),
             resolv_conf: Some(self.dirs.resolv_conf()),
-            shm: Some(if record.owns(Ns::Ipc) { self.dirs.shm() } else { PathBuf::from("/dev/shm") }),
-            privileged: record.privileged,
-            selinux: record.selinux.as_ref().map(|[user, role, type_, level]| SelinuxLabel {
-                user: user.clone(),
-                role: role.clone(),
-                type_: type_.clone(),
-                level: level.clone(),
+            shm: Some(if record.owns(Ns::Ipc) {
+                self.dirs.shm()
+            } else {
+                PathBuf::from("/dev/shm")
             }),
+            privileged: record.privileged,
+            selinux: record
+                .selinux
+                .as_ref()
+                .map(|[user, role, type_, level]| SelinuxLabel {
+                    user: user.clone(),
+                    role: role.clone(),
+                    type_: type_.clone(),
+                    level: level.clone(),
+                }),
             users: self.users(),
         }
     }
@@ -113,7 +133,11 @@ impl SandboxEntry {
     }
 
     pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {
-        let parent = self.record.cgroup_parent.clone().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = self
+            .record
+            .cgroup_parent
+            .clone()
+            .filter(|parent| !parent.as_os_str().is_empty());
         CgroupPlacement::Parent(parent.unwrap_or_else(|| PathBuf::from(default_parent)))
     }
 }

@@ -25,7 +25,9 @@ pub(crate) struct HostFiles {
 
 impl HostFiles {
     pub(crate) fn new() -> Self {
-        Self { thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT) }
+        Self {
+            thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+        }
     }
 
     /// The host's resolver configuration. With `away`, for another network namespace than the host's, servers at
@@ -63,7 +65,10 @@ mod tests {
     #[tokio::test]
     async fn host_has_its_files() {
         let files = HostFiles::new();
-        assert_eq!(files.hosts().await.unwrap(), content::host_file(Path::new(HOSTS)).unwrap());
+        assert_eq!(
+            files.hosts().await.unwrap(),
+            content::host_file(Path::new(HOSTS)).unwrap()
+        );
         assert_eq!(
             files.resolv_conf(false).await.unwrap(),
             content::host_file(Path::new(RESOLV_CONF)).unwrap()

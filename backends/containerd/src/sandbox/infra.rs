@@ -25,7 +25,11 @@ use crate::client::{QUICK, SLOW, call};
 use crate::sandbox::Sandboxes;
 
 /// The user of the infra process: an unprivileged id.
-const USER: ResolvedUser = ResolvedUser { uid: 65535, gid: 65535, additional_gids: Vec::new() };
+const USER: ResolvedUser = ResolvedUser {
+    uid: 65535,
+    gid: 65535,
+    additional_gids: Vec::new(),
+};
 
 /// Pins the process namespace of the infra process, so that a process that later gets the same process id is
 /// never taken for it. The directory of pins is created here too: a sandbox that shares all other namespaces
@@ -38,8 +42,14 @@ async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
         reach(CrashPoint::InfraPinPlaced);
         let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
-        nix::mount::mount(Some(&source), &pin, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>)
-            .map_err(|fault| io_error("pin the process namespace at", &pin, fault.into()))
+        nix::mount::mount(
+            Some(&source),
+            &pin,
+            None::<&str>,
+            nix::mount::MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .map_err(|fault| io_error("pin the process namespace at", &pin, fault.into()))
     })
     .await
 }
@@ -49,7 +59,9 @@ pub(super) async fn unpin_pid(dirs: &SandboxDirs) -> Result<()> {
     let pin = dirs.pid_namespace();
     blocking(move || {
         unmount_all(&pin)?;
-        if_present(std::fs::remove_file(&pin)).map(drop).map_err(|fault| io_error("remove", &pin, fault))
+        if_present(std::fs::remove_file(&pin))
+            .map(drop)
+            .map_err(|fault| io_error("remove", &pin, fault))
     })
     .await
 }
@@ -69,7 +81,10 @@ impl Sandboxes {
             .iter()
             .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
             .collect();
-        let host = Host { apparmor: self.node.default_profile().await, ..self.context.host.clone() };
+        let host = Host {
+            apparmor: self.node.default_profile().await,
+            ..self.context.host.clone()
+        };
         let built = build(&InfraInput {
             command: vec![format!("/{PROGRAM}")],
             user: &USER,
@@ -106,16 +121,27 @@ impl Sandboxes {
         let request = api::CreateTaskRequest {
             container_id: id.clone(),
             rootfs: vec![rootfs],
-            options: self.context.runtime_options(&runtime, location.systemd, entry.users().as_ref()),
+            options: self.context.runtime_options(
+                &runtime,
+                location.systemd,
+                entry.users().as_ref(),
+            ),
             ..Default::default()
         };
         let expected_move = self.cgroups.expect_move();
         let creating = self.shims.creates_in_flight.begin(&id);
-        call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
-            .await?;
+        call(
+            &format!("create the infra process of sandbox {id}"),
+            SLOW,
+            self.client.tasks().create(request),
+        )
+        .await?;
         drop((expected_move, creating));
         self.context.faults.reach(CrashPoint::InfraCreated)?;
-        let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
+        let request = api::StartRequest {
+            container_id: id.clone(),
+            exec_id: String::new(),
+        };
         let started = call(
             &format!("start the infra process of sandbox {id}"),
             SLOW,
@@ -135,9 +161,15 @@ impl Sandboxes {
     /// Fails if the infra process has exited: the namespace that was pinned by its process id may be that of
     /// another process.
     async fn assert_runs(&self, id: &str, pid: u32) -> Result<()> {
-        let request = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
+        let request = api::GetRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
         let what = format!("look up the infra process of sandbox {id}");
-        let process = call(&what, QUICK, self.client.tasks().get(request)).await?.process.unwrap_or_default();
+        let process = call(&what, QUICK, self.client.tasks().get(request))
+            .await?
+            .process
+            .unwrap_or_default();
         if process.pid == pid && process.status() == Status::Running {
             return Ok(());
         }
@@ -152,27 +184,39 @@ impl Sandboxes {
         if self.table.get(id)?.infra_pid().is_none() {
             return std::future::pending().await;
         }
-        let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };
+        let request = api::WaitRequest {
+            container_id: id.to_string(),
+            exec_id: String::new(),
+        };
         let what = format!("wait for the infra process of sandbox {id}");
         match self.client.task_queries().wait(request).await {
-            Ok(answer) => {
-                Ok(format!("its infra process has ended with code {}", answer.into_inner().exit_status))
-            }
+            Ok(answer) => Ok(format!(
+                "its infra process has ended with code {}",
+                answer.into_inner().exit_status
+            )),
             Err(status) => match from_status(&what, status) {
-                error if error.kind() == ErrorKind::NotFound => Ok("its infra process is gone".to_owned()),
+                error if error.kind() == ErrorKind::NotFound => {
+                    Ok("its infra process is gone".to_owned())
+                }
                 error => Err(error),
             },
         }
     }
 
     /// Ends a sandbox's infra process, if there is one, and removes its cgroup. Idempotent.
-    pub(super) async fn end_infra(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
+    pub(super) async fn end_infra(
+        &self,
+        id: SandboxId,
+        entry: Option<&SandboxEntry>,
+    ) -> Result<()> {
         self.processes.end_process(&id.into()).await?;
         if let Some(entry) = entry {
             let id = id.to_string();
             let path = entry.cgroup_location(&self.context, &id)?.path;
             let group = switchyard_cgroup::Group::from_cgroups_path(&path).ok();
-            self.cgroups.remove_cgroup(&id, group, entry.made_groups()).await?;
+            self.cgroups
+                .remove_cgroup(&id, group, entry.made_groups())
+                .await?;
         }
         Ok(())
     }

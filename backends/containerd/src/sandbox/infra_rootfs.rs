@@ -65,8 +65,10 @@ fn write(dir: &Path) -> Result<()> {
         return Ok(());
     }
     // Not durable: a program that a power cut has emptied is replaced.
-    files::replace(&program, PAUSE, 0o755, Durable::No, || reach(CrashPoint::InfraDrafted))
-        .map_err(|error| io_error(error.doing, &error.path, error.source))?;
+    files::replace(&program, PAUSE, 0o755, Durable::No, || {
+        reach(CrashPoint::InfraDrafted)
+    })
+    .map_err(|error| io_error(error.doing, &error.path, error.source))?;
     reach(CrashPoint::InfraInstalled);
     Ok(())
 }
@@ -79,7 +81,8 @@ fn is_usable(dir: &Path) -> bool {
         program.read_exact(&mut head)?;
         program.metadata()
     });
-    let is_program = read.is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0) && head == *ELF;
+    let is_program =
+        read.is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0) && head == *ELF;
     is_program && MOUNT_POINTS.iter().all(|name| dir.join(name).is_dir())
 }
 

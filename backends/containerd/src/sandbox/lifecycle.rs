@@ -46,12 +46,15 @@ impl SandboxLifecycle {
             (Self::Provisioned { .. }, SandboxChange::InfraStarted(pid)) => {
                 Self::Provisioned { infra: Some(pid) }
             }
-            (Self::Removing { .. }, SandboxChange::InfraStarted(pid)) => Self::Removing { infra: Some(pid) },
+            (Self::Removing { .. }, SandboxChange::InfraStarted(pid)) => {
+                Self::Removing { infra: Some(pid) }
+            }
             (Self::Provisioned { .. } | Self::Stopped, SandboxChange::Released) => Self::Stopped,
             (Self::Removing { .. } | Self::Dismantled, SandboxChange::Released) => Self::Dismantled,
-            (Self::Provisioned { infra } | Self::Removing { infra }, SandboxChange::RemovalRecorded) => {
-                Self::Removing { infra }
-            }
+            (
+                Self::Provisioned { infra } | Self::Removing { infra },
+                SandboxChange::RemovalRecorded,
+            ) => Self::Removing { infra },
             (Self::Stopped | Self::Dismantled, SandboxChange::RemovalRecorded) => Self::Dismantled,
             (Self::Stopped | Self::Dismantled, SandboxChange::InfraStarted(_)) => self,
         }

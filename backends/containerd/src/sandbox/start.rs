@@ -17,15 +17,23 @@ use crate::record::{HostPortsRecord, SandboxPhase};
 use crate::sandbox::Sandboxes;
 
 impl Sandboxes {
-    pub(crate) async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
+    pub(crate) async fn start_sandbox(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+    ) -> Result<SandboxDetails> {
         let stopped = self.table.get(id)?;
         let want = wanted_namespaces(spec, &stopped.record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.node.check_userns(spec, &self.context.runtime(&spec.handler)?).await?;
+            self.node
+                .check_userns(spec, &self.context.runtime(&spec.handler)?)
+                .await?;
         }
         // Its journal stays if the disk was read-only when it was stopped.
-        let has_journal = tokio::fs::try_exists(stopped.dirs.cni_journal()).await.unwrap_or(true);
+        let has_journal = tokio::fs::try_exists(stopped.dirs.cni_journal())
+            .await
+            .unwrap_or(true);
         if has_journal || !stopped.lifecycle.is_released() {
             // Or it was found stopped rather than stopped by us, or the rollback of a start failed.
             self.release_sandbox(id, Some(&stopped)).await?;
@@ -40,7 +48,8 @@ impl Sandboxes {
         let mut entry = SandboxEntry::new(record, dirs);
         entry.record.groups = self.claim_groups(id, &entry).await?;
         let started = async {
-            self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;
+            self.record_sandbox(id, &entry.record, SandboxPhase::Starting)
+                .await?;
             self.context.faults.reach(CrashPoint::SandboxStarting)?;
             self.bring_up_sandbox(id, spec, want, &mut entry).await
         };

@@ -33,7 +33,11 @@ impl Unreleased {
     /// Cancel-safe.
     pub(crate) async fn released(&self, id: SandboxId) {
         // Fails only when the sender is dropped, which `self` holds.
-        let _ = self.ids.subscribe().wait_for(|ids| !ids.contains(&id)).await;
+        let _ = self
+            .ids
+            .subscribe()
+            .wait_for(|ids| !ids.contains(&id))
+            .await;
     }
 }
 

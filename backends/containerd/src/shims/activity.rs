@@ -14,7 +14,9 @@ use switchyard_linux::process::Stat;
 
 use crate::base::fs::blocking;
 use crate::shims::Shims;
-use crate::shims::processes::{RootProcess, flag, is_helper, is_shim_of, own_shims, scan_processes};
+use crate::shims::processes::{
+    RootProcess, flag, is_helper, is_shim_of, own_shims, scan_processes,
+};
 
 /// The subcommands of a runtime that create, start or delete a container.
 const RUNTIME_VERBS: [&str; 3] = ["create", "start", "delete"];
@@ -73,7 +75,13 @@ impl Shims {
         let id = id.to_owned();
         blocking(move || {
             let (all, root_processes) = scan_processes();
-            Ok(detect_activity(&all, &root_processes, &address, &namespace, &id))
+            Ok(detect_activity(
+                &all,
+                &root_processes,
+                &address,
+                &namespace,
+                &id,
+            ))
         })
         .await
     }
@@ -88,19 +96,35 @@ fn detect_activity(
     id: &str,
 ) -> Activity {
     let is_helper_of_id = |root: &RootProcess| {
-        is_helper(root) && is_shim_of(root, address, namespace) && flag(root, "-id").as_deref() == Some(id)
+        is_helper(root)
+            && is_shim_of(root, address, namespace)
+            && flag(root, "-id").as_deref() == Some(id)
     };
     let shims = own_shims(all, root_processes, address, namespace);
     let is_runtime_of_id = |root: &RootProcess| {
-        shims.iter().any(|shim| shim.children.contains(&root.process))
+        shims
+            .iter()
+            .any(|shim| shim.children.contains(&root.process))
             && root.command.last().is_some_and(|last| last == id)
-            && root.command.iter().any(|word| RUNTIME_VERBS.contains(&word.as_str()))
+            && root
+                .command
+                .iter()
+                .any(|word| RUNTIME_VERBS.contains(&word.as_str()))
     };
-    if root_processes.iter().any(|root| is_helper_of_id(root) || is_runtime_of_id(root)) {
+    if root_processes
+        .iter()
+        .any(|root| is_helper_of_id(root) || is_runtime_of_id(root))
+    {
         return Activity::RuntimeOrHelper;
     }
-    let idle = shims.iter().any(|shim| *shim.id == *id && !shim.bundle_deleted && shim.children.is_empty());
-    if idle { Activity::IdleShim } else { Activity::None }
+    let idle = shims
+        .iter()
+        .any(|shim| *shim.id == *id && !shim.bundle_deleted && shim.children.is_empty());
+    if idle {
+        Activity::IdleShim
+    } else {
+        Activity::None
+    }
 }
 
 #[cfg(test)]
@@ -120,8 +144,17 @@ mod tests {
         let command = command.split(' ').map(str::to_owned).collect();
         let id = ProcessId { pid, started: 1 };
         (
-            Stat { id, parent, ended: false, status: None },
-            RootProcess { process: id, command, cwd_deleted: false },
+            Stat {
+                id,
+                parent,
+                ended: false,
+                status: None,
+            },
+            RootProcess {
+                process: id,
+                command,
+                cwd_deleted: false,
+            },
         )
     }
 
@@ -135,7 +168,10 @@ mod tests {
     #[track_caller]
     fn check(processes: &[Seen], expected: Activity) {
         let (all, root_processes): (Vec<_>, Vec<_>) = processes.iter().cloned().unzip();
-        assert_eq!(detect_activity(&all, &root_processes, Path::new(SOCKET), "k8s.io", AA), expected);
+        assert_eq!(
+            detect_activity(&all, &root_processes, Path::new(SOCKET), "k8s.io", AA),
+            expected
+        );
     }
 
     #[test]
@@ -152,9 +188,20 @@ mod tests {
         let of_pod = shim(10, "k8s.io", BB, "");
         let serving = process(11, 10, "sleep 1000");
         check(&[of_pod.clone(), serving.clone()], Activity::None);
-        let runtime = process(12, 10, &format!("runc --root /run/runc create --bundle /run/x {AA}"));
-        check(&[of_pod.clone(), serving.clone(), runtime], Activity::RuntimeOrHelper);
-        let another = process(12, 10, &format!("runc --root /run/runc create --bundle /run/x {BB}"));
+        let runtime = process(
+            12,
+            10,
+            &format!("runc --root /run/runc create --bundle /run/x {AA}"),
+        );
+        check(
+            &[of_pod.clone(), serving.clone(), runtime],
+            Activity::RuntimeOrHelper,
+        );
+        let another = process(
+            12,
+            10,
+            &format!("runc --root /run/runc create --bundle /run/x {BB}"),
+        );
         check(&[of_pod, serving, another], Activity::None);
         let nobodys = process(12, 1, &format!("runc create {AA}"));
         check(&[nobodys], Activity::None);
@@ -164,10 +211,23 @@ mod tests {
     fn a_shim_that_was_started_for_a_container_counts_until_it_serves_somebody() {
         let own = shim(10, "k8s.io", AA, "");
         check(std::slice::from_ref(&own), Activity::IdleShim);
-        check(&[own.clone(), process(11, 10, "sleep 1000")], Activity::None);
-        check(&[(own.0, RootProcess { cwd_deleted: true, ..own.1 })], Activity::None);
+        check(
+            &[own.clone(), process(11, 10, "sleep 1000")],
+            Activity::None,
+        );
+        check(
+            &[(
+                own.0,
+                RootProcess {
+                    cwd_deleted: true,
+                    ..own.1
+                },
+            )],
+            Activity::None,
+        );
         check(&[shim(10, "moby", AA, "")], Activity::None);
-        let command = format!("containerd-shim-runc-v2 -namespace k8s.io -id {AA} -address /run/other.sock");
+        let command =
+            format!("containerd-shim-runc-v2 -namespace k8s.io -id {AA} -address /run/other.sock");
         check(&[process(10, 1, &command)], Activity::None);
     }
 }

@@ -52,7 +52,11 @@ impl Shims {
         let namespace = &self.context.settings().containerd.namespace;
         let managed = self.context.settings().containerd.mode == ContainerdMode::Managed;
         managed.then(|| {
-            self.context.settings().run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace)
+            self.context
+                .settings()
+                .run
+                .join("containerd/state/io.containerd.runtime.v2.task")
+                .join(namespace)
         })
     }
 
@@ -85,11 +89,24 @@ impl Shims {
 
     /// Removes the bundle of a container that has no shim, and what the runtime stores of it. Idempotent.
     pub(super) async fn remove_bundle(&self, id: &ContainerId) -> Result<()> {
-        let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
-        unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
+        let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else {
+            return Ok(());
+        };
+        unmount_tree(bundle.clone())
+            .await
+            .map_err(from_namespaces)?;
         self.trees.remove(&bundle).await?;
         let namespace = &self.context.settings().containerd.namespace;
-        remove_tree(&self.context.settings().run.join("oci").join(namespace).join(&**id)).await?;
+        remove_tree(
+            &self
+                .context
+                .settings()
+                .run
+                .join("oci")
+                .join(namespace)
+                .join(&**id),
+        )
+        .await?;
         // Last, because its disk may fail.
         self.trees.remove(&self.work_dirs().join(&**id)).await
     }
@@ -108,10 +125,16 @@ impl Shims {
     /// occupies one thread, however often this is called. Cancel-safe.
     pub(super) async fn list_bundles(&self) -> FoundBundles {
         let mut found = FoundBundles::default();
-        let Some(bundles) = self.bundles() else { return found };
+        let Some(bundles) = self.bundles() else {
+            return found;
+        };
         for dir in [bundles, self.work_dirs()] {
             let listed = dir.clone();
-            match self.files.run(dir.display().to_string(), move || ids_below(&listed)).await {
+            match self
+                .files
+                .run(dir.display().to_string(), move || ids_below(&listed))
+                .await
+            {
                 Ok(ids) => found.ids.extend(ids.into_values()),
                 Err(error) => {
                     found.unlisted.insert(dir, error.report());

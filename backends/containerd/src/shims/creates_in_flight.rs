@@ -25,7 +25,10 @@ impl CreatesInFlight {
 
     pub(crate) fn begin(&self, id: &str) -> CreateGuard<'_> {
         self.ids().insert(id.to_owned());
-        CreateGuard { creates: self, id: id.to_owned() }
+        CreateGuard {
+            creates: self,
+            id: id.to_owned(),
+        }
     }
 
     pub(crate) fn current(&self) -> HashSet<String> {

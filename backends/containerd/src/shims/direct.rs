@@ -88,7 +88,11 @@ impl ShimAddress {
     }
 
     fn from_bootstrap(bootstrap: &Bootstrap) -> Option<Self> {
-        if bootstrap.protocol == "ttrpc" { Self::new(&bootstrap.address, bootstrap.version) } else { None }
+        if bootstrap.protocol == "ttrpc" {
+            Self::new(&bootstrap.address, bootstrap.version)
+        } else {
+            None
+        }
     }
 
     fn new(address: &str, version: u32) -> Option<Self> {
@@ -137,42 +141,66 @@ impl ShimClient {
     /// Sends the request to start the exec; [`ShimClient::recv_started`] waits for the answer. When the
     /// caller's connection closes meanwhile, the shim kills the OCI runtime that it runs for the call.
     pub(crate) async fn send_start(&mut self, process: ExecRef<'_>) -> Answer<()> {
-        let request = task::StartRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        let request = task::StartRequest {
+            id: process.task.to_owned(),
+            exec_id: process.exec.to_owned(),
+        };
         self.send("Start", &request).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_start`]: the process id of the exec. Cancel-safe.
     pub(crate) async fn recv_started(&mut self) -> Answer<u32> {
-        self.receive::<task::StartResponse>().await.map(|answer| answer.pid).into()
+        self.receive::<task::StartResponse>()
+            .await
+            .map(|answer| answer.pid)
+            .into()
     }
 
     /// Sends the request to wait for the exit of the exec; [`ShimClient::recv_exit`] waits for the answer.
     pub(crate) async fn send_wait(&mut self, process: ExecRef<'_>) -> Answer<()> {
-        let request = task::WaitRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        let request = task::WaitRequest {
+            id: process.task.to_owned(),
+            exec_id: process.exec.to_owned(),
+        };
         self.send("Wait", &request).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_wait`]: the exit code of the exec. Cancel-safe.
     pub(crate) async fn recv_exit(&mut self) -> Answer<u32> {
-        self.receive::<task::WaitResponse>().await.map(|exit| exit.exit_status).into()
+        self.receive::<task::WaitResponse>()
+            .await
+            .map(|exit| exit.exit_status)
+            .into()
     }
 
     /// Deletes an exec that has exited.
     pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
-        let request = task::DeleteRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        let request = task::DeleteRequest {
+            id: process.task.to_owned(),
+            exec_id: process.exec.to_owned(),
+        };
         if let Err(fault) = self.send("Delete", &request).await {
             return Err(fault).into();
         }
-        self.receive::<task::DeleteResponse>().await.map(drop).into()
+        self.receive::<task::DeleteResponse>()
+            .await
+            .map(drop)
+            .into()
     }
 
     /// Sends a request; [`ShimClient::receive`] waits for the response.
     async fn send(&mut self, method: &str, request: &impl Message) -> Result<(), Fault> {
         let method_path = format!("{}/{method}", self.service);
         let span = span_of(&method_path, "ttrpc");
-        let context = span.iter().flat_map(|span| handed_on(span.context())).collect();
+        let context = span
+            .iter()
+            .flat_map(|span| handed_on(span.context()))
+            .collect();
         let mut call = BackendCall::begin(&self.observer, method_path, span);
-        let sent = self.connection.send_request(self.service, method, request, context).await;
+        let sent = self
+            .connection
+            .send_request(self.service, method, request, context)
+            .await;
         match &sent {
             Ok(()) => self.pending = Some(call),
             Err(fault) => call.end(fault.code()),
@@ -222,11 +250,19 @@ mod tests {
         let v2 = Some((PathBuf::from("/run/s/1"), "containerd.task.v2.Task"));
         let v3 = Some((PathBuf::from("/run/s/1"), "containerd.task.v3.Task"));
         let json = |version: u32, protocol: &str| {
-            format!(r#"{{"version":{version},"address":"unix:///run/s/1","protocol":"{protocol}"}}"#)
+            format!(
+                r#"{{"version":{version},"address":"unix:///run/s/1","protocol":"{protocol}"}}"#
+            )
         };
         assert_eq!(found(&[("address", "unix:///run/s/1")]), v2);
         assert_eq!(found(&[("bootstrap.json", &json(2, "ttrpc"))]), v2);
-        assert_eq!(found(&[("bootstrap.json", &json(3, "ttrpc")), ("address", "unix:///run/s/2")]), v3);
+        assert_eq!(
+            found(&[
+                ("bootstrap.json", &json(3, "ttrpc")),
+                ("address", "unix:///run/s/2")
+            ]),
+            v3
+        );
     }
 
     #[test]
@@ -236,11 +272,26 @@ mod tests {
         };
         assert_eq!(found(&[]), None);
         assert_eq!(found(&[("address", "vsock://3:10")]), None);
-        assert_eq!(found(&[("address", "/containerd-shim/abstract.sock")]), None);
-        assert_eq!(found(&[("bootstrap.json", &json(3, "grpc", "unix:///run/s/1"))]), None);
-        assert_eq!(found(&[("bootstrap.json", &json(4, "ttrpc", "unix:///run/s/1"))]), None);
-        assert_eq!(found(&[("bootstrap.json", &json(3, "ttrpc", "unix://s/1"))]), None);
-        assert_eq!(found(&[("bootstrap.json", "half"), ("address", "unix:///run/s/1")]), None);
+        assert_eq!(
+            found(&[("address", "/containerd-shim/abstract.sock")]),
+            None
+        );
+        assert_eq!(
+            found(&[("bootstrap.json", &json(3, "grpc", "unix:///run/s/1"))]),
+            None
+        );
+        assert_eq!(
+            found(&[("bootstrap.json", &json(4, "ttrpc", "unix:///run/s/1"))]),
+            None
+        );
+        assert_eq!(
+            found(&[("bootstrap.json", &json(3, "ttrpc", "unix://s/1"))]),
+            None
+        );
+        assert_eq!(
+            found(&[("bootstrap.json", "half"), ("address", "unix:///run/s/1")]),
+            None
+        );
     }
 
     #[test]

@@ -162,7 +162,10 @@ impl Shims {
                         if warned {
                             tracing::debug!(error, "the scan for orphan shims failed again");
                         } else {
-                            tracing::warn!(error, "the scan for orphan shims failed: trying again later");
+                            tracing::warn!(
+                                error,
+                                "the scan for orphan shims failed: trying again later"
+                            );
                         }
                         warned = true;
                     }
@@ -195,7 +198,11 @@ impl Shims {
 
     /// Scans once: removes certain orphans, and returns suspects. `previous` is the scan before this one. It
     /// may be dropped at any time: the termination of a shim that has begun continues.
-    async fn scan_orphans(self: &Arc<Self>, previous: &OrphanScan, time: ScanTime) -> Result<OrphanScan> {
+    async fn scan_orphans(
+        self: &Arc<Self>,
+        previous: &OrphanScan,
+        time: ScanTime,
+    ) -> Result<OrphanScan> {
         // Processes first, tasks later: the scan then contains no shim that was started after the tasks were
         // listed.
         let shims = self.find_shims().await?;
@@ -213,7 +220,10 @@ impl Shims {
                 managed,
                 bundle_deleted: shim.bundle_deleted,
                 serves_orphan: !served_orphans.is_empty(),
-                again: previous.shims.iter().any(|seen| seen.process == shim.process),
+                again: previous
+                    .shims
+                    .iter()
+                    .any(|seen| seen.process == shim.process),
                 busy: busy.contains(&*shim.id),
             };
             if is_certain(facts) && self.is_unknown_to_containerd(&shim.id).await {
@@ -241,7 +251,8 @@ impl Shims {
                 suspect.shims.push(shim);
             }
         }
-        self.clear_bundles(ended, &mut suspect, &tasks, previous, time).await;
+        self.clear_bundles(ended, &mut suspect, &tasks, previous, time)
+            .await;
         Ok(suspect)
     }
 
@@ -256,7 +267,10 @@ impl Shims {
         previous: &OrphanScan,
         time: ScanTime,
     ) {
-        let FoundBundles { ids: found, unlisted } = match time {
+        let FoundBundles {
+            ids: found,
+            unlisted,
+        } = match time {
             // It is the first scan, so nothing is certain of other bundles.
             ScanTime::AtStart => FoundBundles::default(),
             ScanTime::Serving => self.list_bundles().await,
@@ -268,8 +282,18 @@ impl Shims {
             return;
         }
         // The bundle of an orphan task is left until containerd does not list it any more: until then it may run.
-        let listed = |id: &ContainerId| tasks.known.iter().chain(&tasks.orphans).any(|task| task.id == **id);
-        for id in found.iter().filter(|id| !listed(id) && !ended.contains(*id)).chain(&ended) {
+        let listed = |id: &ContainerId| {
+            tasks
+                .known
+                .iter()
+                .chain(&tasks.orphans)
+                .any(|task| task.id == **id)
+        };
+        for id in found
+            .iter()
+            .filter(|id| !listed(id) && !ended.contains(*id))
+            .chain(&ended)
+        {
             let with_shim = suspect.shims.iter().any(|shim| shim.id == *id);
             // A task may be created meanwhile, so that is asked last.
             let certain = (ended.contains(id) || previous.bundles.contains(id))
@@ -287,9 +311,13 @@ impl Shims {
 
     /// Removes a bundle; the disk of a part of it may have begun to hang.
     async fn remove_bundle_in_time(&self, id: &ContainerId) -> Result<()> {
-        tokio::time::timeout(REMOVAL_LIMIT, self.remove_bundle(id)).await.unwrap_or_else(|_| {
-            Err(Error::deadline(format!("the bundle of {id} was not removed within {REMOVAL_LIMIT:?}")))
-        })
+        tokio::time::timeout(REMOVAL_LIMIT, self.remove_bundle(id))
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::deadline(format!(
+                    "the bundle of {id} was not removed within {REMOVAL_LIMIT:?}"
+                )))
+            })
     }
 
     /// Waits for the ends of orphan shims that a scan has begun. Cancel-safe.
@@ -316,7 +344,10 @@ impl Shims {
         let mut busy = self.ids_in_progress();
         busy.remove(&**id);
         let tasks = self.list_tasks(Some(id)).await?.known;
-        let OrphanShims { mut shims, conclusive } = orphan_shims(shims, &tasks, &busy);
+        let OrphanShims {
+            mut shims,
+            conclusive,
+        } = orphan_shims(shims, &tasks, &busy);
         shims.retain(|shim| shim.id == *id);
         match shims.first() {
             Some(shim) if !conclusive => Err(Error::unavailable(format!(
@@ -331,16 +362,28 @@ impl Shims {
     /// except for `except`: containerd may not list a task whose shim is slow to answer.
     async fn list_tasks(&self, except: Option<&ContainerId>) -> Result<ListedTasks> {
         let request = containerd_client::services::v1::ListTasksRequest::default();
-        let listed = call("list tasks", QUICK, self.client.task_queries().list(request)).await?.tasks;
+        let listed = call(
+            "list tasks",
+            QUICK,
+            self.client.task_queries().list(request),
+        )
+        .await?
+        .tasks;
         let without_object = self.without_object(&listed).await?;
         let live = Arc::clone(&self.live);
         let except = except.map(|id| (**id).to_owned());
         blocking(move || {
             let running = live.running_shims(except.as_deref()).into_iter();
-            let mut known: Vec<_> =
-                running.map(|(id, parent)| ListedTask { id, parent: Some(parent) }).collect();
-            let (orphans, others): (Vec<_>, Vec<_>) =
-                listed.iter().map(known_task).partition(|task| without_object.contains(&task.id));
+            let mut known: Vec<_> = running
+                .map(|(id, parent)| ListedTask {
+                    id,
+                    parent: Some(parent),
+                })
+                .collect();
+            let (orphans, others): (Vec<_>, Vec<_>) = listed
+                .iter()
+                .map(known_task)
+                .partition(|task| without_object.contains(&task.id));
             known.extend(others);
             Ok(ListedTasks { known, orphans })
         })
@@ -355,7 +398,10 @@ impl Shims {
         if !self.is_managed() {
             return Ok(found);
         }
-        for task in listed.iter().filter(|task| !self.live.may_have_process(&task.id)) {
+        for task in listed
+            .iter()
+            .filter(|task| !self.live.may_have_process(&task.id))
+        {
             if !self.client.has_container(&task.id).await? {
                 found.insert(task.id.clone());
             }
@@ -374,7 +420,9 @@ impl Shims {
     pub(crate) async fn terminate_shim(&self, shim: ShimProcess) -> Result<()> {
         let id = shim.id.clone();
         for group in blocking(move || terminate(&shim)).await? {
-            self.cgroups.remove_cgroup(&id, Some(group), Vec::new()).await?;
+            self.cgroups
+                .remove_cgroup(&id, Some(group), Vec::new())
+                .await?;
         }
         Ok(())
     }
@@ -394,7 +442,10 @@ where
         let end = end(shim.clone());
         async move {
             let ended = tracker.spawn(end).await.unwrap_or_else(|fault| {
-                Err(Error::internal("the end of an orphan shim panicked or was aborted").with_source(fault))
+                Err(
+                    Error::internal("the end of an orphan shim panicked or was aborted")
+                        .with_source(fault),
+                )
             });
             (shim, ended)
         }
@@ -425,9 +476,15 @@ fn log_failed_cleanup(id: &ContainerId, outcome: Result<()>) -> bool {
 fn known_task(task: &process::Process) -> ListedTask {
     use process::Status as S;
     // After the process has exited, its pid may belong to another process.
-    let runs = matches!(task.status(), S::Created | S::Running | S::Paused | S::Pausing);
+    let runs = matches!(
+        task.status(),
+        S::Created | S::Running | S::Paused | S::Pausing
+    );
     let pid = i32::try_from(task.pid).ok().filter(|_| runs);
-    ListedTask { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
+    ListedTask {
+        id: task.id.clone(),
+        parent: pid.and_then(Stat::of).map(|stat| stat.parent),
+    }
 }
 
 /// Says that a shim is ended, and why.
@@ -457,14 +514,27 @@ fn warn_of_delay(shim: &ShimProcess, orphans: &[&str]) {
 
 /// The ids of those of these tasks that a shim serves. Pure.
 fn served<'t>(shim: &ShimProcess, tasks: &'t [ListedTask]) -> Vec<&'t str> {
-    let is_served = |task: &&ListedTask| task.id == *shim.id || task.parent == Some(shim.process.pid);
-    tasks.iter().filter(is_served).map(|task| task.id.as_str()).collect()
+    let is_served =
+        |task: &&ListedTask| task.id == *shim.id || task.parent == Some(shim.process.pid);
+    tasks
+        .iter()
+        .filter(is_served)
+        .map(|task| task.id.as_str())
+        .collect()
 }
 
 /// Returns whether a shim that serves no known task is an orphan for certain; see the module's documentation.
 /// Pure.
 const fn is_certain(facts: OrphanFacts) -> bool {
-    let OrphanFacts { time, conclusive, managed, bundle_deleted, serves_orphan, again, busy } = facts;
+    let OrphanFacts {
+        time,
+        conclusive,
+        managed,
+        bundle_deleted,
+        serves_orphan,
+        again,
+        busy,
+    } = facts;
     // While requests are served, a task may have been removed between the two looks of one scan.
     let settled = again || (serves_orphan && matches!(time, ScanTime::AtStart));
     conclusive && (bundle_deleted || (managed && settled && !busy))
@@ -472,13 +542,24 @@ const fn is_certain(facts: OrphanFacts) -> bool {
 
 /// The shims that serve no known task. `conclusive` if the shim of each known task, and of each task in
 /// `busy`, for which a create is in progress, is known. Pure.
-fn orphan_shims(shims: Vec<ShimProcess>, tasks: &[ListedTask], busy: &HashSet<String>) -> OrphanShims {
+fn orphan_shims(
+    shims: Vec<ShimProcess>,
+    tasks: &[ListedTask],
+    busy: &HashSet<String>,
+) -> OrphanShims {
     let has_known_shim = |id: &str| {
         let has_parent = |task: &ListedTask| task.id == id && task.parent.is_some();
         shims.iter().any(|shim| *shim.id == *id) || tasks.iter().any(has_parent)
     };
-    let conclusive = tasks.iter().map(|task| &task.id).chain(busy).all(|id| has_known_shim(id));
-    let shims = shims.into_iter().filter(|shim| served(shim, tasks).is_empty()).collect();
+    let conclusive = tasks
+        .iter()
+        .map(|task| &task.id)
+        .chain(busy)
+        .all(|id| has_known_shim(id));
+    let shims = shims
+        .into_iter()
+        .filter(|shim| served(shim, tasks).is_empty())
+        .collect();
     OrphanShims { conclusive, shims }
 }
 

@@ -30,7 +30,9 @@ impl PodShims {
 
     /// Remembers the running process that is the shim of a pod.
     pub(crate) fn note(&self, pod: SandboxId, shim: i32) {
-        let Some(shim) = Pid::from_raw(shim) else { return };
+        let Some(shim) = Pid::from_raw(shim) else {
+            return;
+        };
         // A shim that has exited since needs no wait.
         if let Ok(held) = pidfd_open(shim, PidfdFlags::empty()) {
             self.last().insert(pod, held);

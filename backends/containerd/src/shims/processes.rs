@@ -59,20 +59,27 @@ impl ShimProcess {
         let read = |child: &ProcessId| {
             let stat = Stat::of(child.pid).filter(|stat| stat.id == *child)?;
             let cgroup_text = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).ok()?;
-            Some(ShimChild { pid: child.pid, runs: !stat.ended, cgroup_text })
+            Some(ShimChild {
+                pid: child.pid,
+                runs: !stat.ended,
+                cgroup_text,
+            })
         };
         self.children.iter().filter_map(read).collect()
     }
 
     /// The exit code of a child that has exited and that the shim has not reaped.
     pub(crate) fn exit_code_of(&self, child: i32) -> Option<i32> {
-        Stat::of(child).filter(|stat| stat.parent == self.process.pid)?.code()
+        Stat::of(child)
+            .filter(|stat| stat.parent == self.process.pid)?
+            .code()
     }
 
     /// Returns whether the shim runs and has started a process since it was scanned: then it serves something
     /// that [`ShimProcess::children`] do not show. Blocks, for reads of `/proc`.
     pub(crate) fn has_started_since_scan(&self) -> bool {
-        let started = |stat: &Stat| stat.parent == self.process.pid && !self.children.contains(&stat.id);
+        let started =
+            |stat: &Stat| stat.parent == self.process.pid && !self.children.contains(&stat.id);
         // Checked last: if the pid still belongs to the shim, so did the children that were listed.
         switchyard_linux::process::all().iter().any(started) && self.process.is_alive()
     }
@@ -113,7 +120,9 @@ pub(crate) fn own_shims(
 /// Pure.
 pub(crate) fn is_shim_of(root: &RootProcess, address: &Path, namespace: &str) -> bool {
     let program = root.command.first().map(PathBuf::from).unwrap_or_default();
-    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
+    program
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
         && flag(root, "-address").is_some_and(|found| Path::new(&found) == address)
         && flag(root, "-namespace").as_deref() == Some(namespace)
 }
@@ -121,7 +130,9 @@ pub(crate) fn is_shim_of(root: &RootProcess, address: &Path, namespace: &str) ->
 /// Returns whether a shim process is a helper that containerd runs to start a shim or to clean up after a
 /// dead one: the last argument is that verb, and the process exits soon. Pure.
 pub(crate) fn is_helper(root: &RootProcess) -> bool {
-    root.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
+    root.command
+        .last()
+        .is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
 }
 
 /// The argument after the flag `name` on the command line of a process. Pure.
@@ -135,7 +146,10 @@ pub(crate) fn flag(root: &RootProcess, name: &str) -> Option<String> {
 /// `/proc`.
 pub(crate) fn scan_processes() -> (Vec<Stat>, Vec<RootProcess>) {
     let all = switchyard_linux::process::all();
-    let root_processes = all.iter().filter_map(|stat| read_root_process(stat.id)).collect();
+    let root_processes = all
+        .iter()
+        .filter_map(|stat| read_root_process(stat.id))
+        .collect();
     (all, root_processes)
 }
 
@@ -155,7 +169,11 @@ pub(crate) fn read_root_process(process: ProcessId) -> Option<RootProcess> {
     // reliable: a deleted directory has none.
     let cwd_deleted = fs::metadata(proc.join("cwd")).is_ok_and(|dir| dir.nlink() == 0);
     // Checked last: if the pid still belongs to the same process, so did all that was read above.
-    process.is_alive().then_some(RootProcess { process, command, cwd_deleted })
+    process.is_alive().then_some(RootProcess {
+        process,
+        command,
+        cwd_deleted,
+    })
 }
 
 /// Terminates a shim and its children. Returns the cgroups of the children.
@@ -166,8 +184,11 @@ pub(crate) fn terminate(shim: &ShimProcess) -> Result<HashSet<Group>> {
             shim.process.pid
         )));
     }
-    let groups: HashSet<Group> =
-        shim.children.iter().flat_map(|child| cgroups_of(child.pid, &shim.id)).collect();
+    let groups: HashSet<Group> = shim
+        .children
+        .iter()
+        .flat_map(|child| cgroups_of(child.pid, &shim.id))
+        .collect();
     for child in &shim.children {
         signal(*child, Signal::SIGKILL)?;
     }
@@ -185,7 +206,10 @@ pub(crate) fn terminate(shim: &ShimProcess) -> Result<HashSet<Group>> {
 
 /// The cgroups of a process that have this id in their names.
 fn cgroups_of(pid: i32, id: &str) -> Vec<Group> {
-    parse_cgroups(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(), id)
+    parse_cgroups(
+        &fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
+        id,
+    )
 }
 
 /// The same, from the content of a `/proc/<pid>/cgroup`. Of nested cgroups with the id in their names only
@@ -194,8 +218,10 @@ fn parse_cgroups(text: &str, id: &str) -> Vec<Group> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths
         .filter_map(|path| {
-            let has_id =
-                |path: &&Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(id));
+            let has_id = |path: &&Path| {
+                path.file_name()
+                    .is_some_and(|name| name.to_string_lossy().contains(id))
+            };
             Path::new(path).ancestors().filter(has_id).last()
         })
         .filter_map(|path| Group::from_path(path).ok())
@@ -203,8 +229,9 @@ fn parse_cgroups(text: &str, id: &str) -> Vec<Group> {
 }
 
 fn signal(process: ProcessId, signal: Signal) -> Result<()> {
-    let fail =
-        |fault| Error::internal(format!("send {signal} to process {}", process.pid)).with_source(fault);
+    let fail = |fault| {
+        Error::internal(format!("send {signal} to process {}", process.pid)).with_source(fault)
+    };
     process.signal(signal).map_err(fail)
 }
 

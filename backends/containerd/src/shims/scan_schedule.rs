@@ -35,7 +35,12 @@ impl ScanSchedule {
     pub(crate) fn new(recovery: &RecoveryConfig) -> Self {
         let longest = recovery.scan_interval().max(MIN_PAUSE);
         let shortest = recovery.grace().clamp(MIN_PAUSE, longest);
-        Self { shortest, longest, next: shortest, failures: 0 }
+        Self {
+            shortest,
+            longest,
+            next: shortest,
+            failures: 0,
+        }
     }
 
     /// Scans often again, because containerd is back: orphans that its end has left may show from now on.
@@ -45,10 +50,17 @@ impl ScanSchedule {
 
     /// The pause after a scan.
     pub(crate) fn pause_after(&mut self, outcome: ScanOutcome) -> Duration {
-        self.failures = if outcome == ScanOutcome::Failed { self.failures.saturating_add(1) } else { 0 };
+        self.failures = if outcome == ScanOutcome::Failed {
+            self.failures.saturating_add(1)
+        } else {
+            0
+        };
         match outcome {
             ScanOutcome::Suspect => self.shortest,
-            ScanOutcome::Failed => self.shortest.saturating_mul(1 << self.failures.min(10)).min(self.longest),
+            ScanOutcome::Failed => self
+                .shortest
+                .saturating_mul(1 << self.failures.min(10))
+                .min(self.longest),
             ScanOutcome::Clean => {
                 let pause = self.next;
                 self.next = pause.saturating_mul(2).min(self.longest);
@@ -63,17 +75,26 @@ mod tests {
     use super::*;
 
     fn schedule(grace_milliseconds: u64, look_seconds: u64) -> ScanSchedule {
-        ScanSchedule::new(&RecoveryConfig { grace_milliseconds, look_seconds, ..RecoveryConfig::default() })
+        ScanSchedule::new(&RecoveryConfig {
+            grace_milliseconds,
+            look_seconds,
+            ..RecoveryConfig::default()
+        })
     }
 
     fn pauses(schedule: &mut ScanSchedule, outcome: ScanOutcome, count: usize) -> Vec<u64> {
-        (0..count).map(|_| schedule.pause_after(outcome).as_secs()).collect()
+        (0..count)
+            .map(|_| schedule.pause_after(outcome).as_secs())
+            .collect()
     }
 
     #[test]
     fn the_first_looks_follow_within_seconds_and_the_later_ones_as_seldom_as_configured() {
         let mut schedule = schedule(3_000, 180);
-        assert_eq!(pauses(&mut schedule, ScanOutcome::Clean, 9), [3, 6, 12, 24, 48, 96, 180, 180, 180]);
+        assert_eq!(
+            pauses(&mut schedule, ScanOutcome::Clean, 9),
+            [3, 6, 12, 24, 48, 96, 180, 180, 180]
+        );
         schedule.reset();
         assert_eq!(pauses(&mut schedule, ScanOutcome::Clean, 3), [3, 6, 12]);
     }
@@ -89,7 +110,10 @@ mod tests {
     #[test]
     fn looks_that_fail_become_seldom_and_the_first_that_does_not_begins_anew() {
         let mut schedule = schedule(3_000, 180);
-        assert_eq!(pauses(&mut schedule, ScanOutcome::Failed, 7), [6, 12, 24, 48, 96, 180, 180]);
+        assert_eq!(
+            pauses(&mut schedule, ScanOutcome::Failed, 7),
+            [6, 12, 24, 48, 96, 180, 180]
+        );
         assert_eq!(pauses(&mut schedule, ScanOutcome::Suspect, 1), [3]);
         assert_eq!(pauses(&mut schedule, ScanOutcome::Failed, 1), [6]);
     }
@@ -97,7 +121,11 @@ mod tests {
     #[test]
     fn there_is_a_pause_whatever_is_configured() {
         let mut schedule = schedule(0, 0);
-        for outcome in [ScanOutcome::Clean, ScanOutcome::Suspect, ScanOutcome::Failed] {
+        for outcome in [
+            ScanOutcome::Clean,
+            ScanOutcome::Suspect,
+            ScanOutcome::Failed,
+        ] {
             assert!(schedule.pause_after(outcome) >= MIN_PAUSE, "{outcome:?}");
         }
         let mut schedule = self::schedule(60_000, 1);

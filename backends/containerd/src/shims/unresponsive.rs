@@ -29,7 +29,10 @@ impl UnresponsiveShims {
     /// Records that a task's shim answers, or that nobody calls it any more.
     pub(crate) fn clear(&self, id: &str) {
         if self.tasks().remove(id) {
-            tracing::info!(task.id = id, "a shim that did not answer answers again, or has exited");
+            tracing::info!(
+                task.id = id,
+                "a shim that did not answer answers again, or has exited"
+            );
         }
     }
 

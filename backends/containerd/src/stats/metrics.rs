@@ -24,14 +24,27 @@ struct MetricsTarget {
 }
 
 impl Stats {
-    pub(crate) async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+    pub(crate) async fn task_metrics(
+        &self,
+        ids: &[TaskId],
+    ) -> Result<BTreeMap<TaskId, TaskMetrics>> {
         let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<MetricsTarget>) = {
             let tasks = self.tasks.lock();
-            let running = ids.iter().filter_map(|id| tasks.get(id)).filter_map(|entry| {
-                let main = entry.running_start()?.pid;
-                let group = entry.record().group()?;
-                Some((Arc::clone(entry), MetricsTarget { id: entry.id, group, main }))
-            });
+            let running = ids
+                .iter()
+                .filter_map(|id| tasks.get(id))
+                .filter_map(|entry| {
+                    let main = entry.running_start()?.pid;
+                    let group = entry.record().group()?;
+                    Some((
+                        Arc::clone(entry),
+                        MetricsTarget {
+                            id: entry.id,
+                            group,
+                            main,
+                        },
+                    ))
+                });
             running.unzip()
         };
         let cgroups = Arc::clone(&self.reader);
@@ -56,14 +69,26 @@ impl Stats {
         let mut all = BTreeMap::new();
         for ((entry, read), writable_layer) in entries.iter().zip(read).zip(layers) {
             // The task has exited meanwhile.
-            let Some((usage, detail)) = read else { continue };
+            let Some((usage, detail)) = read else {
+                continue;
+            };
             let root = self.snapshotter_root(&entry.snapshotter).await?;
             if !file_systems.contains_key(&root) {
                 file_systems.insert(root.clone(), self.file_system(root.clone()).await?);
             }
             let file_system = file_systems.get(&root).cloned().flatten();
-            let stats = TaskStats { usage, writable_layer };
-            all.insert(entry.id, TaskMetrics { stats, detail, file_system });
+            let stats = TaskStats {
+                usage,
+                writable_layer,
+            };
+            all.insert(
+                entry.id,
+                TaskMetrics {
+                    stats,
+                    detail,
+                    file_system,
+                },
+            );
         }
         Ok(all)
     }
@@ -74,7 +99,8 @@ impl Stats {
             if !root.exists() {
                 return Ok(None);
             }
-            let failed = |fault: nix::Error| io_error("stat the file system of", &root, fault.into());
+            let failed =
+                |fault: nix::Error| io_error("stat the file system of", &root, fault.into());
             let device = stat(&root).map_err(failed)?.st_dev;
             let facts = statvfs(&root).map_err(failed)?;
             // File systems that allocate inodes dynamically report 0.
@@ -96,7 +122,13 @@ impl Stats {
         let (ids, namespaces): (Vec<SandboxId>, Vec<PathBuf>) = {
             let sandboxes = self.sandboxes.lock();
             let own = |id: &SandboxId| {
-                Some((*id, sandboxes.get(id).filter(|entry| !entry.lifecycle.is_released())?.netns()?))
+                Some((
+                    *id,
+                    sandboxes
+                        .get(id)
+                        .filter(|entry| !entry.lifecycle.is_released())?
+                        .netns()?,
+                ))
             };
             ids.iter().filter_map(own).unzip()
         };

@@ -45,7 +45,11 @@ pub(crate) struct Attachments {
 
 impl Attachments {
     /// Attaches to the streams of a running task.
-    pub(crate) async fn attach_task(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+    pub(crate) async fn attach_task(
+        self: &Arc<Self>,
+        id: TaskId,
+        spec: AttachSpec,
+    ) -> Result<Attachment> {
         let entry = self.attachable(id)?;
         let (tty, stdin) = {
             let record = entry.record();
@@ -56,11 +60,23 @@ impl Attachments {
                 "the output of task {id} cannot be attached to: it goes elsewhere, or is discarded because the logkeeper was down at the start of the task"
             )));
         }
-        let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;
+        let stdout = self
+            .live_output(&entry, Stream::Stdout, spec.stdout)
+            .await?;
         // A terminal merges both streams into standard output.
-        let stderr = self.live_output(&entry, Stream::Stderr, spec.stderr && !tty).await?;
-        let stdin = if spec.stdin && stdin { Some(self.attach_input(&entry).await?) } else { None };
-        Ok(Attachment { stdin, stdout, stderr })
+        let stderr = self
+            .live_output(&entry, Stream::Stderr, spec.stderr && !tty)
+            .await?;
+        let stdin = if spec.stdin && stdin {
+            Some(self.attach_input(&entry).await?)
+        } else {
+            None
+        };
+        Ok(Attachment {
+            stdin,
+            stdout,
+            stderr,
+        })
     }
 
     /// Sets the size of a running task's terminal.
@@ -82,17 +98,28 @@ impl Attachments {
     fn attachable(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.table.get(id)?;
         if !entry.runs() {
-            return Err(Error::failed_precondition(format!("task {id} does not run")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} does not run"
+            )));
         }
         Ok(entry)
     }
 
-    async fn live_output(&self, entry: &TaskEntry, stream: Stream, wanted: bool) -> Result<Option<Source>> {
+    async fn live_output(
+        &self,
+        entry: &TaskEntry,
+        stream: Stream,
+        wanted: bool,
+    ) -> Result<Option<Source>> {
         if !wanted {
             return Ok(None);
         }
         self.exits.logkeeper_up_for(entry)?;
-        let output = self.logkeeper.attach(&entry.id.to_string(), stream).await.map_err(from_logkeeper)?;
+        let output = self
+            .logkeeper
+            .attach(&entry.id.to_string(), stream)
+            .await
+            .map_err(from_logkeeper)?;
         Ok(Some(Source::new(output)))
     }
 
@@ -101,24 +128,37 @@ impl Attachments {
     async fn attach_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
         let attachments = Arc::clone(self);
         let taken = Arc::clone(entry);
-        let attached = self.tracker.spawn(async move { attachments.take_input(&taken).await });
+        let attached = self
+            .tracker
+            .spawn(async move { attachments.take_input(&taken).await });
         attached.await.unwrap_or_else(|fault| {
             let id = entry.id;
-            Err(Error::internal(format!("attaching to the input of task {id} broke off")).with_source(fault))
+            Err(
+                Error::internal(format!("attaching to the input of task {id} broke off"))
+                    .with_source(fault),
+            )
         })
     }
 
     /// Makes the input of a client; to be completed once begun.
     async fn take_input(self: Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
         let has_ended = entry.inputs.lock().ended;
-        let pipe = if has_ended { None } else { open(&entry.dirs.stdin())? };
-        let Some(pipe) = pipe else { return Ok(Box::new(StdinWriter::closed())) };
+        let pipe = if has_ended {
+            None
+        } else {
+            open(&entry.dirs.stdin())?
+        };
+        let Some(pipe) = pipe else {
+            return Ok(Box::new(StdinWriter::closed()));
+        };
         let ends = entry.record().stdin_ends_on_detach();
         if ends {
             let path = entry.dirs.input_taken();
             // Before the client gets its input: a daemon that is killed from here on leaves the file to its
             // successor, which ends the input.
-            tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
+            tokio::fs::write(&path, "")
+                .await
+                .map_err(|fault| io_error("write", &path, fault))?;
             reach(CrashPoint::InputTaken);
         }
         let mut inputs = entry.inputs.lock();
@@ -156,16 +196,24 @@ impl Attachments {
             let id = entry.id.to_string();
             let mut tries = Retries::default();
             while entry.reported_exit().is_none() {
-                let request =
-                    api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };
+                let request = api::CloseIoRequest {
+                    container_id: id.clone(),
+                    exec_id: String::new(),
+                    stdin: true,
+                };
                 let what = format!("close the input of task {}", entry.id);
-                let Err(error) =
-                    ignore_not_found(call(&what, QUICK, attachments.client.tasks().close_io(request)).await)
-                else {
+                let Err(error) = ignore_not_found(
+                    call(&what, QUICK, attachments.client.tasks().close_io(request)).await,
+                ) else {
                     return reach(CrashPoint::InputEnded);
                 };
                 tries
-                    .log_and_wait(&attachments.health, &id, "cannot close the input of a task", &error)
+                    .log_and_wait(
+                        &attachments.health,
+                        &id,
+                        "cannot close the input of a task",
+                        &error,
+                    )
                     .await;
             }
         });

@@ -36,8 +36,12 @@ impl TaskCgroups {
             (Some(watch), _) => blocking(move || watch.kills().map_err(Error::from)).await,
             (None, Some(group)) => {
                 let cgroups = Arc::clone(&self.reader);
-                let counted = blocking(move || cgroups.oom_kills(&group).map_err(Error::from)).await;
-                counted.map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false })
+                let counted =
+                    blocking(move || cgroups.oom_kills(&group).map_err(Error::from)).await;
+                counted.map(|counted| Kills {
+                    counted: counted.unwrap_or(0),
+                    doubtful: false,
+                })
             }
             (None, None) => Ok(Kills::default()),
         };
@@ -50,21 +54,27 @@ impl TaskCgroups {
 
     /// Returns whether the cgroup of the task is frozen; `None` if it has none that can be.
     pub(crate) async fn is_frozen(&self, entry: &TaskEntry) -> Result<Option<bool>> {
-        let Some(group) = entry.record().group() else { return Ok(None) };
+        let Some(group) = entry.record().group() else {
+            return Ok(None);
+        };
         let cgroups = Arc::clone(&self.reader);
         blocking(move || cgroups.is_frozen(&group).map_err(Error::from)).await
     }
 
     /// Kills all processes in the cgroup of the task.
     pub(crate) async fn kill(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(group) = entry.record().group() else { return Ok(()) };
+        let Some(group) = entry.record().group() else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.reader);
         blocking(move || cgroups.kill(&group).map_err(Error::from)).await
     }
 
     /// Freezes or thaws the cgroup of the task.
     pub(crate) async fn set_frozen(&self, entry: &TaskEntry, frozen: bool) -> Result<()> {
-        let Some(group) = entry.record().group() else { return Ok(()) };
+        let Some(group) = entry.record().group() else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.reader);
         blocking(move || cgroups.freeze(&group, frozen).map_err(Error::from)).await
     }

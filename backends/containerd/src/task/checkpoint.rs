@@ -90,7 +90,9 @@ impl Checkpoints {
                 spec.limit
             ))
         };
-        let _guard = tokio::time::timeout_at(deadline, entry.lock_process()).await.map_err(late)?;
+        let _guard = tokio::time::timeout_at(deadline, entry.lock_process())
+            .await
+            .map_err(late)?;
         self.clear_checkpoint(&entry).await?;
         let dumped = self.dump(&entry, deadline).await;
         let resumed = self.resume_task(&entry).await;
@@ -100,7 +102,9 @@ impl Checkpoints {
                 Err(error) => Err(error),
             },
             (Err(error), _) => Err(error),
-            (Ok(()), Err(_)) => Err(Error::unavailable("its shim does not resume it: see the log")),
+            (Ok(()), Err(_)) => Err(Error::unavailable(
+                "its shim does not resume it: see the log",
+            )),
         };
         let cleared = match resumed {
             Ok(()) => remove_tree(&entry.dirs.checkpoint()).await,
@@ -133,7 +137,10 @@ impl Checkpoints {
         let handler = entry.record().handler.clone();
         let runtime = self.context.runtime(&handler)?;
         if runtime.type_ != RUNC_TYPE {
-            return Err(Error::unimplemented(format!("the shim {} makes no checkpoints", runtime.type_)));
+            return Err(Error::unimplemented(format!(
+                "the shim {} makes no checkpoints",
+                runtime.type_
+            )));
         }
         if is_installed(CRIU) {
             Ok(())
@@ -153,18 +160,32 @@ impl Checkpoints {
         let mut builder = tokio::fs::DirBuilder::new();
         // The directory is going to contain all secrets of the task.
         builder.mode(0o700);
-        builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
+        builder
+            .create(&dir)
+            .await
+            .map_err(|fault| io_error("make directory", &dir, fault))?;
         self.context.faults.reach(CrashPoint::CheckpointBegun)?;
         entry.exec_permits.freeze(deadline).await?;
-        let request = api::PauseTaskRequest { container_id: id.clone() };
+        let request = api::PauseTaskRequest {
+            container_id: id.clone(),
+        };
         self.shims
-            .call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))
+            .call_with_shim_timeout(
+                &id,
+                &format!("pause task {id}"),
+                self.client.tasks().pause(request),
+            )
             .await?;
         self.context.faults.reach(CrashPoint::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
         self.context.faults.reach(CrashPoint::CheckpointDumped)?;
         let upper = upper_of(&self.storage.mounts_of(entry).await?)?;
-        let users = self.sandboxes.table.get(entry.sandbox)?.users().map(|users| users.map);
+        let users = self
+            .sandboxes
+            .table
+            .get(entry.sandbox)?
+            .users()
+            .map(|users| users.map);
         let until = deadline.into_std();
         bulk(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
         self.context.faults.reach(CrashPoint::CheckpointLayered)
@@ -211,15 +232,24 @@ impl Checkpoints {
             .iter()
             .map(|(name, bytes)| CheckpointEntry::Bytes(name.clone(), bytes.clone()))
             .collect();
-        parts.push(CheckpointEntry::Bytes("spec.dump".to_owned(), stored.to_string().into_bytes()));
+        parts.push(CheckpointEntry::Bytes(
+            "spec.dump".to_owned(),
+            stored.to_string().into_bytes(),
+        ));
         if let OutputRecord::Log(path) = log {
             parts.push(CheckpointEntry::IfThere("container.log".to_owned(), path));
         }
         for name in ["dump.log", "stats-dump"] {
-            parts.push(CheckpointEntry::IfThere(name.to_owned(), dir.join(WORK).join(name)));
+            parts.push(CheckpointEntry::IfThere(
+                name.to_owned(),
+                dir.join(WORK).join(name),
+            ));
         }
         parts.push(CheckpointEntry::IfThere(LAYER.to_owned(), dir.join(LAYER)));
-        parts.push(CheckpointEntry::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
+        parts.push(CheckpointEntry::Directory(
+            IMAGES.to_owned(),
+            dir.join(IMAGES),
+        ));
         let until = deadline.into_std();
         bulk(move || draft.fill(&parts, until)?.finish()).await?;
         self.context.faults.reach(CrashPoint::CheckpointNamed)
@@ -235,7 +265,10 @@ pub(crate) struct CheckpointCleanup {
 
 impl CheckpointCleanup {
     pub(crate) fn new(checkpoints: &Checkpoints, entry: Arc<TaskEntry>) -> Self {
-        Self { checkpoints: Weak::clone(&checkpoints.weak), entry }
+        Self {
+            checkpoints: Weak::clone(&checkpoints.weak),
+            entry,
+        }
     }
 }
 
@@ -245,7 +278,11 @@ impl Cleanup for CheckpointCleanup {
     }
 
     fn run(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { upgrade(&self.checkpoints)?.end_checkpoint(&self.entry).await })
+        Box::pin(async move {
+            upgrade(&self.checkpoints)?
+                .end_checkpoint(&self.entry)
+                .await
+        })
     }
 }
 
@@ -282,7 +319,8 @@ async fn with_reason(error: Error, log: &Path) -> Error {
 
 /// The first error in criu's log, without its time.
 fn reason(log: &str) -> Option<&str> {
-    log.lines().find_map(|line| line.find("Error (").map(|at| line[at..].trim_end()))
+    log.lines()
+        .find_map(|line| line.find("Error (").map(|at| line[at..].trim_end()))
 }
 
 /// Fails with `TimedOut` once `until` has passed.
@@ -290,7 +328,10 @@ fn check_deadline(until: std::time::Instant) -> std::io::Result<()> {
     if until.saturating_duration_since(std::time::Instant::now()) > Duration::ZERO {
         Ok(())
     } else {
-        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the deadline of the checkpoint has passed"))
+        Err(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            "the deadline of the checkpoint has passed",
+        ))
     }
 }
 
@@ -322,10 +363,21 @@ mod tests {
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             ..Default::default()
         };
-        let overlay = mount("overlay", &["index=off", "lowerdir=/l", "upperdir=/u", "workdir=/w"]);
+        let overlay = mount(
+            "overlay",
+            &["index=off", "lowerdir=/l", "upperdir=/u", "workdir=/w"],
+        );
         assert_eq!(upper_of(&[overlay]).unwrap(), Path::new("/u"));
-        assert_eq!(upper_of(&[mount("bind", &["rw"])]).unwrap(), Path::new("/source"));
-        assert!(upper_of(&[mount("erofs", &[])]).unwrap_err().to_string().contains("erofs /source"));
+        assert_eq!(
+            upper_of(&[mount("bind", &["rw"])]).unwrap(),
+            Path::new("/source")
+        );
+        assert!(
+            upper_of(&[mount("erofs", &[])])
+                .unwrap_err()
+                .to_string()
+                .contains("erofs /source")
+        );
         assert!(upper_of(&[]).is_err());
     }
 }

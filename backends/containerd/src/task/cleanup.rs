@@ -30,7 +30,11 @@ pub(crate) struct TaskCleanup {
 
 impl TaskCleanup {
     pub(crate) fn new(tasks: &Tasks, entry: Arc<TaskEntry>, kind: TaskCleanupKind) -> Self {
-        Self { tasks: Weak::clone(&tasks.weak), entry, kind }
+        Self {
+            tasks: Weak::clone(&tasks.weak),
+            entry,
+            kind,
+        }
     }
 }
 
@@ -50,11 +54,13 @@ impl Cleanup for TaskCleanup {
             match &self.kind {
                 TaskCleanupKind::Creation => tasks.destroy_task(&self.entry).await,
                 TaskCleanupKind::Limits => tasks.restore_limits(&self.entry).await,
-                TaskCleanupKind::FailedStart(exit) => match tasks.undo_start(&self.entry, exit).await {
-                    // The task was removed meanwhile.
-                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                    other => other,
-                },
+                TaskCleanupKind::FailedStart(exit) => {
+                    match tasks.undo_start(&self.entry, exit).await {
+                        // The task was removed meanwhile.
+                        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                        other => other,
+                    }
+                }
             }
         })
     }

@@ -33,8 +33,8 @@ use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::context::Context;
 use crate::image::ImageInfo;
 use crate::record::{
-    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, QuotaRecord, ResourcesRecord,
-    TaskRecord, ThrottleRecord, view_labels,
+    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, QuotaRecord,
+    ResourcesRecord, TaskRecord, ThrottleRecord, view_labels,
 };
 use crate::sandbox::{SandboxEntry, infra_rootfs};
 use crate::task::Tasks;
@@ -66,10 +66,29 @@ impl Tasks {
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
-        let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context);
-        let snapshotter = self.storage.images.policy().snapshotters.of(&sandbox.record.handler).to_owned();
+        let record = task_record(
+            (id, sandbox_id),
+            &sandbox,
+            spec,
+            &plan,
+            &built,
+            &self.context,
+        );
+        let snapshotter = self
+            .storage
+            .images
+            .policy()
+            .snapshotters
+            .of(&sandbox.record.handler)
+            .to_owned();
         self.storage.claim_volumes(id, &record.volumes).await?;
-        let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
+        let entry = TaskEntry::new(
+            id,
+            sandbox_id,
+            self.context.layout.task(id),
+            &snapshotter,
+            record,
+        );
         match self.make_task(&entry, &runtime, spec, &plan, &built).await {
             Ok(()) => {
                 let details = entry.record().details();
@@ -79,7 +98,11 @@ impl Tasks {
             Err(error) => {
                 if let Err(undo) = self.destroy_task(&entry).await {
                     tracing::warn!(task.id = %id, error = undo.report(), "cannot undo the creation of a task: the cleanup queue retries it");
-                    self.cleanup.enqueue(TaskCleanup::new(self, Arc::new(entry), TaskCleanupKind::Creation));
+                    self.cleanup.enqueue(TaskCleanup::new(
+                        self,
+                        Arc::new(entry),
+                        TaskCleanupKind::Creation,
+                    ));
                 }
                 Err(error)
             }
@@ -97,7 +120,11 @@ impl Tasks {
         let runnable = images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner);
         let image = step("prepare_image", runnable).await?;
         let mut config = image_config(&image.info);
-        let declared = declared(&image.name, &config.volumes, self.context.settings().images.max_volumes)?;
+        let declared = declared(
+            &image.name,
+            &config.volumes,
+            self.context.settings().images.max_volumes,
+        )?;
         for volume in declared.left_out {
             let volume = volume.display().to_string();
             tracing::warn!(task.id = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
@@ -106,20 +133,34 @@ impl Tasks {
         let policy = self.storage.images.policy();
         let snapshotter = policy.snapshotters.of(&sandbox.record.handler);
         let reader = &self.storage.image_reader;
-        let resolved = reader.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user);
+        let resolved =
+            reader.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user);
         let user = step("resolve_user", resolved).await?;
         let placement = match &spec.cgroup {
             Some(placement) => placement.clone(),
             None => sandbox.cgroup(&self.context.settings().cgroup.default_parent),
         };
         let location = self.context.cgroup_at(&placement, &id.to_string())?;
-        let leaf = self.task_cgroups.plan_leaf(&placement, &location, &spec.resources)?;
+        let leaf = self
+            .task_cgroups
+            .plan_leaf(&placement, &location, &spec.resources)?;
         let resolved = self.storage.resolve_mounts(id, (sandbox_id, sandbox), spec);
         let mounts = step("resolve_mounts", resolved).await?;
         let dirs = self.context.layout.task(id);
-        let volumes = image_volumes(&config.volumes, &mounts, &dirs, sandbox.record.users.is_some());
+        let volumes = image_volumes(
+            &config.volumes,
+            &mounts,
+            &dirs,
+            sandbox.record.users.is_some(),
+        );
         let storage = StoragePlan::new(image, mounts, volumes, &spec.disk_limits)?;
-        Ok(TaskPlan { storage, user, location, leaf, config })
+        Ok(TaskPlan {
+            storage,
+            user,
+            location,
+            leaf,
+            config,
+        })
     }
 
     async fn build_spec(
@@ -183,9 +224,15 @@ impl Tasks {
     /// # Errors
     /// `FailedPrecondition`.
     pub(super) fn check_target(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(target) = entry.record().target.clone() else { return Ok(()) };
+        let Some(target) = entry.record().target.clone() else {
+            return Ok(());
+        };
         let target = target.parse().map_err(|fault| {
-            Error::internal(format!("parse the target in the record of task {}", entry.id)).with_source(fault)
+            Error::internal(format!(
+                "parse the target in the record of task {}",
+                entry.id
+            ))
+            .with_source(fault)
         })?;
         self.pid_namespace(target).map(drop)
     }
@@ -208,22 +255,39 @@ impl Tasks {
             image: plan.storage.image.name.clone(),
             runtime: Some(api::container::Runtime {
                 name: runtime.type_.clone(),
-                options: self.context.runtime_options(runtime, plan.location.systemd, users.as_ref()),
+                options: self.context.runtime_options(
+                    runtime,
+                    plan.location.systemd,
+                    users.as_ref(),
+                ),
             }),
             spec: Some(json_any(SPEC_TYPE, &built.spec)),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.clone(),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&*entry.record())))
-                .collect(),
+            extensions: std::iter::once((
+                record::EXTENSION.to_owned(),
+                record::encode(&*entry.record()),
+            ))
+            .collect(),
             ..Default::default()
         };
-        let request = api::CreateContainerRequest { container: Some(container) };
+        let request = api::CreateContainerRequest {
+            container: Some(container),
+        };
         let what = format!("create container {id}");
         let mut containers = self.client.containers();
-        step("write_container_object", call(&what, QUICK, containers.create(request))).await?;
+        step(
+            "write_container_object",
+            call(&what, QUICK, containers.create(request)),
+        )
+        .await?;
         self.context.faults.reach(CrashPoint::TaskRecorded)?;
         step("mount_image_volumes", self.storage.view_images(entry)).await?;
-        step("fill_volumes", self.storage.fill_volumes(entry, &plan.storage)).await?;
+        step(
+            "fill_volumes",
+            self.storage.fill_volumes(entry, &plan.storage),
+        )
+        .await?;
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
             key: id.clone(),
@@ -232,9 +296,15 @@ impl Tasks {
         };
         let what = format!("prepare snapshot {id}");
         let mut snapshots = self.client.snapshots();
-        let prepared = step("prepare_snapshot", call(&what, QUICK, snapshots.prepare(request))).await?;
+        let prepared = step(
+            "prepare_snapshot",
+            call(&what, QUICK, snapshots.prepare(request)),
+        )
+        .await?;
         self.context.faults.reach(CrashPoint::TaskPrepared)?;
-        let limited = self.storage.limit_disks(entry, &plan.storage, &prepared.mounts);
+        let limited = self
+            .storage
+            .limit_disks(entry, &plan.storage, &prepared.mounts);
         step("limit_disks", limited).await?;
         *entry.mounts.lock() = Some(prepared.mounts);
         Ok(())
@@ -259,14 +329,19 @@ fn task_record(
         uid: plan.user.uid,
         gid: plan.user.gid,
         groups: plan.user.additional_gids.clone(),
-        stop_signal: spec.stop_signal.or(plan.config.stop_signal).unwrap_or(Signal::TERM).number(),
+        stop_signal: spec
+            .stop_signal
+            .or(plan.config.stop_signal)
+            .unwrap_or(Signal::TERM)
+            .number(),
         output: match &spec.stdio.output {
             Output::Discard => OutputRecord::Discard,
             Output::Live => OutputRecord::Live,
             Output::Log(path) => OutputRecord::Log(path.clone()),
-            Output::Fifos { stdout, stderr } => {
-                OutputRecord::Fifos { stdout: stdout.clone(), stderr: stderr.clone() }
-            }
+            Output::Fifos { stdout, stderr } => OutputRecord::Fifos {
+                stdout: stdout.clone(),
+                stderr: stderr.clone(),
+            },
         },
         stdin: spec.stdio.stdin != Stdin::Closed,
         stdin_once: spec.stdio.stdin == Stdin::Once,
@@ -283,11 +358,20 @@ fn task_record(
             PidMode::Private | PidMode::Sandbox | PidMode::Host => None,
         },
         resources: ResourcesRecord::from_core(&built.limits),
-        throttles: Throttle::merged(&[], &spec.throttles).iter().map(ThrottleRecord::from_core).collect(),
-        mount_label: built.spec["linux"]["mountLabel"].as_str().map(str::to_owned),
+        throttles: Throttle::merged(&[], &spec.throttles)
+            .iter()
+            .map(ThrottleRecord::from_core)
+            .collect(),
+        mount_label: built.spec["linux"]["mountLabel"]
+            .as_str()
+            .map(str::to_owned),
         made_score: None,
         staged: plan.storage.staged(id),
-        volumes: plan.storage.named_volumes().map(|named| named.volume.to_owned()).collect(),
+        volumes: plan
+            .storage
+            .named_volumes()
+            .map(|named| named.volume.to_owned())
+            .collect(),
         image_volumes: plan.config.volumes.clone(),
         volume_images: plan.storage.mounted_images(),
         quota: (!plan.storage.disk.is_empty()).then(QuotaRecord::default),

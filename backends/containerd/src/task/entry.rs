@@ -66,7 +66,9 @@ pub(super) struct ExitLocks {
 enum OutputState {
     /// It may have to write more. The output FIFOs are held open: the kernel discards the content of a FIFO
     /// when its last reader closes it, and the logkeeper may be down at that moment.
-    Open { _hold: Option<switchyard_logkeeper::FifoHold> },
+    Open {
+        _hold: Option<switchyard_logkeeper::FifoHold>,
+    },
     /// It has written all of it, or has given it up, and has closed the FIFOs.
     Finished,
 }
@@ -134,7 +136,10 @@ impl TaskEntry {
     /// Its start, while it runs in the sense of [`TaskEntry::runs`].
     pub(crate) fn running_start(&self) -> Option<Started> {
         let lifecycle = self.lifecycle.lock();
-        lifecycle.start().filter(|_| lifecycle.runs()).map(|known| known.start)
+        lifecycle
+            .start()
+            .filter(|_| lifecycle.runs())
+            .map(|known| known.start)
     }
 
     /// Returns whether containerd may have a process of this task: one was launched and has not been cleaned
@@ -199,7 +204,10 @@ impl TaskEntry {
     /// Records that containerd has created its main process, and opens a handle of it if `pid` is that of a
     /// process of this task.
     pub(super) fn open_process(&self, pid: u32) {
-        self.apply(LifecycleEvent::ProcessCreated(ProcessHandle::open(pid, &self.cgroup_mark())));
+        self.apply(LifecycleEvent::ProcessCreated(ProcessHandle::open(
+            pid,
+            &self.cgroup_mark(),
+        )));
     }
 
     /// The handle of its main process, if one is held. Nothing is read from the kernel under the lock of the
@@ -221,7 +229,9 @@ impl TaskEntry {
     /// The pid of its main process, if a handle is held and the process has not exited: so the pid has not
     /// been reused.
     pub(super) fn running_pid(&self) -> Option<u32> {
-        self.process().filter(|process| process.runs()).map(|process| process.pid())
+        self.process()
+            .filter(|process| process.runs())
+            .map(|process| process.pid())
     }
 
     /// The pid of its shim, if a handle of its main process is held and the process has not exited.
@@ -238,7 +248,8 @@ impl TaskEntry {
 
     /// Sends a signal to its main process, if a handle is held.
     pub(super) fn signal_process(&self, signal: Signal) -> Sent {
-        self.process().map_or(Sent::Refused, |process| process.signal(signal))
+        self.process()
+            .map_or(Sent::Refused, |process| process.signal(signal))
     }
 
     /// Returns whether its output goes through the logkeeper. A task without a log is started without it, and

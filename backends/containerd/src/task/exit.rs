@@ -112,7 +112,8 @@ impl Exits {
             }
             Err(error) => {
                 tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
-                self.cleanup.enqueue(ExitCleanup::new(self, Arc::clone(&entry)));
+                self.cleanup
+                    .enqueue(ExitCleanup::new(self, Arc::clone(&entry)));
                 observed
             }
         };
@@ -134,7 +135,9 @@ impl Exits {
     fn started_task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.table.get(id)?;
         if entry.reported_exit().is_none() && entry.started().is_none() {
-            return Err(Error::failed_precondition(format!("task {id} has not been started")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} has not been started"
+            )));
         }
         Ok(entry)
     }
@@ -162,7 +165,10 @@ impl Exits {
 
     /// The exit of a task as containerd reports it once its process has exited.
     async fn exit_from_containerd(&self, entry: &TaskEntry) -> Result<Exit> {
-        let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
+        let request = api::WaitRequest {
+            container_id: entry.id.to_string(),
+            exec_id: String::new(),
+        };
         let what = format!("wait for task {}", entry.id);
         let answer = loop {
             match self.client.task_queries().wait(request.clone()).await {
@@ -182,7 +188,9 @@ impl Exits {
         };
         let process = ProcessExit {
             code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
-            at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
+            at: answer
+                .exited_at
+                .and_then(|at| SystemTime::try_from(at).ok()),
         };
         // Boxed: see [`Exits::wait_task`].
         Ok(Box::pin(self.exit_of_process(entry, process)).await)
@@ -192,8 +200,16 @@ impl Exits {
     pub(crate) async fn exit_of_process(&self, entry: &TaskEntry, process: ProcessExit) -> Exit {
         let finished_at = entry.not_before_start(process.at.unwrap_or_else(SystemTime::now));
         let killed = self.task_cgroups.was_oom_killed(entry, process.code).await;
-        let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
-        Exit { code: process.code, finished_at, cause }
+        let cause = if killed {
+            ExitCause::OomKilled
+        } else {
+            ExitCause::Exited
+        };
+        Exit {
+            code: process.code,
+            finished_at,
+            cause,
+        }
     }
 
     /// Persists the exit of a task: the observed one, or else `found`. Returns the persisted one, which may be
@@ -212,7 +228,9 @@ impl Exits {
 
     /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.
     pub(super) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(observed) = entry.unpersisted_exit() else { return Ok(()) };
+        let Some(observed) = entry.unpersisted_exit() else {
+            return Ok(());
+        };
         self.persist_exit(entry, observed).await.map(drop)
     }
 
@@ -255,7 +273,9 @@ impl Exits {
             labels: std::iter::once((EXIT.to_owned(), label)).collect(),
             ..Default::default()
         };
-        self.client.update_container(container, vec![format!("labels.{EXIT}")]).await
+        self.client
+            .update_container(container, vec![format!("labels.{EXIT}")])
+            .await
     }
 
     /// Cleans up after a persisted exit. What takes longer than allowed continues in the background.
@@ -271,8 +291,11 @@ impl Exits {
         });
         match tokio::time::timeout(CLEANUP_TIMEOUT, clearing).await {
             Ok(cleared) => cleared.map_err(|fault| {
-                Error::internal(format!("the cleanup after the exit of task {} was aborted", entry.id))
-                    .with_source(fault)
+                Error::internal(format!(
+                    "the cleanup after the exit of task {} was aborted",
+                    entry.id
+                ))
+                .with_source(fault)
             }),
             Err(_) => {
                 tracing::warn!(task.id = %entry.id, "the cleanup after the exit of a task takes longer than {CLEANUP_TIMEOUT:?}: it continues");
@@ -287,7 +310,9 @@ impl Exits {
     /// in a note, and its process may run: it is ended all the same.
     pub(crate) async fn clean_up_exit(&self, entry: &TaskEntry) -> Result<()> {
         let persisted = self.persist_observed_exit(entry).await;
-        let failed_start = entry.exit().is_some_and(|exit| matches!(exit.cause, ExitCause::StartFailed(_)));
+        let failed_start = entry
+            .exit()
+            .is_some_and(|exit| matches!(exit.cause, ExitCause::StartFailed(_)));
         if persisted.is_ok() || failed_start {
             self.clean_up_process(entry).await?;
         }
@@ -321,7 +346,10 @@ impl Exits {
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
         self.logkeeper_up_for(entry)?;
         if entry.uses_logkeeper() && !entry.is_output_finished() {
-            self.logkeeper.finish(&entry.id.to_string(), DRAIN_TIMEOUT).await.map_err(from_logkeeper)?;
+            self.logkeeper
+                .finish(&entry.id.to_string(), DRAIN_TIMEOUT)
+                .await
+                .map_err(from_logkeeper)?;
             entry.set_output_finished();
         }
         Ok(())
@@ -332,15 +360,24 @@ impl Exits {
     /// # Errors
     /// `Unavailable` with the reason.
     pub(super) fn logkeeper_up_for(&self, entry: &TaskEntry) -> Result<()> {
-        if entry.uses_logkeeper() { self.health.check_logkeeper() } else { Ok(()) }
+        if entry.uses_logkeeper() {
+            self.health.check_logkeeper()
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {
         let entry = self.table.get(id)?;
         if !matches!(entry.record().output, OutputRecord::Log(_)) {
-            return Err(Error::failed_precondition(format!("task {id} has no log file")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} has no log file"
+            )));
         }
-        self.logkeeper.reopen(&id.to_string()).await.map_err(from_logkeeper)
+        self.logkeeper
+            .reopen(&id.to_string())
+            .await
+            .map_err(from_logkeeper)
     }
 
     /// Ends the process of a task, deletes it from containerd, and restores the cgroup if a client has made
@@ -398,7 +435,10 @@ pub(crate) struct ExitCleanup {
 
 impl ExitCleanup {
     pub(crate) fn new(exits: &Exits, entry: Arc<TaskEntry>) -> Self {
-        Self { exits: Weak::clone(&exits.weak), entry }
+        Self {
+            exits: Weak::clone(&exits.weak),
+            entry,
+        }
     }
 }
 

@@ -28,7 +28,11 @@ const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
 /// # Errors
 /// `FailedPrecondition` if a path does not exist, or cannot be written to.
 pub(super) fn open_readers(paths: &[PathBuf]) -> Result<Vec<File>> {
-    paths.iter().map(|path| open(path)).filter_map(Result::transpose).collect()
+    paths
+        .iter()
+        .map(|path| open(path))
+        .filter_map(Result::transpose)
+        .collect()
 }
 
 /// Opens the FIFOs among `paths` at both ends, so that their readers see no end of file. A FIFO that cannot
@@ -39,7 +43,11 @@ pub(crate) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
     };
     let open = |path: &PathBuf| {
         let mut both = OpenOptions::new();
-        both.read(true).write(true).custom_flags(NO_LINK.bits()).open(path).ok()
+        both.read(true)
+            .write(true)
+            .custom_flags(NO_LINK.bits())
+            .open(path)
+            .ok()
     };
     paths.iter().filter(is_fifo).filter_map(open).collect()
 }
@@ -49,19 +57,34 @@ fn open(path: &Path) -> Result<Option<File>> {
     let kind = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(fault) if fault.kind() == Fault::NotFound => {
-            return Err(unfit(path, "does not exist: the collector of the output has to create it first"));
+            return Err(unfit(
+                path,
+                "does not exist: the collector of the output has to create it first",
+            ));
         }
         Err(fault) => return Err(io_error("read the metadata of", path, fault)),
     };
     if kind.is_symlink() {
-        return Err(unfit(path, "is a symbolic link: it has to be the FIFO itself"));
+        return Err(unfit(
+            path,
+            "is a symbolic link: it has to be the FIFO itself",
+        ));
     }
     if !kind.is_fifo() {
         let fit = kind.is_file() || kind.is_char_device();
-        return if fit { Ok(None) } else { Err(unfit(path, "is neither a FIFO nor a file")) };
+        return if fit {
+            Ok(None)
+        } else {
+            Err(unfit(path, "is neither a FIFO nor a file"))
+        };
     }
-    let opened = OpenOptions::new().read(true).custom_flags(NO_LINK.bits()).open(path);
-    opened.map(Some).map_err(|fault| io_error("open the FIFO", path, fault))
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(NO_LINK.bits())
+        .open(path);
+    opened
+        .map(Some)
+        .map_err(|fault| io_error("open the FIFO", path, fault))
 }
 
 fn unfit(path: &Path, why: &str) -> Error {
@@ -97,7 +120,11 @@ mod tests {
         let held = open_readers(&[fifo.clone(), PathBuf::from("/dev/null")]).unwrap();
         assert_eq!(held.len(), 1);
         // The FIFO has a reader, so this returns at once.
-        OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&fifo)
+            .unwrap();
     }
 
     #[test]
@@ -107,13 +134,19 @@ mod tests {
         let fifo = dir.path().join("out");
         let mut byte = [0];
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        let mut reader =
-            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
+        let mut reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&fifo)
+            .unwrap();
         let writer = OpenOptions::new().write(true).open(&fifo).unwrap();
         let kept = keep_open(&[fifo, dir.path().join("missing")]);
         assert_eq!(kept.len(), 1);
         drop(writer);
-        assert_eq!(reader.read(&mut byte).unwrap_err().kind(), Fault::WouldBlock);
+        assert_eq!(
+            reader.read(&mut byte).unwrap_err().kind(),
+            Fault::WouldBlock
+        );
         drop(kept);
         assert_eq!(reader.read(&mut byte).unwrap(), 0);
     }
@@ -129,7 +162,10 @@ mod tests {
         for path in [dir.path().join("missing"), dir.path().to_owned(), link] {
             let error = open_readers(std::slice::from_ref(&path)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
-            assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+            assert!(
+                error.to_string().contains(&path.display().to_string()),
+                "{error}"
+            );
         }
     }
 }

@@ -58,7 +58,13 @@ impl ExecPermits {
     pub(super) fn new(task: TaskId) -> Self {
         let places = Arc::new(Semaphore::new(STARTS));
         let free = Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize));
-        Self { task, places, ending_turn: Arc::default(), free, frozen: Mutex::default() }
+        Self {
+            task,
+            places,
+            ending_turn: Arc::default(),
+            free,
+            frozen: Mutex::default(),
+        }
     }
 
     /// Waits for a place, and then until the task is not frozen for a checkpoint; it is not frozen while the permit
@@ -68,7 +74,9 @@ impl ExecPermits {
     /// `Unavailable` if the task is still frozen `limit` after there was a place.
     pub(crate) async fn acquire(&self, limit: Duration) -> Result<(StartPlace, ExecPermit)> {
         // The semaphores are never closed.
-        let place = StartPlace { _permit: Arc::clone(&self.places).acquire_owned().await.ok() };
+        let place = StartPlace {
+            _permit: Arc::clone(&self.places).acquire_owned().await.ok(),
+        };
         match timeout(limit, Arc::clone(&self.free).acquire_owned()).await {
             Ok(Ok(permit)) => Ok((place, ExecPermit { _permit: permit })),
             Ok(Err(_)) | Err(_) => Err(self.frozen_error()),
@@ -93,15 +101,21 @@ impl ExecPermits {
     /// # Errors
     /// `DeadlineExceeded` if a process is still being started at `deadline`.
     pub(super) async fn freeze(&self, deadline: Instant) -> Result<()> {
-        match timeout_at(deadline, Arc::clone(&self.free).acquire_many_owned(MAX_EXEC_PERMITS)).await {
+        match timeout_at(
+            deadline,
+            Arc::clone(&self.free).acquire_many_owned(MAX_EXEC_PERMITS),
+        )
+        .await
+        {
             Ok(Ok(all)) => {
                 *self.frozen.lock() = Some(all);
                 Ok(())
             }
             // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => {
-                Err(Error::deadline(format!("a process was still being started in task {}", self.task)))
-            }
+            Ok(Err(_)) | Err(_) => Err(Error::deadline(format!(
+                "a process was still being started in task {}",
+                self.task
+            ))),
         }
     }
 

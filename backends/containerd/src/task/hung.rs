@@ -49,37 +49,58 @@ impl Exits {
         let id = entry.id.to_string();
         let limit = self.context.settings().containerd.shim_timeout();
         match tokio::time::timeout(limit, self.client.process_state(&id)).await {
-            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_of_process(entry, end).await)),
+            Ok(Ok(ProcessState::Stopped(end))) => {
+                return Ok(Some(self.exit_of_process(entry, end).await));
+            }
             Ok(Ok(ProcessState::None)) => {
                 return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now()))));
             }
             Ok(
-                Ok(ProcessState::Created | ProcessState::Running { .. } | ProcessState::Unanswered { .. })
+                Ok(
+                    ProcessState::Created
+                    | ProcessState::Running { .. }
+                    | ProcessState::Unanswered { .. },
+                )
                 | Err(_),
             )
             | Err(_) => {}
         }
         // If containerd itself hangs, nothing is known of the shim.
-        if !matches!(self.health.query_now(&self.client).await, Contact::Up { .. }) {
+        if !matches!(
+            self.health.query_now(&self.client).await,
+            Contact::Up { .. }
+        ) {
             return Ok(None);
         }
         // A shim that has reaped its child may be slow, but does not hang: only one whose child is a zombie
         // is killed.
         let shims = self.shims.find_shims().await?;
-        let code =
-            |shim: &ShimProcess, task: &TaskEntry| shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?);
-        let Some(shim) =
-            shims.into_iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
+        let code = |shim: &ShimProcess, task: &TaskEntry| {
+            shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?)
+        };
+        let Some(shim) = shims
+            .into_iter()
+            .find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
         else {
             self.shims.unresponsive.note(&id);
             return Ok(None);
         };
         // The exit statuses are lost with the shim, so all of them are persisted before it is killed.
-        let unpersisted = |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
-        let others: Vec<_> = self.table.lock().values().filter(|task| unpersisted(task)).cloned().collect();
+        let unpersisted =
+            |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
+        let others: Vec<_> = self
+            .table
+            .lock()
+            .values()
+            .filter(|task| unpersisted(task))
+            .cloned()
+            .collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
         for (task, code) in all.filter_map(|task| Some((task, code(&shim, task)?))) {
-            let process = ProcessExit { code, at: Some(SystemTime::now()) };
+            let process = ProcessExit {
+                code,
+                at: Some(SystemTime::now()),
+            };
             let exit = self.exit_of_process(task, process).await;
             self.persist_exit(task, exit).await?;
         }
@@ -89,7 +110,11 @@ impl Exits {
 
     /// Kills the shim of a task that has exited, unless it works again meanwhile: persisting exits takes as long as
     /// containerd does, and the shim may have created a container since it was scanned.
-    async fn kill_unused_shim(&self, shim: ShimProcess, entry: &TaskEntry) -> switchyard_core::Result<()> {
+    async fn kill_unused_shim(
+        &self,
+        shim: ShimProcess,
+        entry: &TaskEntry,
+    ) -> switchyard_core::Result<()> {
         // Nothing is created in the pod between the check and the kill. Who has the lock for long waits for the shim, and
         // so for this: a creation is repeated when its shim is gone.
         let limit = self.context.settings().containerd.shim_timeout();
@@ -117,8 +142,17 @@ impl Exits {
 
     /// Returns whether a shim serves a running container besides a task that has exited.
     fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
-        let infra = self.sandboxes.table.get(entry.sandbox).ok().and_then(|sandbox| sandbox.infra_pid());
-        serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
+        let infra = self
+            .sandboxes
+            .table
+            .get(entry.sandbox)
+            .ok()
+            .and_then(|sandbox| sandbox.infra_pid());
+        serves(
+            &shim.read_children(),
+            &entry.cgroup_mark(),
+            infra.and_then(|pid| i32::try_from(pid).ok()),
+        )
     }
 }
 
@@ -126,7 +160,9 @@ impl Exits {
 /// Other processes of the task itself, whose cgroup path contains `mark`, end with the shim, and the infra
 /// process of a sandbox is of no use without a shim: neither counts. Pure.
 fn serves(children: &[ShimChild], mark: &str, infra: Option<i32>) -> bool {
-    children.iter().any(|child| child.runs && !child.cgroup_text.contains(mark) && Some(child.pid) != infra)
+    children
+        .iter()
+        .any(|child| child.runs && !child.cgroup_text.contains(mark) && Some(child.pid) != infra)
 }
 
 #[cfg(test)]
@@ -146,6 +182,10 @@ mod tests {
         let other = [child(1, false, "aa"), child(3, true, "bb")];
         assert!(serves(&other, "aa", None));
         assert!(!serves(&other, "aa", Some(3)), "the process of the sandbox");
-        assert!(!serves(&[child(1, false, "aa"), child(3, false, "bb")], "aa", None));
+        assert!(!serves(
+            &[child(1, false, "aa"), child(3, false, "bb")],
+            "aa",
+            None
+        ));
     }
 }

@@ -229,17 +229,23 @@ impl TaskLifecycle {
 
     /// Its exit, if that is persisted.
     pub(super) fn persisted_exit(&self) -> Option<&Exit> {
-        self.exited().filter(|state| state.persisted).map(|state| &state.exit)
+        self.exited()
+            .filter(|state| state.persisted)
+            .map(|state| &state.exit)
     }
 
     /// Its exit, if that is not persisted.
     pub(super) fn unpersisted_exit(&self) -> Option<&Exit> {
-        self.exited().filter(|state| !state.persisted).map(|state| &state.exit)
+        self.exited()
+            .filter(|state| !state.persisted)
+            .map(|state| &state.exit)
     }
 
     /// The exit that callers get.
     pub(super) fn reported_exit(&self) -> Option<&Exit> {
-        self.exited().filter(|state| state.reported).map(|state| &state.exit)
+        self.exited()
+            .filter(|state| state.reported)
+            .map(|state| &state.exit)
     }
 
     const fn exited(&self) -> Option<&Exited> {
@@ -256,7 +262,10 @@ impl Unstarted {
     fn after(mut self, event: LifecycleEvent) -> TaskLifecycle {
         match event {
             LifecycleEvent::Launched => {
-                return TaskLifecycle::Launching(Launching { before: self, watched: Watched::default() });
+                return TaskLifecycle::Launching(Launching {
+                    before: self,
+                    watched: Watched::default(),
+                });
             }
             LifecycleEvent::StartFailed(exit) => {
                 return TaskLifecycle::Exited(Exited::start_failed(exit, Remains::Nothing));
@@ -283,7 +292,11 @@ impl Launching {
             LifecycleEvent::Started(start, since) => {
                 // The shim has opened the client's FIFOs by now, so they are not held any longer.
                 let start = KnownStart { start, since };
-                return TaskLifecycle::Running(Running { start, deleted: false, watched: self.watched });
+                return TaskLifecycle::Running(Running {
+                    start,
+                    deleted: false,
+                    watched: self.watched,
+                });
             }
             LifecycleEvent::ExitObserved(exit) => {
                 let remains = Remains::Process(self.watched.process);
@@ -298,7 +311,10 @@ impl Launching {
                 return TaskLifecycle::Exited(Exited::start_failed(exit, remains));
             }
             LifecycleEvent::ProcessDeleted => {
-                return TaskLifecycle::Created(Unstarted { process_ended: true, ..self.before });
+                return TaskLifecycle::Created(Unstarted {
+                    process_ended: true,
+                    ..self.before
+                });
             }
             LifecycleEvent::FifosHeld(fifos) => self.before.client_fifos = fifos,
             LifecycleEvent::ProcessCreated(process) => self.watched.process = process.map(Arc::new),
@@ -315,8 +331,12 @@ impl Launching {
 impl Running {
     fn after(mut self, event: LifecycleEvent) -> TaskLifecycle {
         match event {
-            LifecycleEvent::ExitObserved(exit) => return TaskLifecycle::Exited(self.exited(exit, false)),
-            LifecycleEvent::ExitPersisted(exit) => return TaskLifecycle::Exited(self.exited(exit, true)),
+            LifecycleEvent::ExitObserved(exit) => {
+                return TaskLifecycle::Exited(self.exited(exit, false));
+            }
+            LifecycleEvent::ExitPersisted(exit) => {
+                return TaskLifecycle::Exited(self.exited(exit, true));
+            }
             LifecycleEvent::ProcessCreated(process) => self.watched.process = process.map(Arc::new),
             LifecycleEvent::OomWatched(monitor) => self.watched.oom = Some(Arc::new(monitor)),
             LifecycleEvent::Killed => self.watched.killed = true,
@@ -331,7 +351,11 @@ impl Running {
     }
 
     fn exited(self, exit: Exit, persisted: bool) -> Exited {
-        let remains = if self.deleted { Remains::Nothing } else { Remains::Process(self.watched.process) };
+        let remains = if self.deleted {
+            Remains::Nothing
+        } else {
+            Remains::Process(self.watched.process)
+        };
         Exited::new(Some(self.start), exit, persisted, remains)
     }
 }
@@ -340,11 +364,23 @@ impl Running {
 
 impl Exited {
     const fn new(start: Option<KnownStart>, exit: Exit, persisted: bool, remains: Remains) -> Self {
-        Self { start, exit, persisted, reported: false, remains }
+        Self {
+            start,
+            exit,
+            persisted,
+            reported: false,
+            remains,
+        }
     }
 
     const fn start_failed(exit: Exit, remains: Remains) -> Self {
-        Self { start: None, exit, persisted: true, reported: true, remains }
+        Self {
+            start: None,
+            exit,
+            persisted: true,
+            reported: true,
+            remains,
+        }
     }
 
     fn after(mut self, event: LifecycleEvent) -> Self {
@@ -360,7 +396,10 @@ impl Exited {
             LifecycleEvent::ProcessDeleted => self.remains = Remains::Nothing,
             LifecycleEvent::ExitReported => self.reported = true,
             LifecycleEvent::StartFailed(exit) => {
-                self = Self { start: self.start, ..Self::start_failed(exit, self.remains) };
+                self = Self {
+                    start: self.start,
+                    ..Self::start_failed(exit, self.remains)
+                };
             }
             LifecycleEvent::Launched
             | LifecycleEvent::FifosHeld(_)

@@ -44,12 +44,22 @@ pub(crate) async fn end_log(
     keeper: &logkeeper::Client,
     id: &str,
 ) -> std::result::Result<(), logkeeper::Error> {
-    let Err(error) = keeper.finish(id, Duration::ZERO).await else { return Ok(()) };
-    if error.fault().is_none_or(|fault| fault.kind != logkeeper::protocol::FaultKind::Busy) {
+    let Err(error) = keeper.finish(id, Duration::ZERO).await else {
+        return Ok(());
+    };
+    if error
+        .fault()
+        .is_none_or(|fault| fault.kind != logkeeper::protocol::FaultKind::Busy)
+    {
         return Err(error);
     }
     match keeper.abandon(id).await {
-        Ok(logkeeper::protocol::Finished { lines: _, bytes: _, dropped_lines, dropped_bytes }) => {
+        Ok(logkeeper::protocol::Finished {
+            lines: _,
+            bytes: _,
+            dropped_lines,
+            dropped_bytes,
+        }) => {
             tracing::warn!(task.id = id, %error, dropped_lines, dropped_bytes, "the file system of a log hangs: its task is removed without the rest of its output");
             Ok(())
         }
@@ -74,7 +84,9 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
                 crate::base::error::disk_full_or(ErrorKind::Internal, &error)
             }
         },
-        logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => ErrorKind::Unavailable,
+        logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => {
+            ErrorKind::Unavailable
+        }
         logkeeper::Error::File { .. }
         | logkeeper::Error::StateInUse(_)
         | logkeeper::Error::SocketInUse(_)
@@ -103,7 +115,10 @@ mod tests {
     const UNKNOWN: &str = r#"{"error":{"kind":"invalid_argument","message":"not a request"}}"#;
 
     /// Ends a log at a logkeeper that gives these answers; the result, and what it was asked for.
-    async fn check(finish: &'static str, abandon: &'static str) -> (Option<FaultKind>, Vec<String>) {
+    async fn check(
+        finish: &'static str,
+        abandon: &'static str,
+    ) -> (Option<FaultKind>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -114,13 +129,19 @@ mod tests {
             let (reader, mut writer) = stream.into_split();
             let mut lines = BufReader::new(reader).lines();
             while let Some(line) = lines.next_line().await.unwrap() {
-                let (op, answer) =
-                    [("hello", r#"{"ok":{"version":1,"pid":7}}"#), ("finish", finish), ("abandon", abandon)]
-                        .into_iter()
-                        .find(|(op, _)| line.contains(op))
-                        .unwrap();
+                let (op, answer) = [
+                    ("hello", r#"{"ok":{"version":1,"pid":7}}"#),
+                    ("finish", finish),
+                    ("abandon", abandon),
+                ]
+                .into_iter()
+                .find(|(op, _)| line.contains(op))
+                .unwrap();
                 told.lock().push(op.to_owned());
-                writer.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+                writer
+                    .write_all(format!("{answer}\n").as_bytes())
+                    .await
+                    .unwrap();
             }
         });
         let ended = end_log(&logkeeper::Client::new(socket), "c1").await;
@@ -132,11 +153,17 @@ mod tests {
     #[tokio::test]
     async fn log_of_a_removed_task_is_given_up_only_when_its_end_would_be_waited_for() {
         assert_eq!(check(DONE, FAILED).await, (None, vec!["finish".to_owned()]));
-        assert_eq!(check(FAILED, DONE).await, (Some(FaultKind::Io), vec!["finish".to_owned()]));
+        assert_eq!(
+            check(FAILED, DONE).await,
+            (Some(FaultKind::Io), vec!["finish".to_owned()])
+        );
         let both = vec!["finish".to_owned(), "abandon".to_owned()];
         assert_eq!(check(BUSY, DONE).await, (None, both.clone()));
         for refused in [BUSY, UNKNOWN] {
-            assert_eq!(check(BUSY, refused).await, (Some(FaultKind::Busy), both.clone()));
+            assert_eq!(
+                check(BUSY, refused).await,
+                (Some(FaultKind::Busy), both.clone())
+            );
         }
     }
 }

@@ -15,12 +15,19 @@ impl Exits {
     /// Locks the creation and ending of processes in a task's pod. `None` where an infra process keeps the
     /// shim alive. Cancel-safe.
     pub(super) async fn lock_pod(&self, entry: &TaskEntry) -> Option<KeyedLockGuard> {
-        if self.has_infra(entry) { None } else { Some(self.shims.pods.locks.lock(entry.sandbox).await) }
+        if self.has_infra(entry) {
+            None
+        } else {
+            Some(self.shims.pods.locks.lock(entry.sandbox).await)
+        }
     }
 
     /// Returns whether an infra process keeps the shim of a task's pod alive.
     fn has_infra(&self, entry: &TaskEntry) -> bool {
-        self.sandboxes.table.get(entry.sandbox).is_ok_and(|sandbox| sandbox.infra_pid().is_some())
+        self.sandboxes
+            .table
+            .get(entry.sandbox)
+            .is_ok_and(|sandbox| sandbox.infra_pid().is_some())
     }
 
     /// Waits, for a bounded time, until a pod's shim that serves no container any more has exited. The caller
@@ -31,10 +38,17 @@ impl Exits {
         };
         // A task whose start has only begun may have no process yet: it then waits for the lock of the pod,
         // or has given up.
-        if self.table.lock().values().any(|other| serves(other) && other.main_pid().is_some()) {
+        if self
+            .table
+            .lock()
+            .values()
+            .any(|other| serves(other) && other.main_pid().is_some())
+        {
             return;
         }
-        let Some(shim) = self.shims.pods.forget(entry.sandbox) else { return };
+        let Some(shim) = self.shims.pods.forget(entry.sandbox) else {
+            return;
+        };
         match tokio::time::timeout(EXIT_TIMEOUT, process_ended(shim)).await {
             Ok(Ok(())) => {}
             Ok(Err(fault)) => {

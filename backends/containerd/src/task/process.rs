@@ -42,7 +42,11 @@ impl ProcessHandle {
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         // Read after the pidfd was opened: while that process runs, nothing else has its pid.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        cgroups.contains(mark).then_some(Self { pid, fd, shim: OnceLock::new() })
+        cgroups.contains(mark).then_some(Self {
+            pid,
+            fd,
+            shim: OnceLock::new(),
+        })
     }
 
     /// Returns whether it runs. A zombie, whose exit its parent has not collected yet, does not run.
@@ -64,13 +68,18 @@ impl ProcessHandle {
 
     /// The address of its shim, which is its parent. `None` if it cannot be found.
     pub(super) fn shim(&self, id: &str) -> Option<ShimAddress> {
-        self.shim.get_or_init(|| ShimAddress::find(self.parent()?, id)).clone()
+        self.shim
+            .get_or_init(|| ShimAddress::find(self.parent()?, id))
+            .clone()
     }
 
     /// The pid of its parent, which is its shim, while it runs.
     pub(super) fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        let parent = switchyard_linux::process::stat_fields(&stat).get(1)?.parse().ok()?;
+        let parent = switchyard_linux::process::stat_fields(&stat)
+            .get(1)?
+            .parse()
+            .ok()?;
         // Checked after the read: while it runs, its pid is not reused.
         self.runs().then_some(parent)
     }
@@ -81,7 +90,8 @@ impl ProcessHandle {
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Sent {
-        let Some(signal) = rustix::process::Signal::from_named_raw(i32::from(signal.number())) else {
+        let Some(signal) = rustix::process::Signal::from_named_raw(i32::from(signal.number()))
+        else {
             return Sent::Refused;
         };
         match pidfd_send_signal(&self.fd, signal) {
@@ -93,7 +103,10 @@ impl ProcessHandle {
 
 /// Waits until the process of a pidfd has exited. Cancel-safe. Must be called within a tokio runtime.
 pub(crate) async fn process_ended(process: OwnedFd) -> io::Result<()> {
-    polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
+    polled(process, Interest::READABLE)?
+        .ready(Interest::READABLE)
+        .await
+        .map(drop)
 }
 
 /// A descriptor whose readiness the tokio runtime reports.

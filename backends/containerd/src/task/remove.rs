@@ -16,7 +16,9 @@ use crate::task::Tasks;
 
 impl Tasks {
     pub(crate) async fn remove_task(&self, id: TaskId) -> Result<()> {
-        let Ok(entry) = self.table.get(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else {
+            return Ok(());
+        };
         self.destroy_task(&entry).await?;
         self.table.lock().remove(&id);
         Ok(())
@@ -42,29 +44,47 @@ impl Tasks {
         self.end_output(entry).await?;
         if !entry.record().leaf {
             let sandbox = self.sandboxes.table.get(entry.sandbox).ok();
-            let above = sandbox.map(|sandbox| sandbox.made_groups()).unwrap_or_default();
+            let above = sandbox
+                .map(|sandbox| sandbox.made_groups())
+                .unwrap_or_default();
             self.cgroups.remove_cgroup(&id, location, above).await?;
         }
         self.storage.unstage(entry).await?;
         self.storage.remove_views(entry).await?;
         self.storage.empty_snapshot(entry).await?;
         self.context.faults.reach(CrashPoint::TaskEmptied)?;
-        let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
+        let request = snap::RemoveSnapshotRequest {
+            snapshotter: entry.snapshotter.clone(),
+            key: id.clone(),
+        };
         ignore_not_found(
-            call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
+            call(
+                &format!("remove snapshot {id}"),
+                QUICK,
+                self.client.snapshots().remove(request),
+            )
+            .await,
         )?;
         self.context.faults.reach(CrashPoint::TaskSnapshotGone)?;
         remove_tree(&entry.dirs.run).await?;
         self.storage.trees.remove(&entry.dirs.state).await?;
         let volumes = entry.record().volumes.len();
         for number in 0..volumes {
-            self.storage.trees.remove(&self.storage.volumes.draft(entry.id, number)).await?;
+            self.storage
+                .trees
+                .remove(&self.storage.volumes.draft(entry.id, number))
+                .await?;
         }
         self.context.faults.reach(CrashPoint::TaskFilesGone)?;
         self.storage.lift_limits(entry).await?;
         let request = api::DeleteContainerRequest { id: id.clone() };
         ignore_not_found(
-            call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
+            call(
+                &format!("delete container {id}"),
+                QUICK,
+                self.client.containers().delete(request),
+            )
+            .await,
         )?;
         self.storage.volumes.release(entry.id);
         self.context.faults.reach(CrashPoint::TaskForgotten)

@@ -34,8 +34,13 @@ pub(super) async fn check_root(id: TaskId, pid: u32) -> Result<()> {
 /// Returns whether the root of a mount namespace is an overlay that has an upper layer and is read-only as a
 /// whole. A root that was requested read-only is so by its mount alone.
 fn is_root_forced_read_only(mounts: &MountTable) -> bool {
-    let Some(root) = mounts.iter().find(|mount| mount.point == Path::new("/")) else { return false };
-    let has_upper_layer = root.fs_options.iter().any(|option| option.starts_with("upperdir="));
+    let Some(root) = mounts.iter().find(|mount| mount.point == Path::new("/")) else {
+        return false;
+    };
+    let has_upper_layer = root
+        .fs_options
+        .iter()
+        .any(|option| option.starts_with("upperdir="));
     root.fs_type == "overlay" && root.fs_options.has("ro") && has_upper_layer
 }
 
@@ -46,7 +51,9 @@ mod tests {
     #[test]
     fn overlay_that_the_kernel_has_made_read_only_is_told_from_one_that_was_asked_to_be() {
         let line = |point: &str, mount: &str, kind: &str, file_system: &str| {
-            format!("501 400 0:99 / {point} {mount},relatime master:1 - {kind} overlay {file_system}\n")
+            format!(
+                "501 400 0:99 / {point} {mount},relatime master:1 - {kind} overlay {file_system}\n"
+            )
         };
         let proc = "502 501 0:100 / /proc rw,nosuid - proc proc rw\n";
         let upper = "lowerdir=/l,upperdir=/u,workdir=/w";
@@ -57,7 +64,10 @@ mod tests {
             (line("/", "rw", "overlay", &format!("rw,{upper}")), false),
             (line("/", "ro", "overlay", "ro,lowerdir=/l:/m"), false),
             (line("/", "ro", "erofs", "ro,upperdir=/u"), false),
-            (line("/data", "rw", "overlay", &format!("ro,{upper}")), false),
+            (
+                line("/data", "rw", "overlay", &format!("ro,{upper}")),
+                false,
+            ),
             (String::new(), false),
             ("garbage\n1 2 3 4 / - \n".to_owned(), false),
         ] {

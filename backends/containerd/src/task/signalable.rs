@@ -38,7 +38,9 @@ impl Tasks {
     /// Sends a signal to a task. A signal that a newly started task would lose is delayed until the task can
     /// receive it, for a bounded time.
     pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
-        let Ok(entry) = self.table.get(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else {
+            return Ok(());
+        };
         if signal == Signal::KILL {
             entry.apply(LifecycleEvent::Killed);
         }
@@ -80,7 +82,9 @@ impl TaskEntry {
     /// Waits until the main process would receive a signal, if it was started within `STARTUP_GRACE`.
     /// Cancel-safe.
     pub(super) async fn wait_signalable(&self, signal: Signal) {
-        let Some(known) = self.known_start() else { return };
+        let Some(known) = self.known_start() else {
+            return;
+        };
         let limit = known.since + STARTUP_GRACE;
         while Instant::now() < limit && self.would_lose(signal) {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -89,9 +93,14 @@ impl TaskEntry {
 
     /// Returns whether its main process, if a handle is held and it runs, would lose a signal now.
     fn would_lose(&self, signal: Signal) -> bool {
-        let Some(process) = self.process() else { return false };
+        let Some(process) = self.process() else {
+            return false;
+        };
         // Checked last: if the process still runs, the status that was read is its own.
-        process.status().is_some_and(|status| loses(&status, signal)) && process.runs()
+        process
+            .status()
+            .is_some_and(|status| loses(&status, signal))
+            && process.runs()
     }
 }
 
@@ -101,7 +110,12 @@ fn loses(status: &str, signal: Signal) -> bool {
     if [9, 18, 19].contains(&signal.number()) {
         return false;
     }
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
     if field("Name:") == Some(RUNC_INIT) {
         return true;
     }
@@ -114,7 +128,10 @@ fn loses(status: &str, signal: Signal) -> bool {
     // A blocked signal stays pending, and an ignored one is ignored on purpose.
     let known = ["SigCgt:", "SigBlk:", "SigIgn:"].map(set);
     let bit = 1 << (signal.number() - 1);
-    first && known.iter().all(|mask| mask.is_some_and(|mask| mask & bit == 0))
+    first
+        && known
+            .iter()
+            .all(|mask| mask.is_some_and(|mask| mask & bit == 0))
 }
 
 #[cfg(test)]
@@ -144,23 +161,59 @@ mod tests {
     #[test]
     fn runc_loses_a_signal_until_it_is_the_program() {
         for pids in ["4711\t1", "4711\t23", "4711"] {
-            check(&status(RUNC_INIT, pids, [NONE, NONE, ALL]), Signal::TERM, true);
-            check(&status("server", pids, [NONE, NONE, ALL]), Signal::TERM, false);
+            check(
+                &status(RUNC_INIT, pids, [NONE, NONE, ALL]),
+                Signal::TERM,
+                true,
+            );
+            check(
+                &status("server", pids, [NONE, NONE, ALL]),
+                Signal::TERM,
+                false,
+            );
         }
     }
 
     #[test]
     fn the_first_process_of_a_namespace_loses_what_it_does_not_listen_to() {
-        check(&status("sh", "4711\t1", [NONE, NONE, NONE]), Signal::TERM, true);
-        check(&status("sh", "4711\t12\t1", [NONE, NONE, NONE]), Signal::TERM, true);
-        check(&status("sh", "4711\t1", [NONE, NONE, TERM]), Signal::TERM, false);
-        check(&status("tini", "4711\t1", [TERM, NONE, NONE]), Signal::TERM, false);
-        check(&status("nohup", "4711\t1", [NONE, TERM, NONE]), Signal::TERM, false);
+        check(
+            &status("sh", "4711\t1", [NONE, NONE, NONE]),
+            Signal::TERM,
+            true,
+        );
+        check(
+            &status("sh", "4711\t12\t1", [NONE, NONE, NONE]),
+            Signal::TERM,
+            true,
+        );
+        check(
+            &status("sh", "4711\t1", [NONE, NONE, TERM]),
+            Signal::TERM,
+            false,
+        );
+        check(
+            &status("tini", "4711\t1", [TERM, NONE, NONE]),
+            Signal::TERM,
+            false,
+        );
+        check(
+            &status("nohup", "4711\t1", [NONE, TERM, NONE]),
+            Signal::TERM,
+            false,
+        );
         let user1 = Signal::new(10).unwrap();
         let last = Signal::new(64).unwrap();
         check(&status("sh", "4711\t1", [NONE, NONE, TERM]), user1, true);
-        check(&status("sh", "4711\t1", [NONE, NONE, "8000000000000000"]), last, false);
-        check(&status("sh", "4711\t1", [NONE, NONE, "7fffffffffffffff"]), last, true);
+        check(
+            &status("sh", "4711\t1", [NONE, NONE, "8000000000000000"]),
+            last,
+            false,
+        );
+        check(
+            &status("sh", "4711\t1", [NONE, NONE, "7fffffffffffffff"]),
+            last,
+            true,
+        );
     }
 
     #[test]
@@ -172,22 +225,39 @@ mod tests {
 
     #[test]
     fn what_the_kernel_obeys_is_not_lost() {
-        for signal in [Signal::KILL, Signal::new(18).unwrap(), Signal::new(19).unwrap()] {
-            check(&status(RUNC_INIT, "4711\t1", [NONE, NONE, ALL]), signal, false);
+        for signal in [
+            Signal::KILL,
+            Signal::new(18).unwrap(),
+            Signal::new(19).unwrap(),
+        ] {
+            check(
+                &status(RUNC_INIT, "4711\t1", [NONE, NONE, ALL]),
+                signal,
+                false,
+            );
         }
     }
 
     #[test]
     fn a_status_that_tells_nothing_holds_up_no_signal() {
         check("", Signal::TERM, false);
-        check("Name:\tsh\nNSpid:\t4711\t1\nSigCgt:\tnothing\n", Signal::TERM, false);
+        check(
+            "Name:\tsh\nNSpid:\t4711\t1\nSigCgt:\tnothing\n",
+            Signal::TERM,
+            false,
+        );
     }
 
     #[test]
     fn the_kernel_tells_what_a_process_listens_to() {
         let shell = |script| {
             let mut command = Command::new("sh");
-            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+            command
+                .args(["-c", script])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
         };
         let seen = |child: &mut Child| {
             // The script prints a word once it has set its traps, and then waits for the end of its input.
@@ -197,12 +267,30 @@ mod tests {
             child.wait().unwrap();
             // As if it were the first process of a namespace.
             text.lines()
-                .map(|line| if line.starts_with("NSpid:") { "NSpid:\t4711\t1" } else { line })
+                .map(|line| {
+                    if line.starts_with("NSpid:") {
+                        "NSpid:\t4711\t1"
+                    } else {
+                        line
+                    }
+                })
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        check(&seen(&mut shell("trap : TERM; echo on; read -r word")), Signal::TERM, false);
-        check(&seen(&mut shell("trap '' TERM; echo on; read -r word")), Signal::TERM, false);
-        check(&seen(&mut shell("echo on; read -r word")), Signal::TERM, true);
+        check(
+            &seen(&mut shell("trap : TERM; echo on; read -r word")),
+            Signal::TERM,
+            false,
+        );
+        check(
+            &seen(&mut shell("trap '' TERM; echo on; read -r word")),
+            Signal::TERM,
+            false,
+        );
+        check(
+            &seen(&mut shell("echo on; read -r word")),
+            Signal::TERM,
+            true,
+        );
     }
 }

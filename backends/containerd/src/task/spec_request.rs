@@ -8,8 +8,8 @@ use switchyard_core::Result;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::spec::TaskSpec;
 use switchyard_runtime_spec::{
-    Built, Gathered, Host, ImageConfig, ImageVolume, Input, Questions, RealHost, ResolvedMount, ResolvedUser,
-    SandboxFacts, build, depends_on_host_paths,
+    Built, Gathered, Host, ImageConfig, ImageVolume, Input, Questions, RealHost, ResolvedMount,
+    ResolvedUser, SandboxFacts, build, depends_on_host_paths,
 };
 
 use crate::base::fs::blocking;
@@ -60,7 +60,8 @@ impl SpecRequest {
             found = if nodes.is_empty() {
                 known
             } else {
-                pool.run(object, move || Ok(known.with_nodes(nodes, &RealHost))).await?
+                pool.run(object, move || Ok(known.with_nodes(nodes, &RealHost)))
+                    .await?
             };
         }
         blocking(move || build(&request.input(&found))).await
@@ -68,8 +69,24 @@ impl SpecRequest {
 
     /// Looks at the host. Blocks.
     fn look(&self) -> Gathered {
-        let Self { task, mounts, sandbox, host, cdi_dirs, .. } = self;
-        Gathered::of_task(&Questions { task, mounts, sandbox, host, cdi_dirs }, &RealHost)
+        let Self {
+            task,
+            mounts,
+            sandbox,
+            host,
+            cdi_dirs,
+            ..
+        } = self;
+        Gathered::of_task(
+            &Questions {
+                task,
+                mounts,
+                sandbox,
+                host,
+                cdi_dirs,
+            },
+            &RealHost,
+        )
     }
 
     fn input<'a>(&'a self, found: &'a Gathered) -> Input<'a> {

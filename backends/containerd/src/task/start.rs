@@ -53,7 +53,10 @@ impl Tasks {
         let entry = self.table.get(id)?;
         let guard = plain_step("wait_for_process_lock", entry.lock_process()).await;
         // Nothing has been done yet: a task whose start is refused here can be started later.
-        let ready = self.wait_ready(&entry).await.and_then(|()| withdrawal.check(id));
+        let ready = self
+            .wait_ready(&entry)
+            .await
+            .and_then(|()| withdrawal.check(id));
         ready.map_err(|error| error.with_reason(Reason::NotBegun))?;
         match self.launch(&entry, withdrawal).await {
             Ok(started) => Ok(started),
@@ -90,13 +93,26 @@ impl Tasks {
         entry.apply(LifecycleEvent::Launched);
         self.check_target(entry)?;
         let expected_move = self.cgroups.expect_move();
-        let Streams { stdin, stdout, stderr, log, readers } = step("make_fifos", self.streams(entry)).await?;
+        let Streams {
+            stdin,
+            stdout,
+            stderr,
+            log,
+            readers,
+        } = step("make_fifos", self.streams(entry)).await?;
         let sandbox = self.sandboxes.table.get(entry.sandbox)?;
         let tty = entry.record().tty;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
-        let mounts = labelled(self.storage.mounts_of(entry).await?, entry.record().mount_label.as_deref());
-        let rootfs = step("stage_mounts", self.storage.stage(entry, sandbox.users(), mounts)).await?;
+        let mounts = labelled(
+            self.storage.mounts_of(entry).await?,
+            entry.record().mount_label.as_deref(),
+        );
+        let rootfs = step(
+            "stage_mounts",
+            self.storage.stage(entry, sandbox.users(), mounts),
+        )
+        .await?;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
             rootfs,
@@ -104,7 +120,9 @@ impl Tasks {
             stdout,
             stderr,
             terminal: tty,
-            options: self.context.runtime_options(&runtime, systemd, sandbox.users().as_ref()),
+            options: self
+                .context
+                .runtime_options(&runtime, systemd, sandbox.users().as_ref()),
             ..Default::default()
         };
         // This daemon already holds the read ends of the FIFOs, so the process can be created while the
@@ -137,7 +155,10 @@ impl Tasks {
         // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
         // The clock may have been set back since the task was created: no start is earlier than the creation.
         let at = SystemTime::now().max(entry.record().meta.created_at());
-        let request = api::StartRequest { container_id: entry.id.to_string(), exec_id: String::new() };
+        let request = api::StartRequest {
+            container_id: entry.id.to_string(),
+            exec_id: String::new(),
+        };
         let id = entry.id.to_string();
         let what = format!("start task {id}");
         let mut tasks = self.client.tasks();
@@ -145,7 +166,10 @@ impl Tasks {
         let (answer, ()) = tokio::join!(start, self.processes.protect_exit(&id, &runtime));
         let answer = answer?;
         self.context.faults.reach(CrashPoint::TaskStarted)?;
-        let started = Started { pid: answer.pid, at };
+        let started = Started {
+            pid: answer.pid,
+            at,
+        };
         step("write_record", mark_started(entry, started)).await?;
         self.context.faults.reach(CrashPoint::TaskMarked)?;
         entry.set_started(started);
@@ -155,7 +179,11 @@ impl Tasks {
     /// Has the logkeeper open a task's output, if it reads that.
     async fn open_log(&self, log: Option<&logkeeper::LogSpec>) -> Result<()> {
         let Some(spec) = log else { return Ok(()) };
-        self.exits.logkeeper.open(spec).await.map_err(from_logkeeper)?;
+        self.exits
+            .logkeeper
+            .open(spec)
+            .await
+            .map_err(from_logkeeper)?;
         self.context.faults.reach(CrashPoint::TaskLogged)
     }
 
@@ -191,9 +219,17 @@ impl Tasks {
     ///
     /// The tasks of a pod share a shim, which exits with the last of them. If it exits during the creation,
     /// the process is created in the next shim.
-    async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
+    async fn create_process(
+        &self,
+        entry: &TaskEntry,
+        request: api::CreateTaskRequest,
+    ) -> Result<u32> {
         let what = format!("create task {}", entry.id);
-        let _in_flight = self.exits.shims.creates_in_flight.begin(&request.container_id);
+        let _in_flight = self
+            .exits
+            .shims
+            .creates_in_flight
+            .begin(&request.container_id);
         let mut more = CREATE_RETRIES;
         let mut cleared = false;
         loop {
@@ -204,12 +240,15 @@ impl Tasks {
                 }
                 Err(error)
                     if !cleared
-                        && (error.kind() == ErrorKind::AlreadyExists || entry.process_ended_before()) =>
+                        && (error.kind() == ErrorKind::AlreadyExists
+                            || entry.process_ended_before()) =>
                 {
                     let report = error.report();
                     tracing::warn!(task.id = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
                     self.processes.end_process(&entry.id.into()).await?;
-                    self.shims.wait_containerd_cleanup(&entry.id.to_string()).await?;
+                    self.shims
+                        .wait_containerd_cleanup(&entry.id.to_string())
+                        .await?;
                     cleared = true;
                 }
                 other => return other.map(|created| created.pid),
@@ -231,18 +270,31 @@ impl Tasks {
             fifos.push(entry.dirs.stdin());
         }
         // A task without a log starts without the logkeeper too; clients cannot attach to its output then.
-        let logkeeper_down = output == OutputRecord::Live && self.exits.health.check_logkeeper().is_err();
-        match if logkeeper_down { OutputRecord::Discard } else { output } {
+        let logkeeper_down =
+            output == OutputRecord::Live && self.exits.health.check_logkeeper().is_err();
+        match if logkeeper_down {
+            OutputRecord::Discard
+        } else {
+            output
+        } {
             // The shim needs either all three streams or none, and a terminal always has an output.
             OutputRecord::Discard if stdin || tty => {
                 streams.stdout = DEV_NULL.to_owned();
-                streams.stderr = if tty { String::new() } else { DEV_NULL.to_owned() };
+                streams.stderr = if tty {
+                    String::new()
+                } else {
+                    DEV_NULL.to_owned()
+                };
             }
             OutputRecord::Discard => {}
             OutputRecord::Fifos { stdout, stderr } => {
                 streams.stdout = text(&stdout);
                 streams.stderr = if tty { String::new() } else { text(&stderr) };
-                let taken = if tty { vec![stdout] } else { vec![stdout, stderr] };
+                let taken = if tty {
+                    vec![stdout]
+                } else {
+                    vec![stdout, stderr]
+                };
                 streams.readers = blocking(move || fifos::open_readers(&taken)).await?;
             }
             OutputRecord::Log(_) | OutputRecord::Live => {}
@@ -312,7 +364,9 @@ fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
 /// program that has begun. A blank mark is none.
 async fn reserve_mark(entry: &TaskEntry) -> Result<()> {
     let path = entry.dirs.started();
-    tokio::fs::write(&path, [b' '; MARK_LEN]).await.map_err(|fault| io_error("write", &path, fault))
+    tokio::fs::write(&path, [b' '; MARK_LEN])
+        .await
+        .map_err(|fault| io_error("write", &path, fault))
 }
 
 /// Writes the time and the pid of a start to a file, for recovery. Needs no space if the file has been reserved.

@@ -49,9 +49,13 @@ impl Storage {
         if let Some(mounts) = known {
             return Ok(mounts);
         }
-        let request =
-            snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: entry.id.to_string() };
+        let request = snap::MountsRequest {
+            snapshotter: entry.snapshotter.clone(),
+            key: entry.id.to_string(),
+        };
         let what = format!("look up the mounts of snapshot {}", entry.id);
-        Ok(call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts)
+        Ok(call(&what, QUICK, self.client.snapshots().mounts(request))
+            .await?
+            .mounts)
     }
 }

@@ -21,7 +21,9 @@ pub(crate) struct TaskTable {
 impl fmt::Debug for TaskTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the entries: their specs have the environment of clients.
-        f.debug_struct("TaskTable").field("len", &self.lock().len()).finish()
+        f.debug_struct("TaskTable")
+            .field("len", &self.lock().len())
+            .finish()
     }
 }
 
@@ -40,14 +42,19 @@ impl TaskTable {
     /// The tasks that may run and have no persisted exit: the id and the runtime handler of each.
     pub(crate) fn exits_to_protect(&self) -> BTreeMap<String, String> {
         let tasks = self.lock();
-        let runs = tasks.values().filter(|task| task.may_have_process() && task.persisted_exit().is_none());
-        runs.map(|task| (task.id.to_string(), task.record().handler.clone())).collect()
+        let runs = tasks
+            .values()
+            .filter(|task| task.may_have_process() && task.persisted_exit().is_none());
+        runs.map(|task| (task.id.to_string(), task.record().handler.clone()))
+            .collect()
     }
 
     /// The ids of the tasks whose exits are not persisted yet, for the status; `None` if there are none.
     pub(crate) fn unpersisted_exits(&self) -> Option<String> {
         let tasks = self.lock();
-        let ended = tasks.values().filter(|task| task.unpersisted_exit().is_some());
+        let ended = tasks
+            .values()
+            .filter(|task| task.unpersisted_exit().is_some());
         let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
         ids.sort();
         (!ids.is_empty()).then(|| ids.join(", "))
@@ -63,8 +70,14 @@ pub(crate) struct Tables {
 
 impl LiveContainers for Tables {
     fn may_have_process(&self, id: &str) -> bool {
-        let task = id.parse::<TaskId>().ok().and_then(|id| self.tasks.get(id).ok());
-        let sandbox = id.parse::<SandboxId>().ok().and_then(|id| self.sandboxes.get(id).ok());
+        let task = id
+            .parse::<TaskId>()
+            .ok()
+            .and_then(|id| self.tasks.get(id).ok());
+        let sandbox = id
+            .parse::<SandboxId>()
+            .ok()
+            .and_then(|id| self.sandboxes.get(id).ok());
         // After an interrupted removal the object remains and can be started again.
         task.is_some_and(|entry| entry.may_have_process())
             || sandbox.is_some_and(|entry| entry.infra_pid().is_some())
@@ -73,8 +86,11 @@ impl LiveContainers for Tables {
     fn running_shims(&self, except: Option<&str>) -> Vec<(String, i32)> {
         let mut ours: Vec<_> = self.tasks.lock().values().cloned().collect();
         ours.retain(|entry| {
-            entry.persisted_exit().is_none() && except.is_none_or(|except| *except != entry.id.to_string())
+            entry.persisted_exit().is_none()
+                && except.is_none_or(|except| *except != entry.id.to_string())
         });
-        ours.iter().filter_map(|entry| Some((entry.id.to_string(), entry.shim_pid()?))).collect()
+        ours.iter()
+            .filter_map(|entry| Some((entry.id.to_string(), entry.shim_pid()?)))
+            .collect()
     }
 }

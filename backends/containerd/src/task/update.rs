@@ -57,15 +57,22 @@ impl Tasks {
         // Before the first effect: from here on the limits in force may differ from the record.
         write_limits_marker(&entry, change.score).await?;
         let Err(error) = self.change(&entry, &change).await else {
-            return remove_limits_marker(&entry).await.map(|()| entry.record().details());
+            return remove_limits_marker(&entry)
+                .await
+                .map(|()| entry.record().details());
         };
         // A shim or containerd that did not answer now would not answer an immediate retry either, and may
         // still apply the change.
-        if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
-            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
+        if matches!(
+            error.kind(),
+            ErrorKind::DeadlineExceeded | ErrorKind::Unavailable
+        ) {
+            self.cleanup
+                .enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         } else if let Err(undo) = self.reapply_limits(&entry).await {
             tracing::warn!(task.id = %id, error = undo.report(), "cannot restore the limits of a task: the cleanup queue retries it");
-            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
+            self.cleanup
+                .enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         }
         Err(error)
     }
@@ -74,9 +81,16 @@ impl Tasks {
         let mut asked = update.resources.clone();
         let (handler, before, throttled) = {
             let record = entry.record();
-            (record.handler.clone(), record.resources.oom_score_adj(), !record.throttles.is_empty())
+            (
+                record.handler.clone(),
+                record.resources.oom_score_adj(),
+                !record.throttles.is_empty(),
+            )
         };
-        if entry.runs() && asked.oom_score_adj != before && !self.context.has_host_processes(&handler) {
+        if entry.runs()
+            && asked.oom_score_adj != before
+            && !self.context.has_host_processes(&handler)
+        {
             tracing::warn!(task.id = %entry.id, "the OOM score of a task is not changed: its processes are not visible on this node");
             asked.oom_score_adj = before;
         }
@@ -92,7 +106,15 @@ impl Tasks {
         let pid = entry.started().map(|started| started.pid);
         let score = Rescore::plan(&spec, pid, resources.oom_score_adj.map(OomScoreAdj::get));
         let annotations = self.annotations_for(&handler, &update.annotations)?;
-        Ok(Change { resources, limits, annotations, throttles, score, compute: update.compute, spec })
+        Ok(Change {
+            resources,
+            limits,
+            annotations,
+            throttles,
+            score,
+            compute: update.compute,
+            spec,
+        })
     }
 
     /// The annotations of a change that are passed to the shim of this handler: those that its configuration
@@ -103,13 +125,18 @@ impl Tasks {
         asked: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>> {
         let listed = &self.context.runtime(handler)?.update_annotations;
-        let given = asked.iter().filter(|(key, _)| matches_any(listed, key) && !is_reserved(key));
-        Ok(given.map(|(key, value)| (key.clone(), value.clone())).collect())
+        let given = asked
+            .iter()
+            .filter(|(key, _)| matches_any(listed, key) && !is_reserved(key));
+        Ok(given
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect())
     }
 
     async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
         self.context.faults.reach(CrashPoint::TaskLimitsMarked)?;
-        self.enforce(entry.id, &change.limits, &change.annotations).await?;
+        self.enforce(entry.id, &change.limits, &change.annotations)
+            .await?;
         if let Some(throttles) = &change.throttles {
             self.task_cgroups.throttle(entry, throttles).await?;
             self.context.faults.reach(CrashPoint::TaskThrottled)?;
@@ -131,21 +158,34 @@ impl Tasks {
     /// Applies the limits on record if a marker says that others may be in force. Idempotent.
     pub(crate) async fn restore_limits(&self, entry: &TaskEntry) -> Result<()> {
         let _guard = entry.lock_limits().await;
-        if entry.dirs.limits_pending().exists() { self.reapply_limits(entry).await } else { Ok(()) }
+        if entry.dirs.limits_pending().exists() {
+            self.reapply_limits(entry).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn reapply_limits(&self, entry: &TaskEntry) -> Result<()> {
         if entry.runs() {
             let (on_record, throttles) = {
                 let record = entry.record();
-                (record.resources.to_core(), record.throttles.iter().map(ThrottleRecord::to_core).collect())
+                (
+                    record.resources.to_core(),
+                    record
+                        .throttles
+                        .iter()
+                        .map(ThrottleRecord::to_core)
+                        .collect(),
+                )
             };
             let (resources, limits) = self.limits_of(&on_record)?;
             ignore_not_found(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
             let throttles = Throttles::resolve_existing(throttles).await;
             self.task_cgroups.throttle(entry, &throttles).await?;
             let recorded = on_record.oom_score_adj.map(OomScoreAdj::get);
-            let score = read_limits_marker(entry).await?.map(|score| score.toward_record(recorded));
+            let score = read_limits_marker(entry)
+                .await?
+                .map(|score| score.toward_record(recorded));
             if let Some(score) = score {
                 self.task_cgroups.rescore(entry, score).await?;
             }
@@ -153,9 +193,18 @@ impl Tasks {
             let spec = self.client.stored_spec(&entry.id.to_string()).await?;
             let annotations = BTreeMap::new();
             let throttles = Some(throttles);
-            let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
+            let back = Change {
+                resources,
+                limits,
+                annotations,
+                throttles,
+                score,
+                compute: None,
+                spec,
+            };
             let record = entry.record().clone();
-            self.write_spec_and_record(entry, &changed_spec(entry, &back)?, &record).await?;
+            self.write_spec_and_record(entry, &changed_spec(entry, &back)?, &record)
+                .await?;
             switchyard_crash_points::reach(CrashPoint::LimitsPutBack);
         }
         remove_limits_marker(entry).await
@@ -188,7 +237,10 @@ impl Tasks {
         };
         let what = format!("update task {id}");
         let id = id.to_string();
-        self.shims.call_with_shim_timeout(&id, &what, self.client.tasks().update(request)).await.map(drop)
+        self.shims
+            .call_with_shim_timeout(&id, &what, self.client.tasks().update(request))
+            .await
+            .map(drop)
     }
 
     /// Writes the changed spec and record into the container object; returns the record.
@@ -197,14 +249,21 @@ impl Tasks {
         let mut fresh = entry.record().clone();
         fresh.resources = ResourcesRecord::from_core(&change.resources);
         if let Some(throttles) = &change.throttles {
-            fresh.throttles = throttles.asked.iter().map(ThrottleRecord::from_core).collect();
+            fresh.throttles = throttles
+                .asked
+                .iter()
+                .map(ThrottleRecord::from_core)
+                .collect();
         }
         if let Some(compute) = change.compute {
             fresh.compute = ComputeRecord::from_core(compute);
         }
         if let Some(score) = change.score.filter(|_| entry.runs()) {
             // The runtime continues to give new processes the first score.
-            fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);
+            fresh.made_score = fresh
+                .made_score
+                .or(Some(score.from))
+                .filter(|made| *made != score.to);
         }
         self.write_spec_and_record(entry, &spec, &fresh).await?;
         Ok(fresh)
@@ -220,10 +279,14 @@ impl Tasks {
         let container = api::Container {
             id: entry.id.to_string(),
             spec: Some(json_any(SPEC_TYPE, spec)),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record))).collect(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record)))
+                .collect(),
             ..Default::default()
         };
-        let parts = vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)];
+        let parts = vec![
+            "spec".to_owned(),
+            format!("extensions.{}", record::EXTENSION),
+        ];
         self.client.update_container(container, parts).await
     }
 
@@ -231,11 +294,17 @@ impl Tasks {
     /// score, which a runtime takes from its own state.
     pub(crate) async fn stored_process(&self, entry: &TaskEntry) -> Result<Value> {
         let id = entry.id.to_string();
-        let read =
-            || async { Ok::<_, Error>(self.client.stored_spec(&id).await?["process"].to_string().into()) };
+        let read = || async {
+            Ok::<_, Error>(
+                self.client.stored_spec(&id).await?["process"]
+                    .to_string()
+                    .into(),
+            )
+        };
         let text = entry.process_spec.get_or_try_init(read).await?;
         serde_json::from_str(text).map_err(|fault| {
-            Error::internal(format!("the process in the spec of {id} cannot be read")).with_source(fault)
+            Error::internal(format!("the process in the spec of {id} cannot be read"))
+                .with_source(fault)
         })
     }
 }
@@ -243,25 +312,33 @@ impl Tasks {
 /// The stored spec with a change applied.
 fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
     let mut spec = change.spec.clone();
-    let stored = spec
-        .pointer_mut("/linux/resources")
-        .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
+    let stored = spec.pointer_mut("/linux/resources").ok_or_else(|| {
+        Error::internal(format!(
+            "the stored spec of task {} has no limits",
+            entry.id
+        ))
+    })?;
     replace_limits(stored, &change.limits);
     if let Some(throttles) = &change.throttles {
         throttles.apply_to(stored);
     }
-    if let (Some(score), Some(process)) =
-        (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
-    {
+    if let (Some(score), Some(process)) = (
+        change.score,
+        spec.get_mut("process").and_then(Value::as_object_mut),
+    ) {
         process.insert("oomScoreAdj".to_owned(), score.to.into());
     }
     if !change.annotations.is_empty()
         && let Some(spec) = spec.as_object_mut()
     {
-        let stored = spec.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+        let stored = spec
+            .entry("annotations")
+            .or_insert_with(|| Value::Object(Map::new()));
         if let Some(stored) = stored.as_object_mut() {
-            let fresh =
-                change.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
+            let fresh = change
+                .annotations
+                .iter()
+                .map(|(key, value)| (key.clone(), Value::from(value.as_str())));
             stored.extend(fresh);
         }
     }
@@ -271,7 +348,9 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
 /// Replaces the limits in the resources of a stored spec by `limits`. All else stays: device rules, weights of
 /// block devices, network priorities, and what this version does not know. Pure.
 fn replace_limits(stored: &mut Value, limits: &Value) {
-    let Some(stored) = stored.as_object_mut() else { return };
+    let Some(stored) = stored.as_object_mut() else {
+        return;
+    };
     for key in LIMITS {
         match limits.get(key) {
             Some(limit) => drop(stored.insert(key.to_owned(), limit.clone())),
@@ -285,7 +364,9 @@ fn replace_limits(stored: &mut Value, limits: &Value) {
 async fn write_limits_marker(entry: &TaskEntry, score: Option<Rescore>) -> Result<()> {
     let path = entry.dirs.limits_pending();
     let text = score.map(Rescore::to_text).unwrap_or_default();
-    tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
+    tokio::fs::write(&path, text)
+        .await
+        .map_err(|fault| io_error("write", &path, fault))
 }
 
 /// The change of the score that the marker contains. A marker that was written in part was written before
@@ -299,7 +380,8 @@ async fn read_limits_marker(entry: &TaskEntry) -> Result<Option<Rescore>> {
 
 async fn remove_limits_marker(entry: &TaskEntry) -> Result<()> {
     let path = entry.dirs.limits_pending();
-    if_present(tokio::fs::remove_file(&path).await).map_err(|fault| io_error("remove", &path, fault))?;
+    if_present(tokio::fs::remove_file(&path).await)
+        .map_err(|fault| io_error("remove", &path, fault))?;
     switchyard_crash_points::reach(CrashPoint::LimitsUnmarked);
     Ok(())
 }
@@ -321,7 +403,10 @@ mod tests {
             "pids": {"limit": 9},
         });
         let mut expected = stored.clone();
-        replace_limits(&mut stored, &json!({"memory": {"limit": 2}, "cpu": {"shares": 3}, "blockIO": {}}));
+        replace_limits(
+            &mut stored,
+            &json!({"memory": {"limit": 2}, "cpu": {"shares": 3}, "blockIO": {}}),
+        );
         expected["memory"]["limit"] = 2.into();
         expected["cpu"] = json!({"shares": 3});
         expected.as_object_mut().unwrap().remove("pids");

@@ -14,31 +14,63 @@ fn candidate(known_by: &str, distinct_by: &str, minors: &[u32]) -> Candidate {
         known_by: known_by.to_owned(),
         distinct_by: Some(distinct_by.to_owned()),
         aliases: vec![format!("/dev/{distinct_by}")],
-        numbers: minors.iter().map(|minor| Number { block: false, major: 1, minor: *minor }).collect(),
+        numbers: minors
+            .iter()
+            .map(|minor| Number {
+                block: false,
+                major: 1,
+                minor: *minor,
+            })
+            .collect(),
         ..Candidate::default()
     }
 }
 
 fn of_family(name: &str, minors: &[u32]) -> Candidate {
-    Candidate { family: Some("acme.com/tpu".into()), ..candidate(name, name, minors) }
+    Candidate {
+        family: Some("acme.com/tpu".into()),
+        ..candidate(name, name, minors)
+    }
 }
 
 /// The ids of a group, with the reasons why they are unhealthy.
 fn told(inventory: &Inventory, group: usize) -> Vec<(&str, &str)> {
     let devices = inventory.groups[group].devices.iter();
-    devices.map(|device| (device.id.as_str(), device.health.fault().unwrap_or_default())).collect()
+    devices
+        .map(|device| {
+            (
+                device.id.as_str(),
+                device.health.fault().unwrap_or_default(),
+            )
+        })
+        .collect()
 }
 
 #[test]
 fn a_number_belongs_to_the_first_device_and_the_second_names_it() {
     let inventory = assemble(vec![
         (group("one"), vec![candidate("a", "ttyA", &[3])]),
-        (group("two"), vec![candidate("a", "linkA", &[3, 4]), candidate("b", "ttyB", &[4])]),
+        (
+            group("two"),
+            vec![
+                candidate("a", "linkA", &[3, 4]),
+                candidate("b", "ttyB", &[4]),
+            ],
+        ),
     ]);
-    assert_eq!(told(&inventory, 0), [("a", "")], "who comes later takes no id away");
-    let [(id, why), b] = told(&inventory, 1)[..] else { panic!("{inventory:?}") };
+    assert_eq!(
+        told(&inventory, 0),
+        [("a", "")],
+        "who comes later takes no id away"
+    );
+    let [(id, why), b] = told(&inventory, 1)[..] else {
+        panic!("{inventory:?}")
+    };
     assert!(id.starts_with("a-") && identity::is_id(id), "{id}");
-    assert_eq!(why, "character device 1:3 belongs to device a of acme/tpu/one");
+    assert_eq!(
+        why,
+        "character device 1:3 belongs to device a of acme/tpu/one"
+    );
     assert_eq!(b, ("b", ""), "what is refused holds nothing");
     assert_eq!(inventory.groups[0].devices[0].aliases, ["/dev/ttyA"]);
     assert!(inventory.groups[1].devices[0].aliases.is_empty());
@@ -53,15 +85,24 @@ fn devices_of_a_family_may_overlap_but_not_be_the_sum_of_others() {
         of_family("part", &[0, 7]),
     ];
     let inventory = assemble(vec![(group("one"), candidates)]);
-    let expected =
-        [("0", ""), ("1", ""), ("pair", "character device 1:0 belongs to device 0 of acme/tpu/one")];
+    let expected = [
+        ("0", ""),
+        ("1", ""),
+        (
+            "pair",
+            "character device 1:0 belongs to device 0 of acme/tpu/one",
+        ),
+    ];
     assert_eq!(told(&inventory, 0)[..3], expected);
     assert_eq!(told(&inventory, 0)[3], ("part", ""));
     let inventory = assemble(vec![
         (group("one"), vec![of_family("0", &[0])]),
         (group("two"), vec![candidate("x", "x", &[0])]),
     ]);
-    assert!(!told(&inventory, 1)[0].1.is_empty(), "who is of no family may not overlap");
+    assert!(
+        !told(&inventory, 1)[0].1.is_empty(),
+        "who is of no family may not overlap"
+    );
 }
 
 #[test]
@@ -70,11 +111,19 @@ fn twins_are_both_told_apart_by_what_stays() {
     let other = || candidate("0403:6001:1", "1-2", &[2]);
     let ids = |candidates: Vec<Candidate>| -> Vec<String> {
         let inventory = assemble(vec![(group("one"), candidates)]);
-        inventory.groups[0].devices.iter().map(|device| device.id.clone()).collect()
+        inventory.groups[0]
+            .devices
+            .iter()
+            .map(|device| device.id.clone())
+            .collect()
     };
     let both = ids(vec![one(), other()]);
     assert_eq!(both, ids(vec![other(), one()]));
-    assert!(both.iter().all(|id| id.starts_with("0403:6001:1-") && identity::is_id(id)), "{both:?}");
+    assert!(
+        both.iter()
+            .all(|id| id.starts_with("0403:6001:1-") && identity::is_id(id)),
+        "{both:?}"
+    );
     assert_eq!(ids(vec![one()]), ["0403:6001:1"]);
 }
 
@@ -82,17 +131,29 @@ fn twins_are_both_told_apart_by_what_stays() {
 fn very_many_that_are_the_same_in_everything_cost_no_more_than_others() {
     let found = vec![candidate("same", "same", &[]); 20_000];
     let inventory = assemble(vec![(group("one"), found)]);
-    let ids: BTreeSet<&str> = inventory.groups[0].devices.iter().map(|device| device.id.as_str()).collect();
+    let ids: BTreeSet<&str> = inventory.groups[0]
+        .devices
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect();
     assert_eq!(ids.len(), 20_000);
 }
 
 /// Few different texts and numbers, so that they often collide.
 fn any_candidate() -> impl Strategy<Value = Candidate> {
-    let text = prop_oneof!["[ab]{1,2}", "[a/:]{0,60}", "(?s).{0,4}", Just("x".repeat(80))];
+    let text = prop_oneof![
+        "[ab]{1,2}",
+        "[a/:]{0,60}",
+        "(?s).{0,4}",
+        Just("x".repeat(80))
+    ];
     let family = prop_oneof![Just(None), Just(Some("f".into()))];
-    (text, "[a-c]", vec(0_u32..6, 0..3), family).prop_map(|(known_by, distinct_by, minors, family)| {
-        Candidate { family, ..candidate(&known_by, &distinct_by, &minors) }
-    })
+    (text, "[a-c]", vec(0_u32..6, 0..3), family).prop_map(
+        |(known_by, distinct_by, minors, family)| Candidate {
+            family,
+            ..candidate(&known_by, &distinct_by, &minors)
+        },
+    )
 }
 
 proptest! {

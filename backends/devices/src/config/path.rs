@@ -76,10 +76,16 @@ impl Entry {
             return Err(Error::invalid("paths", "a list has no path"));
         }
         if members.len() > 1 && members.iter().all(|member| member.optional) {
-            return Err(Error::invalid("paths", format!("all of {} are optional", members[0].path)));
+            return Err(Error::invalid(
+                "paths",
+                format!("all of {} are optional", members[0].path),
+            ));
         }
         if members.len() == 1 && members[0].limit != 1 {
-            let why = format!("{} has a limit, but is in no list: `shares` shares it", members[0].path);
+            let why = format!(
+                "{} has a limit, but is in no list: `shares` shares it",
+                members[0].path
+            );
             return Err(Error::invalid("paths", why));
         }
         members.iter().try_for_each(PathMatch::check)
@@ -129,7 +135,13 @@ impl PathMatch {
     }
 
     fn check(&self) -> Result<()> {
-        let Self { path, container_path, permissions, optional: _, limit } = self;
+        let Self {
+            path,
+            container_path,
+            permissions,
+            optional: _,
+            limit,
+        } = self;
         check_pattern(path)?;
         if !container_path.is_empty() && !is_absolute(std::path::Path::new(container_path)) {
             return Err(Error::invalid("paths", not_absolute(container_path)));
@@ -141,7 +153,10 @@ impl PathMatch {
             ));
         }
         if !(1..=LIMIT_MAX).contains(limit) {
-            return Err(Error::invalid("paths", format!("limit {limit} is not within 1 to {LIMIT_MAX}")));
+            return Err(Error::invalid(
+                "paths",
+                format!("limit {limit} is not within 1 to {LIMIT_MAX}"),
+            ));
         }
         Ok(())
     }
@@ -185,7 +200,19 @@ impl From<&str> for PathMatch {
 
 impl From<Table> for PathMatch {
     fn from(table: Table) -> Self {
-        let Table { path, container_path, permissions, optional, limit } = table;
-        Self { path, container_path, permissions, optional, limit }
+        let Table {
+            path,
+            container_path,
+            permissions,
+            optional,
+            limit,
+        } = table;
+        Self {
+            path,
+            container_path,
+            permissions,
+            optional,
+            limit,
+        }
     }
 }

@@ -47,7 +47,10 @@ impl UsbMatch {
         if is_hex(&self.vendor, 4) && (self.product.is_empty() || is_hex(&self.product, 4)) {
             return Ok(());
         }
-        let why = format!("{:?}, {:?} are not four hexadecimal digits each", self.vendor, self.product);
+        let why = format!(
+            "{:?}, {:?} are not four hexadecimal digits each",
+            self.vendor, self.product
+        );
         Err(Error::invalid("usb", why))
     }
 }
@@ -57,18 +60,25 @@ impl UsbMatch {
 impl PciMatch {
     /// Returns whether a device with these ids matches; `class` has six digits.
     pub(crate) fn matches(&self, vendor: &str, device: &str, class: &str) -> bool {
-        let of_class =
-            class.get(..self.class.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.class));
+        let of_class = class
+            .get(..self.class.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(&self.class));
         same(&self.vendor, vendor) && same(&self.device, device) && of_class
     }
 
     pub(super) fn check(&self) -> Result<()> {
-        let Self { vendor, device, class } = self;
+        let Self {
+            vendor,
+            device,
+            class,
+        } = self;
         if vendor.is_empty() && class.is_empty() {
             return Err(Error::invalid("pci", "neither vendor nor class is there"));
         }
         let is_number = |text: &String| text.is_empty() || is_hex(text, 4);
-        if is_number(vendor) && is_number(device) && [0, 2, 4, 6].iter().any(|digits| is_hex(class, *digits))
+        if is_number(vendor)
+            && is_number(device)
+            && [0, 2, 4, 6].iter().any(|digits| is_hex(class, *digits))
         {
             return Ok(());
         }

@@ -51,7 +51,10 @@ fn what_is_no_group_is_refused_by_its_key() {
     check(|group| group.paths = vec!["/dev/**/a".into()], "paths: ");
     check(|group| group.paths = vec!["dev/a".into()], "paths: ");
     check(|group| group.paths = vec!["/dev/../a".into()], "paths: ");
-    check(|group| group.paths = vec![Entry::Together(Vec::new())], "paths: ");
+    check(
+        |group| group.paths = vec![Entry::Together(Vec::new())],
+        "paths: ",
+    );
     check(|group| group.shared = vec!["ctl".into()], "shared: ");
     check(|group| group.permissions = "rx".into(), "permissions: ");
     check(|group| group.permissions = "rwmrwm".into(), "permissions: ");
@@ -59,10 +62,19 @@ fn what_is_no_group_is_refused_by_its_key() {
     check(|group| group.resource = "tpu".into(), "resource: ");
     check(|group| group.shares = 0, "shares: ");
     check(|group| group.shares = 1001, "shares: ");
-    check(|group| group.quota = BTreeMap::from([("docker".into(), 1)]), "quota: ");
+    check(
+        |group| group.quota = BTreeMap::from([("docker".into(), 1)]),
+        "quota: ",
+    );
     check(|group| group.cdi = vec!["gpu".into()], "cdi: ");
-    check(|group| group.environment = BTreeMap::from([("A=".into(), String::new())]), "environment: ");
-    check(|group| group.environment = BTreeMap::from([("A".into(), "\0".into())]), "environment: ");
+    check(
+        |group| group.environment = BTreeMap::from([("A=".into(), String::new())]),
+        "environment: ",
+    );
+    check(
+        |group| group.environment = BTreeMap::from([("A".into(), "\0".into())]),
+        "environment: ",
+    );
 }
 
 #[test]
@@ -75,11 +87,21 @@ fn names_resources_and_kinds_belong_to_one_group() {
         group
     };
     let resource: fn(&mut Group) = |group| group.resource = "acme.com/tpu".into();
-    let error = Group::check(&[with("a", resource), with("b", resource)]).unwrap_err().to_string();
-    assert!(error.starts_with("resource: two groups are acme.com/tpu"), "{error}");
+    let error = Group::check(&[with("a", resource), with("b", resource)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("resource: two groups are acme.com/tpu"),
+        "{error}"
+    );
     let kind: fn(&mut Group) = |group| group.cdi = vec!["acme.com/tpu".into()];
-    let error = Group::check(&[with("a", kind), with("b", kind)]).unwrap_err().to_string();
-    assert!(error.starts_with("cdi: acme.com/tpu is named twice"), "{error}");
+    let error = Group::check(&[with("a", kind), with("b", kind)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cdi: acme.com/tpu is named twice"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -90,15 +112,21 @@ fn a_path_is_a_text_or_a_table_and_a_list_of_them_is_one_device() {
     )
     .unwrap();
     Group::check(std::slice::from_ref(&group)).unwrap();
-    let optional = PathMatch { optional: true, ..PathMatch::from("/dev/b") };
+    let optional = PathMatch {
+        optional: true,
+        ..PathMatch::from("/dev/b")
+    };
     let control = PathMatch {
         container_path: "/dev/".to_owned(),
         permissions: "r".to_owned(),
         limit: 8,
         ..PathMatch::from("/dev/ctl")
     };
-    let expected =
-        ["/dev/a*".into(), Entry::Single(optional), Entry::Together(vec!["/dev/c*".into(), control])];
+    let expected = [
+        "/dev/a*".into(),
+        Entry::Single(optional),
+        Entry::Together(vec!["/dev/c*".into(), control]),
+    ];
     assert_eq!(group.paths, expected);
 }
 
@@ -107,18 +135,36 @@ fn paths_that_make_no_sense_are_refused() {
     for (paths, why) in [
         (r#"[{ path = "/dev/a", limit = 2 }]"#, "in no list"),
         (r#"[["/dev/a", { path = "/dev/b", limit = 0 }]]"#, "limit 0"),
-        (r#"[["/dev/a", { path = "/dev/b", permissions = "x" }]]"#, "permissions"),
-        (r#"[["/dev/a", { path = "/dev/b", container_path = "b" }]]"#, "absolute"),
-        (r#"[[{ path = "/dev/a", optional = true }, { path = "/dev/b", optional = true }]]"#, "optional"),
+        (
+            r#"[["/dev/a", { path = "/dev/b", permissions = "x" }]]"#,
+            "permissions",
+        ),
+        (
+            r#"[["/dev/a", { path = "/dev/b", container_path = "b" }]]"#,
+            "absolute",
+        ),
+        (
+            r#"[[{ path = "/dev/a", optional = true }, { path = "/dev/b", optional = true }]]"#,
+            "optional",
+        ),
     ] {
         let group = read(&format!("paths = {paths}")).unwrap();
         let error = Group::check(&[group]).unwrap_err().to_string();
-        assert!(error.starts_with("paths: ") && error.contains(why), "{paths}: {error}");
+        assert!(
+            error.starts_with("paths: ") && error.contains(why),
+            "{paths}: {error}"
+        );
     }
     for (paths, why) in [
-        (r#"[7]"#, "a path, a table with a path, or an array of these"),
+        (
+            r#"[7]"#,
+            "a path, a table with a path, or an array of these",
+        ),
         (r#"[{ paths = "/dev/a" }]"#, "unknown field `paths`"),
-        (r#"[["/dev/a", ["/dev/b"]]]"#, "a path or a table with a path"),
+        (
+            r#"[["/dev/a", ["/dev/b"]]]"#,
+            "a path or a table with a path",
+        ),
     ] {
         let error = read(&format!("paths = {paths}")).unwrap_err().to_string();
         assert!(error.contains(why), "{paths}: {error}");
@@ -141,20 +187,33 @@ fn usb_and_pci_devices_are_named_by_hexadecimal_digits() {
         (r#"pci = [{ vendor = "10de", class = "3" }]"#, "pci: "),
         (r#"pci = [{ vendor = "nvidia" }]"#, "pci: "),
     ] {
-        let error = Group::check(&[read(lines).unwrap()]).unwrap_err().to_string();
+        let error = Group::check(&[read(lines).unwrap()])
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(key), "{lines}: {error}");
     }
 }
 
 #[test]
 fn a_selector_meets_what_it_leaves_open() {
-    let usb = UsbMatch { vendor: "1A86".into(), product: String::new(), serial: "7".into() };
+    let usb = UsbMatch {
+        vendor: "1A86".into(),
+        product: String::new(),
+        serial: "7".into(),
+    };
     assert!(usb.matches("1a86", "7523", Some("7")));
     assert!(!usb.matches("1a86", "7523", None) && !usb.matches("0403", "7523", Some("7")));
-    let pci = PciMatch { vendor: "10de".into(), device: String::new(), class: "0302".into() };
+    let pci = PciMatch {
+        vendor: "10de".into(),
+        device: String::new(),
+        class: "0302".into(),
+    };
     assert!(pci.matches("10de", "2230", "030200"));
     assert!(!pci.matches("10de", "2230", "030000") && !pci.matches("10de", "2230", "03"));
-    assert!(!pci.matches("10de", "2230", "0é"), "what is no class meets none");
+    assert!(
+        !pci.matches("10de", "2230", "0é"),
+        "what is no class meets none"
+    );
 }
 
 #[test]
@@ -167,12 +226,18 @@ fn a_mount_is_absolute_and_has_a_place_of_its_own() {
         ),
         (r#"[{ host_path = "opt" }]"#, false),
         (r#"[{ host_path = "/opt", container_path = "/" }]"#, false),
-        (r#"[{ host_path = "/opt", container_path = "/../x" }]"#, false),
+        (
+            r#"[{ host_path = "/opt", container_path = "/../x" }]"#,
+            false,
+        ),
     ] {
         let group = read(&format!("paths = [\"/dev/a\"]\nmounts = {mounts}")).unwrap();
         match Group::check(&[group]) {
             Ok(()) => assert!(ok, "{mounts}"),
-            Err(error) => assert!(!ok && error.to_string().starts_with("mounts: "), "{mounts}: {error}"),
+            Err(error) => assert!(
+                !ok && error.to_string().starts_with("mounts: "),
+                "{mounts}: {error}"
+            ),
         }
     }
 }
@@ -183,8 +248,14 @@ fn shares_and_quotas_are_read() {
                  placement = \"spread\"";
     let group = read(lines).unwrap();
     Group::check(std::slice::from_ref(&group)).unwrap();
-    assert_eq!(group.quotas(), BTreeMap::from([(Owner::Kubernetes, 2), (Owner::Nomad, 2)]));
-    assert_eq!((group.shares, SlotPlacement::from(group.placement)), (4, SlotPlacement::Spread));
+    assert_eq!(
+        group.quotas(),
+        BTreeMap::from([(Owner::Kubernetes, 2), (Owner::Nomad, 2)])
+    );
+    assert_eq!(
+        (group.shares, SlotPlacement::from(group.placement)),
+        (4, SlotPlacement::Spread)
+    );
     assert!(read("paths = [\"/dev/a\"]\nshares = 70000").is_err());
     assert!(read("paths = [\"/dev/a\"]\nquota = { nomad = -1 }").is_err());
     assert!(read("paths = [\"/dev/a\"]\nplacement = \"best\"").is_err());

@@ -23,10 +23,16 @@ impl Links {
     pub(super) fn read(dev: &Path) -> Self {
         let mut links: BTreeMap<Number, String> = BTreeMap::new();
         for dir in DIRS {
-            let entries = fs::read_dir(dev.join(dir)).into_iter().flatten().flatten().take(LINKS_MAX);
+            let entries = fs::read_dir(dev.join(dir))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .take(LINKS_MAX);
             for entry in entries {
-                let (Ok(name), Ok(number)) = (entry.file_name().into_string(), nodes::number(&entry.path()))
-                else {
+                let (Ok(name), Ok(number)) = (
+                    entry.file_name().into_string(),
+                    nodes::number(&entry.path()),
+                ) else {
                     continue;
                 };
                 match links.get_mut(&number) {

@@ -38,7 +38,12 @@ impl Scan<'_> {
             return Vec::new();
         }
         let listing = &specs.listing;
-        self.notes.extend(listing.bad.iter().map(|why| format!("cannot parse a CDI spec file: {why}")));
+        self.notes.extend(
+            listing
+                .bad
+                .iter()
+                .map(|why| format!("cannot parse a CDI spec file: {why}")),
+        );
         let mut found = Vec::new();
         for kind in &group.cdi {
             let family: Arc<str> = kind.as_str().into();
@@ -60,13 +65,20 @@ impl Scan<'_> {
             ..Candidate::default()
         };
         for node in &device.nodes {
-            let told = node.number.map(|(block, major, minor)| Number { block, major, minor });
+            let told = node.number.map(|(block, major, minor)| Number {
+                block,
+                major,
+                minor,
+            });
             match told.map_or_else(|| nodes::number(&node.path), Ok) {
                 Ok(number) => drop(found.numbers.insert(number)),
                 Err(why) => drop(found.fault.get_or_insert(why)),
             }
         }
-        let mut dirs = found.numbers.iter().filter_map(|number| sysfs::dir(&self.search.roots, *number));
+        let mut dirs = found
+            .numbers
+            .iter()
+            .filter_map(|number| sysfs::dir(&self.search.roots, *number));
         if let Some(dir) = dirs.next() {
             found.pci_bus_id = sysfs::pci_bus_id(&dir);
             found.numa_node = sysfs::numa_node(&dir);
@@ -81,7 +93,10 @@ fn distinct(devices: &[Listed]) -> Vec<Vec<&Listed>> {
     let several = devices.len() > 1;
     let mut by_nodes: BTreeMap<Vec<&PathBuf>, Vec<&Listed>> = BTreeMap::new();
     let mut found = Vec::new();
-    for device in devices.iter().filter(|device| !several || *device.device != *ALL) {
+    for device in devices
+        .iter()
+        .filter(|device| !several || *device.device != *ALL)
+    {
         let mut nodes: Vec<&PathBuf> = device.nodes.iter().map(|node| &node.path).collect();
         nodes.sort();
         if nodes.is_empty() {
@@ -116,7 +131,12 @@ impl Specs {
     /// Returns whether the devices of a group are found in these files alone, so that nothing else on the
     /// node has to be scanned.
     pub(super) fn determine(&self, group: &Group) -> bool {
-        let without_nodes = |kind: &String| self.listing.of_kind(kind).iter().all(|one| one.nodes.is_empty());
+        let without_nodes = |kind: &String| {
+            self.listing
+                .of_kind(kind)
+                .iter()
+                .all(|one| one.nodes.is_empty())
+        };
         group.paths.is_empty()
             && group.usb.is_empty()
             && group.pci.is_empty()
@@ -127,9 +147,16 @@ impl Specs {
 fn stamps(dirs: &[PathBuf]) -> Vec<Stamp> {
     let mut stamps = Vec::new();
     for dir in dirs {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten().take(STAMPS_MAX) {
+        for entry in fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .take(STAMPS_MAX)
+        {
             let path = entry.path();
-            let Ok(seen) = fs::metadata(&path) else { continue };
+            let Ok(seen) = fs::metadata(&path) else {
+                continue;
+            };
             let content = (seen.mtime(), seen.mtime_nsec());
             let inode = (seen.ctime(), seen.ctime_nsec());
             stamps.push((path, seen.ino(), seen.len(), content, inode));
@@ -146,15 +173,24 @@ mod tests {
     use super::*;
 
     fn listed(device: &str, nodes: &[&str]) -> Listed {
-        let node = |path: &&str| ListedNode { path: path.into(), number: None };
-        Listed { device: device.into(), nodes: nodes.iter().map(node).collect(), fault: None }
+        let node = |path: &&str| ListedNode {
+            path: path.into(),
+            number: None,
+        };
+        Listed {
+            device: device.into(),
+            nodes: nodes.iter().map(node).collect(),
+            fault: None,
+        }
     }
 
     #[track_caller]
     fn check(devices: &[Listed], expected: &[&[&str]]) {
         let found = distinct(devices);
-        let names: Vec<Vec<&str>> =
-            found.iter().map(|names| names.iter().map(|device| &*device.device).collect()).collect();
+        let names: Vec<Vec<&str>> = found
+            .iter()
+            .map(|names| names.iter().map(|device| &*device.device).collect())
+            .collect();
         assert_eq!(names, expected);
     }
 

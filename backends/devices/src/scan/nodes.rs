@@ -30,25 +30,38 @@ pub(super) fn numbers(path: &Path) -> Result<BTreeSet<Number>, String> {
     while let Some((dir, depth)) = open.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             if left == 0 {
-                return Err(format!("{} has more than {ENTRIES_MAX} entries", path.display()));
+                return Err(format!(
+                    "{} has more than {ENTRIES_MAX} entries",
+                    path.display()
+                ));
             }
             left -= 1;
             // Links are not followed: their targets do not belong to the directory.
-            let Ok(found) = entry.metadata() else { continue };
+            let Ok(found) = entry.metadata() else {
+                continue;
+            };
             if found.is_dir() && depth < DEPTH_MAX {
                 open.push((entry.path(), depth + 1));
             }
             numbers.extend(device_number(&found));
         }
     }
-    if numbers.is_empty() { Err(format!("{} has no device", path.display())) } else { Ok(numbers) }
+    if numbers.is_empty() {
+        Err(format!("{} has no device", path.display()))
+    } else {
+        Ok(numbers)
+    }
 }
 
 fn metadata(path: &Path) -> Result<Metadata, String> {
     let name = path.display();
     fs::metadata(path).map_err(|fault| {
         let is_missing = fault.kind() == io::ErrorKind::NotFound;
-        if is_missing { format!("{name} does not exist") } else { format!("cannot stat {name}: {fault}") }
+        if is_missing {
+            format!("{name} does not exist")
+        } else {
+            format!("cannot stat {name}: {fault}")
+        }
     })
 }
 
@@ -72,11 +85,24 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_node() {
-        let null = Number { block: false, major: 1, minor: 3 };
+        let null = Number {
+            block: false,
+            major: 1,
+            minor: 3,
+        };
         assert_eq!(number(Path::new("/dev/null")), Ok(null));
-        assert_eq!(number(Path::new("/dev")), Err("/dev is not a device".to_owned()));
-        assert_eq!(number(Path::new("/dev/none")), Err("/dev/none does not exist".to_owned()));
+        assert_eq!(
+            number(Path::new("/dev")),
+            Err("/dev is not a device".to_owned())
+        );
+        assert_eq!(
+            number(Path::new("/dev/none")),
+            Err("/dev/none does not exist".to_owned())
+        );
         assert_eq!(numbers(Path::new("/dev/null")), Ok(BTreeSet::from([null])));
-        assert_eq!(numbers(Path::new("/etc/hostname")), Err("/etc/hostname is not a device".to_owned()));
+        assert_eq!(
+            numbers(Path::new("/etc/hostname")),
+            Err("/etc/hostname is not a device".to_owned())
+        );
     }
 }

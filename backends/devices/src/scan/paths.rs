@@ -44,8 +44,9 @@ impl Scan<'_> {
         devices
             .map(|device| {
                 let members = wanted.iter().zip(device);
-                let members: Vec<_> =
-                    members.filter_map(|(wanted, path)| path.map(|path| (wanted, path))).collect();
+                let members: Vec<_> = members
+                    .filter_map(|(wanted, path)| path.map(|path| (wanted, path)))
+                    .collect();
                 self.of_nodes(group, &members)
             })
             .collect()
@@ -54,7 +55,10 @@ impl Scan<'_> {
     /// A device with these nodes. Its identity is that of the first node that no other device may have.
     fn of_nodes(&mut self, group: &Group, members: &[(&PathMatch, &Path)]) -> Candidate {
         let mut found = Candidate::default();
-        let own = members.iter().position(|(wanted, _)| wanted.limit == 1).unwrap_or(0);
+        let own = members
+            .iter()
+            .position(|(wanted, _)| wanted.limit == 1)
+            .unwrap_or(0);
         for (index, (wanted, path)) in members.iter().enumerate() {
             let is_shared = wanted.limit > 1;
             found.nodes.push(device_node(group, wanted, path));
@@ -82,7 +86,13 @@ impl Scan<'_> {
     }
 
     /// Sets the identity of a device that has this node.
-    fn identify(&mut self, found: &mut Candidate, wanted: &PathMatch, path: &Path, number: Option<Number>) {
+    fn identify(
+        &mut self,
+        found: &mut Candidate,
+        wanted: &PathMatch,
+        path: &Path,
+        number: Option<Number>,
+    ) {
         let roots = &self.search.roots;
         found.known_by = identity::path(path, &roots.dev);
         found.found_at = path.display().to_string();
@@ -101,7 +111,9 @@ impl Scan<'_> {
             let (usb, at) = sysfs::usb_above(dir)?;
             Some((sysfs::usb_part(dir, &at), usb))
         });
-        let links = self.links.get_or_insert_with(|| by_id::Links::read(&roots.dev));
+        let links = self
+            .links
+            .get_or_insert_with(|| by_id::Links::read(&roots.dev));
         if let Some((part, usb)) = usb {
             found.known_by = identity::usb(&usb, part.as_deref());
             found.distinct_by = Some(usb.port);
@@ -116,7 +128,13 @@ impl Scan<'_> {
 
 /// A node as a task gets it.
 fn device_node(group: &Group, wanted: &PathMatch, path: &Path) -> DeviceNode {
-    let PathMatch { path: _, container_path, permissions, optional: _, limit: _ } = wanted;
+    let PathMatch {
+        path: _,
+        container_path,
+        permissions,
+        optional: _,
+        limit: _,
+    } = wanted;
     let inside = Path::new(container_path);
     let container_path = if container_path.is_empty() {
         path.to_owned()
@@ -124,6 +142,14 @@ fn device_node(group: &Group, wanted: &PathMatch, path: &Path) -> DeviceNode {
         let below = path.file_name().filter(|_| container_path.ends_with('/'));
         below.map_or_else(|| inside.to_owned(), |name| inside.join(name))
     };
-    let permissions = if permissions.is_empty() { &group.permissions } else { permissions };
-    DeviceNode { host_path: path.to_owned(), container_path, permissions: permissions.clone() }
+    let permissions = if permissions.is_empty() {
+        &group.permissions
+    } else {
+        permissions
+    };
+    DeviceNode {
+        host_path: path.to_owned(),
+        container_path,
+        permissions: permissions.clone(),
+    }
 }

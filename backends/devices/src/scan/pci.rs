@@ -14,19 +14,32 @@ impl Scan<'_> {
             return Vec::new();
         }
         let dirs = sysfs::entries(&self.search.roots.sys.join("bus/pci/devices"));
-        dirs.iter().filter_map(|dir| self.pci_device(group, dir)).collect()
+        dirs.iter()
+            .filter_map(|dir| self.pci_device(group, dir))
+            .collect()
     }
 
     fn pci_device(&self, group: &Group, dir: &Path) -> Option<Candidate> {
-        let address = dir.file_name()?.to_str().filter(|name| sysfs::is_pci(name))?;
+        let address = dir
+            .file_name()?
+            .to_str()
+            .filter(|name| sysfs::is_pci(name))?;
         let digits = |name: &str| {
             let text = sysfs::text(&dir.join(name))?;
-            Some(text.strip_prefix("0x").unwrap_or(&text).to_ascii_lowercase())
+            Some(
+                text.strip_prefix("0x")
+                    .unwrap_or(&text)
+                    .to_ascii_lowercase(),
+            )
         };
         let vendor = digits("vendor")?;
         let device = digits("device")?;
         let class = digits("class")?;
-        if !group.pci.iter().any(|wanted| wanted.matches(&vendor, &device, &class)) {
+        if !group
+            .pci
+            .iter()
+            .any(|wanted| wanted.matches(&vendor, &device, &class))
+        {
             return None;
         }
         let mut found = Candidate {

@@ -29,9 +29,20 @@ pub(super) fn text(path: &Path) -> Option<String> {
 
 /// The sysfs directory of a device.
 pub(super) fn dir(roots: &Roots, number: Number) -> Option<PathBuf> {
-    let Number { block, major, minor } = number;
+    let Number {
+        block,
+        major,
+        minor,
+    } = number;
     let kind = if block { "block" } else { "char" };
-    fs::canonicalize(roots.sys.join("dev").join(kind).join(format!("{major}:{minor}"))).ok()
+    fs::canonicalize(
+        roots
+            .sys
+            .join("dev")
+            .join(kind)
+            .join(format!("{major}:{minor}")),
+    )
+    .ok()
 }
 
 /// The directory of a device, and those of its parent devices.
@@ -62,11 +73,18 @@ pub(super) fn usb(dir: &Path) -> Option<Usb> {
 /// its number among the nodes that have both in common.
 pub(super) fn usb_part(dir: &Path, usb: &Path) -> Option<String> {
     let below = dir.strip_prefix(usb).ok()?;
-    let interface = below.iter().next()?.to_str()?.rsplit_once(':')?.1.to_owned();
+    let interface = below
+        .iter()
+        .next()?
+        .to_str()?
+        .rsplit_once(':')?
+        .1
+        .to_owned();
     let subsystem = link(&dir.join("subsystem"))?;
     let among = ["port_number", "device/port_number", "index", "partition"];
     let among = among.iter().find_map(|name| text(&dir.join(name)));
-    let among = among.filter(|text| text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    let among =
+        among.filter(|text| text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit()));
     Some(among.map_or_else(
         || format!("{interface}-{subsystem}"),
         |among| format!("{interface}-{subsystem}-{among}"),
@@ -75,14 +93,26 @@ pub(super) fn usb_part(dir: &Path, usb: &Path) -> Option<String> {
 
 /// The PCI address of a device, or of the one that it belongs to: the last one in the path.
 pub(super) fn pci_bus_id(dir: &Path) -> Option<String> {
-    dir.iter().rev().filter_map(|part| part.to_str()).find(|part| is_pci(part)).map(str::to_owned)
+    dir.iter()
+        .rev()
+        .filter_map(|part| part.to_str())
+        .find(|part| is_pci(part))
+        .map(str::to_owned)
 }
 
 /// Returns whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, such as `10000` for
 /// NVMe devices behind Intel's VMD.
 pub(super) fn is_pci(text: &str) -> bool {
-    let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_hexdigit() } else { byte == form };
-    let Some((domain, rest)) = text.split_once(':') else { return false };
+    let fits = |(byte, form): (u8, u8)| {
+        if form == b'0' {
+            byte.is_ascii_hexdigit()
+        } else {
+            byte == form
+        }
+    };
+    let Some((domain, rest)) = text.split_once(':') else {
+        return false;
+    };
     let form = b"00:00.0";
     (4..=8).contains(&domain.len())
         && domain.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -92,15 +122,24 @@ pub(super) fn is_pci(text: &str) -> bool {
 
 /// The NUMA node of a device, or of the one that it belongs to. The kernel reports -1 for none.
 pub(super) fn numa_node(dir: &Path) -> Option<u32> {
-    above(dir).find_map(|dir| text(&dir.join("numa_node")))?.parse().ok()
+    above(dir)
+        .find_map(|dir| text(&dir.join("numa_node")))?
+        .parse()
+        .ok()
 }
 
 /// The I/O counters of a block device; see the kernel's documentation of the `stat` file of block devices.
 pub(super) fn traffic(dir: &Path) -> Option<Traffic> {
     let text = text(&dir.join("stat"))?;
-    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let fields: Vec<u64> = text
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
     let bytes = |sectors: &u64| sectors.saturating_mul(SECTOR);
-    Some(Traffic { read_bytes: fields.get(2).map(bytes)?, written_bytes: fields.get(6).map(bytes)? })
+    Some(Traffic {
+        read_bytes: fields.get(2).map(bytes)?,
+        written_bytes: fields.get(6).map(bytes)?,
+    })
 }
 
 /// The last component of a link's target.
@@ -111,8 +150,14 @@ pub(super) fn link(path: &Path) -> Option<String> {
 /// The path of the device node of a sysfs directory, if it has one.
 pub(super) fn node(dir: &Path, dev: &Path) -> Option<PathBuf> {
     let uevent = text(&dir.join("uevent"))?;
-    let name = Path::new(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="))?);
-    let is_below = name.components().all(|part| matches!(part, Component::Normal(_)));
+    let name = Path::new(
+        uevent
+            .lines()
+            .find_map(|line| line.strip_prefix("DEVNAME="))?,
+    );
+    let is_below = name
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
     (is_below && !name.as_os_str().is_empty()).then(|| dev.join(name))
 }
 
@@ -123,7 +168,9 @@ pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
     let mut open = vec![(device.to_owned(), 0)];
     let mut left = ENTRIES_MAX;
     while let Some((dir, depth)) = open.pop() {
-        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        let Ok(entries) = fs::read_dir(&dir) else {
+            continue;
+        };
         for entry in entries.flatten() {
             if left == 0 || nodes.len() >= NODES_MAX {
                 break;
@@ -151,8 +198,10 @@ pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
 pub(super) fn entries(dir: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(dir).into_iter().flatten().flatten();
     // The entries are links to the devices' directories.
-    let mut entries: Vec<PathBuf> =
-        found.take(super::DEVICES_MAX).filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
+    let mut entries: Vec<PathBuf> = found
+        .take(super::DEVICES_MAX)
+        .filter_map(|entry| fs::canonicalize(entry.path()).ok())
+        .collect();
     entries.sort();
     entries
 }
@@ -209,7 +258,11 @@ mod tests {
             ("DRIVER=usb", None),
         ] {
             fs::write(dir.path().join("uevent"), uevent).unwrap();
-            assert_eq!(node(dir.path(), Path::new("/dev")), expected.map(PathBuf::from), "{uevent}");
+            assert_eq!(
+                node(dir.path(), Path::new("/dev")),
+                expected.map(PathBuf::from),
+                "{uevent}"
+            );
         }
     }
 }

@@ -16,14 +16,19 @@ impl Scan<'_> {
             return Vec::new();
         }
         let dirs = sysfs::entries(&self.search.roots.sys.join("bus/usb/devices"));
-        dirs.iter().filter_map(|dir| self.usb_device(group, dir)).collect()
+        dirs.iter()
+            .filter_map(|dir| self.usb_device(group, dir))
+            .collect()
     }
 
     fn usb_device(&self, group: &Group, dir: &Path) -> Option<Candidate> {
         let usb = sysfs::usb(dir)?;
         let is_met = |usb: &identity::Usb| {
             let serial = usb.serial.as_deref();
-            group.usb.iter().any(|wanted| wanted.matches(&usb.vendor, &usb.product, serial))
+            group
+                .usb
+                .iter()
+                .any(|wanted| wanted.matches(&usb.vendor, &usb.product, serial))
         };
         if !is_met(&usb) {
             return None;
@@ -40,7 +45,13 @@ impl Scan<'_> {
 
     /// Adds the nodes of the device at `dir`. Nodes that sysfs lists and that do not exist (yet) are left
     /// out, except for `own`, without which the device cannot be used.
-    pub(super) fn add_nodes(&self, group: &Group, found: &mut Candidate, own: Option<PathBuf>, dir: &Path) {
+    pub(super) fn add_nodes(
+        &self,
+        group: &Group,
+        found: &mut Candidate,
+        own: Option<PathBuf>,
+        dir: &Path,
+    ) {
         let parts = sysfs::nodes_below(dir, &self.search.roots.dev);
         let parts = parts.into_iter().filter(|path| own.as_ref() != Some(path));
         for path in own.iter().cloned().chain(parts) {
@@ -55,9 +66,9 @@ impl Scan<'_> {
             }
         }
         if found.nodes.is_empty() {
-            found
-                .fault
-                .get_or_insert_with(|| "it has no driver, or its driver creates no device node".to_owned());
+            found.fault.get_or_insert_with(|| {
+                "it has no driver, or its driver creates no device node".to_owned()
+            });
         }
         found.pci_bus_id = sysfs::pci_bus_id(dir);
         found.numa_node = sysfs::numa_node(dir);

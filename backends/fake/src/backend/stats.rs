@@ -14,7 +14,10 @@ use crate::session::Method;
 use crate::usage::{task_metrics, task_stats, traffic, usage};
 
 impl StatsBackend for Fake {
-    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
+    fn task_stats<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>> {
         Box::pin(async move {
             let effect = || {
                 let mut state = self.world.lock();
@@ -32,13 +35,20 @@ impl StatsBackend for Fake {
         })
     }
 
-    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
+    fn task_metrics<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>> {
         Box::pin(async move {
             let effect = || {
                 let mut state = self.world.lock();
                 let mut metrics = BTreeMap::new();
                 for id in ids {
-                    if let Some(task) = state.tasks.get_mut(id).filter(|task| task.state.is_running()) {
+                    if let Some(task) = state
+                        .tasks
+                        .get_mut(id)
+                        .filter(|task| task.state.is_running())
+                    {
                         task.reads += 1;
                         metrics.insert(*id, task_metrics(task.reads));
                     }
@@ -58,8 +68,10 @@ impl StatsBackend for Fake {
                 let mut state = self.world.lock();
                 let mut all = BTreeMap::new();
                 for id in ids {
-                    let sandbox =
-                        state.sandboxes.get_mut(id).filter(|sandbox| sandbox.details.netns.is_some());
+                    let sandbox = state
+                        .sandboxes
+                        .get_mut(id)
+                        .filter(|sandbox| sandbox.details.netns.is_some());
                     if let Some(sandbox) = sandbox {
                         sandbox.reads += 1;
                         all.insert(*id, vec![traffic(sandbox.reads)]);
@@ -77,9 +89,16 @@ impl StatsBackend for Fake {
                 let mut state = self.world.lock();
                 let sandbox = state.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
                 sandbox.reads += 1;
-                let interfaces =
-                    if sandbox.details.ips.is_empty() { Vec::new() } else { vec![traffic(sandbox.reads)] };
-                Ok(SandboxStats { usage: usage(sandbox.reads), processes: Some(1), interfaces })
+                let interfaces = if sandbox.details.ips.is_empty() {
+                    Vec::new()
+                } else {
+                    vec![traffic(sandbox.reads)]
+                };
+                Ok(SandboxStats {
+                    usage: usage(sandbox.reads),
+                    processes: Some(1),
+                    interfaces,
+                })
             };
             self.session.act(Method::SandboxStats, id, effect).await
         })
@@ -90,7 +109,10 @@ impl StatsBackend for Fake {
             let effect = || {
                 let state = self.world.lock();
                 let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
-                let handler = state.sandboxes.get(&task.sandbox).map_or("", |sandbox| &sandbox.handler);
+                let handler = state
+                    .sandboxes
+                    .get(&task.sandbox)
+                    .map_or("", |sandbox| &sandbox.handler);
                 Ok(Inspection {
                     pid: task.state.pid(),
                     runtime_type: handler.to_owned(),

@@ -6,7 +6,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
-    Credentials, Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress, PullRequest,
+    Credentials, Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress,
+    PullRequest,
 };
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, Result};
@@ -29,11 +30,21 @@ impl ImageStore for Fake {
                     return std::future::pending().await;
                 }
                 let downloads = &mut state.images.downloads;
-                downloads.retain(|one| one.result.upgrade().is_some_and(|result| result.peek().is_none()));
+                downloads.retain(|one| {
+                    one.result
+                        .upgrade()
+                        .is_some_and(|result| result.peek().is_none())
+                });
                 let same = |one: &&Download| {
-                    one.reference == reference && one.credentials == credentials && one.owner == owner
+                    one.reference == reference
+                        && one.credentials == credentials
+                        && one.owner == owner
                 };
-                match downloads.iter().find(same).and_then(|one| one.result.upgrade()) {
+                match downloads
+                    .iter()
+                    .find(same)
+                    .and_then(|one| one.result.upgrade())
+                {
                     Some(result) => result,
                     None => {
                         let result = self
@@ -42,7 +53,12 @@ impl ImageStore for Fake {
                             .boxed()
                             .shared();
                         let weak = result.downgrade().expect("it has not been polled");
-                        downloads.push(Download { reference, credentials, owner, result: weak });
+                        downloads.push(Download {
+                            reference,
+                            credentials,
+                            owner,
+                            result: weak,
+                        });
                         result
                     }
                 }
@@ -54,13 +70,23 @@ impl ImageStore for Fake {
     /// An archive is a file that contains the reference of an image in the simulated registry.
     fn load(&self, request: LoadRequest) -> BoxFuture<'_, Result<ImageId>> {
         Box::pin(async move {
-            let LoadRequest { archive, reference: _, handler: _, owner } = request;
-            let text = std::io::read_to_string(archive)
-                .map_err(|fault| Error::invalid("archive", "it cannot be read").with_source(fault))?;
-            let named: ImageReference =
-                text.trim().parse().map_err(|fault| Error::from(fault).context("it is no archive"))?;
+            let LoadRequest {
+                archive,
+                reference: _,
+                handler: _,
+                owner,
+            } = request;
+            let text = std::io::read_to_string(archive).map_err(|fault| {
+                Error::invalid("archive", "it cannot be read").with_source(fault)
+            })?;
+            let named: ImageReference = text
+                .trim()
+                .parse()
+                .map_err(|fault| Error::from(fault).context("it is no archive"))?;
             let effect = || self.world.lock().images.load(&named, owner);
-            self.session.act(Method::Load, named.to_string(), effect).await
+            self.session
+                .act(Method::Load, named.to_string(), effect)
+                .await
         })
     }
 
@@ -68,7 +94,11 @@ impl ImageStore for Fake {
         let wanted: ImageReference = request.reference.parse().ok()?;
         let state = self.world.lock();
         let pulled = state.images.downloads.iter().any(|one| {
-            one.reference == wanted && one.result.upgrade().is_some_and(|result| result.peek().is_none())
+            one.reference == wanted
+                && one
+                    .result
+                    .upgrade()
+                    .is_some_and(|result| result.peek().is_none())
         });
         if pulled { state.images.progress } else { None }
     }
@@ -77,11 +107,15 @@ impl ImageStore for Fake {
         Box::pin(async move {
             let effect = || {
                 let state = self.world.lock();
-                let found =
-                    state.images.find(id.as_str()).ok_or_else(|| Error::not_found(format!("image {id}")))?;
+                let found = state
+                    .images
+                    .find(id.as_str())
+                    .ok_or_else(|| Error::not_found(format!("image {id}")))?;
                 let FakeImage { user, config, .. } = &found.image;
                 let comma = if config.is_empty() { "" } else { "," };
-                Ok(format!("{{\"os\":\"linux\",\"config\":{{\"User\":{user:?}{comma}{config}}}}}"))
+                Ok(format!(
+                    "{{\"os\":\"linux\",\"config\":{{\"User\":{user:?}{comma}{config}}}}}"
+                ))
             };
             self.session.act(Method::GetImage, id, effect).await
         })
@@ -89,14 +123,30 @@ impl ImageStore for Fake {
 
     fn get<'a>(&'a self, reference: &'a str) -> BoxFuture<'a, Result<Option<Image>>> {
         Box::pin(async move {
-            let effect = || Ok(self.world.lock().images.find(reference).map(LocalImage::describe));
+            let effect = || {
+                Ok(self
+                    .world
+                    .lock()
+                    .images
+                    .find(reference)
+                    .map(LocalImage::describe))
+            };
             self.session.act(Method::GetImage, reference, effect).await
         })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Image>>> {
         Box::pin(async move {
-            let effect = || Ok(self.world.lock().images.local.values().map(LocalImage::describe).collect());
+            let effect = || {
+                Ok(self
+                    .world
+                    .lock()
+                    .images
+                    .local
+                    .values()
+                    .map(LocalImage::describe)
+                    .collect())
+            };
             self.session.act(Method::ListImages, "", effect).await
         })
     }
@@ -112,7 +162,9 @@ impl ImageStore for Fake {
                 self.world.lock().images.remove(reference, owner, in_use);
                 Ok(())
             };
-            self.session.act(Method::RemoveImage, reference, effect).await
+            self.session
+                .act(Method::RemoveImage, reference, effect)
+                .await
         })
     }
 
@@ -123,7 +175,12 @@ impl ImageStore for Fake {
                 Ok(vec![DiskUsage {
                     at: std::time::SystemTime::now(),
                     mountpoint: PathBuf::from("/var/lib/switchyard/fake"),
-                    used_bytes: state.images.local.values().map(|local| local.image.size_bytes).sum(),
+                    used_bytes: state
+                        .images
+                        .local
+                        .values()
+                        .map(|local| local.image.size_bytes)
+                        .sum(),
                     inodes_used: u64::try_from(state.images.local.len()).ok(),
                 }])
             };
@@ -139,7 +196,14 @@ impl Fake {
         credentials: Credentials,
         owner: Owner,
     ) -> Result<ImageId> {
-        let effect = || self.world.lock().images.download(&reference, &credentials, owner);
-        self.session.act(Method::Pull, reference.to_string(), effect).await
+        let effect = || {
+            self.world
+                .lock()
+                .images
+                .download(&reference, &credentials, owner)
+        };
+        self.session
+            .act(Method::Pull, reference.to_string(), effect)
+            .await
     }
 }

@@ -17,8 +17,16 @@ async fn lifecycle_events_come_in_order() {
     node.fake.exit(id, 3).unwrap();
     let exit = node.scope.tasks().wait(&id.to_string()).await.unwrap();
     node.scope.tasks().remove(&id.to_string()).await.unwrap();
-    node.scope.sandboxes().stop(&sandbox.to_string()).await.unwrap();
-    node.scope.sandboxes().remove(&sandbox.to_string()).await.unwrap();
+    node.scope
+        .sandboxes()
+        .stop(&sandbox.to_string())
+        .await
+        .unwrap();
+    node.scope
+        .sandboxes()
+        .remove(&sandbox.to_string())
+        .await
+        .unwrap();
     let expected = [
         EventKind::SandboxReady(sandbox),
         EventKind::TaskCreated(id),
@@ -41,9 +49,15 @@ async fn task_that_never_ran_exits_without_a_start_event() {
     let node = FakeNode::new().await;
     let task = node.task(&["/no/such/server"]).await;
     let mut events = node.scope.subscribe();
-    node.scope.tasks().start(&task.id.to_string()).await.unwrap_err();
+    node.scope
+        .tasks()
+        .start(&task.id.to_string())
+        .await
+        .unwrap_err();
     let event = events.next().await.unwrap().unwrap();
-    let EventKind::TaskExited(id, exit) = event.kind else { panic!("{event:?}") };
+    let EventKind::TaskExited(id, exit) = event.kind else {
+        panic!("{event:?}")
+    };
     assert_eq!(id, task.id);
     assert!(matches!(exit.cause, ExitCause::StartFailed(_)), "{exit:?}");
 }
@@ -55,7 +69,14 @@ async fn slow_subscriber_is_told_the_number_of_missed_events() {
     // Each sandbox has three events: ready, stopped, removed.
     let lives = CAPACITY.div_ceil(3) + 1;
     for _ in 0..lives {
-        let id = node.scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id.to_string();
+        let id = node
+            .scope
+            .sandboxes()
+            .create(sandbox_spec("pod"))
+            .await
+            .unwrap()
+            .id
+            .to_string();
         node.scope.sandboxes().remove(&id).await.unwrap();
     }
     let missed = u64::try_from(lives * 3 - CAPACITY).unwrap();

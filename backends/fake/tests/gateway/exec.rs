@@ -20,8 +20,16 @@ async fn exec_runs_to_completion() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
-    let output = node.scope.commands().exec_sync(&id, &spec, None).await.unwrap();
-    assert_eq!((output.code, &output.stdout[..], &output.stderr[..]), (3, &b"out\n"[..], &b"err\n"[..]));
+    let output = node
+        .scope
+        .commands()
+        .exec_sync(&id, &spec, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        (output.code, &output.stdout[..], &output.stderr[..]),
+        (3, &b"out\n"[..], &b"err\n"[..])
+    );
     until(|| node.fake.processes() == 0).await;
 }
 
@@ -31,9 +39,16 @@ async fn exec_is_killed_at_its_timeout() {
     let id = node.running(ENDLESS).await.id.to_string();
     let begun = tokio::time::Instant::now();
     let limit = Duration::from_secs(3);
-    let output = node.scope.commands().exec_sync(&id, &specs::exec(&["sleep", "1000"]), Some(limit)).await;
+    let output = node
+        .scope
+        .commands()
+        .exec_sync(&id, &specs::exec(&["sleep", "1000"]), Some(limit))
+        .await;
     let error = output.unwrap_err();
-    assert_eq!((error.kind(), error.reason()), (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout)));
+    assert_eq!(
+        (error.kind(), error.reason()),
+        (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout))
+    );
     assert_eq!(begun.elapsed(), limit);
     until(|| node.fake.processes() == 0).await;
 }
@@ -43,10 +58,16 @@ async fn exec_that_does_not_start_in_time_is_no_timeout_of_the_command() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let _hold = node.fake.hold(Method::Exec);
-    let output =
-        node.scope.commands().exec_sync(&id, &specs::exec(&["true"]), Some(Duration::from_secs(3))).await;
+    let output = node
+        .scope
+        .commands()
+        .exec_sync(&id, &specs::exec(&["true"]), Some(Duration::from_secs(3)))
+        .await;
     let error = output.unwrap_err();
-    assert_eq!((error.kind(), error.reason()), (ErrorKind::Unavailable, None));
+    assert_eq!(
+        (error.kind(), error.reason()),
+        (ErrorKind::Unavailable, None)
+    );
 }
 
 #[tokio::test]
@@ -56,7 +77,15 @@ async fn exits_of_execs_can_be_scripted() {
     node.fake.script_execs([7, 0]);
     for code in [7, 0, 3] {
         let spec = specs::exec(&["sh", "-c", "exit 3"]);
-        assert_eq!(node.scope.commands().exec_sync(&id, &spec, None).await.unwrap().code, code);
+        assert_eq!(
+            node.scope
+                .commands()
+                .exec_sync(&id, &spec, None)
+                .await
+                .unwrap()
+                .code,
+            code
+        );
     }
 }
 
@@ -66,8 +95,12 @@ async fn unrepresentable_exec_timeout_means_none() {
     let id = node.running(ENDLESS).await.id.to_string();
     for seconds in [u64::try_from(i64::MAX).unwrap(), u64::MAX, 1 << 40] {
         let limit = Some(Duration::from_secs(seconds));
-        let output =
-            node.scope.commands().exec_sync(&id, &specs::exec(&["sh", "-c", "exit 3"]), limit).await.unwrap();
+        let output = node
+            .scope
+            .commands()
+            .exec_sync(&id, &specs::exec(&["sh", "-c", "exit 3"]), limit)
+            .await
+            .unwrap();
         assert_eq!(output.code, 3);
     }
 }
@@ -88,7 +121,13 @@ async fn exec_is_killed_when_its_caller_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn command_that_cannot_be_ended_keeps_its_place() {
     let fake = Fake::with_local_busybox().await;
-    let node = FakeNode::within(fake, Limits { exec_per_task: 2, ..limits() });
+    let node = FakeNode::within(
+        fake,
+        Limits {
+            exec_per_task: 2,
+            ..limits()
+        },
+    );
     node.gateway.recover().await.unwrap();
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sleep", "1000"]);
@@ -114,7 +153,13 @@ async fn command_that_cannot_be_ended_keeps_its_place() {
 #[tokio::test]
 async fn output_held_of_one_container_refuses_no_small_output_and_no_other_container() {
     let fake = Fake::with_local_busybox().await;
-    let node = FakeNode::within(fake, Limits { exec_output_bytes: 4 << 20, ..limits() });
+    let node = FakeNode::within(
+        fake,
+        Limits {
+            exec_output_bytes: 4 << 20,
+            ..limits()
+        },
+    );
     node.gateway.recover().await.unwrap();
     let id = node.running(ENDLESS).await.id.to_string();
     // It keeps what it has written, and its caller waits for more.
@@ -134,12 +179,35 @@ async fn output_held_of_one_container_refuses_no_small_output_and_no_other_conta
         } => assert_eq!(refusal.kind(), ErrorKind::ResourceExhausted),
     }
     let probe = specs::exec(&["sh", "-c", "echo well"]);
-    assert_eq!(node.scope.commands().exec_sync(&id, &probe, None).await.unwrap().stdout, "well\n");
+    assert_eq!(
+        node.scope
+            .commands()
+            .exec_sync(&id, &probe, None)
+            .await
+            .unwrap()
+            .stdout,
+        "well\n"
+    );
     let sandbox = node.sandbox().await.id.to_string();
-    let other =
-        node.scope.tasks().create(&sandbox, task_spec("other", ENDLESS)).await.unwrap().id.to_string();
+    let other = node
+        .scope
+        .tasks()
+        .create(&sandbox, task_spec("other", ENDLESS))
+        .await
+        .unwrap()
+        .id
+        .to_string();
     node.scope.tasks().start(&other).await.unwrap();
-    assert_eq!(node.scope.commands().exec_sync(&other, &more, None).await.unwrap().stdout.len(), 100_000);
+    assert_eq!(
+        node.scope
+            .commands()
+            .exec_sync(&other, &more, None)
+            .await
+            .unwrap()
+            .stdout
+            .len(),
+        100_000
+    );
 }
 
 #[tokio::test]
@@ -148,7 +216,12 @@ async fn output_beyond_the_cap_is_discarded() {
     let id = node.running(ENDLESS).await.id.to_string();
     for (size, kept) in [(CAP - 1, CAP - 1), (CAP, CAP), (CAP + 100_000, CAP)] {
         let spec = specs::exec(&["head", "-c", &size.to_string(), "/dev/zero"]);
-        let output = node.scope.commands().exec_sync(&id, &spec, None).await.unwrap();
+        let output = node
+            .scope
+            .commands()
+            .exec_sync(&id, &spec, None)
+            .await
+            .unwrap();
         assert_eq!((output.code, output.stdout.len()), (0, kept));
     }
 }
@@ -158,14 +231,30 @@ async fn output_held_open_by_a_child_is_awaited_for_the_drain_time_whatever_the_
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 3"]);
-    let limits = [None, Some(spec.drain / 2), Some(spec.drain), Some(spec.drain * 2)];
+    let limits = [
+        None,
+        Some(spec.drain / 2),
+        Some(spec.drain),
+        Some(spec.drain * 2),
+    ];
     for limit in limits {
         let begun = tokio::time::Instant::now();
-        let error = node.scope.commands().exec_sync(&id, &spec, limit).await.unwrap_err();
+        let error = node
+            .scope
+            .commands()
+            .exec_sync(&id, &spec, limit)
+            .await
+            .unwrap_err();
         // Not DeadlineExceeded, for which kubelets have a text of their own.
-        assert_eq!((error.kind(), error.reason()), (ErrorKind::FailedPrecondition, None));
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::FailedPrecondition, None)
+        );
         let text = error.report();
-        assert!(text.contains("has ended with code 3, but a child of it kept its output open"), "{text}");
+        assert!(
+            text.contains("has ended with code 3, but a child of it kept its output open"),
+            "{text}"
+        );
         assert_eq!(begun.elapsed(), spec.drain);
         until(|| node.fake.processes() == 0).await;
     }
@@ -177,12 +266,30 @@ async fn the_timeout_of_a_command_ends_with_its_exit() {
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo early; sleep 2; sleep 1000 & exit 3"]);
     let limit = |seconds| Some(Duration::from_secs(seconds));
-    let late = node.scope.commands().exec_sync(&id, &spec, limit(1)).await.unwrap_err();
-    assert_eq!((late.kind(), late.reason()), (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout)));
-    let late = node.scope.commands().exec_tail(&id, &spec, limit(1), 100).await.unwrap_err();
+    let late = node
+        .scope
+        .commands()
+        .exec_sync(&id, &spec, limit(1))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (late.kind(), late.reason()),
+        (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout))
+    );
+    let late = node
+        .scope
+        .commands()
+        .exec_tail(&id, &spec, limit(1), 100)
+        .await
+        .unwrap_err();
     assert_eq!(late.reason(), Some(Reason::CommandTimeout));
     // One of which the last output is wanted has its exit code, though the drain time ends after its timeout.
-    let output = node.scope.commands().exec_tail(&id, &spec, limit(3), 100).await.unwrap();
+    let output = node
+        .scope
+        .commands()
+        .exec_tail(&id, &spec, limit(3), 100)
+        .await
+        .unwrap();
     assert_eq!((output.code, &output.stdout[..]), (3, &b"early\n"[..]));
     until(|| node.fake.processes() == 0).await;
 }
@@ -195,7 +302,12 @@ async fn output_of_a_child_that_never_pauses_is_cut_off_at_the_timeout_of_the_co
     let spec = specs::exec(&["sh", "-c", "echo early; sleep 1000 & exit 3"]);
     let limit = Duration::from_secs(60);
     let begun = tokio::time::Instant::now();
-    let output = node.scope.commands().exec_tail(&id, &spec, Some(limit), 100).await.unwrap();
+    let output = node
+        .scope
+        .commands()
+        .exec_tail(&id, &spec, Some(limit), 100)
+        .await
+        .unwrap();
     assert_eq!((output.code, &output.stdout[..]), (3, &b"early\n"[..]));
     assert_eq!(begun.elapsed(), limit);
 }
@@ -209,9 +321,17 @@ async fn output_that_the_runtime_does_not_close_is_not_awaited_for_long() {
     for (left, cut) in [(LeftOutput::Open, spec.drain), (LeftOutput::Hung, limit)] {
         node.fake.set_left_output(left);
         let begun = tokio::time::Instant::now();
-        let error = node.scope.commands().exec_tail(&id, &spec, Some(limit), 100).await.unwrap_err();
+        let error = node
+            .scope
+            .commands()
+            .exec_tail(&id, &spec, Some(limit), 100)
+            .await
+            .unwrap_err();
         let text = error.report();
-        assert!(text.contains("has ended with code 3, but the runtime has not closed its output"), "{text}");
+        assert!(
+            text.contains("has ended with code 3, but the runtime has not closed its output"),
+            "{text}"
+        );
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(begun.elapsed().as_secs(), (cut + CUT_PATIENCE).as_secs());
     }
@@ -233,11 +353,22 @@ async fn a_command_ends_with_its_task() {
 async fn exec_needs_a_running_task_and_a_command() {
     let node = FakeNode::new().await;
     let id = node.task(ENDLESS).await.id.to_string();
-    let entered = node.scope.commands().exec_sync(&id, &specs::exec(&["true"]), None).await;
+    let entered = node
+        .scope
+        .commands()
+        .exec_sync(&id, &specs::exec(&["true"]), None)
+        .await;
     assert_eq!(refused(entered), ErrorKind::FailedPrecondition);
     node.scope.tasks().start(&id).await.unwrap();
-    assert_eq!(refused(node.scope.commands().exec(&id, &specs::exec(&[])).await), ErrorKind::InvalidArgument);
-    let missing = node.scope.commands().exec(&id, &specs::exec(&["/no/such/tool"])).await;
+    assert_eq!(
+        refused(node.scope.commands().exec(&id, &specs::exec(&[])).await),
+        ErrorKind::InvalidArgument
+    );
+    let missing = node
+        .scope
+        .commands()
+        .exec(&id, &specs::exec(&["/no/such/tool"]))
+        .await;
     assert_eq!(refused(missing), ErrorKind::InvalidArgument);
     assert_eq!(node.fake.processes(), 0);
 }

@@ -31,9 +31,18 @@ const SHARES: u16 = 4;
 
 fn devices() -> Inventory {
     let devices = (0..LIFE / usize::from(SHARES))
-        .map(|number| Device::new(&format!("acme-{number}"), node(format!("/dev/acme{number}").into(), "rw")))
+        .map(|number| {
+            Device::new(
+                &format!("acme-{number}"),
+                node(format!("/dev/acme{number}").into(), "rw"),
+            )
+        })
         .collect();
-    Inventory::of([DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
+    Inventory::of([DeviceGroup {
+        shares: SHARES,
+        devices,
+        ..DeviceGroup::new("acme", "tpu", "v2")
+    }])
 }
 
 /// The state that survives the daemon.
@@ -51,7 +60,11 @@ struct Life {
 impl DurableState {
     fn life(&mut self) -> Life {
         self.fake = self.fake.reopen();
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_time()
+            .build()
+            .unwrap();
         let limits = Limits::default();
         let gateway = Gateway::with_leases(
             Arc::new(self.fake.clone()),
@@ -75,7 +88,12 @@ type Answered = BTreeMap<SlotId, (Owner, LeaseToken)>;
 
 impl Life {
     /// Spawns an orchestrator that requests a slot on the signal `go`.
-    fn asker(&self, owner: Owner, slot: &SlotId, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
+    fn asker(
+        &self,
+        owner: Owner,
+        slot: &SlotId,
+        go: &watch::Receiver<bool>,
+    ) -> JoinHandle<Result<Leased>> {
         let scope = self.gateway.scope(owner);
         let slots = vec![slot.clone()];
         let mut go = go.clone();
@@ -89,7 +107,9 @@ impl Life {
     fn race(&self, slot: &SlotId, round: usize) -> (Owner, LeaseToken) {
         let (go, begun) = watch::channel(false);
         let owners = [Owner::Kubernetes, Owner::Nomad];
-        let mut asked: Vec<_> = owners.map(|owner| (owner, self.asker(owner, slot, &begun))).into();
+        let mut asked: Vec<_> = owners
+            .map(|owner| (owner, self.asker(owner, slot, &begun)))
+            .into();
         if round.is_multiple_of(2) {
             asked.reverse();
         }
@@ -104,7 +124,12 @@ impl Life {
                 Ok(leased) => winners.push((owner, leased.token)),
                 Err(refused) => {
                     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
-                    assert!(refused.report().contains(&format!("device {slot:?} is held by ")), "{refused}");
+                    assert!(
+                        refused
+                            .report()
+                            .contains(&format!("device {slot:?} is held by ")),
+                        "{refused}"
+                    );
                 }
             }
         }
@@ -122,7 +147,11 @@ impl Life {
         let mut spec = task_spec(&name, &["serve"]);
         spec.meta.owner = owner;
         let leases = vec![LeaseClaim::new(token)];
-        let task = scope.tasks().create(&sandbox.id.to_string(), TaskSpec { leases, ..spec }).await.unwrap();
+        let task = scope
+            .tasks()
+            .create(&sandbox.id.to_string(), TaskSpec { leases, ..spec })
+            .await
+            .unwrap();
         scope.tasks().start(&task.id.to_string()).await.unwrap();
     }
 
@@ -132,7 +161,9 @@ impl Life {
         let mut holders: BTreeMap<SlotId, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
         for (token, lease) in report.devices.leases().filter(|(_, lease)| lease.holds()) {
             for slot in &lease.slots {
-                let (owner, tokens) = holders.entry(slot.clone()).or_insert((lease.owner, BTreeSet::new()));
+                let (owner, tokens) = holders
+                    .entry(slot.clone())
+                    .or_insert((lease.owner, BTreeSet::new()));
                 assert_eq!(*owner, lease.owner, "{slot} is held twice");
                 tokens.insert(token);
             }
@@ -143,8 +174,14 @@ impl Life {
     fn has(&self, answered: &Answered) {
         let holders = self.holders();
         for (slot, (owner, token)) in answered {
-            let held = holders.get(slot).is_some_and(|(by, tokens)| by == owner && tokens.contains(token));
-            assert!(held, "{slot} was given to {owner} by {token}: {:?}", holders.get(slot));
+            let held = holders
+                .get(slot)
+                .is_some_and(|(by, tokens)| by == owner && tokens.contains(token));
+            assert!(
+                held,
+                "{slot} was given to {owner} by {token}: {:?}",
+                holders.get(slot)
+            );
         }
     }
 
@@ -157,7 +194,9 @@ impl Life {
             let report = self.gateway.claims().report();
             for (token, lease) in report.devices.leases() {
                 match lease.state {
-                    LeaseState::Unbound { .. } => self.gateway.devices().release_lease(token).await.unwrap(),
+                    LeaseState::Unbound { .. } => {
+                        self.gateway.devices().release_lease(token).await.unwrap()
+                    }
                     LeaseState::Released { .. } => {}
                     LeaseState::Bound { .. } => panic!("its sandbox is gone: {lease:?}"),
                 }
@@ -173,7 +212,11 @@ impl Life {
 
 async fn remove_all(scope: &Scope) {
     for sandbox in scope.sandboxes().list().unwrap() {
-        scope.sandboxes().remove(&sandbox.id.to_string()).await.unwrap();
+        scope
+            .sandboxes()
+            .remove(&sandbox.id.to_string())
+            .await
+            .unwrap();
     }
 }
 
@@ -181,13 +224,23 @@ async fn remove_all(scope: &Scope) {
 fn last_slot_has_one_owner_across_daemon_kills() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
-    let mut world = DurableState { fake, leases: Arc::default() };
-    let slots: Vec<SlotId> =
-        devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
+    let mut world = DurableState {
+        fake,
+        leases: Arc::default(),
+    };
+    let slots: Vec<SlotId> = devices().groups[0]
+        .devices
+        .iter()
+        .flat_map(|device| device.slots(SHARES))
+        .collect();
     let mut won: BTreeMap<Owner, usize> = BTreeMap::new();
     for life in 0..PAIRS / LIFE {
         let daemon = world.life();
-        assert_eq!(daemon.holders(), BTreeMap::new(), "life {life} begins with nothing held");
+        assert_eq!(
+            daemon.holders(),
+            BTreeMap::new(),
+            "life {life} begins with nothing held"
+        );
         let mut answered = Answered::new();
         for (round, slot) in slots.iter().enumerate() {
             let (owner, token) = daemon.race(slot, round);
@@ -204,10 +257,18 @@ fn last_slot_has_one_owner_across_daemon_kills() {
         daemon.has(&answered);
         // The loser is still refused.
         for (slot, (owner, _)) in answered.iter().step_by(7) {
-            let other = if *owner == Owner::Nomad { Owner::Kubernetes } else { Owner::Nomad };
-            let asked = daemon
-                .runtime
-                .block_on(daemon.gateway.scope(other).devices().lease(std::slice::from_ref(slot)));
+            let other = if *owner == Owner::Nomad {
+                Owner::Kubernetes
+            } else {
+                Owner::Nomad
+            };
+            let asked = daemon.runtime.block_on(
+                daemon
+                    .gateway
+                    .scope(other)
+                    .devices()
+                    .lease(std::slice::from_ref(slot)),
+            );
             assert_eq!(asked.unwrap_err().kind(), ErrorKind::FailedPrecondition);
         }
         daemon.clear();
@@ -224,9 +285,15 @@ fn last_slot_has_one_owner_across_daemon_kills() {
 fn kill_among_concurrent_leases_neither_double_allocates_nor_loses_any() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
-    let mut world = DurableState { fake, leases: Arc::default() };
-    let slots: Vec<SlotId> =
-        devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
+    let mut world = DurableState {
+        fake,
+        leases: Arc::default(),
+    };
+    let slots: Vec<SlotId> = devices().groups[0]
+        .devices
+        .iter()
+        .flat_map(|device| device.slots(SHARES))
+        .collect();
     for life in 0..100 {
         let daemon = world.life();
         let (go, begun) = watch::channel(false);
@@ -237,7 +304,12 @@ fn kill_among_concurrent_leases_neither_double_allocates_nor_loses_any() {
             .collect();
         go.send_replace(true);
         // At some moment during the requests.
-        while asked.iter().filter(|(.., answer)| answer.is_finished()).count() < life {
+        while asked
+            .iter()
+            .filter(|(.., answer)| answer.is_finished())
+            .count()
+            < life
+        {
             std::thread::yield_now();
         }
         daemon.kill();
@@ -267,7 +339,10 @@ struct LateStore {
 
 impl LateStore {
     fn failing(failures: &[ErrorKind]) -> Arc<Self> {
-        Arc::new(Self { failures: Mutex::new(failures.iter().copied().collect()), ..Self::default() })
+        Arc::new(Self {
+            failures: Mutex::new(failures.iter().copied().collect()),
+            ..Self::default()
+        })
     }
 
     fn reads(&self) -> usize {
@@ -296,7 +371,12 @@ impl LeaseStore for LateStore {
 /// A gateway that has recovered with this store and knows its devices.
 async fn recovered(store: &Arc<LateStore>) -> Gateway {
     let fake = Arc::new(Fake::new());
-    let gateway = Gateway::with_leases(fake, Limits::default(), store.clone(), Operations::default());
+    let gateway = Gateway::with_leases(
+        fake,
+        Limits::default(),
+        store.clone(),
+        Operations::default(),
+    );
     let (_, inventories) = watch::channel(Some(Arc::new(devices())));
     gateway.devices().watch(inventories);
     gateway.recover().await.unwrap();
@@ -308,22 +388,40 @@ async fn recovered(store: &Arc<LateStore>) -> Gateway {
 #[tokio::test(start_paused = true)]
 async fn leases_that_cannot_be_read_at_first_are_read_later() {
     let store = LateStore::failing(&[ErrorKind::DeadlineExceeded, ErrorKind::Internal]);
-    let slots: Vec<_> = devices().groups[0].devices[0].slots(SHARES).take(1).collect();
+    let slots: Vec<_> = devices().groups[0].devices[0]
+        .slots(SHARES)
+        .take(1)
+        .collect();
     let token = LeaseToken::random();
-    store.put(&StoredLease { token, owner: Owner::Nomad, slots: slots.clone() }).await.unwrap();
+    store
+        .put(&StoredLease {
+            token,
+            owner: Owner::Nomad,
+            slots: slots.clone(),
+        })
+        .await
+        .unwrap();
     let gateway = recovered(&store).await;
     let leased = async |owner| gateway.scope(owner).devices().lease(&slots).await;
     assert!(!gateway.devices().is_recovered());
     // Whose lease it is cannot be known.
-    assert_eq!(leased(Owner::Nomad).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        leased(Owner::Nomad).await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
     let read = async {
         while !gateway.devices().is_recovered() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(Duration::from_hours(1), read).await.expect("it is tried again");
+    tokio::time::timeout(Duration::from_hours(1), read)
+        .await
+        .expect("it is tried again");
     assert_eq!(store.reads(), 3);
-    assert_eq!(leased(Owner::Kubernetes).await.unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        leased(Owner::Kubernetes).await.unwrap_err().kind(),
+        ErrorKind::FailedPrecondition
+    );
     assert_eq!(leased(Owner::Nomad).await.unwrap().token, token);
 }
 

@@ -71,11 +71,17 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Model {
     fn sandbox_id(&self, key: Key) -> String {
-        self.sandboxes.get(&key).map_or_else(SandboxId::random, |sandbox| sandbox.id).to_string()
+        self.sandboxes
+            .get(&key)
+            .map_or_else(SandboxId::random, |sandbox| sandbox.id)
+            .to_string()
     }
 
     fn task_id(&self, key: Key) -> String {
-        self.tasks.get(&key).map_or_else(TaskId::random, |task| task.id).to_string()
+        self.tasks
+            .get(&key)
+            .map_or_else(TaskId::random, |task| task.id)
+            .to_string()
     }
 
     /// The expected result of creating a sandbox.
@@ -90,7 +96,9 @@ impl Model {
             return Some(ErrorKind::NotFound);
         };
         match self.tasks.get(&key) {
-            Some(held) => (held.home != home || held.record != record).then_some(ErrorKind::AlreadyExists),
+            Some(held) => {
+                (held.home != home || held.record != record).then_some(ErrorKind::AlreadyExists)
+            }
             None => (!sandbox.ready).then_some(ErrorKind::FailedPrecondition),
         }
     }
@@ -113,7 +121,11 @@ impl Model {
     fn stop_sandbox(&mut self, key: Key) {
         if let Some(sandbox) = self.sandboxes.get_mut(&key) {
             sandbox.ready = false;
-            for task in self.tasks.values_mut().filter(|task| task.home == key && task.state == "running") {
+            for task in self
+                .tasks
+                .values_mut()
+                .filter(|task| task.home == key && task.state == "running")
+            {
                 task.state = "exited";
             }
         }
@@ -127,34 +139,71 @@ async fn take(node: &FakeNode, model: &mut Model, step: Step) {
     match step {
         Step::CreateSandbox(key, record) => create_sandbox(node, model, key, record).await,
         Step::StopSandbox(key) => {
-            scope(key).sandboxes().stop(&model.sandbox_id(key)).await.unwrap();
+            scope(key)
+                .sandboxes()
+                .stop(&model.sandbox_id(key))
+                .await
+                .unwrap();
             model.stop_sandbox(key);
         }
         Step::RemoveSandbox(key) => {
-            scope(key).sandboxes().remove(&model.sandbox_id(key)).await.unwrap();
+            scope(key)
+                .sandboxes()
+                .remove(&model.sandbox_id(key))
+                .await
+                .unwrap();
             model.sandboxes.remove(&key);
             model.tasks.retain(|_, task| task.home != key);
         }
-        Step::CreateTask(key, home, record) => create_task(node, model, key, (key.0, home), record).await,
+        Step::CreateTask(key, home, record) => {
+            create_task(node, model, key, (key.0, home), record).await
+        }
         Step::StartTask(key) => {
             let started = scope(key).tasks().start(&model.task_id(key)).await;
-            assert_eq!(started.err().map(|error| error.kind()), model.start_task(key));
+            assert_eq!(
+                started.err().map(|error| error.kind()),
+                model.start_task(key)
+            );
         }
         Step::StopTask(key) => {
-            scope(key).tasks().stop(&model.task_id(key), Duration::from_secs(9)).await.unwrap();
-            if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
+            scope(key)
+                .tasks()
+                .stop(&model.task_id(key), Duration::from_secs(9))
+                .await
+                .unwrap();
+            if let Some(task) = model
+                .tasks
+                .get_mut(&key)
+                .filter(|task| task.state == "running")
+            {
                 task.state = "exited";
             }
         }
         Step::RemoveTask(key) => {
-            scope(key).tasks().remove(&model.task_id(key)).await.unwrap();
+            scope(key)
+                .tasks()
+                .remove(&model.task_id(key))
+                .await
+                .unwrap();
             model.tasks.remove(&key);
         }
         Step::Exit(key, code) => {
-            if let Some(task) = model.tasks.get_mut(&key).filter(|task| task.state == "running") {
+            if let Some(task) = model
+                .tasks
+                .get_mut(&key)
+                .filter(|task| task.state == "running")
+            {
                 task.state = "exited";
                 node.fake.exit(task.id, code).unwrap();
-                assert_eq!(scope(key).tasks().wait(&task.id.to_string()).await.unwrap().code, code);
+                assert_eq!(
+                    scope(key)
+                        .tasks()
+                        .wait(&task.id.to_string())
+                        .await
+                        .unwrap()
+                        .code,
+                    code
+                );
             }
         }
         Step::Kill => unreachable!("the caller does it"),
@@ -166,9 +215,16 @@ async fn create_sandbox(node: &FakeNode, model: &mut Model, key: Key, record: u8
     let mut spec = specs::sandbox(owner, &key.1.to_string());
     spec.meta.record = vec![record];
     let made = node.gateway.scope(owner).sandboxes().create(spec).await;
-    assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_sandbox(key, record));
+    assert_eq!(
+        made.as_ref().err().map(|error| error.kind()),
+        model.create_sandbox(key, record)
+    );
     if let Ok(made) = made {
-        let new = ModelSandbox { id: made.id, record, ready: true };
+        let new = ModelSandbox {
+            id: made.id,
+            record,
+            ready: true,
+        };
         assert_eq!(model.sandboxes.entry(key).or_insert(new).id, made.id);
     }
 }
@@ -177,10 +233,24 @@ async fn create_task(node: &FakeNode, model: &mut Model, key: Key, home: Key, re
     let owner = OWNERS[key.0];
     let mut spec = specs::task(owner, &key.1.to_string(), BUSYBOX, ENDLESS);
     spec.meta.record = vec![record];
-    let made = node.gateway.scope(owner).tasks().create(&model.sandbox_id(home), spec).await;
-    assert_eq!(made.as_ref().err().map(|error| error.kind()), model.create_task(key, home, record));
+    let made = node
+        .gateway
+        .scope(owner)
+        .tasks()
+        .create(&model.sandbox_id(home), spec)
+        .await;
+    assert_eq!(
+        made.as_ref().err().map(|error| error.kind()),
+        model.create_task(key, home, record)
+    );
     if let Ok(made) = made {
-        let new = ModelTask { id: made.id, home, record, state: "created", untouched: true };
+        let new = ModelTask {
+            id: made.id,
+            home,
+            record,
+            state: "created",
+            untouched: true,
+        };
         assert_eq!(model.tasks.entry(key).or_insert(new).id, made.id);
     }
 }
@@ -196,9 +266,18 @@ fn compare(node: &FakeNode, model: &Model) {
             .map(|sandbox| (sandbox.id, sandbox.state.is_ready()))
             .collect();
         let own = model.sandboxes.iter().filter(|(key, _)| key.0 == number);
-        assert_eq!(found, own.map(|(_, sandbox)| (sandbox.id, sandbox.ready)).collect());
-        let found: BTreeMap<_, _> =
-            scope.tasks().list().unwrap().iter().map(|task| (task.id, task.state.as_str())).collect();
+        assert_eq!(
+            found,
+            own.map(|(_, sandbox)| (sandbox.id, sandbox.ready))
+                .collect()
+        );
+        let found: BTreeMap<_, _> = scope
+            .tasks()
+            .list()
+            .unwrap()
+            .iter()
+            .map(|task| (task.id, task.state.as_str()))
+            .collect();
         let own = model.tasks.iter().filter(|(key, _)| key.0 == number);
         assert_eq!(found, own.map(|(_, task)| (task.id, task.state)).collect());
     }

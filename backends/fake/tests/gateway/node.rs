@@ -50,7 +50,11 @@ impl FakeNode {
     pub(crate) fn within(fake: Fake, limits: Limits) -> Self {
         let gateway = Gateway::new(Arc::new(fake.clone()), limits);
         let scope = gateway.scope(Owner::Kubernetes);
-        Self { fake, gateway, scope }
+        Self {
+            fake,
+            gateway,
+            scope,
+        }
     }
 
     /// Kills the daemon at this moment and starts another one, which has completed the removals that it has
@@ -65,28 +69,48 @@ impl FakeNode {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        panic!("removals are not finished: {:?}", node.fake.pending_removals());
+        panic!(
+            "removals are not finished: {:?}",
+            node.fake.pending_removals()
+        );
     }
 
     pub(crate) async fn sandbox(&self) -> Arc<Sandbox> {
-        self.scope.sandboxes().create(sandbox_spec("pod")).await.unwrap()
+        self.scope
+            .sandboxes()
+            .create(sandbox_spec("pod"))
+            .await
+            .unwrap()
     }
 
     /// A created task in a sandbox of its own.
     pub(crate) async fn task(&self, command: &[&str]) -> Arc<Task> {
         let sandbox = self.sandbox().await;
-        self.scope.tasks().create(&sandbox.id.to_string(), task_spec("task", command)).await.unwrap()
+        self.scope
+            .tasks()
+            .create(&sandbox.id.to_string(), task_spec("task", command))
+            .await
+            .unwrap()
     }
 
     /// A started task in a sandbox of its own.
     pub(crate) async fn running(&self, command: &[&str]) -> Arc<Task> {
         let task = self.task(command).await;
-        self.scope.tasks().start(&task.id.to_string()).await.unwrap();
+        self.scope
+            .tasks()
+            .start(&task.id.to_string())
+            .await
+            .unwrap();
         task
     }
 
     pub(crate) fn state(&self, id: TaskId) -> TaskState {
-        self.scope.tasks().find(&id.to_string()).unwrap().state.clone()
+        self.scope
+            .tasks()
+            .find(&id.to_string())
+            .unwrap()
+            .state
+            .clone()
     }
 
     pub(crate) fn exit(&self, id: TaskId) -> Exit {
@@ -112,17 +136,26 @@ impl FakeNode {
         self.is_sound();
         let recovered = self.fake.recover().await.unwrap();
         let scopes = Owner::ALL.map(|owner| self.gateway.scope(owner));
-        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.sandboxes().list().unwrap()).collect();
+        let mut held: Vec<_> = scopes
+            .iter()
+            .flat_map(|scope| scope.sandboxes().list().unwrap())
+            .collect();
         held.sort_by_key(|sandbox| sandbox.id);
         assert_eq!(held.len(), recovered.sandboxes.len());
         for (ours, theirs) in held.iter().zip(&recovered.sandboxes) {
             assert_eq!(**ours, *theirs);
         }
-        let mut held: Vec<_> = scopes.iter().flat_map(|scope| scope.tasks().list().unwrap()).collect();
+        let mut held: Vec<_> = scopes
+            .iter()
+            .flat_map(|scope| scope.tasks().list().unwrap())
+            .collect();
         held.sort_by_key(|task| task.id);
         assert_eq!(held.len(), recovered.tasks.len());
         for (ours, theirs) in held.iter().zip(&recovered.tasks) {
-            assert_eq!((ours.id, ours.sandbox, &ours.meta), (theirs.id, theirs.sandbox, &theirs.meta));
+            assert_eq!(
+                (ours.id, ours.sandbox, &ours.meta),
+                (theirs.id, theirs.sandbox, &theirs.meta)
+            );
             assert_eq!(ours.details, theirs.details);
             assert_eq!(ours.state, theirs.state);
         }

@@ -26,16 +26,28 @@ struct Observed {
 
 impl OperationObserver for Observed {
     fn operation_ended(&self, operation: &EndedOperation<'_>) {
-        let EndedOperation { kind, owner, subject, caller, outcome, .. } = operation;
+        let EndedOperation {
+            kind,
+            owner,
+            subject,
+            caller,
+            outcome,
+            ..
+        } = operation;
         assert_eq!(*owner, Some(Owner::Kubernetes), "{kind}");
-        assert!(subject.sandbox.is_some() && subject.sandbox_meta.is_some(), "{kind}: {subject:?}");
+        assert!(
+            subject.sandbox.is_some() && subject.sandbox_meta.is_some(),
+            "{kind}: {subject:?}"
+        );
         let outcome = match outcome {
             Outcome::Succeeded => "ok",
             Outcome::Failed(error) => error.kind().as_str(),
             Outcome::Dropped => "dropped",
         };
         let caller = caller.map_or("nobody", |caller| caller.listener);
-        self.operations.lock().push(format!("{kind} {outcome} for {caller}"));
+        self.operations
+            .lock()
+            .push(format!("{kind} {outcome} for {caller}"));
     }
 
     fn step_ended(&self, kind: OperationKind, step: &'static str, _took: Duration) {
@@ -58,11 +70,22 @@ fn observed(fake: Fake) -> (FakeNode, Arc<Observed>) {
     let leases = Arc::new(MemoryStore::default());
     let gateway = Gateway::with_leases(Arc::new(fake.clone()), limits(), leases, operations);
     let scope = gateway.scope(Owner::Kubernetes);
-    (FakeNode { fake, gateway, scope }, observed)
+    (
+        FakeNode {
+            fake,
+            gateway,
+            scope,
+        },
+        observed,
+    )
 }
 
 fn kubelet() -> Caller {
-    Caller { listener: "cri", uid: Some(0), pid: Some(7) }
+    Caller {
+        listener: "cri",
+        uid: Some(0),
+        pid: Some(7),
+    }
 }
 
 #[tokio::test]
@@ -82,17 +105,33 @@ async fn parts_of_a_removal_are_no_operations() {
     node.gateway.recover().await.unwrap();
     let task = node.running(ENDLESS).await;
     observed.operations.lock().clear();
-    kubelet().scope(node.scope.sandboxes().remove(&task.sandbox.to_string())).await.unwrap();
+    kubelet()
+        .scope(node.scope.sandboxes().remove(&task.sandbox.to_string()))
+        .await
+        .unwrap();
     observed.assert_operations(&["remove_sandbox ok for cri"]);
     let steps = observed.steps.lock().clone();
-    for step in
-        ["remove_sandbox: kill_tasks", "remove_sandbox: release_network", "remove_sandbox: remove_tasks"]
-    {
-        assert!(steps.iter().any(|known| known == step), "{step} is not among {steps:?}");
+    for step in [
+        "remove_sandbox: kill_tasks",
+        "remove_sandbox: release_network",
+        "remove_sandbox: remove_tasks",
+    ] {
+        assert!(
+            steps.iter().any(|known| known == step),
+            "{step} is not among {steps:?}"
+        );
     }
     // What is gone already is no operation.
-    node.scope.sandboxes().remove(&task.sandbox.to_string()).await.unwrap();
-    node.scope.tasks().stop(&task.id.to_string(), Duration::ZERO).await.unwrap();
+    node.scope
+        .sandboxes()
+        .remove(&task.sandbox.to_string())
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), Duration::ZERO)
+        .await
+        .unwrap();
     assert_eq!(observed.operations.lock().len(), 1);
 }
 
@@ -118,10 +157,17 @@ async fn failure_is_the_end_of_an_operation() {
     let (node, observed) = observed(Fake::with_local_busybox().await);
     node.gateway.recover().await.unwrap();
     let sandbox = node.sandbox().await.id.to_string();
-    node.fake.fail_next(Method::CreateTask, Error::unavailable("containerd is away"));
-    let create = node.scope.tasks().create(&sandbox, task_spec("task", ENDLESS));
+    node.fake
+        .fail_next(Method::CreateTask, Error::unavailable("containerd is away"));
+    let create = node
+        .scope
+        .tasks()
+        .create(&sandbox, task_spec("task", ENDLESS));
     kubelet().scope(create).await.unwrap_err();
-    observed.assert_operations(&["create_sandbox ok for nobody", "create_task unavailable for cri"]);
+    observed.assert_operations(&[
+        "create_sandbox ok for nobody",
+        "create_task unavailable for cri",
+    ]);
 }
 
 #[tokio::test]
@@ -136,6 +182,10 @@ async fn all_attempts_of_a_resumed_removal_are_one_operation_of_nobody() {
     node.gateway.recover().await.unwrap();
     until(|| !observed.operations.lock().is_empty()).await;
     observed.assert_operations(&["remove_sandbox ok for nobody"]);
-    assert!(node.fake.count(Method::RemoveSandbox) >= 4, "{:?}", node.fake.calls());
+    assert!(
+        node.fake.count(Method::RemoveSandbox) >= 4,
+        "{:?}",
+        node.fake.calls()
+    );
     assert!(node.fake.remaining_objects().is_empty());
 }

@@ -14,10 +14,22 @@ use switchyard_fake::Method;
 use crate::node::{FakeNode, until};
 
 fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
-    let ports =
-        ports.iter().map(|port| HostPort { protocol: Protocol::Tcp, port: *port, ip: None }).collect();
-    let host_ports = HostPorts { group: format!("group of {name}"), ports };
-    SandboxSpec { host_ports, ..switchyard_contract::specs::sandbox(owner, name) }
+    let ports = ports
+        .iter()
+        .map(|port| HostPort {
+            protocol: Protocol::Tcp,
+            port: *port,
+            ip: None,
+        })
+        .collect();
+    let host_ports = HostPorts {
+        group: format!("group of {name}"),
+        ports,
+    };
+    SandboxSpec {
+        host_ports,
+        ..switchyard_contract::specs::sandbox(owner, name)
+    }
 }
 
 fn nomad(node: &FakeNode) -> Scope {
@@ -32,25 +44,49 @@ fn refusals(node: &FakeNode) -> u64 {
 async fn port_of_another_owner_is_rejected_by_name_before_creation() {
     let node = FakeNode::new().await;
     let mut events = node.gateway.subscribe();
-    nomad(&node).sandboxes().create(spec(Owner::Nomad, "web", &[80])).await.unwrap();
-    let error = node.scope.sandboxes().create(spec(Owner::Kubernetes, "pod", &[81, 80])).await.unwrap_err();
+    nomad(&node)
+        .sandboxes()
+        .create(spec(Owner::Nomad, "web", &[80]))
+        .await
+        .unwrap();
+    let error = node
+        .scope
+        .sandboxes()
+        .create(spec(Owner::Kubernetes, "pod", &[81, 80]))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     let text = error.report();
-    assert!(text.contains("80/tcp") && text.contains("web of nomad"), "{text}");
+    assert!(
+        text.contains("80/tcp") && text.contains("web of nomad"),
+        "{text}"
+    );
     assert_eq!(node.fake.count(Method::CreateSandbox), 1);
     assert_eq!(refusals(&node), 1);
-    assert!(matches!(events.next().await.unwrap().unwrap().kind, EventKind::SandboxReady(_)));
+    assert!(matches!(
+        events.next().await.unwrap().unwrap().kind,
+        EventKind::SandboxReady(_)
+    ));
     let event = events.next().await.unwrap().unwrap();
     assert_eq!(event.owner, Owner::Kubernetes);
     assert!(matches!(event.kind, EventKind::Refused(refusal) if refusal.to_string() == text));
     // A refused request claims nothing.
-    nomad(&node).sandboxes().create(spec(Owner::Nomad, "other", &[81])).await.unwrap();
+    nomad(&node)
+        .sandboxes()
+        .create(spec(Owner::Nomad, "other", &[81]))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
     let node = FakeNode::new().await;
-    let pod = node.scope.sandboxes().create(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
+    let pod = node
+        .scope
+        .sandboxes()
+        .create(spec(Owner::Kubernetes, "pod", &[80]))
+        .await
+        .unwrap();
     let hold = node.fake.hold(Method::StopSandbox);
     let id = pod.id.to_string();
     let stopping = tokio::spawn({
@@ -60,7 +96,10 @@ async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
     });
     hold.arrived(1).await;
     let web = spec(Owner::Nomad, "web", &[80]);
-    assert_eq!(refused(nomad(&node).sandboxes().create(web.clone()).await), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web.clone()).await),
+        ErrorKind::FailedPrecondition
+    );
     hold.release();
     stopping.await.unwrap().unwrap();
     let web = nomad(&node).sandboxes().create(web).await.unwrap();
@@ -69,11 +108,21 @@ async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
         refused(node.scope.sandboxes().start(pod.id, again.clone()).await),
         ErrorKind::FailedPrecondition
     );
-    assert_eq!(node.scope.sandboxes().find(&id).unwrap().state, SandboxState::Stopped);
-    nomad(&node).sandboxes().remove(&web.id.to_string()).await.unwrap();
+    assert_eq!(
+        node.scope.sandboxes().find(&id).unwrap().state,
+        SandboxState::Stopped
+    );
+    nomad(&node)
+        .sandboxes()
+        .remove(&web.id.to_string())
+        .await
+        .unwrap();
     node.scope.sandboxes().start(pod.id, again).await.unwrap();
     let web = spec(Owner::Nomad, "web", &[80]);
-    assert_eq!(refused(nomad(&node).sandboxes().create(web).await), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web).await),
+        ErrorKind::FailedPrecondition
+    );
     node.agrees().await;
 }
 
@@ -81,21 +130,44 @@ async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
 async fn failed_sandbox_create_holds_ports_until_rolled_back() {
     let node = FakeNode::new().await;
     let web = || spec(Owner::Nomad, "web", &[80]);
-    node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
+    node.fake
+        .fail_next(Method::CreateSandbox, Error::internal("no"));
     assert_eq!(
-        refused(node.scope.sandboxes().create(spec(Owner::Kubernetes, "pod", &[80])).await),
+        refused(
+            node.scope
+                .sandboxes()
+                .create(spec(Owner::Kubernetes, "pod", &[80]))
+                .await
+        ),
         ErrorKind::Internal
     );
-    let made = nomad(&node).sandboxes().create(web()).await.expect("nothing was left");
-    nomad(&node).sandboxes().remove(&made.id.to_string()).await.unwrap();
+    let made = nomad(&node)
+        .sandboxes()
+        .create(web())
+        .await
+        .expect("nothing was left");
+    nomad(&node)
+        .sandboxes()
+        .remove(&made.id.to_string())
+        .await
+        .unwrap();
 
     let left = node.fake.hold(Method::NetworkReleased);
-    node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
+    node.fake
+        .fail_next(Method::CreateSandbox, Error::internal("no"));
     assert_eq!(
-        refused(node.scope.sandboxes().create(spec(Owner::Kubernetes, "pod", &[80])).await),
+        refused(
+            node.scope
+                .sandboxes()
+                .create(spec(Owner::Kubernetes, "pod", &[80]))
+                .await
+        ),
         ErrorKind::Internal
     );
-    assert_eq!(refused(nomad(&node).sandboxes().create(web()).await), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web()).await),
+        ErrorKind::FailedPrecondition
+    );
     left.release();
     until(|| node.gateway.claims().report().ports.is_empty()).await;
     nomad(&node).sandboxes().create(web()).await.unwrap();
@@ -109,9 +181,16 @@ async fn failed_start_rollback_keeps_ports_of_the_next_start() {
     let id = node.scope.sandboxes().create(pod()).await.unwrap().id;
     node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
     let left = node.fake.hold(Method::NetworkReleased);
-    node.fake.fail_next(Method::StartSandbox, Error::internal("no"));
-    assert_eq!(refused(node.scope.sandboxes().start(id, pod()).await), ErrorKind::Internal);
-    assert_eq!(refused(nomad(&node).sandboxes().create(web()).await), ErrorKind::FailedPrecondition);
+    node.fake
+        .fail_next(Method::StartSandbox, Error::internal("no"));
+    assert_eq!(
+        refused(node.scope.sandboxes().start(id, pod()).await),
+        ErrorKind::Internal
+    );
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web()).await),
+        ErrorKind::FailedPrecondition
+    );
     left.arrived(1).await;
     node.scope.sandboxes().start(id, pod()).await.unwrap();
     left.release();
@@ -119,13 +198,20 @@ async fn failed_start_rollback_keeps_ports_of_the_next_start() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(refused(nomad(&node).sandboxes().create(web()).await), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web()).await),
+        ErrorKind::FailedPrecondition
+    );
 
     // Without a second start, the ports are free when the rollback is complete.
     node.scope.sandboxes().stop(&id.to_string()).await.unwrap();
     let left = node.fake.hold(Method::NetworkReleased);
-    node.fake.fail_next(Method::StartSandbox, Error::internal("no"));
-    assert_eq!(refused(node.scope.sandboxes().start(id, pod()).await), ErrorKind::Internal);
+    node.fake
+        .fail_next(Method::StartSandbox, Error::internal("no"));
+    assert_eq!(
+        refused(node.scope.sandboxes().start(id, pod()).await),
+        ErrorKind::Internal
+    );
     left.release();
     until(|| node.gateway.claims().report().ports.is_empty()).await;
     nomad(&node).sandboxes().create(web()).await.unwrap();
@@ -134,28 +220,66 @@ async fn failed_start_rollback_keeps_ports_of_the_next_start() {
 #[tokio::test]
 async fn sandbox_with_failed_stop_keeps_its_ports() {
     let node = FakeNode::new().await;
-    let pod = node.scope.sandboxes().create(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
-    node.fake.fail_next(Method::StopSandbox, Error::internal("no"));
-    assert_eq!(refused(node.scope.sandboxes().stop(&pod.id.to_string()).await), ErrorKind::Internal);
+    let pod = node
+        .scope
+        .sandboxes()
+        .create(spec(Owner::Kubernetes, "pod", &[80]))
+        .await
+        .unwrap();
+    node.fake
+        .fail_next(Method::StopSandbox, Error::internal("no"));
+    assert_eq!(
+        refused(node.scope.sandboxes().stop(&pod.id.to_string()).await),
+        ErrorKind::Internal
+    );
     let web = || spec(Owner::Nomad, "web", &[80]);
-    assert_eq!(refused(nomad(&node).sandboxes().create(web()).await), ErrorKind::FailedPrecondition);
-    node.scope.sandboxes().remove(&pod.id.to_string()).await.unwrap();
+    assert_eq!(
+        refused(nomad(&node).sandboxes().create(web()).await),
+        ErrorKind::FailedPrecondition
+    );
+    node.scope
+        .sandboxes()
+        .remove(&pod.id.to_string())
+        .await
+        .unwrap();
     nomad(&node).sandboxes().create(web()).await.unwrap();
 }
 
 #[tokio::test]
 async fn recovered_running_sandbox_holds_ports_and_stopped_one_does_not() {
     let node = FakeNode::new().await;
-    node.scope.sandboxes().create(spec(Owner::Kubernetes, "ready", &[80])).await.unwrap();
-    let stopped = node.scope.sandboxes().create(spec(Owner::Kubernetes, "stopped", &[81])).await.unwrap();
-    node.scope.sandboxes().stop(&stopped.id.to_string()).await.unwrap();
+    node.scope
+        .sandboxes()
+        .create(spec(Owner::Kubernetes, "ready", &[80]))
+        .await
+        .unwrap();
+    let stopped = node
+        .scope
+        .sandboxes()
+        .create(spec(Owner::Kubernetes, "stopped", &[81]))
+        .await
+        .unwrap();
+    node.scope
+        .sandboxes()
+        .stop(&stopped.id.to_string())
+        .await
+        .unwrap();
     let node = node.killed().await;
     assert_eq!(node.gateway.claims().report().ports.len(), 1);
     assert_eq!(
-        refused(nomad(&node).sandboxes().create(spec(Owner::Nomad, "a", &[80])).await),
+        refused(
+            nomad(&node)
+                .sandboxes()
+                .create(spec(Owner::Nomad, "a", &[80]))
+                .await
+        ),
         ErrorKind::FailedPrecondition
     );
-    nomad(&node).sandboxes().create(spec(Owner::Nomad, "b", &[81])).await.unwrap();
+    nomad(&node)
+        .sandboxes()
+        .create(spec(Owner::Nomad, "b", &[81]))
+        .await
+        .unwrap();
     assert!(node.fake.recover().await.unwrap().remnants.is_empty());
 }
 
@@ -164,13 +288,37 @@ async fn attempts_of_a_pod_share_ports() {
     let node = FakeNode::new().await;
     let attempt = |name: &str| {
         let spec = spec(Owner::Kubernetes, name, &[80]);
-        SandboxSpec { host_ports: HostPorts { group: "uid".to_owned(), ..spec.host_ports.clone() }, ..spec }
+        SandboxSpec {
+            host_ports: HostPorts {
+                group: "uid".to_owned(),
+                ..spec.host_ports.clone()
+            },
+            ..spec
+        }
     };
-    let first = node.scope.sandboxes().create(attempt("pod_0")).await.unwrap();
-    node.scope.sandboxes().create(attempt("pod_1")).await.unwrap();
-    node.scope.sandboxes().remove(&first.id.to_string()).await.unwrap();
+    let first = node
+        .scope
+        .sandboxes()
+        .create(attempt("pod_0"))
+        .await
+        .unwrap();
+    node.scope
+        .sandboxes()
+        .create(attempt("pod_1"))
+        .await
+        .unwrap();
+    node.scope
+        .sandboxes()
+        .remove(&first.id.to_string())
+        .await
+        .unwrap();
     assert_eq!(
-        refused(nomad(&node).sandboxes().create(spec(Owner::Nomad, "web", &[80])).await),
+        refused(
+            nomad(&node)
+                .sandboxes()
+                .create(spec(Owner::Nomad, "web", &[80]))
+                .await
+        ),
         ErrorKind::FailedPrecondition
     );
 }

@@ -26,7 +26,15 @@ async fn sandbox_created_before_kill_is_returned_to_retry() {
     let node = node.killed().await;
     hold.release();
     let id = node.fake.sandboxes()[0];
-    assert_eq!(node.scope.sandboxes().create(sandbox_spec("pod")).await.unwrap().id, id);
+    assert_eq!(
+        node.scope
+            .sandboxes()
+            .create(sandbox_spec("pod"))
+            .await
+            .unwrap()
+            .id,
+        id
+    );
     assert_eq!(node.fake.sandboxes(), [id]);
     assert!(poll!(&mut create).is_pending(), "the dead answer");
     node.agrees().await;
@@ -83,7 +91,15 @@ async fn exit_during_downtime_is_recovered() {
     fake.exit(task.id, 7).unwrap();
     let node = FakeNode::over(fake).await;
     assert_eq!(node.exit(task.id).code, 7);
-    assert_eq!(node.scope.tasks().wait(&task.id.to_string()).await.unwrap().code, 7);
+    assert_eq!(
+        node.scope
+            .tasks()
+            .wait(&task.id.to_string())
+            .await
+            .unwrap()
+            .code,
+        7
+    );
     node.agrees().await;
 }
 
@@ -95,7 +111,15 @@ async fn running_task_is_watched_after_recovery() {
     let node = node.killed().await;
     assert_eq!(node.state(task.id), before);
     node.fake.exit(task.id, 8).unwrap();
-    assert_eq!(node.scope.tasks().wait(&task.id.to_string()).await.unwrap().code, 8);
+    assert_eq!(
+        node.scope
+            .tasks()
+            .wait(&task.id.to_string())
+            .await
+            .unwrap()
+            .code,
+        8
+    );
     node.agrees().await;
 }
 
@@ -120,12 +144,25 @@ async fn lost_task_is_queried_until_found() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     for _ in 0..5 {
-        node.fake.fail_next(Method::WaitTask, Error::unavailable("containerd is away"));
+        node.fake
+            .fail_next(Method::WaitTask, Error::unavailable("containerd is away"));
     }
     tokio::time::pause();
-    node.scope.tasks().start(&task.id.to_string()).await.unwrap();
+    node.scope
+        .tasks()
+        .start(&task.id.to_string())
+        .await
+        .unwrap();
     node.fake.exit(task.id, 6).unwrap();
-    assert_eq!(node.scope.tasks().wait(&task.id.to_string()).await.unwrap().code, 6);
+    assert_eq!(
+        node.scope
+            .tasks()
+            .wait(&task.id.to_string())
+            .await
+            .unwrap()
+            .code,
+        6
+    );
     assert_eq!(node.fake.count(Method::WaitTask), 6);
     node.agrees().await;
 }
@@ -134,8 +171,13 @@ async fn lost_task_is_queried_until_found() {
 async fn task_missing_in_the_backend_exits_with_unknown_code() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
-    node.fake.fail_next(Method::WaitTask, Error::not_found("no such task"));
-    node.scope.tasks().start(&task.id.to_string()).await.unwrap();
+    node.fake
+        .fail_next(Method::WaitTask, Error::not_found("no such task"));
+    node.scope
+        .tasks()
+        .start(&task.id.to_string())
+        .await
+        .unwrap();
     let exit = node.scope.tasks().wait(&task.id.to_string()).await.unwrap();
     assert_eq!((exit.code, exit.cause), (LOST_CODE, ExitCause::Lost));
 }
@@ -156,7 +198,11 @@ pub(crate) async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) 
 
 #[tokio::test]
 async fn interrupted_removal_is_completed_after_restart() {
-    for method in [Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox] {
+    for method in [
+        Method::StopSandbox,
+        Method::RemoveTask,
+        Method::RemoveSandbox,
+    ] {
         let node = FakeNode::new().await;
         let sandbox = node.running(&["ignore-term"]).await.sandbox;
         let fake = cut_off(node, sandbox, method).await;
@@ -174,7 +220,11 @@ async fn removal_resumed_after_restart_is_joined_by_callers() {
     let sandbox = node.sandbox().await.id;
     let node = FakeNode::over(cut_off(node, sandbox, Method::StopSandbox).await).await;
     assert_eq!(node.fake.pending_removals(), [sandbox]);
-    node.scope.sandboxes().remove(&sandbox.to_string()).await.unwrap();
+    node.scope
+        .sandboxes()
+        .remove(&sandbox.to_string())
+        .await
+        .unwrap();
     assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
 }
@@ -183,11 +233,22 @@ async fn removal_resumed_after_restart_is_joined_by_callers() {
 async fn removal_with_failed_record_still_stops_the_task() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
-    node.fake.fail_next(Method::BeginRemoval, Error::unavailable("containerd is away"));
-    let removed = node.scope.sandboxes().remove(&task.sandbox.to_string()).await;
+    node.fake.fail_next(
+        Method::BeginRemoval,
+        Error::unavailable("containerd is away"),
+    );
+    let removed = node
+        .scope
+        .sandboxes()
+        .remove(&task.sandbox.to_string())
+        .await;
     assert_eq!(refused(removed), ErrorKind::Unavailable);
     assert!(!node.fake.runs(task.id));
-    node.scope.sandboxes().remove(&task.sandbox.to_string()).await.unwrap();
+    node.scope
+        .sandboxes()
+        .remove(&task.sandbox.to_string())
+        .await
+        .unwrap();
     assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
 }
@@ -200,7 +261,11 @@ async fn shutting_down_leaves_tasks_running() {
     assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
     let node = FakeNode::over(node.fake.reopen()).await;
     assert!(node.state(task.id).is_running());
-    node.scope.tasks().stop(&task.id.to_string(), LONG).await.unwrap();
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), LONG)
+        .await
+        .unwrap();
     node.agrees().await;
 }
 
@@ -209,8 +274,17 @@ async fn stop_and_removal_waits_fail_at_gateway_shutdown() {
     let node = FakeNode::new().await;
     let stopped = node.running(ENDLESS).await;
     let spec = task_spec("removed", ENDLESS);
-    let removed = node.scope.tasks().create(&stopped.sandbox.to_string(), spec).await.unwrap();
-    node.scope.tasks().start(&removed.id.to_string()).await.unwrap();
+    let removed = node
+        .scope
+        .tasks()
+        .create(&stopped.sandbox.to_string(), spec)
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .start(&removed.id.to_string())
+        .await
+        .unwrap();
     let hold = node.fake.hold(Method::SignalTask);
     let ids = [&stopped, &removed].map(|task| task.id.to_string());
     let mut stop = pin!(node.scope.tasks().stop(&ids[0], Duration::ZERO));
@@ -235,7 +309,11 @@ async fn shutdown_waits_for_operations_in_flight_up_to_a_limit() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::CreateTask);
-    let mut create = pin!(node.scope.tasks().create(&sandbox, task_spec("task", ENDLESS)));
+    let mut create = pin!(
+        node.scope
+            .tasks()
+            .create(&sandbox, task_spec("task", ENDLESS))
+    );
     assert!(poll!(&mut create).is_pending());
     hold.arrived(1).await;
     let cut_off = node.gateway.shut_down(Duration::from_secs(1)).await;

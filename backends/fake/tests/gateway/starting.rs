@@ -43,7 +43,12 @@ async fn withdrawn_start_never_runs_beside_the_next_attempt() {
     let hold = node.fake.hold(Method::StartTask);
     withdrawn(&node, first.id, &hold, 1).await;
     let sandbox = first.sandbox.to_string();
-    let next = node.scope.tasks().create(&sandbox, task_spec("next", ENDLESS)).await.unwrap();
+    let next = node
+        .scope
+        .tasks()
+        .create(&sandbox, task_spec("next", ENDLESS))
+        .await
+        .unwrap();
     let started = call(&node, next.id);
     hold.arrived(2).await;
     hold.release();
@@ -52,9 +57,15 @@ async fn withdrawn_start_never_runs_beside_the_next_attempt() {
     assert!(node.fake.runs(next.id) && !node.fake.runs(first.id));
     let exit = node.exit(first.id);
     assert_eq!(exit.code, START_FAILED_CODE);
-    assert!(matches!(&exit.cause, ExitCause::StartFailed(why) if why.contains("gone away")), "{exit:?}");
+    assert!(
+        matches!(&exit.cause, ExitCause::StartFailed(why) if why.contains("gone away")),
+        "{exit:?}"
+    );
     while let Some(event) = events.next().now_or_never() {
-        assert_ne!(event.unwrap().unwrap().kind, EventKind::TaskStarted(first.id));
+        assert_ne!(
+            event.unwrap().unwrap().kind,
+            EventKind::TaskStarted(first.id)
+        );
     }
     node.is_sound();
 }
@@ -88,18 +99,32 @@ async fn start_withdrawn_after_its_program_runs_is_killed() {
     assert!(node.fake.runs(task.id));
     hold.release();
     until(|| matches!(node.state(task.id), TaskState::Exited { .. })).await;
-    assert_eq!((node.exit(task.id).code, node.fake.runs(task.id)), (137, false));
+    assert_eq!(
+        (node.exit(task.id).code, node.fake.runs(task.id)),
+        (137, false)
+    );
     node.agrees().await;
 }
 
 #[tokio::test]
 async fn start_withdrawn_while_it_waits_leaves_the_task_created() {
     let fake = FakeNode::new().await.fake;
-    let node = FakeNode::within(fake, Limits { starts_per_owner: 1, ..limits() });
+    let node = FakeNode::within(
+        fake,
+        Limits {
+            starts_per_owner: 1,
+            ..limits()
+        },
+    );
     node.gateway.recover().await.unwrap();
     let other = node.task(ENDLESS).await;
     let sandbox = other.sandbox.to_string();
-    let task = node.scope.tasks().create(&sandbox, task_spec("waiting", ENDLESS)).await.unwrap();
+    let task = node
+        .scope
+        .tasks()
+        .create(&sandbox, task_spec("waiting", ENDLESS))
+        .await
+        .unwrap();
     // It waits for a permit, which the start of the other task has.
     let hold = node.fake.hold(Method::StartTask);
     let begun = call(&node, other.id);
@@ -122,7 +147,10 @@ async fn start_withdrawn_while_it_waits_leaves_the_task_created() {
     }
     hold.release();
     update.await.unwrap();
-    assert_eq!((node.state(task.id), node.fake.count(Method::StartTask)), (TaskState::Created, 1));
+    assert_eq!(
+        (node.state(task.id), node.fake.count(Method::StartTask)),
+        (TaskState::Created, 1)
+    );
     node.scope.tasks().start(&id).await.unwrap();
     node.agrees().await;
 }
@@ -166,8 +194,14 @@ async fn caller_of_a_withdrawn_start_is_told_of_its_end() {
     hold.release();
     let told = late.await.unwrap_err();
     let gone = "everybody who asked for it has gone away, so it was given up";
-    assert_eq!((told.kind(), told.report()), (ErrorKind::Cancelled, format!("start task {id}: {gone}")));
-    assert_eq!(refused(node.scope.tasks().start(&id).await), ErrorKind::FailedPrecondition);
+    assert_eq!(
+        (told.kind(), told.report()),
+        (ErrorKind::Cancelled, format!("start task {id}: {gone}"))
+    );
+    assert_eq!(
+        refused(node.scope.tasks().start(&id).await),
+        ErrorKind::FailedPrecondition
+    );
     assert_eq!(node.fake.count(Method::StartTask), 1);
     node.is_sound();
     // Once the program was executed, it runs on for who has joined.
@@ -224,15 +258,30 @@ async fn start_of_a_predecessor_is_unattended_until_its_outcome_is_known() {
         hold.arrived(1).await;
         hold.release();
         until(|| node.state(task) != TaskState::Unattended).await;
-        assert_eq!((node.state(task).is_running(), node.fake.runs(task)), (runs, runs));
+        assert_eq!(
+            (node.state(task).is_running(), node.fake.runs(task)),
+            (runs, runs)
+        );
         // A repeated request finds the start, or makes it.
         let again = node.scope.tasks().start(&task.to_string()).await;
         assert_eq!(
             again.map_err(|error| error.kind()),
-            if runs { Err(ErrorKind::FailedPrecondition) } else { Ok(()) }
+            if runs {
+                Err(ErrorKind::FailedPrecondition)
+            } else {
+                Ok(())
+            }
         );
         node.fake.exit(task, 4).unwrap();
-        assert_eq!(node.scope.tasks().wait(&task.to_string()).await.unwrap().code, 4);
+        assert_eq!(
+            node.scope
+                .tasks()
+                .wait(&task.to_string())
+                .await
+                .unwrap()
+                .code,
+            4
+        );
         node.agrees().await;
     }
 }
@@ -278,17 +327,32 @@ async fn listed() -> (FakeNode, Operations) {
     let operations = Operations::default();
     let fake = Fake::with_local_busybox().await;
     let leases = Arc::new(MemoryStore::default());
-    let gateway = Gateway::with_leases(Arc::new(fake.clone()), limits(), leases, operations.clone());
+    let gateway =
+        Gateway::with_leases(Arc::new(fake.clone()), limits(), leases, operations.clone());
     let scope = gateway.scope(Owner::Kubernetes);
     gateway.recover().await.unwrap();
-    (FakeNode { fake, gateway, scope }, operations)
+    (
+        FakeNode {
+            fake,
+            gateway,
+            scope,
+        },
+        operations,
+    )
 }
 
 /// Returns the number of operations that wait for an earlier one.
 fn waiting(operations: &Operations) -> usize {
-    let waits =
-        |steps: &[(&str, Duration)]| steps.iter().any(|(step, _)| *step == "wait_for_earlier_operation");
-    operations.in_flight().iter().filter(|operation| waits(&operation.steps)).count()
+    let waits = |steps: &[(&str, Duration)]| {
+        steps
+            .iter()
+            .any(|(step, _)| *step == "wait_for_earlier_operation")
+    };
+    operations
+        .in_flight()
+        .iter()
+        .filter(|operation| waits(&operation.steps))
+        .count()
 }
 
 #[tokio::test]

@@ -31,7 +31,11 @@ async fn second_stop_sends_no_signal_but_keeps_its_own_grace() {
     patient.unwrap();
     hasty.unwrap();
     assert_eq!(node.fake.signals(task.id), [Signal::TERM, Signal::KILL]);
-    assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2, "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2,
+        "{:?}",
+        begun.elapsed()
+    );
     assert_eq!(node.exit(task.id).code, 137);
     node.agrees().await;
 }
@@ -41,8 +45,15 @@ async fn stop_returns_when_the_task_exits() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let begun = Instant::now();
-    node.scope.tasks().stop(&task.id.to_string(), LONG).await.unwrap();
-    assert_eq!((node.exit(task.id).code, node.exit(task.id).cause), (143, ExitCause::Exited));
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), LONG)
+        .await
+        .unwrap();
+    assert_eq!(
+        (node.exit(task.id).code, node.exit(task.id).cause),
+        (143, ExitCause::Exited)
+    );
     assert_eq!(node.fake.signals(task.id), [Signal::TERM]);
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
@@ -57,7 +68,11 @@ async fn delayed_stop_signal_counts_against_the_grace() {
     let (stopped, ()) = tokio::join!(node.scope.tasks().stop(&id, SHORT), async {
         // The stop signal, and then SIGKILL.
         hold.arrived(2).await;
-        assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2, "{:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2,
+            "{:?}",
+            begun.elapsed()
+        );
         hold.release();
     });
     stopped.unwrap();
@@ -68,11 +83,26 @@ async fn delayed_stop_signal_counts_against_the_grace() {
 async fn stop_uses_the_tasks_stop_signal() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
-    let mut spec = task_spec("task", &["sh", "-c", "trap 'exit 9' USR1; while true; do sleep 1; done"]);
+    let mut spec = task_spec(
+        "task",
+        &[
+            "sh",
+            "-c",
+            "trap 'exit 9' USR1; while true; do sleep 1; done",
+        ],
+    );
     spec.stop_signal = Signal::parse("SIGUSR1");
     let task = node.scope.tasks().create(&sandbox, spec).await.unwrap();
-    node.scope.tasks().start(&task.id.to_string()).await.unwrap();
-    node.scope.tasks().stop(&task.id.to_string(), LONG).await.unwrap();
+    node.scope
+        .tasks()
+        .start(&task.id.to_string())
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), LONG)
+        .await
+        .unwrap();
     assert_eq!(node.exit(task.id).code, 9);
 }
 
@@ -80,7 +110,11 @@ async fn stop_uses_the_tasks_stop_signal() {
 async fn stop_without_grace_kills() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
-    node.scope.tasks().stop(&task.id.to_string(), Duration::ZERO).await.unwrap();
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), Duration::ZERO)
+        .await
+        .unwrap();
     assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
     assert_eq!(node.exit(task.id).code, 137);
 }
@@ -97,21 +131,54 @@ async fn stop_continues_when_its_caller_is_dropped() {
         hold.arrived(1).await;
     }
     hold.release();
-    assert_eq!(node.scope.tasks().wait(&task.id.to_string()).await.unwrap().code, 143);
+    assert_eq!(
+        node.scope
+            .tasks()
+            .wait(&task.id.to_string())
+            .await
+            .unwrap()
+            .code,
+        143
+    );
 }
 
 #[tokio::test]
 async fn stop_of_a_task_not_running_sends_no_signal() {
     let node = FakeNode::new().await;
     let created = node.task(ENDLESS).await;
-    node.scope.tasks().stop(&created.id.to_string(), LONG).await.unwrap();
+    node.scope
+        .tasks()
+        .stop(&created.id.to_string(), LONG)
+        .await
+        .unwrap();
     assert_eq!(node.state(created.id), TaskState::Created);
     let spec = task_spec("done", &["true"]);
-    let ended = node.scope.tasks().create(&created.sandbox.to_string(), spec).await.unwrap();
-    node.scope.tasks().start(&ended.id.to_string()).await.unwrap();
-    node.scope.tasks().wait(&ended.id.to_string()).await.unwrap();
-    node.scope.tasks().stop(&ended.id.to_string(), LONG).await.unwrap();
-    node.scope.tasks().stop(&TaskId::random().to_string(), LONG).await.unwrap();
+    let ended = node
+        .scope
+        .tasks()
+        .create(&created.sandbox.to_string(), spec)
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .start(&ended.id.to_string())
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .wait(&ended.id.to_string())
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .stop(&ended.id.to_string(), LONG)
+        .await
+        .unwrap();
+    node.scope
+        .tasks()
+        .stop(&TaskId::random().to_string(), LONG)
+        .await
+        .unwrap();
     assert_eq!(node.exit(ended.id).code, 0);
     assert_eq!(node.fake.count(Method::SignalTask), 0);
     node.agrees().await;
@@ -127,12 +194,22 @@ async fn stop_does_not_wait_for_a_start_of_an_unavailable_backend() {
     assert!(poll!(&mut start).is_pending());
     hold.arrived(1).await;
     let up = node.fake.status();
-    let away = Condition::False { reason: "Away".into(), message: "containerd is away".into() };
-    node.fake.set_status(BackendStatus { runtime: away, ..up.clone() });
+    let away = Condition::False {
+        reason: "Away".into(),
+        message: "containerd is away".into(),
+    };
+    node.fake.set_status(BackendStatus {
+        runtime: away,
+        ..up.clone()
+    });
     for error in [
         node.scope.tasks().stop(&id, LONG).await.unwrap_err(),
         node.scope.tasks().remove(&id).await.unwrap_err(),
-        node.scope.tasks().update(&id, TaskUpdate::default()).await.unwrap_err(),
+        node.scope
+            .tasks()
+            .update(&id, TaskUpdate::default())
+            .await
+            .unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("containerd is away"), "{error}");
@@ -169,10 +246,21 @@ async fn stop_waits_for_a_start_in_flight() {
 async fn removal_of_a_running_task_kills_it() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
-    node.scope.tasks().remove(&task.id.to_string()).await.unwrap();
+    node.scope
+        .tasks()
+        .remove(&task.id.to_string())
+        .await
+        .unwrap();
     assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
-    assert_eq!(refused(node.scope.tasks().find(&task.id.to_string())), ErrorKind::NotFound);
-    node.scope.tasks().remove(&task.id.to_string()).await.unwrap();
+    assert_eq!(
+        refused(node.scope.tasks().find(&task.id.to_string())),
+        ErrorKind::NotFound
+    );
+    node.scope
+        .tasks()
+        .remove(&task.id.to_string())
+        .await
+        .unwrap();
     assert_eq!(node.fake.count(Method::RemoveTask), 1);
     node.agrees().await;
 }
@@ -183,8 +271,12 @@ async fn failed_removal_can_be_retried() {
     let task = node.running(&["sh", "-c", "exit 4"]).await;
     let id = task.id.to_string();
     assert_eq!(node.scope.tasks().wait(&id).await.unwrap().code, 4);
-    node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
-    assert_eq!(refused(node.scope.tasks().remove(&id).await), ErrorKind::Unavailable);
+    node.fake
+        .fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
+    assert_eq!(
+        refused(node.scope.tasks().remove(&id).await),
+        ErrorKind::Unavailable
+    );
     assert_eq!(node.exit(task.id).code, 4);
     node.scope.tasks().remove(&id).await.unwrap();
     node.agrees().await;
@@ -195,11 +287,23 @@ async fn missing_exit_after_sigkill_is_an_error() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let hold = node.fake.hold(Method::WaitTask);
-    node.scope.tasks().start(&task.id.to_string()).await.unwrap();
-    let stopped = node.scope.tasks().stop(&task.id.to_string(), Duration::ZERO).await;
+    node.scope
+        .tasks()
+        .start(&task.id.to_string())
+        .await
+        .unwrap();
+    let stopped = node
+        .scope
+        .tasks()
+        .stop(&task.id.to_string(), Duration::ZERO)
+        .await;
     assert_eq!(refused(stopped), ErrorKind::DeadlineExceeded);
     hold.release();
-    node.scope.tasks().stop(&task.id.to_string(), LONG).await.unwrap();
+    node.scope
+        .tasks()
+        .stop(&task.id.to_string(), LONG)
+        .await
+        .unwrap();
     assert_eq!(node.exit(task.id).code, 137);
 }
 
@@ -209,8 +313,12 @@ async fn concurrent_sandbox_stops_run_once() {
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
     let hold = node.fake.hold(Method::StopSandbox);
-    let mut stops =
-        pin!(async { tokio::join!(node.scope.sandboxes().stop(&id), node.scope.sandboxes().stop(&id)) });
+    let mut stops = pin!(async {
+        tokio::join!(
+            node.scope.sandboxes().stop(&id),
+            node.scope.sandboxes().stop(&id)
+        )
+    });
     assert!(poll!(&mut stops).is_pending());
     hold.arrived(1).await;
     assert_eq!(node.exit(task.id).code, 137);
@@ -220,7 +328,10 @@ async fn concurrent_sandbox_stops_run_once() {
     second.unwrap();
     node.scope.sandboxes().stop(&id).await.unwrap();
     assert_eq!(node.fake.count(Method::StopSandbox), 1);
-    assert_eq!(node.scope.sandboxes().find(&id).unwrap().state, SandboxState::Stopped);
+    assert_eq!(
+        node.scope.sandboxes().find(&id).unwrap().state,
+        SandboxState::Stopped
+    );
     node.agrees().await;
 }
 
@@ -228,15 +339,37 @@ async fn concurrent_sandbox_stops_run_once() {
 async fn sandbox_with_failed_stop_rejects_tasks_and_can_be_stopped_again() {
     let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
-    node.fake.fail_next(Method::StopSandbox, Error::unavailable("the network is away"));
-    assert_eq!(refused(node.scope.sandboxes().stop(&id).await), ErrorKind::Unavailable);
-    assert_eq!(node.scope.sandboxes().find(&id).unwrap().state.as_str(), "unknown");
-    let task = node.scope.tasks().create(&id, task_spec("task", ENDLESS)).await;
+    node.fake.fail_next(
+        Method::StopSandbox,
+        Error::unavailable("the network is away"),
+    );
+    assert_eq!(
+        refused(node.scope.sandboxes().stop(&id).await),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(
+        node.scope.sandboxes().find(&id).unwrap().state.as_str(),
+        "unknown"
+    );
+    let task = node
+        .scope
+        .tasks()
+        .create(&id, task_spec("task", ENDLESS))
+        .await;
     assert_eq!(refused(task), ErrorKind::FailedPrecondition);
     node.scope.sandboxes().stop(&id).await.unwrap();
-    node.fake.fail_next(Method::RemoveSandbox, Error::unavailable("containerd is away"));
-    assert_eq!(refused(node.scope.sandboxes().remove(&id).await), ErrorKind::Unavailable);
-    assert_eq!(node.scope.sandboxes().find(&id).unwrap().state, SandboxState::Stopped);
+    node.fake.fail_next(
+        Method::RemoveSandbox,
+        Error::unavailable("containerd is away"),
+    );
+    assert_eq!(
+        refused(node.scope.sandboxes().remove(&id).await),
+        ErrorKind::Unavailable
+    );
+    assert_eq!(
+        node.scope.sandboxes().find(&id).unwrap().state,
+        SandboxState::Stopped
+    );
     node.scope.sandboxes().remove(&id).await.unwrap();
     assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
@@ -247,13 +380,33 @@ async fn sandbox_removal_removes_its_tasks() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
-    node.scope.tasks().create(&id, task_spec("created", ENDLESS)).await.unwrap();
-    let other = node.scope.sandboxes().create(sandbox_spec("other")).await.unwrap();
-    let kept = node.scope.tasks().create(&other.id.to_string(), task_spec("kept", ENDLESS)).await.unwrap();
-    let both = tokio::join!(node.scope.sandboxes().remove(&id), node.scope.sandboxes().remove(&id));
+    node.scope
+        .tasks()
+        .create(&id, task_spec("created", ENDLESS))
+        .await
+        .unwrap();
+    let other = node
+        .scope
+        .sandboxes()
+        .create(sandbox_spec("other"))
+        .await
+        .unwrap();
+    let kept = node
+        .scope
+        .tasks()
+        .create(&other.id.to_string(), task_spec("kept", ENDLESS))
+        .await
+        .unwrap();
+    let both = tokio::join!(
+        node.scope.sandboxes().remove(&id),
+        node.scope.sandboxes().remove(&id)
+    );
     both.0.unwrap();
     both.1.unwrap();
-    assert_eq!((node.fake.sandboxes(), node.fake.tasks()), (vec![other.id], vec![kept.id]));
+    assert_eq!(
+        (node.fake.sandboxes(), node.fake.tasks()),
+        (vec![other.id], vec![kept.id])
+    );
     assert_eq!(node.fake.count(Method::RemoveSandbox), 1);
     node.agrees().await;
 }

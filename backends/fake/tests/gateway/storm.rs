@@ -72,9 +72,15 @@ async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
     let container = format!("task {name}");
     tokio::time::sleep(Duration::from_millis(pause)).await;
     let sandboxes = scope.sandboxes().list().unwrap();
-    let pod_id = sandboxes.iter().find(|one| one.meta.name == pod).map(|one| one.id.to_string());
+    let pod_id = sandboxes
+        .iter()
+        .find(|one| one.meta.name == pod)
+        .map(|one| one.id.to_string());
     let tasks = scope.tasks().list().unwrap();
-    let task: Option<TaskId> = tasks.iter().find(|one| one.meta.name == container).map(|one| one.id);
+    let task: Option<TaskId> = tasks
+        .iter()
+        .find(|one| one.meta.name == container)
+        .map(|one| one.id);
     let task_id = task.map_or_else(String::new, |id| id.to_string());
     let pod_id = pod_id.unwrap_or_default();
     let patience = Duration::from_millis(pause * 1000);
@@ -84,8 +90,17 @@ async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
         Deed::StopSandbox => drop(scope.sandboxes().stop(&pod_id).await),
         Deed::RemoveSandbox => drop(scope.sandboxes().remove(&pod_id).await),
         Deed::CreateTask => {
-            let command = if pause == 0 { &["ignore-term"] } else { ENDLESS };
-            drop(scope.tasks().create(&pod_id, task_spec(&container, command)).await);
+            let command = if pause == 0 {
+                &["ignore-term"]
+            } else {
+                ENDLESS
+            };
+            drop(
+                scope
+                    .tasks()
+                    .create(&pod_id, task_spec(&container, command))
+                    .await,
+            );
         }
         Deed::StartTask => drop(scope.tasks().start(&task_id).await),
         Deed::StopTask => drop(scope.tasks().stop(&task_id, patience).await),

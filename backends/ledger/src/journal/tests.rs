@@ -16,9 +16,14 @@ fn token(number: u8) -> LeaseToken {
 }
 
 fn lease(number: u8) -> StoredLease {
-    let slots =
-        [format!("acme-{number}"), format!("acme-{number}::1")].map(|slot| slot.parse().unwrap()).into();
-    StoredLease { token: token(number), owner: Owner::Kubernetes, slots }
+    let slots = [format!("acme-{number}"), format!("acme-{number}::1")]
+        .map(|slot| slot.parse().unwrap())
+        .into();
+    StoredLease {
+        token: token(number),
+        owner: Owner::Kubernetes,
+        slots,
+    }
 }
 
 fn state() -> TempDir {
@@ -41,7 +46,8 @@ async fn found(state: &TempDir) -> Vec<StoredLease> {
 /// The files below the state directory.
 fn files(state: &TempDir) -> Vec<String> {
     let read = fs::read_dir(state.path().join("ledger")).unwrap();
-    read.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    read.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,7 +57,10 @@ async fn deferred_lease_release_is_written_with_the_next_record() {
     journal.put(&lease(1)).await.unwrap();
     // Simulates a disk that does not answer: another operation holds the lock.
     let turn = Arc::clone(&journal.lock).acquire_owned().await.unwrap();
-    assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::DeadlineExceeded);
+    assert_eq!(
+        journal.remove(&[token(1)]).await.unwrap_err().kind(),
+        Kind::DeadlineExceeded
+    );
     assert_eq!(found(&state).await, [lease(1)]);
     drop(turn);
     journal.put(&lease(2)).await.unwrap();
@@ -104,9 +113,23 @@ async fn unreleased_leases_are_found_by_the_next_daemon() {
     }
     journal.remove(&[token(2), token(9)]).await.unwrap();
     assert_eq!(found(&state).await, [lease(1), lease(3)]);
-    assert_eq!(journal.load().await.unwrap(), [lease(1), lease(3)], "it can be read again");
-    assert_eq!(fs::metadata(file(&state)).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::metadata(state.path().join("ledger")).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        journal.load().await.unwrap(),
+        [lease(1), lease(3)],
+        "it can be read again"
+    );
+    assert_eq!(
+        fs::metadata(file(&state)).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(
+        fs::metadata(state.path().join("ledger"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
     assert_eq!(files(&state), ["leases.journal"]);
 }
 
@@ -120,7 +143,10 @@ async fn unchanged_put_and_unknown_remove_write_nothing() {
     journal.remove(&[token(2)]).await.unwrap();
     journal.remove(&[]).await.unwrap();
     assert_eq!(size(&file(&state)), before);
-    let changed = StoredLease { owner: Owner::Nomad, ..lease(1) };
+    let changed = StoredLease {
+        owner: Owner::Nomad,
+        ..lease(1)
+    };
     journal.put(&changed).await.unwrap();
     assert_eq!(found(&state).await, [changed]);
 }
@@ -132,13 +158,19 @@ async fn journal_is_compacted_at_start_and_when_mostly_released() {
     journal.put(&lease(1)).await.unwrap();
     let alone = size(&file(&state));
     let mut largest = 0;
-    let large = StoredLease { slots: vec!["x".repeat(4000).parse().unwrap(); 5], ..lease(2) };
+    let large = StoredLease {
+        slots: vec!["x".repeat(4000).parse().unwrap(); 5],
+        ..lease(2)
+    };
     for _ in 0..20 {
         journal.put(&large).await.unwrap();
         journal.remove(&[token(2)]).await.unwrap();
         largest = largest.max(size(&file(&state)));
     }
-    assert!((REWRITE_MIN - 25_000..REWRITE_MIN).contains(&largest), "{largest}");
+    assert!(
+        (REWRITE_MIN - 25_000..REWRITE_MIN).contains(&largest),
+        "{largest}"
+    );
     assert!(size(&file(&state)) < largest);
     assert_eq!(found(&state).await, [lease(1)]);
     assert_eq!(size(&file(&state)), alone);
@@ -187,11 +219,21 @@ async fn full_disk_is_reported_with_path_and_nothing_is_lost() {
     let error = journal.put(&lease(2)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);
     let report = error.report();
-    assert!(report.contains("leases.journal") && report.contains("No space left"), "{report}");
+    assert!(
+        report.contains("leases.journal") && report.contains("No space left"),
+        "{report}"
+    );
     fill();
-    assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::ResourceExhausted);
+    assert_eq!(
+        journal.remove(&[token(1)]).await.unwrap_err().kind(),
+        Kind::ResourceExhausted
+    );
     journal.put(&lease(3)).await.unwrap();
-    assert_eq!(found(&state).await, [lease(3)], "the file is rewritten as soon as there is space");
+    assert_eq!(
+        found(&state).await,
+        [lease(3)],
+        "the file is rewritten as soon as there is space"
+    );
 }
 
 #[tokio::test]
@@ -202,11 +244,19 @@ async fn leases_are_readable_on_a_read_only_disk_and_granted_when_writable() {
     // an incomplete record.
     let blocked = draft_of(&file(&state));
     fs::create_dir(&blocked).unwrap();
-    OpenOptions::new().append(true).open(file(&state)).unwrap().write_all(b"\n1 torn").unwrap();
+    OpenOptions::new()
+        .append(true)
+        .open(file(&state))
+        .unwrap()
+        .write_all(b"\n1 torn")
+        .unwrap();
     let journal = Journal::new(state.path());
     assert_eq!(journal.load().await.unwrap(), [lease(1)]);
     let error = journal.put(&lease(2)).await.unwrap_err().report();
-    assert!(error.contains("cannot write") && error.contains("leases.journal"), "{error}");
+    assert!(
+        error.contains("cannot write") && error.contains("leases.journal"),
+        "{error}"
+    );
     fs::remove_dir(&blocked).unwrap();
     journal.put(&lease(2)).await.unwrap();
     assert_eq!(found(&state).await, [lease(1), lease(2)]);
@@ -217,19 +267,35 @@ async fn unknown_journal_format_is_rejected_and_kept() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
-    let later = [fs::read(file(&state)).unwrap(), b"\n2 6c6b1e2f {}\n".to_vec()].concat();
+    let later = [
+        fs::read(file(&state)).unwrap(),
+        b"\n2 6c6b1e2f {}\n".to_vec(),
+    ]
+    .concat();
     // The checksum is that of a record of version 2.
     let mut sum = crc32fast::Hasher::new();
     sum.update(b"2 {}");
-    let later = String::from_utf8(later).unwrap().replace("6c6b1e2f", &format!("{:08x}", sum.finalize()));
+    let later = String::from_utf8(later)
+        .unwrap()
+        .replace("6c6b1e2f", &format!("{:08x}", sum.finalize()));
     fs::write(file(&state), &later).unwrap();
     let journal = Journal::new(state.path());
     let error = journal.load().await.unwrap_err().report();
-    assert!(error.contains("leases.journal") && error.contains("later version"), "{error}");
+    assert!(
+        error.contains("leases.journal") && error.contains("later version"),
+        "{error}"
+    );
     journal.put(&lease(2)).await.unwrap_err();
     assert_eq!(fs::read_to_string(file(&state)).unwrap(), later);
     fs::write(file(&state), vec![b'x'; 17 << 20]).unwrap();
-    assert!(journal.load().await.unwrap_err().report().contains("more than 16777216 bytes"));
+    assert!(
+        journal
+            .load()
+            .await
+            .unwrap_err()
+            .report()
+            .contains("more than 16777216 bytes")
+    );
 }
 
 #[tokio::test]
@@ -237,18 +303,30 @@ async fn full_journal_is_reported() {
     let state = state();
     let journal = Journal::new(state.path());
     // Names of earlier versions are paths, which may be long.
-    let large =
-        |number| StoredLease { slots: vec!["x".repeat(4 << 10).parse().unwrap(); 1 << 10], ..lease(number) };
+    let large = |number| StoredLease {
+        slots: vec!["x".repeat(4 << 10).parse().unwrap(); 1 << 10],
+        ..lease(number)
+    };
     for number in [1, 2, 3] {
         journal.put(&large(number)).await.unwrap();
     }
     let error = journal.put(&large(4)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);
-    assert!(error.report().contains("is full: it has 3 leases"), "{}", error.report());
+    assert!(
+        error.report().contains("is full: it has 3 leases"),
+        "{}",
+        error.report()
+    );
     journal.remove(&[token(1)]).await.unwrap();
     journal.put(&large(4)).await.unwrap();
-    let empty = StoredLease { slots: Vec::new(), ..lease(5) };
-    assert_eq!(journal.put(&empty).await.unwrap_err().kind(), Kind::InvalidArgument);
+    let empty = StoredLease {
+        slots: Vec::new(),
+        ..lease(5)
+    };
+    assert_eq!(
+        journal.put(&empty).await.unwrap_err().kind(),
+        Kind::InvalidArgument
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,5 +348,9 @@ async fn concurrent_writes_are_all_kept_despite_dropped_callers() {
         }
     }
     let found = found(&state).await;
-    assert!((0..64).filter(|number| number % 8 != 7).all(|number| found.contains(&lease(number))));
+    assert!(
+        (0..64)
+            .filter(|number| number % 8 != 7)
+            .all(|number| found.contains(&lease(number)))
+    );
 }

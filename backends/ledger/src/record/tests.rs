@@ -26,7 +26,11 @@ fn token(number: u8) -> LeaseToken {
 
 fn lease(number: u8, slots: &[&str]) -> StoredLease {
     let slots = slots.iter().map(|slot| slot.parse().unwrap()).collect();
-    StoredLease { token: token(number), owner: Owner::Nomad, slots }
+    StoredLease {
+        token: token(number),
+        owner: Owner::Nomad,
+        slots,
+    }
 }
 
 fn write(ops: Vec<Op>) -> (Vec<u8>, Vec<Written>) {
@@ -38,7 +42,11 @@ fn write(ops: Vec<Op>) -> (Vec<u8>, Vec<Written>) {
             Op::Put(lease) => of_lease(lease),
             Op::End(tokens) => of_end(tokens),
         });
-        written.push(Written { op, from, to: bytes.len() });
+        written.push(Written {
+            op,
+            from,
+            to: bytes.len(),
+        });
     }
     (bytes, written)
 }
@@ -56,7 +64,11 @@ fn model<'a>(written: impl Iterator<Item = &'a Written>) -> BTreeMap<LeaseToken,
 }
 
 fn leases(contents: &Contents) -> BTreeMap<LeaseToken, StoredLease> {
-    contents.leases.iter().map(|(token, (lease, _))| (*token, lease.clone())).collect()
+    contents
+        .leases
+        .iter()
+        .map(|(token, (lease, _))| (*token, lease.clone()))
+        .collect()
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -71,8 +83,13 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let slot = slot.prop_map(|slot| SlotId::new(slot).unwrap());
     let slots = proptest::collection::vec(slot, 1..4);
     let owner = proptest::sample::select(Owner::ALL.to_vec());
-    let put = (0..6_u8, owner, slots)
-        .prop_map(|(number, owner, slots)| Op::Put(StoredLease { token: token(number), owner, slots }));
+    let put = (0..6_u8, owner, slots).prop_map(|(number, owner, slots)| {
+        Op::Put(StoredLease {
+            token: token(number),
+            owner,
+            slots,
+        })
+    });
     let end = proptest::collection::vec((0..6_u8).prop_map(token), 1..3).prop_map(Op::End);
     proptest::collection::vec(prop_oneof![3 => put, 1 => end], 0..12)
 }
@@ -81,19 +98,31 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 fn record_format_is_stable() {
     // Journals of earlier builds must be readable.
     let text = "\n1 9a0cef3b {\"lease\":{\"token\":\"07070707070707070707070707070707\",\"owner\":\"nomad\",\"slots\":[\"a::0\"]}}\n";
-    assert_eq!(String::from_utf8(of_lease(&lease(7, &["a::0"]))).unwrap(), text);
+    assert_eq!(
+        String::from_utf8(of_lease(&lease(7, &["a::0"]))).unwrap(),
+        text
+    );
     let text = "\n1 e0f33b30 {\"ended\":[\"07070707070707070707070707070707\"]}\n";
     assert_eq!(String::from_utf8(of_end(&[token(7)])).unwrap(), text);
 }
 
 #[test]
 fn damage_in_the_middle_is_reported_by_line_and_loses_one_record() {
-    let (mut bytes, written) =
-        write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"])), Op::Put(lease(3, &["c"]))]);
+    let (mut bytes, written) = write(vec![
+        Op::Put(lease(1, &["a"])),
+        Op::Put(lease(2, &["b"])),
+        Op::Put(lease(3, &["c"])),
+    ]);
     bytes[written[1].from + 30] ^= 1;
     let contents = read(&bytes).unwrap();
-    assert_eq!(contents.leases.keys().copied().collect::<Vec<_>>(), [token(1), token(3)]);
-    assert_eq!((contents.damaged.as_slice(), contents.is_torn), (&[4][..], false));
+    assert_eq!(
+        contents.leases.keys().copied().collect::<Vec<_>>(),
+        [token(1), token(3)]
+    );
+    assert_eq!(
+        (contents.damaged.as_slice(), contents.is_torn),
+        (&[4][..], false)
+    );
 }
 
 #[test]
@@ -101,24 +130,47 @@ fn torn_tail_is_no_damage_and_appended_records_are_read() {
     let (mut bytes, _) = write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"]))]);
     bytes.truncate(bytes.len() - 10);
     let contents = read(&bytes).unwrap();
-    assert_eq!((contents.leases.len(), contents.damaged.len(), contents.is_torn), (1, 0, true));
+    assert_eq!(
+        (
+            contents.leases.len(),
+            contents.damaged.len(),
+            contents.is_torn
+        ),
+        (1, 0, true)
+    );
     bytes.extend(of_lease(&lease(3, &["c"])));
     let contents = read(&bytes).unwrap();
-    assert_eq!((contents.leases.len(), contents.damaged.len(), contents.is_torn), (2, 1, false));
+    assert_eq!(
+        (
+            contents.leases.len(),
+            contents.damaged.len(),
+            contents.is_torn
+        ),
+        (2, 1, false)
+    );
 }
 
 #[test]
 fn complete_unknown_record_is_no_damage() {
-    let line =
-        |version: &str, document: &str| format!("\n{version} {} {document}\n", checksum(version, document));
+    let line = |version: &str, document: &str| {
+        format!("\n{version} {} {document}\n", checksum(version, document))
+    };
     let lease = |owner: &str, slots: &str| {
         let token = token(1);
         line(
             "1",
-            &format!("{{\"lease\":{{\"token\":\"{token}\",\"owner\":\"{owner}\",\"slots\":[{slots}]}}}}"),
+            &format!(
+                "{{\"lease\":{{\"token\":\"{token}\",\"owner\":\"{owner}\",\"slots\":[{slots}]}}}}"
+            ),
         )
     };
-    assert_eq!(read(lease("nomad", "\"a\"").as_bytes()).unwrap().leases.len(), 1);
+    assert_eq!(
+        read(lease("nomad", "\"a\"").as_bytes())
+            .unwrap()
+            .leases
+            .len(),
+        1
+    );
     let many = vec!["\"a\""; LEASE_SLOTS_MAX + 1].join(",");
     let long = format!("\"{}\"", "x".repeat(SLOT_ID_MAX + 1));
     for (text, why) in [

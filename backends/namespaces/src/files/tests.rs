@@ -15,7 +15,10 @@ fn strings(values: &[&str]) -> Vec<String> {
 #[test]
 fn hosts_file_has_localhost_sandbox_and_extra_entries() {
     let ips = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
-    let extra = [HostEntry { ip: "192.0.2.1".parse().unwrap(), names: strings(&["db", "db.example"]) }];
+    let extra = [HostEntry {
+        ip: "192.0.2.1".parse().unwrap(),
+        names: strings(&["db", "db.example"]),
+    }];
     let expected = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
                     10.0.0.7\tweb.example web\nfd00::7\tweb.example web\n192.0.2.1\tdb db.example\n";
     assert_eq!(hosts("web.example", &ips, &extra).unwrap(), expected);
@@ -29,8 +32,7 @@ fn resolv_conf_has_a_line_per_given_kind() {
         searches: strings(&["a.example", "."]),
         options: strings(&["ndots:5", "edns0"]),
     };
-    let expected =
-        "search a.example .\nnameserver 10.0.0.10\nnameserver fe80::1%eth0\noptions ndots:5 edns0\n";
+    let expected = "search a.example .\nnameserver 10.0.0.10\nnameserver fe80::1%eth0\noptions ndots:5 edns0\n";
     assert_eq!(resolv_conf(&dns).unwrap(), expected);
     assert_eq!(resolv_conf(&DnsConfig::default()).unwrap(), "");
 }
@@ -42,25 +44,50 @@ fn values_with_line_breaks_are_rejected() {
         assert!(hosts(name, &[], &[]).is_err(), "{name:?}");
     }
     assert_eq!(hostname("node_1.example").unwrap(), "node_1.example\n");
-    for server in ["", "dns.example", "10.0.0.1\nsearch x", "10.0.0.1 ", "10.0.0.1%eth0", "fe80::1%"] {
+    for server in [
+        "",
+        "dns.example",
+        "10.0.0.1\nsearch x",
+        "10.0.0.1 ",
+        "10.0.0.1%eth0",
+        "fe80::1%",
+    ] {
         assert!(
-            resolv_conf(&DnsConfig { servers: strings(&[server]), ..DnsConfig::default() }).is_err(),
+            resolv_conf(&DnsConfig {
+                servers: strings(&[server]),
+                ..DnsConfig::default()
+            })
+            .is_err(),
             "{server:?}"
         );
     }
     for text in ["", "a\nb", "a b", "a\tb", "#a", "a;b"] {
         assert!(
-            resolv_conf(&DnsConfig { searches: strings(&[text]), ..DnsConfig::default() }).is_err(),
+            resolv_conf(&DnsConfig {
+                searches: strings(&[text]),
+                ..DnsConfig::default()
+            })
+            .is_err(),
             "{text:?}"
         );
         assert!(
-            resolv_conf(&DnsConfig { options: strings(&[text]), ..DnsConfig::default() }).is_err(),
+            resolv_conf(&DnsConfig {
+                options: strings(&[text]),
+                ..DnsConfig::default()
+            })
+            .is_err(),
             "{text:?}"
         );
-        let entry = HostEntry { ip: "192.0.2.1".parse().unwrap(), names: strings(&[text]) };
+        let entry = HostEntry {
+            ip: "192.0.2.1".parse().unwrap(),
+            names: strings(&[text]),
+        };
         assert!(hosts("a", &[], &[entry]).is_err(), "{text:?}");
     }
-    let nameless = HostEntry { ip: "192.0.2.1".parse().unwrap(), names: Vec::new() };
+    let nameless = HostEntry {
+        ip: "192.0.2.1".parse().unwrap(),
+        names: Vec::new(),
+    };
     assert!(hosts("a", &[], &[nameless]).is_err());
 }
 
@@ -89,7 +116,10 @@ fn file_replacement_is_atomic_for_readers() {
     let mut old = File::open(&path).unwrap();
     write(&path, b"two", 0o640, Durable::Yes).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"two");
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+        0o640
+    );
     let mut text = String::new();
     io::Read::read_to_string(&mut old, &mut text).unwrap();
     assert_eq!(text, "one");
@@ -114,14 +144,27 @@ proptest! {
 fn unset_dns_parts_come_from_the_host() {
     let host = b"# made by hand\nnameserver 192.0.2.1\nnameserver not-one\nnameserver 192.0.2.2 ; second\ndomain old.test\n\
         search a.test b.test # both\noptions ndots:2\noptions edns0 trust-ad\nsortlist 10.0.0.0\n";
-    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let words = |list: &[&str]| {
+        list.iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()
+    };
     let all = DnsConfig {
         servers: words(&["192.0.2.1", "192.0.2.2"]),
         searches: words(&["a.test", "b.test"]),
         options: words(&["ndots:2", "edns0", "trust-ad"]),
     };
     assert_eq!(with_host_parts(DnsConfig::default(), host), all);
-    let asked = DnsConfig { servers: words(&["9.9.9.9"]), ..DnsConfig::default() };
-    assert_eq!(with_host_parts(asked.clone(), host), DnsConfig { servers: words(&["9.9.9.9"]), ..all });
+    let asked = DnsConfig {
+        servers: words(&["9.9.9.9"]),
+        ..DnsConfig::default()
+    };
+    assert_eq!(
+        with_host_parts(asked.clone(), host),
+        DnsConfig {
+            servers: words(&["9.9.9.9"]),
+            ..all
+        }
+    );
     assert_eq!(with_host_parts(asked.clone(), b""), asked);
 }

@@ -25,7 +25,9 @@ impl PathHandle {
     /// [`Error::Invalid`] for a path that is absolute or contains `..`; [`Error::File`] with `ELOOP` if a
     /// component is a symlink, and with `ENOENT` if there is no such file.
     pub fn open_beneath(root: &Path, path: &Path) -> Result<Self, Error> {
-        let plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        let plain = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !plain {
             let value = path.display().to_string();
             return Err(Error::Invalid {
@@ -38,9 +40,15 @@ impl PathHandle {
         let failed = |errno: Errno| Error::file("open", whole.clone())(errno.into());
         let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
         let root = open(root, flags | OFlag::O_DIRECTORY, Mode::empty()).map_err(failed)?;
-        let below = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let below = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
         let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        openat2(root, below, OpenHow::new().flags(flags).resolve(resolve)).map(Self).map_err(failed)
+        openat2(root, below, OpenHow::new().flags(flags).resolve(resolve))
+            .map(Self)
+            .map_err(failed)
     }
 
     /// Bind-mounts it recursively at `target`, which is created. With `shared`, later mounts below `target`

@@ -9,12 +9,26 @@ use crate::testing::in_private_mounts;
 
 fn tmpfs(at: &Path) {
     fs::create_dir_all(at).unwrap();
-    mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).unwrap();
+    mount(
+        Some("tmpfs"),
+        at,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("size=64k"),
+    )
+    .unwrap();
 }
 
 fn bind(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
-    mount(Some(from), to, None::<&Path>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&Path>).unwrap();
+    mount(
+        Some(from),
+        to,
+        None::<&Path>,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        None::<&Path>,
+    )
+    .unwrap();
 }
 
 fn change(at: &Path, flags: MsFlags) {
@@ -28,9 +42,16 @@ fn mount_points_with_escaped_names_are_found() {
         tmpfs(&odd);
         tmpfs(&odd.join("in"));
         tmpfs(&temp.join("a"));
-        assert_eq!(mount_points_under(&odd).unwrap(), [odd.clone(), odd.join("in")]);
+        assert_eq!(
+            mount_points_under(&odd).unwrap(),
+            [odd.clone(), odd.join("in")]
+        );
         assert_eq!(mount_points_under(temp).unwrap().len(), 3);
-        assert!(mount_points_under(&temp.join("missing/deep")).unwrap().is_empty());
+        assert!(
+            mount_points_under(&temp.join("missing/deep"))
+                .unwrap()
+                .is_empty()
+        );
     });
 }
 
@@ -44,7 +65,10 @@ fn unmount_tree_removes_all_and_is_idempotent() {
         tmpfs(&temp.join("tree-neighbour"));
         unmount_tree(&dir).unwrap();
         assert!(mount_points_under(&dir).unwrap().is_empty());
-        assert_eq!(mount_points_under(temp).unwrap(), [temp.join("tree-neighbour")]);
+        assert_eq!(
+            mount_points_under(temp).unwrap(),
+            [temp.join("tree-neighbour")]
+        );
         unmount_tree(&dir).unwrap();
         unmount_tree(&temp.join("missing/deep")).unwrap();
     });
@@ -77,7 +101,10 @@ fn unmounting_a_shared_bind_keeps_its_source() {
 
         unmount_tree(&sandbox).unwrap();
         assert!(mount_points_under(&sandbox).unwrap().is_empty());
-        assert!(source.join("disk/data").exists(), "the disk must stay mounted where the host has it");
+        assert!(
+            source.join("disk/data").exists(),
+            "the disk must stay mounted where the host has it"
+        );
     });
 }
 
@@ -114,7 +141,10 @@ fn held_source_is_mounted_although_its_path_was_replaced() {
         );
         for out in ["../outside", "/etc", "b/../../outside"] {
             assert!(
-                matches!(PathHandle::open_beneath(&root, Path::new(out)), Err(Error::Invalid { .. })),
+                matches!(
+                    PathHandle::open_beneath(&root, Path::new(out)),
+                    Err(Error::Invalid { .. })
+                ),
                 "{out}"
             );
         }
@@ -142,7 +172,10 @@ fn held_mount_propagation_follows_its_source() {
             tmpfs(&source.join("after"));
             tmpfs(&shown.join("0/inside"));
             let mounts = mount_points_under(temp).unwrap();
-            assert!(mounts.contains(&shown.join("0/after")), "it follows its source");
+            assert!(
+                mounts.contains(&shown.join("0/after")),
+                "it follows its source"
+            );
             assert_eq!(mounts.contains(&source.join("inside")), shared);
             unmount_tree(&shown).unwrap();
             let left = mount_points_under(&source).unwrap();

@@ -22,7 +22,11 @@ impl AuthChallenge {
     #[must_use]
     pub fn parse(header: &str) -> Vec<Self> {
         let mut challenges: Vec<Self> = Vec::new();
-        let mut rest = if header.len() > MAX_HEADER { "" } else { header };
+        let mut rest = if header.len() > MAX_HEADER {
+            ""
+        } else {
+            header
+        };
         loop {
             rest = rest.trim_start_matches([' ', '\t', ',']);
             let end = rest.find(|c| !is_token_char(c)).unwrap_or(rest.len());
@@ -49,7 +53,10 @@ impl AuthChallenge {
                 }
                 None if challenges.len() == MAX_CHALLENGES => return challenges,
                 None => {
-                    challenges.push(Self { scheme: name, parameters: Vec::new() });
+                    challenges.push(Self {
+                        scheme: name,
+                        parameters: Vec::new(),
+                    });
                     rest = tail;
                 }
             }
@@ -59,7 +66,10 @@ impl AuthChallenge {
     /// The value of a parameter.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.parameters
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -98,19 +108,31 @@ mod tests {
         let parsed = AuthChallenge::parse(
             r#"Bearer realm="https://auth.example/token",service="registry, \"x\"",scope="repository:a/b:pull,push""#,
         );
-        let [challenge] = parsed.as_slice() else { panic!("{parsed:?}") };
+        let [challenge] = parsed.as_slice() else {
+            panic!("{parsed:?}")
+        };
         assert_eq!(challenge.scheme, "bearer");
-        assert_eq!(challenge.parameter("realm"), Some("https://auth.example/token"));
+        assert_eq!(
+            challenge.parameter("realm"),
+            Some("https://auth.example/token")
+        );
         assert_eq!(challenge.parameter("service"), Some(r#"registry, "x""#));
-        assert_eq!(challenge.parameter("scope"), Some("repository:a/b:pull,push"));
+        assert_eq!(
+            challenge.parameter("scope"),
+            Some("repository:a/b:pull,push")
+        );
         assert_eq!(challenge.parameter("error"), None);
     }
 
     #[test]
     fn several_challenges_may_share_a_header() {
-        let parsed =
-            AuthChallenge::parse(r#"Negotiate, BEARER Realm = https://x/y , service=z, Basic realm="a b""#);
-        let schemes: Vec<_> = parsed.iter().map(|challenge| challenge.scheme.as_str()).collect();
+        let parsed = AuthChallenge::parse(
+            r#"Negotiate, BEARER Realm = https://x/y , service=z, Basic realm="a b""#,
+        );
+        let schemes: Vec<_> = parsed
+            .iter()
+            .map(|challenge| challenge.scheme.as_str())
+            .collect();
         assert_eq!(schemes, ["negotiate", "bearer", "basic"]);
         assert_eq!(parsed[1].parameter("realm"), Some("https://x/y"));
         assert_eq!(parsed[1].parameter("service"), Some("z"));
@@ -119,9 +141,18 @@ mod tests {
 
     #[test]
     fn unfinished_headers_yield_their_complete_parts() {
-        assert_eq!(AuthChallenge::parse(r#"Bearer realm="abc"#)[0].parameter("realm"), Some("abc"));
-        assert_eq!(AuthChallenge::parse(r#"Bearer realm="abc\"#)[0].parameter("realm"), Some("abc"));
-        assert_eq!(AuthChallenge::parse("Bearer realm=")[0].parameter("realm"), Some(""));
+        assert_eq!(
+            AuthChallenge::parse(r#"Bearer realm="abc"#)[0].parameter("realm"),
+            Some("abc")
+        );
+        assert_eq!(
+            AuthChallenge::parse(r#"Bearer realm="abc\"#)[0].parameter("realm"),
+            Some("abc")
+        );
+        assert_eq!(
+            AuthChallenge::parse("Bearer realm=")[0].parameter("realm"),
+            Some("")
+        );
         assert!(AuthChallenge::parse(" ,=\"").is_empty());
     }
 
@@ -131,7 +162,9 @@ mod tests {
         assert_eq!((many.len(), many[15].parameters.len()), (MAX_CHALLENGES, 1));
         let wide = AuthChallenge::parse(&format!("Bearer {}", "a=b,".repeat(1000)));
         assert_eq!((wide.len(), wide[0].parameters.len()), (1, MAX_PARAMETERS));
-        assert!(AuthChallenge::parse(&format!("Bearer realm={}", "x".repeat(MAX_HEADER))).is_empty());
+        assert!(
+            AuthChallenge::parse(&format!("Bearer realm={}", "x".repeat(MAX_HEADER))).is_empty()
+        );
     }
 
     proptest! {

@@ -22,7 +22,10 @@ use crate::{Error, Host, Result};
 /// The most entries of each cache; there is at most one per repository and user.
 const CACHE_LIMIT: usize = 1024;
 /// The largest response of a token service, in bytes. Usual ones have a few KiB.
-const ANSWER_LIMIT: Bound = Bound { most: 1 << 20, key: None };
+const ANSWER_LIMIT: Bound = Bound {
+    most: 1 << 20,
+    key: None,
+};
 /// The longest token, in bytes: no server accepts a longer header, and each entry of the cache may use that
 /// much memory.
 const TOKEN_LIMIT: usize = 64 << 10;
@@ -88,18 +91,26 @@ struct TokenAnswer {
 impl Authorizer {
     /// The header that answers the last challenge of this host, if that needs no request.
     pub(crate) fn known(&self, request: Request<'_>) -> Option<HeaderValue> {
-        let challenge = lock(&self.challenges).get(&ChallengeKey::of(request))?.clone();
+        let challenge = lock(&self.challenges)
+            .get(&ChallengeKey::of(request))?
+            .clone();
         let is_basic = challenge.scheme == "basic";
         match request.credentials {
-            Credentials::Basic { username, password } if is_basic => Some(basic(username, password)),
-            Credentials::Anonymous | Credentials::IdentityToken(_) | Credentials::RegistryToken(_)
+            Credentials::Basic { username, password } if is_basic => {
+                Some(basic(username, password))
+            }
+            Credentials::Anonymous
+            | Credentials::IdentityToken(_)
+            | Credentials::RegistryToken(_)
                 if is_basic =>
             {
                 None
             }
             Credentials::RegistryToken(token) => bearer(token),
             Credentials::Anonymous | Credentials::Basic { .. } | Credentials::IdentityToken(_) => {
-                let token = lock(&self.tokens).get(&TokenKey::of(&challenge, request)?)?.clone();
+                let token = lock(&self.tokens)
+                    .get(&TokenKey::of(&challenge, request)?)?
+                    .clone();
                 (token.expires_at > Instant::now()).then_some(token.header)
             }
         }
@@ -117,22 +128,34 @@ impl Authorizer {
         challenges: &[AuthChallenge],
         refused: Option<&HeaderValue>,
     ) -> Result<HeaderValue> {
-        let find = |scheme: &str| challenges.iter().find(|challenge| challenge.scheme == scheme);
+        let find = |scheme: &str| {
+            challenges
+                .iter()
+                .find(|challenge| challenge.scheme == scheme)
+        };
         let unauthorized = |reason: &str| Error::Unauthorized {
             what: request.what.to_owned(),
             host: request.host.authority(),
             reason: reason.to_owned(),
         };
         let (challenge, header) = match (find("bearer"), find("basic"), request.credentials) {
-            (Some(challenge), _, Credentials::RegistryToken(token)) => {
-                (challenge, bearer(token).ok_or_else(|| unauthorized("the token holds invalid characters"))?)
-            }
-            (_, Some(challenge), Credentials::Basic { username, password }) if find("bearer").is_none() => {
+            (Some(challenge), _, Credentials::RegistryToken(token)) => (
+                challenge,
+                bearer(token).ok_or_else(|| unauthorized("the token holds invalid characters"))?,
+            ),
+            (_, Some(challenge), Credentials::Basic { username, password })
+                if find("bearer").is_none() =>
+            {
                 (challenge, basic(username, password))
             }
-            (Some(challenge), _, _) => (challenge, self.token(transport, request, challenge, refused).await?),
+            (Some(challenge), _, _) => (
+                challenge,
+                self.token(transport, request, challenge, refused).await?,
+            ),
             (None, Some(_), Credentials::Anonymous) => {
-                return Err(unauthorized("it wants a user name and a password, and none apply to it"));
+                return Err(unauthorized(
+                    "it wants a user name and a password, and none apply to it",
+                ));
             }
             (None, _, _) => {
                 return Err(unauthorized(
@@ -144,7 +167,12 @@ impl Authorizer {
         if refused == Some(&header) {
             return Err(unauthorized("they were not accepted"));
         }
-        insert_bounded(&mut lock(&self.challenges), ChallengeKey::of(request), challenge.clone(), |_| true);
+        insert_bounded(
+            &mut lock(&self.challenges),
+            ChallengeKey::of(request),
+            challenge.clone(),
+            |_| true,
+        );
         Ok(header)
     }
 
@@ -158,7 +186,10 @@ impl Authorizer {
         let Some(key) = TokenKey::of(challenge, request) else {
             return Err(Error::protocol(
                 request.what,
-                format!("{} asks for a token without naming who gives it (realm)", request.host.authority()),
+                format!(
+                    "{} asks for a token without naming who gives it (realm)",
+                    request.host.authority()
+                ),
             ));
         };
         // Scoped so that the guard is dropped before any await.
@@ -169,30 +200,50 @@ impl Authorizer {
         {
             return Ok(token.header);
         }
-        let service = TokenService { transport, request, realm: realm(request, &key.realm)?, key: &key };
+        let service = TokenService {
+            transport,
+            request,
+            realm: realm(request, &key.realm)?,
+            key: &key,
+        };
         let answer = service.fetch().await?;
-        let text = answer.token.filter(|text| !text.is_empty()).or(answer.access_token).unwrap_or_default();
-        let header =
-            Some(text).filter(|text| (1..=TOKEN_LIMIT).contains(&text.len())).and_then(|text| bearer(&text));
+        let text = answer
+            .token
+            .filter(|text| !text.is_empty())
+            .or(answer.access_token)
+            .unwrap_or_default();
+        let header = Some(text)
+            .filter(|text| (1..=TOKEN_LIMIT).contains(&text.len()))
+            .and_then(|text| bearer(&text));
         let header = header.ok_or_else(|| {
             Error::protocol(
                 request.what,
                 format!("the token service {} sent no usable token", service.name()),
             )
         })?;
-        let lifetime = answer.expires_in.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
+        let lifetime = answer
+            .expires_in
+            .map_or(DEFAULT_LIFETIME, Duration::from_secs)
+            .min(MAX_LIFETIME);
         // A token must not expire before the request arrives.
         let lifetime = lifetime.saturating_sub((lifetime / 10).min(Duration::from_secs(10)));
-        let token = Token { header: header.clone(), expires_at: Instant::now() + lifetime };
+        let token = Token {
+            header: header.clone(),
+            expires_at: Instant::now() + lifetime,
+        };
         let now = Instant::now();
-        insert_bounded(&mut lock(&self.tokens), key, token, |token| token.expires_at > now);
+        insert_bounded(&mut lock(&self.tokens), key, token, |token| {
+            token.expires_at > now
+        });
         Ok(header)
     }
 }
 
 impl fmt::Debug for Authorizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authorizer").field("tokens", &lock(&self.tokens).len()).finish_non_exhaustive()
+        f.debug_struct("Authorizer")
+            .field("tokens", &lock(&self.tokens).len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -202,7 +253,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Inserts, after making room: first by removing stale entries, then, rarely, by removing all.
-fn insert_bounded<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V, fresh: impl Fn(&V) -> bool) {
+fn insert_bounded<K: Eq + Hash, V>(
+    map: &mut HashMap<K, V>,
+    key: K,
+    value: V,
+    fresh: impl Fn(&V) -> bool,
+) {
     if map.len() >= CACHE_LIMIT && !map.contains_key(&key) {
         map.retain(|_, value| fresh(value));
         if map.len() >= CACHE_LIMIT {
@@ -220,9 +276,13 @@ fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.host_str().is_some())
         .ok_or_else(|| {
-            Error::protocol(request.what, format!("{host} names a token service that is no http URL"))
+            Error::protocol(
+                request.what,
+                format!("{host} names a token service that is no http URL"),
+            )
         })?;
-    let must_be_tls = request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never;
+    let must_be_tls =
+        request.host.base.scheme() == "https" && request.host.plain_http == PlainHttp::Never;
     if must_be_tls && url.scheme() == "http" {
         return Err(Error::protocol(
             request.what,
@@ -311,7 +371,10 @@ impl TokenService<'_> {
         let body = read_limited(reply, what, ANSWER_LIMIT, self.transport.idle_timeout()).await?;
         // The parser's error is left out: it may quote the token.
         serde_json::from_slice(&body).map_err(|_| {
-            Error::protocol(what, format!("the token service {} sent no valid JSON token", self.name()))
+            Error::protocol(
+                what,
+                format!("the token service {} sent no valid JSON token", self.name()),
+            )
         })
     }
 }
@@ -333,11 +396,19 @@ impl ChallengeKey {
 impl TokenKey {
     /// None if the challenge has no realm. A challenge without scope is about pulling from the repository.
     fn of(challenge: &AuthChallenge, request: Request<'_>) -> Option<Self> {
-        let scope = challenge.parameter("scope").filter(|scope| !scope.trim().is_empty());
+        let scope = challenge
+            .parameter("scope")
+            .filter(|scope| !scope.trim().is_empty());
         Some(Self {
             realm: challenge.parameter("realm")?.to_owned(),
-            service: challenge.parameter("service").unwrap_or_default().to_owned(),
-            scope: scope.map_or_else(|| format!("repository:{}:pull", request.repository), ToOwned::to_owned),
+            service: challenge
+                .parameter("service")
+                .unwrap_or_default()
+                .to_owned(),
+            scope: scope.map_or_else(
+                || format!("repository:{}:pull", request.repository),
+                ToOwned::to_owned,
+            ),
             credentials: request.credentials.fingerprint(),
         })
     }

@@ -46,7 +46,11 @@ struct Body {
 impl Blob {
     pub(super) fn new(pull: Pull, descriptor: &Descriptor, offset: u64) -> Self {
         let what = format!("blob {}", pull.name(descriptor));
-        let path = format!("{}/blobs/{}", pull.reference().repository(), descriptor.digest);
+        let path = format!(
+            "{}/blobs/{}",
+            pull.reference().repository(),
+            descriptor.digest
+        );
         let hasher = (offset == 0).then(|| Hasher::new(descriptor.digest.algorithm()));
         Self {
             pull,
@@ -107,7 +111,10 @@ impl Blob {
 
     /// The blob as a stream; its last item is the error if there is one.
     pub fn into_stream(self) -> BoxStream<'static, Result<Bytes>> {
-        stream::unfold(self, async |mut blob| blob.chunk().await.transpose().map(|item| (item, blob))).boxed()
+        stream::unfold(self, async |mut blob| {
+            blob.chunk().await.transpose().map(|item| (item, blob))
+        })
+        .boxed()
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>> {
@@ -138,8 +145,11 @@ impl Blob {
                     self.fail(error).await?;
                 }
                 Err(source) => {
-                    let error =
-                        Error::Unavailable { what: self.what.clone(), host: body.host.clone(), source };
+                    let error = Error::Unavailable {
+                        what: self.what.clone(),
+                        host: body.host.clone(),
+                        source,
+                    };
                     self.fail(error).await?;
                 }
             }
@@ -149,7 +159,9 @@ impl Blob {
     /// Processes a piece of the body: the part to skip is cut off; more bytes than the blob has are an error.
     fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>> {
         if let Some(body) = &mut self.body {
-            let skipped = usize::try_from(body.skip).unwrap_or(usize::MAX).min(piece.len());
+            let skipped = usize::try_from(body.skip)
+                .unwrap_or(usize::MAX)
+                .min(piece.len());
             body.skip -= length(&piece.split_to(skipped));
         }
         if piece.is_empty() {
@@ -167,7 +179,9 @@ impl Blob {
     }
 
     fn finish(&mut self) -> Result<()> {
-        let Some(actual) = self.hasher.take().map(Hasher::finish) else { return Ok(()) };
+        let Some(actual) = self.hasher.take().map(Hasher::finish) else {
+            return Ok(());
+        };
         if actual == self.descriptor.digest {
             return Ok(());
         }
@@ -179,7 +193,11 @@ impl Blob {
     }
 
     fn size_mismatch(&self, actual: u64) -> Error {
-        Error::SizeMismatch { what: self.what.clone(), expected: self.descriptor.size, actual }
+        Error::SizeMismatch {
+            what: self.what.clone(),
+            expected: self.descriptor.size,
+            actual,
+        }
     }
 
     /// Requests the body from the current offset on from the current host, or else from the next ones.
@@ -219,7 +237,10 @@ impl Blob {
         let length = response.content_length();
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT => {
-                let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+                let range = response
+                    .headers()
+                    .get(CONTENT_RANGE)
+                    .and_then(|value| value.to_str().ok());
                 let Some((start, total)) = range.and_then(parse_content_range) else {
                     return Err(Error::protocol(
                         &self.what,
@@ -227,7 +248,10 @@ impl Blob {
                     ));
                 };
                 if start != self.offset {
-                    let reason = format!("{host} sent a part from byte {start} instead of {}", self.offset);
+                    let reason = format!(
+                        "{host} sent a part from byte {start} instead of {}",
+                        self.offset
+                    );
                     return Err(Error::protocol(&self.what, reason));
                 }
                 if let Some(total) = total.filter(|total| *total != size) {
@@ -247,7 +271,11 @@ impl Blob {
                 return Err(Error::protocol(&self.what, reason));
             }
         };
-        Ok(Body { response, host, skip })
+        Ok(Body {
+            response,
+            host,
+            skip,
+        })
     }
 
     /// Counts a failure and waits before the next attempt, or gives up with `error`. The failure is counted
@@ -295,7 +323,15 @@ mod tests {
     fn content_ranges_parse_strictly() {
         assert_eq!(parse_content_range("bytes 5-9/10"), Some((5, Some(10))));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, None)));
-        for wrong in ["", "bytes", "bytes */10", "bytes 9-5/10", "items 5-9/10", "bytes 5-9", "bytes -9/10"] {
+        for wrong in [
+            "",
+            "bytes",
+            "bytes */10",
+            "bytes 9-5/10",
+            "items 5-9/10",
+            "bytes 5-9",
+            "bytes -9/10",
+        ] {
             assert_eq!(parse_content_range(wrong), None, "{wrong}");
         }
     }

@@ -12,8 +12,8 @@ use super::blob::Blob;
 use crate::auth::Request;
 use crate::transport::{Call, Reply, in_time, read_limited, status_error};
 use crate::{
-    AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig, ImageManifest,
-    Manifest, MediaType, Platforms, Result,
+    AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig,
+    ImageManifest, Manifest, MediaType, Platforms, Result,
 };
 
 /// The most headers with challenges that are parsed.
@@ -78,7 +78,14 @@ impl Pull {
         credentials: Credentials,
         hosts: Vec<Host>,
     ) -> Self {
-        Self { inner: Arc::new(Inner { shared, reference, credentials, hosts }) }
+        Self {
+            inner: Arc::new(Inner {
+                shared,
+                reference,
+                credentials,
+                hosts,
+            }),
+        }
     }
 
     /// The image's name.
@@ -116,7 +123,12 @@ impl Pull {
     /// # Errors
     /// As [`Pull::resolve`], and [`Error::SizeMismatch`]. Cancel-safe.
     pub async fn manifest(&self, descriptor: &Descriptor) -> Result<Resolved> {
-        self.fetch(&descriptor.digest.to_string(), Some(&descriptor.digest), Some(descriptor)).await
+        self.fetch(
+            &descriptor.digest.to_string(),
+            Some(&descriptor.digest),
+            Some(descriptor),
+        )
+        .await
     }
 
     /// Fetches the manifest for the best of `platforms`, starting from a resolved document and following
@@ -132,7 +144,10 @@ impl Pull {
             let child = match &current.manifest {
                 Manifest::Image(manifest) => {
                     let name = self.name(&current.descriptor);
-                    self.shared().config.limits.check_layers(&name, &manifest.layers)?;
+                    self.shared()
+                        .config
+                        .limits
+                        .check_layers(&name, &manifest.layers)?;
                     let manifest = manifest.clone();
                     return Ok(Image {
                         indexes,
@@ -141,7 +156,9 @@ impl Pull {
                         bytes: current.bytes,
                     });
                 }
-                Manifest::Index(index) => index.select(&self.name(&current.descriptor), platforms)?.clone(),
+                Manifest::Index(index) => index
+                    .select(&self.name(&current.descriptor), platforms)?
+                    .clone(),
             };
             indexes.push(current);
             if indexes.len() >= MAX_DEPTH {
@@ -159,7 +176,10 @@ impl Pull {
     pub async fn config(&self, manifest: &ImageManifest) -> Result<(ImageConfig, Bytes)> {
         let descriptor = &manifest.config;
         let what = format!("config {}", self.name(descriptor));
-        self.shared().config.limits.check_config(&what, descriptor.size)?;
+        self.shared()
+            .config
+            .limits
+            .check_config(&what, descriptor.size)?;
         let mut blob = self.blob(descriptor, 0);
         let reading = async {
             let mut bytes = BytesMut::new();
@@ -193,14 +213,26 @@ impl Pull {
     ///
     /// # Errors
     /// [`Error::NotFound`] if the configuration gives it to none.
-    pub(super) fn capable(&self, needs: impl Fn(Capabilities) -> bool, what: &str) -> Result<Vec<&Host>> {
-        let hosts: Vec<&Host> = self.inner.hosts.iter().filter(|host| needs(host.capabilities)).collect();
+    pub(super) fn capable(
+        &self,
+        needs: impl Fn(Capabilities) -> bool,
+        what: &str,
+    ) -> Result<Vec<&Host>> {
+        let hosts: Vec<&Host> = self
+            .inner
+            .hosts
+            .iter()
+            .filter(|host| needs(host.capabilities))
+            .collect();
         if hosts.is_empty() {
             let host = format!(
                 "any host of {}: none has the capability for it in hosts.toml",
                 self.inner.reference.registry()
             );
-            return Err(Error::NotFound { what: what.to_owned(), host });
+            return Err(Error::NotFound {
+                what: what.to_owned(),
+                host,
+            });
         }
         Ok(hosts)
     }
@@ -225,8 +257,19 @@ impl Pull {
             range_from: 0,
             has_digest: digest.is_some(),
         };
-        let hosts = self.capable(|host| if digest.is_some() { host.pull } else { host.resolve }, &what)?;
-        let (last, mirrors) = hosts.split_last().expect("capable returns at least one host");
+        let hosts = self.capable(
+            |host| {
+                if digest.is_some() {
+                    host.pull
+                } else {
+                    host.resolve
+                }
+            },
+            &what,
+        )?;
+        let (last, mirrors) = hosts
+            .split_last()
+            .expect("capable returns at least one host");
         // Each mirror is tried once: the next host is asked instead of a retry.
         for mirror in mirrors {
             match self.fetch_from(mirror, target, digest, expected).await {
@@ -260,7 +303,10 @@ impl Pull {
         let reply = self.get(host, target).await?;
         if reply.response.status() != StatusCode::OK {
             let status = reply.response.status().as_u16();
-            return Err(Error::protocol(what, format!("{} answered {status} instead of 200", reply.host)));
+            return Err(Error::protocol(
+                what,
+                format!("{} answered {status} instead of 200", reply.host),
+            ));
         }
         let announced = announced_digest(&reply, what)?;
         let content_type = reply
@@ -274,7 +320,8 @@ impl Pull {
         // node can reach.
         let may_quote = digest.is_some() || !reply.redirected_away;
         let Shared { config, .. } = self.shared();
-        let bytes = read_limited(reply, what, config.limits.manifest(), config.idle_timeout).await?;
+        let bytes =
+            read_limited(reply, what, config.limits.manifest(), config.idle_timeout).await?;
         for expected in digest.into_iter().chain(announced.as_ref()) {
             let actual = Digest::of(expected.algorithm(), &bytes);
             if actual != *expected {
@@ -287,29 +334,58 @@ impl Pull {
         }
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if let Some(expected) = expected.filter(|expected| expected.size != size) {
-            return Err(Error::SizeMismatch { what: what.to_owned(), expected: expected.size, actual: size });
+            return Err(Error::SizeMismatch {
+                what: what.to_owned(),
+                expected: expected.size,
+                actual: size,
+            });
         }
         // The media type in the index takes precedence over the header of the host that delivers the bytes.
-        let content_type = expected.map(|expected| expected.media_type.as_str()).or(content_type.as_deref());
-        let (media_type, manifest) = Manifest::parse(what, content_type, &bytes)
-            .map_err(|error| if may_quote { error } else { without_quotes(error) })?;
-        let digest = digest.cloned().or(announced).unwrap_or_else(|| Digest::sha256(&bytes));
+        let content_type = expected
+            .map(|expected| expected.media_type.as_str())
+            .or(content_type.as_deref());
+        let (media_type, manifest) =
+            Manifest::parse(what, content_type, &bytes).map_err(|error| {
+                if may_quote {
+                    error
+                } else {
+                    without_quotes(error)
+                }
+            })?;
+        let digest = digest
+            .cloned()
+            .or(announced)
+            .unwrap_or_else(|| Digest::sha256(&bytes));
         let mut descriptor = Descriptor::new(media_type.as_str(), digest, size);
         if let Some(expected) = expected {
             descriptor.platform.clone_from(&expected.platform);
         }
-        Ok(Resolved { descriptor, manifest, bytes, host: served_by })
+        Ok(Resolved {
+            descriptor,
+            manifest,
+            bytes,
+            host: served_by,
+        })
     }
 
     /// Sends one request; a response other than 2xx becomes an error. A challenge is answered, and a stale
     /// token is replaced, once.
     pub(super) async fn get(&self, host: &Host, target: Target<'_>) -> Result<Reply> {
-        let Shared { config, transport, authorizer, hosts_thread: _ } = self.shared();
+        let Shared {
+            config,
+            transport,
+            authorizer,
+            hosts_thread: _,
+        } = self.shared();
         let anonymous = Credentials::Anonymous;
         let request = Request {
             host,
             repository: self.inner.reference.repository(),
-            credentials: if host.is_registry { &self.inner.credentials } else { &anonymous },
+            credentials: if host.is_registry {
+                &self.inner.credentials
+            } else {
+                &anonymous
+            },
             what: target.what,
         };
         let call = |authorization| Call {
@@ -324,7 +400,9 @@ impl Pull {
         if reply.response.status() == StatusCode::UNAUTHORIZED && !reply.redirected_away {
             let challenges = challenges(reply.response.headers());
             if !challenges.is_empty() {
-                let answer = authorizer.answer(transport, request, &challenges, known.as_ref()).await?;
+                let answer = authorizer
+                    .answer(transport, request, &challenges, known.as_ref())
+                    .await?;
                 reply = transport.send(host, call(Some(answer))).await?;
             }
         }
@@ -339,8 +417,17 @@ impl Pull {
 /// The error of a parser without quotes of the document.
 fn without_quotes(error: Error) -> Error {
     let hidden = "at the target of a redirect";
-    if let Error::UnsupportedMediaType { what, media_type: _, reason } = error {
-        return Error::UnsupportedMediaType { what, media_type: hidden.to_owned(), reason };
+    if let Error::UnsupportedMediaType {
+        what,
+        media_type: _,
+        reason,
+    } = error
+    {
+        return Error::UnsupportedMediaType {
+            what,
+            media_type: hidden.to_owned(),
+            reason,
+        };
     }
     if let Error::Protocol { what, .. } = error {
         return Error::protocol(what, format!("what is {hidden} is no valid manifest"));
@@ -349,24 +436,37 @@ fn without_quotes(error: Error) -> Error {
 }
 
 fn challenges(headers: &HeaderMap) -> Vec<AuthChallenge> {
-    let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-    values.take(MAX_CHALLENGE_HEADERS).flat_map(AuthChallenge::parse).collect()
+    let values = headers
+        .get_all(WWW_AUTHENTICATE)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    values
+        .take(MAX_CHALLENGE_HEADERS)
+        .flat_map(AuthChallenge::parse)
+        .collect()
 }
 
 /// The digest in the header, which is optional.
 fn announced_digest(reply: &Reply, what: &str) -> Result<Option<Digest>> {
-    let Some(value) = reply.response.headers().get("docker-content-digest") else { return Ok(None) };
+    let Some(value) = reply.response.headers().get("docker-content-digest") else {
+        return Ok(None);
+    };
     let parsed = value.to_str().ok().and_then(|text| text.parse().ok());
     parsed.map(Some).ok_or_else(|| {
         Error::protocol(
             what,
-            format!("{} sent a Docker-Content-Digest that is no sha256 or sha512 digest", reply.host),
+            format!(
+                "{} sent a Docker-Content-Digest that is no sha256 or sha512 digest",
+                reply.host
+            ),
         )
     })
 }
 
 /// Logs the failure of a mirror, which does not fail the pull.
 pub(super) fn report_skipped(host: &Host, error: &Error) {
-    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    let cause = std::error::Error::source(error)
+        .map(ToString::to_string)
+        .unwrap_or_default();
     tracing::warn!(host = %host.authority(), %error, cause, "mirror could not serve, asking the next host");
 }

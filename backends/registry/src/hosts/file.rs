@@ -14,8 +14,16 @@ use url::Url;
 use super::{Capabilities, ClientPair, Host, Pem, PlainHttp, Tls, invalid};
 use crate::{Error, Result};
 
-const HOST_KEYS: [&str; 8] =
-    ["capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout", "proxy"];
+const HOST_KEYS: [&str; 8] = [
+    "capabilities",
+    "ca",
+    "client",
+    "skip_verify",
+    "header",
+    "override_path",
+    "dial_timeout",
+    "proxy",
+];
 
 /// One table of the file: the top level or one `[host."…"]`.
 struct Section<'a> {
@@ -27,30 +35,48 @@ struct Section<'a> {
 
 /// Parses the file. The hosts come in its order, the server last.
 pub(crate) fn parse(file: &Path, text: &str, reference: &ImageReference) -> Result<Vec<Host>> {
-    let root: Table = text.parse().map_err(|error: toml::de::Error| Error::InvalidConfig {
-        file: file.to_owned(),
-        key: None,
-        reason: "is no valid TOML".to_owned(),
-        source: Some(Box::new(error)),
-    })?;
+    let root: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| Error::InvalidConfig {
+            file: file.to_owned(),
+            key: None,
+            reason: "is no valid TOML".to_owned(),
+            source: Some(Box::new(error)),
+        })?;
     let mut hosts = Vec::new();
     let mirrors = match root.get("host") {
         None => &Table::new(),
         Some(Value::Table(mirrors)) => mirrors,
         Some(_) => {
-            return Err(invalid(file, Some("host".into()), "must be a table: [host.\"https://mirror\"]"));
+            return Err(invalid(
+                file,
+                Some("host".into()),
+                "must be a table: [host.\"https://mirror\"]",
+            ));
         }
     };
     for (server, table) in mirrors {
         let prefix = format!("host.{server:?}.");
         let Value::Table(table) = table else {
-            return Err(invalid(file, Some(format!("host.{server:?}")), "must be a table"));
+            return Err(invalid(
+                file,
+                Some(format!("host.{server:?}")),
+                "must be a table",
+            ));
         };
-        let section = Section { file, prefix, table };
+        let section = Section {
+            file,
+            prefix,
+            table,
+        };
         section.report_unknown(&[]);
         hosts.push(section.host(server, &format!("host.{server:?}"))?);
     }
-    let section = Section { file, prefix: String::new(), table: &root };
+    let section = Section {
+        file,
+        prefix: String::new(),
+        table: &root,
+    };
     section.report_unknown(&["server", "host"]);
     hosts.push(match root.get("server") {
         None => section.registry(reference)?,
@@ -83,8 +109,11 @@ impl Section<'_> {
         let host = Host::registry(reference)?;
         let tls = self.tls()?;
         // The defaults for loopback stay unless the file says how to verify the server.
-        let skip_verify =
-            tls.skip_verify.or(if tls.authorities.is_empty() { host.tls.skip_verify } else { None });
+        let skip_verify = tls.skip_verify.or(if tls.authorities.is_empty() {
+            host.tls.skip_verify
+        } else {
+            None
+        });
         Ok(Host {
             capabilities: self.capabilities()?,
             tls: Tls { skip_verify, ..tls },
@@ -98,8 +127,13 @@ impl Section<'_> {
     /// The host that `server` names, which is the value or name of `key`.
     fn host(&self, server: &str, key: &str) -> Result<Host> {
         let wrong = |reason: &str| invalid(self.file, Some(key.to_owned()), reason);
-        let text = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
-        let mut base = Url::parse(&text).map_err(|_| wrong("is no URL; write https://host[:port][/path]"))?;
+        let text = if server.contains("://") {
+            server.to_owned()
+        } else {
+            format!("https://{server}")
+        };
+        let mut base =
+            Url::parse(&text).map_err(|_| wrong("is no URL; write https://host[:port][/path]"))?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(wrong("must be a http or https URL"));
         }
@@ -122,7 +156,8 @@ impl Section<'_> {
         let explicit = tls != Tls::default();
         if base.scheme() == "http" && explicit && base.port().is_some() {
             // TLS settings are configured, so TLS is preferred; the scheme `http` allows a server without it.
-            base.set_scheme("https").map_err(|()| wrong("cannot be asked with TLS"))?;
+            base.set_scheme("https")
+                .map_err(|()| wrong("cannot be asked with TLS"))?;
             plain_http = PlainHttp::IfServerIsPlain;
         }
         Ok(Host {
@@ -159,9 +194,15 @@ impl Section<'_> {
             None => return Ok(Capabilities::ALL),
             Some(Value::Array(list)) if list.is_empty() => return Ok(Capabilities::ALL),
             Some(Value::Array(list)) => list,
-            Some(_) => return Err(self.wrong("capabilities", "must be a list of pull, resolve and push")),
+            Some(_) => {
+                return Err(self.wrong("capabilities", "must be a list of pull, resolve and push"));
+            }
         };
-        let mut capabilities = Capabilities { pull: false, resolve: false, push: false };
+        let mut capabilities = Capabilities {
+            pull: false,
+            resolve: false,
+            push: false,
+        };
         for value in list {
             match value.as_str().map(str::to_ascii_lowercase).as_deref() {
                 Some("pull") => capabilities.pull = true,
@@ -180,8 +221,15 @@ impl Section<'_> {
 
     fn tls(&self) -> Result<Tls> {
         let files = self.strings("ca", "a path or a list of paths")?;
-        let authorities = files.into_iter().map(|file| self.pem("ca", file)).collect::<Result<Vec<_>>>()?;
-        Ok(Tls { authorities, client: self.client()?, skip_verify: self.boolean("skip_verify")? })
+        let authorities = files
+            .into_iter()
+            .map(|file| self.pem("ca", file))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Tls {
+            authorities,
+            client: self.client()?,
+            skip_verify: self.boolean("skip_verify")?,
+        })
     }
 
     /// Paths are relative to the file.
@@ -195,9 +243,10 @@ impl Section<'_> {
         match self.table.get(key) {
             None => Ok(Vec::new()),
             Some(Value::String(value)) => Ok(vec![value]),
-            Some(Value::Array(list)) => {
-                list.iter().map(|value| value.as_str().ok_or_else(wrong)).collect::<Result<_>>()
-            }
+            Some(Value::Array(list)) => list
+                .iter()
+                .map(|value| value.as_str().ok_or_else(wrong))
+                .collect::<Result<_>>(),
             Some(_) => Err(wrong()),
         }
     }
@@ -211,8 +260,9 @@ impl Section<'_> {
         match self.table.get("client") {
             Some(Value::Array(list)) if list.iter().any(Value::is_array) => {
                 for value in list {
-                    let pair: Option<Vec<&str>> =
-                        value.as_array().and_then(|pair| pair.iter().map(Value::as_str).collect());
+                    let pair: Option<Vec<&str>> = value
+                        .as_array()
+                        .and_then(|pair| pair.iter().map(Value::as_str).collect());
                     match pair.as_deref() {
                         Some([certificate, ""]) => pairs.push((*certificate, None)),
                         Some([certificate, key]) => pairs.push((*certificate, Some(*key))),
@@ -224,26 +274,41 @@ impl Section<'_> {
                     }
                 }
             }
-            _ => pairs.extend(self.strings("client", expected)?.into_iter().map(|file| (file, None))),
+            _ => pairs.extend(
+                self.strings("client", expected)?
+                    .into_iter()
+                    .map(|file| (file, None)),
+            ),
         }
         let read = |(certificate, key): (&str, Option<&str>)| {
             let key = key.map(|key| self.pem("client", key)).transpose()?;
-            Ok::<_, Error>(ClientPair { certificate: self.pem("client", certificate)?, key })
+            Ok::<_, Error>(ClientPair {
+                certificate: self.pem("client", certificate)?,
+                key,
+            })
         };
         match pairs.as_slice() {
             [] => Ok(None),
             [pair] => read(*pair).map(Some),
             [(certificate, None), (key, None)] => {
                 let pair = read((certificate, Some(key)))?;
-                let split = !holds_key(&pair.certificate) && pair.key.as_ref().is_some_and(holds_key);
-                if split { Ok(Some(pair)) } else { Err(self.several_clients()) }
+                let split =
+                    !holds_key(&pair.certificate) && pair.key.as_ref().is_some_and(holds_key);
+                if split {
+                    Ok(Some(pair))
+                } else {
+                    Err(self.several_clients())
+                }
             }
             _ => Err(self.several_clients()),
         }
     }
 
     fn several_clients(&self) -> Error {
-        self.wrong("client", "has several client certificates; only one per host is supported")
+        self.wrong(
+            "client",
+            "has several client certificates; only one per host is supported",
+        )
     }
 
     fn headers(&self) -> Result<HeaderMap> {
@@ -251,12 +316,19 @@ impl Section<'_> {
         let table = match self.table.get("header") {
             None => return Ok(headers),
             Some(Value::Table(table)) => table,
-            Some(_) => return Err(self.wrong("header", "must be a table of header names and values")),
+            Some(_) => {
+                return Err(self.wrong("header", "must be a table of header names and values"));
+            }
         };
-        let section = Section { file: self.file, prefix: self.key("header."), table };
+        let section = Section {
+            file: self.file,
+            prefix: self.key("header."),
+            table,
+        };
         for name in table.keys() {
-            let header: HeaderName =
-                name.parse().map_err(|_| section.wrong(name, "is no valid name of a header"))?;
+            let header: HeaderName = name
+                .parse()
+                .map_err(|_| section.wrong(name, "is no valid name of a header"))?;
             for value in section.strings(name, "a string or a list of strings")? {
                 let mut value: HeaderValue = value
                     .parse()
@@ -285,13 +357,19 @@ impl Section<'_> {
     }
 
     fn proxy(&self) -> Result<Option<Url>> {
-        let Some(text) = self.string("proxy")?.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let Some(text) = self.string("proxy")?.filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
         let wrong = || {
-            self.wrong("proxy", "must be a URL such as \"http://proxy:8080\" (http, https, socks5, socks5h)")
+            self.wrong(
+                "proxy",
+                "must be a URL such as \"http://proxy:8080\" (http, https, socks5, socks5h)",
+            )
         };
         let url = Url::parse(text).map_err(|_| wrong())?;
         let known = matches!(url.scheme(), "http" | "https" | "socks5" | "socks5h");
-        let bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
+        let bare =
+            matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
         if known && bare && url.host_str().is_some_and(|host| !host.is_empty()) {
             Ok(Some(url))
         } else {
@@ -302,7 +380,9 @@ impl Section<'_> {
 
 fn holds_key(pem: &Pem) -> bool {
     let needle: &[u8] = b"PRIVATE KEY-----";
-    pem.content.windows(needle.len()).any(|window| window == needle)
+    pem.content
+        .windows(needle.len())
+        .any(|window| window == needle)
 }
 
 /// Go's notation: decimal numbers with a unit each, one after another.
@@ -326,9 +406,13 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
         return None;
     }
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&digits| digits > 0)?;
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .filter(|&digits| digits > 0)?;
         let (number, tail) = rest.split_at(digits);
-        let unit_len = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let unit_len = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
         let (unit, next) = tail.split_at(unit_len);
         let (_, scale) = UNITS.iter().find(|(name, _)| *name == unit)?;
         seconds += number.parse::<f64>().ok()? * scale;

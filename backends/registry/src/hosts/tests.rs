@@ -30,7 +30,10 @@ fn load_for(image: &str, roots: &[&Root]) -> Result<Vec<Host>> {
 }
 
 fn urls(hosts: &[Host]) -> Vec<String> {
-    hosts.iter().map(|host| host.url("r/manifests/t").to_string()).collect()
+    hosts
+        .iter()
+        .map(|host| host.url("r/manifests/t").to_string())
+        .collect()
 }
 
 #[track_caller]
@@ -48,7 +51,10 @@ fn check_key(toml: &str, expected: &str) {
 #[test]
 fn without_configuration_the_registry_is_asked_with_tls() {
     let hosts = load_for("busybox", &[]).unwrap();
-    assert_eq!(urls(&hosts), ["https://registry-1.docker.io/v2/r/manifests/t"]);
+    assert_eq!(
+        urls(&hosts),
+        ["https://registry-1.docker.io/v2/r/manifests/t"]
+    );
     assert!(hosts[0].is_registry && hosts[0].plain_http == PlainHttp::Never);
     let hosts = load_for("a.example:8443/x", &[&Root::new(&[])]).unwrap();
     assert_eq!(urls(&hosts), ["https://a.example:8443/v2/r/manifests/t"]);
@@ -58,12 +64,26 @@ fn without_configuration_the_registry_is_asked_with_tls() {
 fn loopback_may_be_plain_unless_the_port_says_otherwise() {
     let check = |image: &str, scheme: &str, plain_http: PlainHttp, skip_verify: Option<bool>| {
         let host = &load_for(image, &[]).unwrap()[0];
-        assert_eq!((host.base.scheme(), host.plain_http), (scheme, plain_http), "{image}");
+        assert_eq!(
+            (host.base.scheme(), host.plain_http),
+            (scheme, plain_http),
+            "{image}"
+        );
         assert_eq!(host.tls.skip_verify, skip_verify, "{image}");
         assert!(host.is_registry);
     };
-    check("localhost:5000/x", "https", PlainHttp::IfTlsFails, Some(true));
-    check("127.8.0.1:5000/x", "https", PlainHttp::IfTlsFails, Some(true));
+    check(
+        "localhost:5000/x",
+        "https",
+        PlainHttp::IfTlsFails,
+        Some(true),
+    );
+    check(
+        "127.8.0.1:5000/x",
+        "https",
+        PlainHttp::IfTlsFails,
+        Some(true),
+    );
     check("[::1]:5000/x", "https", PlainHttp::IfTlsFails, Some(true));
     check("localhost/x", "https", PlainHttp::Never, Some(true));
     check("localhost:443/x", "https", PlainHttp::Never, Some(true));
@@ -107,7 +127,10 @@ fn mirrors_come_in_the_order_of_the_file_and_the_server_last() {
     let resolve: Vec<bool> = hosts.iter().map(|host| host.capabilities.resolve).collect();
     assert_eq!(resolve, [false, true, true, true, true]);
     assert_eq!(
-        hosts.iter().map(|host| host.is_registry).collect::<Vec<_>>(),
+        hosts
+            .iter()
+            .map(|host| host.is_registry)
+            .collect::<Vec<_>>(),
         [false, false, false, false, true]
     );
     let b = &hosts[3];
@@ -134,7 +157,10 @@ fn top_level_keys_are_for_the_registry_and_it_is_used_without_a_server() {
 fn server_with_another_name_is_a_mirror() {
     let root = Root::new(&[("_default/hosts.toml", "server = \"https://mirror.example\"")]);
     let hosts = load_for("quay.io/a/b", &[&root]).unwrap();
-    assert_eq!(urls(&hosts), ["https://mirror.example/v2/r/manifests/t?ns=quay.io"]);
+    assert_eq!(
+        urls(&hosts),
+        ["https://mirror.example/v2/r/manifests/t?ns=quay.io"]
+    );
     assert!(!hosts[0].is_registry);
     assert!(load_for("mirror.example/a", &[&root]).unwrap()[0].is_registry);
     assert!(load_for("mirror.example:443/a", &[&root]).unwrap()[0].is_registry);
@@ -147,8 +173,14 @@ fn tls_settings_on_a_plain_host_prefer_tls() {
         "[host.\"http://m.example:5000\"]\nskip_verify = false\n[host.\"http://n.example\"]\nskip_verify = true\n",
     )]);
     let hosts = load_for("quay.io/a/b", &[&root]).unwrap();
-    assert_eq!((hosts[0].base.scheme(), hosts[0].plain_http), ("https", PlainHttp::IfServerIsPlain));
-    assert_eq!((hosts[1].base.scheme(), hosts[1].plain_http), ("http", PlainHttp::Never));
+    assert_eq!(
+        (hosts[0].base.scheme(), hosts[0].plain_http),
+        ("https", PlainHttp::IfServerIsPlain)
+    );
+    assert_eq!(
+        (hosts[1].base.scheme(), hosts[1].plain_http),
+        ("http", PlainHttp::Never)
+    );
 }
 
 #[test]
@@ -176,15 +208,24 @@ fn directories_are_searched_in_containerds_order() {
 
 #[test]
 fn certificates_in_dockers_layout_are_used_without_hosts_toml() {
-    let root =
-        Root::new(&[("a.example/ca.crt", "CA"), ("a.example/me.cert", "C"), ("a.example/me.key", "K")]);
+    let root = Root::new(&[
+        ("a.example/ca.crt", "CA"),
+        ("a.example/me.cert", "C"),
+        ("a.example/me.key", "K"),
+    ]);
     let hosts = load_for("a.example/x", &[&root]).unwrap();
     assert_eq!(hosts[0].tls.authorities[0].content, b"CA");
     let client = hosts[0].tls.client.clone().unwrap();
-    assert_eq!((client.certificate.content, client.key.unwrap().content), (b"C".to_vec(), b"K".to_vec()));
+    assert_eq!(
+        (client.certificate.content, client.key.unwrap().content),
+        (b"C".to_vec(), b"K".to_vec())
+    );
     fs::remove_file(root.path().join("a.example/me.key")).unwrap();
     let error = load_for("a.example/x", &[&root]).unwrap_err().to_string();
-    assert!(error.contains("me.cert") && error.contains("me.key"), "{error}");
+    assert!(
+        error.contains("me.cert") && error.contains("me.key"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -199,7 +240,11 @@ fn certificates_may_be_written_in_every_documented_form() {
         ]);
         let tls = load_for("a.example/x", &[&root]).unwrap().remove(0).tls;
         assert_eq!(tls.authorities.len(), authorities, "{toml}");
-        assert_eq!(tls.client.map(|client| client.key.is_some()), separate_key, "{toml}");
+        assert_eq!(
+            tls.client.map(|client| client.key.is_some()),
+            separate_key,
+            "{toml}"
+        );
     };
     check("ca = \"one.pem\"", 1, None);
     check("ca = [\"one.pem\", \"two.pem\"]", 2, None);
@@ -218,7 +263,10 @@ fn errors_name_the_file_and_the_key() {
     check_key("server = \"https://x?y\"", "server");
     check_key("host = 1", "host");
     check_key("[host.\"https://\"]", "host.\"https://\"");
-    check_key("[host.\"https://m\"]\ncapabilities = [\"fly\"]", "host.\"https://m\".capabilities");
+    check_key(
+        "[host.\"https://m\"]\ncapabilities = [\"fly\"]",
+        "host.\"https://m\".capabilities",
+    );
     check_key("capabilities = \"pull\"", "capabilities");
     check_key("ca = \"missing.pem\"", "ca");
     check_key("ca = [1]", "ca");
@@ -236,18 +284,29 @@ fn errors_name_the_file_and_the_key() {
     check_key("proxy = \"http://p/path\"", "proxy");
     let root = Root::new(&[("a.example/hosts.toml", "server = \n")]);
     let error = load_for("a.example/x", &[&root]).unwrap_err();
-    assert!(error.to_string().contains("hosts.toml") && std::error::Error::source(&error).is_some());
     assert!(
-        !load_for("a.example/x", &[&Root::new(&[("a.example/hosts.toml", "server=\"https://u:secret@x\"")])])
-            .unwrap_err()
-            .to_string()
-            .contains("secret")
+        error.to_string().contains("hosts.toml") && std::error::Error::source(&error).is_some()
+    );
+    assert!(
+        !load_for(
+            "a.example/x",
+            &[&Root::new(&[(
+                "a.example/hosts.toml",
+                "server=\"https://u:secret@x\""
+            )])]
+        )
+        .unwrap_err()
+        .to_string()
+        .contains("secret")
     );
 }
 
 #[test]
 fn unknown_keys_and_empty_files_are_tolerated() {
-    let root = Root::new(&[("a.example/hosts.toml", "future = 1\n[host.\"https://m\"]\nfuture = 2\n")]);
+    let root = Root::new(&[(
+        "a.example/hosts.toml",
+        "future = 1\n[host.\"https://m\"]\nfuture = 2\n",
+    )]);
     assert_eq!(load_for("a.example/x", &[&root]).unwrap().len(), 2);
     let root = Root::new(&[("a.example/hosts.toml", " \n")]);
     assert_eq!(load_for("a.example/x", &[&root]).unwrap().len(), 1);
@@ -256,7 +315,11 @@ fn unknown_keys_and_empty_files_are_tolerated() {
 #[test]
 fn durations_parse_as_in_go() {
     let check = |text: &str, expected: Option<u64>| {
-        assert_eq!(file::parse_duration(text), expected.map(Duration::from_millis), "{text}");
+        assert_eq!(
+            file::parse_duration(text),
+            expected.map(Duration::from_millis),
+            "{text}"
+        );
     };
     check("1s", Some(1000));
     check("1.5s", Some(1500));
@@ -266,7 +329,17 @@ fn durations_parse_as_in_go() {
     check("2000us", Some(2));
     check("2000\u{b5}s", Some(2));
     check("0", Some(0));
-    for wrong in ["", "+", "1", "s", "1x", "-1s", "1..2s", "1s ", "9999999999999999999999h"] {
+    for wrong in [
+        "",
+        "+",
+        "1",
+        "s",
+        "1x",
+        "-1s",
+        "1..2s",
+        "1s ",
+        "9999999999999999999999h",
+    ] {
         check(wrong, None);
     }
 }
@@ -321,9 +394,29 @@ fn non_regular_or_oversized_file_is_rejected_without_blocking() {
     );
     let root = Root::new(&[("a.example/hosts.toml", "ca = \"ca.pem\"")]);
     pipe(&root.path().join("a.example/ca.pem"));
-    assert!(load_error(&root).contains("no regular file"), "{}", load_error(&root));
-    fs::write(root.path().join("a.example/hosts.toml"), "ca = \"/dev/zero\"").unwrap();
-    assert!(load_error(&root).contains("no regular file"), "{}", load_error(&root));
-    fs::write(root.path().join("a.example/hosts.toml"), "#".repeat((1 << 20) + 1)).unwrap();
-    assert!(load_error(&root).contains("longer than 1048576 bytes"), "{}", load_error(&root));
+    assert!(
+        load_error(&root).contains("no regular file"),
+        "{}",
+        load_error(&root)
+    );
+    fs::write(
+        root.path().join("a.example/hosts.toml"),
+        "ca = \"/dev/zero\"",
+    )
+    .unwrap();
+    assert!(
+        load_error(&root).contains("no regular file"),
+        "{}",
+        load_error(&root)
+    );
+    fs::write(
+        root.path().join("a.example/hosts.toml"),
+        "#".repeat((1 << 20) + 1),
+    )
+    .unwrap();
+    assert!(
+        load_error(&root).contains("longer than 1048576 bytes"),
+        "{}",
+        load_error(&root)
+    );
 }

@@ -38,12 +38,22 @@ fn index(entries: Vec<Value>) -> Index {
 
 #[test]
 fn manifest_kind_is_detected_by_header_media_type_or_shape() {
-    for content_type in [Some(OCI), Some("application/vnd.oci.image.manifest.v1+json; charset=utf-8"), None] {
-        assert_eq!(parse(content_type, &image()).unwrap().0, MediaType::OciManifest);
+    for content_type in [
+        Some(OCI),
+        Some("application/vnd.oci.image.manifest.v1+json; charset=utf-8"),
+        None,
+    ] {
+        assert_eq!(
+            parse(content_type, &image()).unwrap().0,
+            MediaType::OciManifest
+        );
     }
     let mut docker = image();
     docker["mediaType"] = json!(MediaType::DockerManifest.as_str());
-    assert_eq!(parse(Some("text/plain"), &docker).unwrap().0, MediaType::DockerManifest);
+    assert_eq!(
+        parse(Some("text/plain"), &docker).unwrap().0,
+        MediaType::DockerManifest
+    );
 }
 
 #[test]
@@ -51,29 +61,52 @@ fn contradictory_manifests_are_rejected() {
     let mut both = image();
     both["manifests"] = json!([]);
     assert!(matches!(parse(None, &both), Err(Error::Protocol { .. })));
-    assert!(matches!(parse(Some(OCI), &both), Err(Error::Protocol { .. })));
+    assert!(matches!(
+        parse(Some(OCI), &both),
+        Err(Error::Protocol { .. })
+    ));
     let mut lying = image();
     lying["mediaType"] = json!(MediaType::OciIndex.as_str());
-    assert!(matches!(parse(Some(OCI), &lying), Err(Error::Protocol { .. })));
+    assert!(matches!(
+        parse(Some(OCI), &lying),
+        Err(Error::Protocol { .. })
+    ));
     assert!(matches!(parse(None, &lying), Err(Error::Protocol { .. })));
 }
 
 #[test]
 fn schema_1_and_artifacts_are_rejected_with_a_reason() {
     let old = json!({ "schemaVersion": 1, "name": "a", "fsLayers": [] });
-    let text = parse(Some("application/vnd.docker.distribution.manifest.v1+prettyjws"), &old).unwrap_err();
+    let text = parse(
+        Some("application/vnd.docker.distribution.manifest.v1+prettyjws"),
+        &old,
+    )
+    .unwrap_err();
     assert!(text.to_string().contains("schema 1"), "{text}");
     let mut chart = image();
     chart["config"] = descriptor("application/vnd.cncf.helm.config.v1+json", "c");
-    assert!(matches!(parse(None, &chart), Err(Error::UnsupportedMediaType { .. })));
+    assert!(matches!(
+        parse(None, &chart),
+        Err(Error::UnsupportedMediaType { .. })
+    ));
 }
 
 #[test]
 fn layer_compressions_are_known_and_foreign_layers_rejected() {
-    let layer = |media_type: &str| Descriptor::new(media_type, Digest::sha256(b""), 0).layer_compression();
-    assert_eq!(layer("application/vnd.oci.image.layer.v1.tar").unwrap(), Compression::None);
-    assert_eq!(layer("application/vnd.docker.image.rootfs.diff.tar.gzip").unwrap(), Compression::Gzip);
-    assert_eq!(layer("application/vnd.oci.image.layer.v1.tar+zstd").unwrap(), Compression::Zstd);
+    let layer =
+        |media_type: &str| Descriptor::new(media_type, Digest::sha256(b""), 0).layer_compression();
+    assert_eq!(
+        layer("application/vnd.oci.image.layer.v1.tar").unwrap(),
+        Compression::None
+    );
+    assert_eq!(
+        layer("application/vnd.docker.image.rootfs.diff.tar.gzip").unwrap(),
+        Compression::Gzip
+    );
+    assert_eq!(
+        layer("application/vnd.oci.image.layer.v1.tar+zstd").unwrap(),
+        Compression::Zstd
+    );
     for foreign in [
         "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
         "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
@@ -81,7 +114,10 @@ fn layer_compressions_are_known_and_foreign_layers_rejected() {
         assert!(layer(foreign).unwrap_err().to_string().contains("foreign"));
         let mut manifest = image();
         manifest["layers"] = json!([descriptor(foreign, "l")]);
-        assert!(matches!(parse(None, &manifest), Err(Error::UnsupportedMediaType { .. })));
+        assert!(matches!(
+            parse(None, &manifest),
+            Err(Error::UnsupportedMediaType { .. })
+        ));
     }
 }
 
@@ -89,24 +125,45 @@ fn layer_compressions_are_known_and_foreign_layers_rejected() {
 fn best_platform_wins_in_any_order() {
     let platforms = Platforms::only(&Platform::linux("arm64", None));
     let index = index(vec![
-        entry("attestation", Some(json!({ "os": "unknown", "architecture": "unknown" }))),
+        entry(
+            "attestation",
+            Some(json!({ "os": "unknown", "architecture": "unknown" })),
+        ),
         entry("any", None),
-        entry("amd64", Some(json!({ "os": "linux", "architecture": "amd64" }))),
+        entry(
+            "amd64",
+            Some(json!({ "os": "linux", "architecture": "amd64" })),
+        ),
         entry(
             "arm64",
-            Some(json!({ "os": "linux", "architecture": "arm64", "variant": "v8", "os.version": "1" })),
+            Some(
+                json!({ "os": "linux", "architecture": "arm64", "variant": "v8", "os.version": "1" }),
+            ),
         ),
     ]);
-    assert_eq!(index.select("it", &platforms).unwrap().digest, Digest::sha256(b"arm64"));
+    assert_eq!(
+        index.select("it", &platforms).unwrap().digest,
+        Digest::sha256(b"arm64")
+    );
     let riscv = Platforms::only(&Platform::linux("riscv64", None));
-    assert_eq!(index.select("it", &riscv).unwrap().digest, Digest::sha256(b"any"));
+    assert_eq!(
+        index.select("it", &riscv).unwrap().digest,
+        Digest::sha256(b"any")
+    );
 }
 
 #[test]
 fn missing_platform_error_lists_available_ones() {
-    let index = index(vec![entry("w", Some(json!({ "os": "windows", "architecture": "amd64" })))]);
-    let error = index.select("it", &Platforms::of_this_machine()).unwrap_err();
-    assert!(matches!(&error, Error::NoMatchingPlatform { available, .. } if available == "windows/amd64"));
+    let index = index(vec![entry(
+        "w",
+        Some(json!({ "os": "windows", "architecture": "amd64" })),
+    )]);
+    let error = index
+        .select("it", &Platforms::of_this_machine())
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::NoMatchingPlatform { available, .. } if available == "windows/amd64")
+    );
 }
 
 #[test]
@@ -118,7 +175,10 @@ fn configurations_may_have_nulls_and_unknown_fields() {
     });
     let config = ImageConfig::parse("it", config.to_string().as_bytes()).unwrap();
     assert_eq!(config.platform, Platform::linux("amd64", None));
-    assert_eq!((config.config.user.as_str(), config.config.cmd.len()), ("1:2", 0));
+    assert_eq!(
+        (config.config.user.as_str(), config.config.cmd.len()),
+        ("1:2", 0)
+    );
     assert!(config.config.volumes.contains_key("/data"));
     assert_eq!(config.rootfs.diff_ids, [Digest::sha256(b"l")]);
     let bare = ImageConfig::parse("it", br#"{"config":null}"#).unwrap();

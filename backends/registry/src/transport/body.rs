@@ -31,7 +31,10 @@ pub(crate) async fn next_piece(
     match timeout(idle_timeout, response.chunk()).await {
         Ok(Ok(piece)) => Ok(piece),
         Ok(Err(error)) => Err(error.without_url().into()),
-        Err(_) => Err(Idle { waited: idle_timeout }.into()),
+        Err(_) => Err(Idle {
+            waited: idle_timeout,
+        }
+        .into()),
     }
 }
 
@@ -44,10 +47,19 @@ pub(crate) async fn in_time<T>(
     host: &str,
     reading: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    timeout(DOCUMENT_DEADLINE, reading).await.unwrap_or_else(|_| {
-        let source = Slow { limit: DOCUMENT_DEADLINE }.into();
-        Err(Error::Unavailable { what: what.to_owned(), host: host.to_owned(), source })
-    })
+    timeout(DOCUMENT_DEADLINE, reading)
+        .await
+        .unwrap_or_else(|_| {
+            let source = Slow {
+                limit: DOCUMENT_DEADLINE,
+            }
+            .into();
+            Err(Error::Unavailable {
+                what: what.to_owned(),
+                host: host.to_owned(),
+                source,
+            })
+        })
 }
 
 /// Reads a whole body of a bounded size, within the deadline of a document.
@@ -57,15 +69,26 @@ pub(crate) async fn read_limited(
     bound: Bound,
     idle_timeout: Duration,
 ) -> Result<Bytes> {
-    let Reply { mut response, host, redirected_away: _ } = reply;
-    if let Some(length) = response.content_length().filter(|length| *length > bound.most) {
+    let Reply {
+        mut response,
+        host,
+        redirected_away: _,
+    } = reply;
+    if let Some(length) = response
+        .content_length()
+        .filter(|length| *length > bound.most)
+    {
         return Err(bound.exceeded(what, format!("{length} bytes")));
     }
     let reading = async {
         let mut body = BytesMut::new();
         while let Some(piece) = next_piece(&mut response, idle_timeout)
             .await
-            .map_err(|source| Error::Unavailable { what: what.to_owned(), host: host.clone(), source })?
+            .map_err(|source| Error::Unavailable {
+                what: what.to_owned(),
+                host: host.clone(),
+                source,
+            })?
         {
             let length = body.len() + piece.len();
             if u64::try_from(length).unwrap_or(u64::MAX) > bound.most {
@@ -81,7 +104,11 @@ pub(crate) async fn read_limited(
 /// The error for an unsuccessful response, with the message in its body. The body of a redirect's target is
 /// not read: the one who chooses the target could otherwise read what only this node can reach.
 pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duration) -> Error {
-    let Reply { mut response, host, redirected_away } = reply;
+    let Reply {
+        mut response,
+        host,
+        redirected_away,
+    } = reply;
     let status = response.status();
     let retry_after = retry_after(response.headers());
     let mut body = Vec::new();
@@ -103,19 +130,40 @@ pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duratio
         StatusCode::UNAUTHORIZED => Error::Unauthorized { what, host, reason },
         StatusCode::FORBIDDEN => Error::Denied { what, host, reason },
         StatusCode::NOT_FOUND => Error::NotFound { what, host },
-        StatusCode::TOO_MANY_REQUESTS => Error::RateLimited { what, host, retry_after },
-        status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => Error::Unavailable {
+        StatusCode::TOO_MANY_REQUESTS => Error::RateLimited {
             what,
             host,
-            source: UnexpectedStatus { status: status.as_u16(), detail: reason, retry_after }.into(),
+            retry_after,
         },
-        status => Error::protocol(what, format!("{host} answered {}: {reason}", status.as_u16())),
+        status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => {
+            Error::Unavailable {
+                what,
+                host,
+                source: UnexpectedStatus {
+                    status: status.as_u16(),
+                    detail: reason,
+                    retry_after,
+                }
+                .into(),
+            }
+        }
+        status => Error::protocol(
+            what,
+            format!("{host} answered {}: {reason}", status.as_u16()),
+        ),
     }
 }
 
 /// Seconds to wait; the form with a date is rare on registries and treated as if it were missing.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
+    headers
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .map(Duration::from_secs)
 }
 
 /// The message of an error's body: codes and messages of the distribution specification's error format, and
@@ -132,14 +180,23 @@ fn error_detail(status: StatusCode, body: &[u8]) -> String {
     struct Errors {
         errors: Vec<Entry>,
     }
-    let entries = serde_json::from_slice::<Errors>(body).map_or_else(|_| Vec::new(), |parsed| parsed.errors);
-    let texts = entries.into_iter().map(|Entry { code, message }| match (code, message) {
-        (Some(code), Some(message)) => format!("{code}: {message}"),
-        (code, message) => code.or(message).unwrap_or_default(),
-    });
-    let text = texts.filter(|text| !text.trim().is_empty()).collect::<Vec<_>>().join("; ");
+    let entries =
+        serde_json::from_slice::<Errors>(body).map_or_else(|_| Vec::new(), |parsed| parsed.errors);
+    let texts = entries
+        .into_iter()
+        .map(|Entry { code, message }| match (code, message) {
+            (Some(code), Some(message)) => format!("{code}: {message}"),
+            (code, message) => code.or(message).unwrap_or_default(),
+        });
+    let text = texts
+        .filter(|text| !text.trim().is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
     if text.is_empty() {
-        return status.canonical_reason().unwrap_or("no reason given").to_ascii_lowercase();
+        return status
+            .canonical_reason()
+            .unwrap_or("no reason given")
+            .to_ascii_lowercase();
     }
     shown(&text)
 }
@@ -156,15 +213,28 @@ mod tests {
             detail(r#"{"errors":[{"code":"DENIED","message":"no\u001b[2J","detail":"hidden"}]}"#),
             "DENIED: no\\u{1b}[2J"
         );
-        assert_eq!(detail(r#"{"errors":[{"message":"a"},{"code":"B"},{}]}"#), "a; B");
+        assert_eq!(
+            detail(r#"{"errors":[{"message":"a"},{"code":"B"},{}]}"#),
+            "a; B"
+        );
         let long = "x".repeat(1000);
-        assert_eq!(detail(&format!(r#"{{"errors":[{{"message":"{long}"}}]}}"#)).len(), SHOWN_LIMIT);
+        assert_eq!(
+            detail(&format!(r#"{{"errors":[{{"message":"{long}"}}]}}"#)).len(),
+            SHOWN_LIMIT
+        );
     }
 
     #[test]
     fn non_error_body_is_not_shown() {
         let detail = |body: &str| error_detail(StatusCode::FORBIDDEN, body.as_bytes());
-        for body in ["", "<html>\n", "AKIASECRET", r#"{"Token":"hidden"}"#, r#"{"errors":"hidden"}"#, "[]"] {
+        for body in [
+            "",
+            "<html>\n",
+            "AKIASECRET",
+            r#"{"Token":"hidden"}"#,
+            r#"{"errors":"hidden"}"#,
+            "[]",
+        ] {
             assert_eq!(detail(body), "forbidden", "{body}");
         }
     }

@@ -39,10 +39,14 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         .tcp_keepalive(Duration::from_secs(30))
         .http2_adaptive_window(true);
     for pem in &key.tls.authorities {
-        let certificates =
-            Certificate::from_pem_bundle(&pem.content).map_err(|error| unusable(&pem.file, error))?;
+        let certificates = Certificate::from_pem_bundle(&pem.content)
+            .map_err(|error| unusable(&pem.file, error))?;
         if certificates.is_empty() {
-            return Err(unusable_because(&pem.file, "holds no certificate in PEM format", None));
+            return Err(unusable_because(
+                &pem.file,
+                "holds no certificate in PEM format",
+                None,
+            ));
         }
         for certificate in certificates {
             builder = builder.add_root_certificate(certificate);
@@ -54,7 +58,8 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
             pem.push(b'\n');
             pem.extend_from_slice(&key.content);
         }
-        let identity = Identity::from_pem(&pem).map_err(|error| unusable(&pair.certificate.file, error))?;
+        let identity =
+            Identity::from_pem(&pem).map_err(|error| unusable(&pair.certificate.file, error))?;
         builder = builder.identity(identity);
     }
     if key.guarded {
@@ -74,7 +79,11 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         None => {}
     }
     builder.build().map_err(|error| {
-        let file = key.tls.authorities.first().or(key.tls.client.as_ref().map(|pair| &pair.certificate));
+        let file = key.tls.authorities.first().or(key
+            .tls
+            .client
+            .as_ref()
+            .map(|pair| &pair.certificate));
         match file {
             Some(pem) => unusable(&pem.file, error),
             None => Error::Unavailable {
@@ -95,9 +104,18 @@ fn proxy_error(error: reqwest::Error) -> Error {
 }
 
 fn unusable(file: &Path, error: reqwest::Error) -> Error {
-    unusable_because(file, "is no usable certificate or key in PEM format", Some(error.into()))
+    unusable_because(
+        file,
+        "is no usable certificate or key in PEM format",
+        Some(error.into()),
+    )
 }
 
 fn unusable_because(file: &Path, reason: &str, source: Option<BoxError>) -> Error {
-    Error::InvalidConfig { file: file.to_owned(), key: None, reason: reason.to_owned(), source }
+    Error::InvalidConfig {
+        file: file.to_owned(),
+        key: None,
+        reason: reason.to_owned(),
+        source,
+    }
 }

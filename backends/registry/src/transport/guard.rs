@@ -10,8 +10,10 @@ use url::{Host, Url};
 use crate::BoxError;
 
 /// The addresses of cloud metadata services that are not link-local: of AWS and of Google, over IPv6.
-const METADATA: [Ipv6Addr; 2] =
-    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+const METADATA: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
 
 /// A host that a registry has named and that must not be connected to.
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +41,17 @@ impl Resolve for Guarded {
 /// # Errors
 /// [`LinkLocal`] if the name has only link-local addresses.
 fn permitted(name: &str, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, BoxError> {
-    let refused = found.iter().map(SocketAddr::ip).find(|address| is_link_local(*address));
+    let refused = found
+        .iter()
+        .map(SocketAddr::ip)
+        .find(|address| is_link_local(*address));
     found.retain(|address| !is_link_local(address.ip()));
     match refused {
-        Some(address) if found.is_empty() => Err(LinkLocal { host: name.to_owned(), address }.into()),
+        Some(address) if found.is_empty() => Err(LinkLocal {
+            host: name.to_owned(),
+            address,
+        }
+        .into()),
         Some(_) | None => Ok(found),
     }
 }
@@ -57,7 +66,14 @@ pub(super) fn check_address(url: &Url) -> Result<(), LinkLocal> {
         Some(Host::Ipv6(address)) => IpAddr::V6(address),
         Some(Host::Domain(_)) | None => return Ok(()),
     };
-    if is_link_local(address) { Err(LinkLocal { host: url.authority().to_owned(), address }) } else { Ok(()) }
+    if is_link_local(address) {
+        Err(LinkLocal {
+            host: url.authority().to_owned(),
+            address,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// The refusal that made a request fail, if one did.
@@ -88,7 +104,9 @@ fn is_link_local(address: IpAddr) -> bool {
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(of(high, low)),
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            Some(of(high, low))
+        }
         [0x2002, high, low, _, _, _, _, _] => Some(of(high, low)),
         _ => None,
     }
@@ -125,7 +143,11 @@ mod tests {
 
     #[test]
     fn hosts_that_are_not_ascii_are_no_address() {
-        for host in ["169\u{3002}254.169.254", "\u{ff11}69.254.169.254", "registry.b\u{fc}cher.example"] {
+        for host in [
+            "169\u{3002}254.169.254",
+            "\u{ff11}69.254.169.254",
+            "registry.b\u{fc}cher.example",
+        ] {
             Url::parse(&format!("http://{host}/")).expect_err(host);
         }
         Url::parse("https://xn--bcher-kva.example/").expect("it is ASCII");
@@ -154,11 +176,20 @@ mod tests {
     fn host_is_reached_only_at_its_permitted_addresses() {
         let at = |address: &str| SocketAddr::new(address.parse().expect("an address"), 0);
         let both = vec![at("169.254.169.254"), at("192.0.2.1"), at("fe80::1")];
-        assert_eq!(permitted("n", both).expect("it has another"), [at("192.0.2.1")]);
-        let error =
-            permitted("metadata.example", vec![at("::ffff:169.254.169.254")]).expect_err("it has none");
-        assert!(error.to_string().contains("metadata.example is link-local"), "{error}");
-        assert_eq!(permitted("nowhere", Vec::new()).expect("as the system says"), []);
+        assert_eq!(
+            permitted("n", both).expect("it has another"),
+            [at("192.0.2.1")]
+        );
+        let error = permitted("metadata.example", vec![at("::ffff:169.254.169.254")])
+            .expect_err("it has none");
+        assert!(
+            error.to_string().contains("metadata.example is link-local"),
+            "{error}"
+        );
+        assert_eq!(
+            permitted("nowhere", Vec::new()).expect("as the system says"),
+            []
+        );
     }
 
     #[tokio::test]
@@ -174,8 +205,16 @@ mod tests {
         // The provider of cryptography may have been chosen by another test.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let resolver = std::sync::Arc::new(Metadata);
-        let client = reqwest::Client::builder().no_proxy().dns_resolver(resolver).build().expect("a client");
-        let error = client.get("http://metadata.example/").send().await.expect_err("it is refused");
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .dns_resolver(resolver)
+            .build()
+            .expect("a client");
+        let error = client
+            .get("http://metadata.example/")
+            .send()
+            .await
+            .expect_err("it is refused");
         assert!(refusal(&error).is_some(), "{error:?}");
     }
 }

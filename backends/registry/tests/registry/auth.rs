@@ -8,7 +8,10 @@ use crate::server::{Registry, Seen, certs_d, client, quick, read, resolve, text,
 const BASIC: &str = "Basic dXNlcjpwYXNz";
 
 fn user() -> Credentials {
-    Credentials::Basic { username: "user".into(), password: "pass".into() }
+    Credentials::Basic {
+        username: "user".into(),
+        password: "pass".into(),
+    }
 }
 
 fn unauthorized(challenge: &str) -> Response {
@@ -16,9 +19,15 @@ fn unauthorized(challenge: &str) -> Response {
 }
 
 /// Makes `registry` require a token, which `service` gives to requests that `may` accepts.
-fn want_token(registry: &Registry, service: &Registry, may: impl Fn(&Seen) -> bool + Send + 'static) {
-    let challenge =
-        format!(r#"Bearer realm="{}/token",service="reg",scope="repository:app:pull""#, service.url());
+fn want_token(
+    registry: &Registry,
+    service: &Registry,
+    may: impl Fn(&Seen) -> bool + Send + 'static,
+) {
+    let challenge = format!(
+        r#"Bearer realm="{}/token",service="reg",scope="repository:app:pull""#,
+        service.url()
+    );
     registry.rule(move |seen| {
         if seen.path() == "/token" || seen.header("authorization") == Some("Bearer granted") {
             None
@@ -28,13 +37,21 @@ fn want_token(registry: &Registry, service: &Registry, may: impl Fn(&Seen) -> bo
     });
     service.rule(move |seen| {
         (seen.path() == "/token").then(|| {
-            if may(seen) { text(200, r#"{"token":"granted","expires_in":300}"#) } else { text(401, "{}") }
+            if may(seen) {
+                text(200, r#"{"token":"granted","expires_in":300}"#)
+            } else {
+                text(401, "{}")
+            }
         })
     });
 }
 
 fn tokens(registry: &Registry) -> Vec<Seen> {
-    registry.seen().into_iter().filter(|seen| seen.path() == "/token").collect()
+    registry
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.path() == "/token")
+        .collect()
 }
 
 #[tokio::test]
@@ -44,11 +61,17 @@ async fn basic_credentials_are_sent_only_after_a_challenge() {
     registry.rule(|seen| {
         (seen.header("authorization") != Some(BASIC)).then(|| unauthorized("Basic realm=\"x\""))
     });
-    let pull = client().open(&registry.reference("app:v1"), user()).await.unwrap();
+    let pull = client()
+        .open(&registry.reference("app:v1"), user())
+        .await
+        .unwrap();
     pull.resolve().await.unwrap();
     pull.resolve().await.unwrap();
-    let headers: Vec<bool> =
-        registry.seen().iter().map(|seen| seen.header("authorization").is_some()).collect();
+    let headers: Vec<bool> = registry
+        .seen()
+        .iter()
+        .map(|seen| seen.header("authorization").is_some())
+        .collect();
     assert_eq!(headers, [false, true, true]);
 }
 
@@ -57,8 +80,14 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
     let registry = Registry::start().await;
     registry.image("v1", b"layer");
     registry.rule(|_| Some(unauthorized("Basic realm=\"x\"")));
-    for credentials in [Credentials::Anonymous, user(), Credentials::RegistryToken("t".into())] {
-        let error = resolve(&registry.reference("app:v1"), credentials).await.unwrap_err();
+    for credentials in [
+        Credentials::Anonymous,
+        user(),
+        Credentials::RegistryToken("t".into()),
+    ] {
+        let error = resolve(&registry.reference("app:v1"), credentials)
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Unauthorized { .. }), "{error:?}");
     }
     // Never more than one answer to a challenge.
@@ -70,13 +99,19 @@ async fn anonymous_tokens_are_fetched_once_and_used_for_everything() {
     let registry = Registry::start().await;
     registry.image("v1", b"layer");
     want_token(&registry, &registry, |_| true);
-    let pull = client().open(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap();
+    let pull = client()
+        .open(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap();
     let resolved = pull.resolve().await.unwrap();
     let again = pull.manifest(&resolved.descriptor).await.unwrap();
     assert_eq!(again, resolved);
     let tokens = tokens(&registry);
     assert_eq!(tokens.len(), 1);
-    assert_eq!(tokens[0].uri.query(), Some("service=reg&scope=repository%3Aapp%3Apull"));
+    assert_eq!(
+        tokens[0].uri.query(),
+        Some("service=reg&scope=repository%3Aapp%3Apull")
+    );
     assert_eq!(tokens[0].header("authorization"), None);
 }
 
@@ -85,10 +120,21 @@ async fn credentials_go_to_the_token_service_and_never_to_the_registry() {
     let registry = Registry::start().await;
     let service = Registry::start().await;
     registry.image("v1", b"layer");
-    want_token(&registry, &service, |seen| seen.header("authorization") == Some(BASIC));
-    resolve(&registry.reference("app:v1"), user()).await.unwrap();
-    assert!(registry.seen().iter().all(|seen| seen.header("authorization") != Some(BASIC)));
-    let refused = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+    want_token(&registry, &service, |seen| {
+        seen.header("authorization") == Some(BASIC)
+    });
+    resolve(&registry.reference("app:v1"), user())
+        .await
+        .unwrap();
+    assert!(
+        registry
+            .seen()
+            .iter()
+            .all(|seen| seen.header("authorization") != Some(BASIC))
+    );
+    let refused = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
     assert!(
         matches!(&refused, Error::Unauthorized { host, .. } if *host == service.authority()),
         "{refused:?}"
@@ -109,31 +155,55 @@ async fn expired_and_rejected_tokens_are_replaced() {
             given += 1;
             uses = 0;
             valid = format!("Bearer t{given}");
-            return Some(text(200, &format!(r#"{{"access_token":"t{given}","expires_in":3600}}"#)));
+            return Some(text(
+                200,
+                &format!(r#"{{"access_token":"t{given}","expires_in":3600}}"#),
+            ));
         }
         uses += 1;
         let ok = seen.header("authorization") == Some(&valid) && uses <= 2;
         (!ok).then(|| unauthorized(&format!("Bearer realm=\"{url}/token\"")))
     });
-    let pull = client().open(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap();
+    let pull = client()
+        .open(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap();
     for _ in 0..6 {
         pull.resolve().await.unwrap();
     }
     let tokens = tokens(&registry);
     assert_eq!(tokens.len(), 3, "each token served two requests");
-    assert_eq!(tokens[0].uri.query(), Some("scope=repository%3Aapp%3Apull"), "the default scope");
+    assert_eq!(
+        tokens[0].uri.query(),
+        Some("scope=repository%3Aapp%3Apull"),
+        "the default scope"
+    );
 }
 
 #[tokio::test]
 async fn tokens_are_not_shared_between_users() {
     let registry = Registry::start().await;
     registry.image("v1", b"layer");
-    want_token(&registry, &registry, |seen| seen.header("authorization") == Some(BASIC));
+    want_token(&registry, &registry, |seen| {
+        seen.header("authorization") == Some(BASIC)
+    });
     let client = client();
     let reference = registry.reference("app:v1");
-    client.open(&reference, user()).await.unwrap().resolve().await.unwrap();
-    let stranger = client.open(&reference, Credentials::Anonymous).await.unwrap();
-    assert!(matches!(stranger.resolve().await, Err(Error::Unauthorized { .. })));
+    client
+        .open(&reference, user())
+        .await
+        .unwrap()
+        .resolve()
+        .await
+        .unwrap();
+    let stranger = client
+        .open(&reference, Credentials::Anonymous)
+        .await
+        .unwrap();
+    assert!(matches!(
+        stranger.resolve().await,
+        Err(Error::Unauthorized { .. })
+    ));
 }
 
 #[tokio::test]
@@ -149,10 +219,18 @@ async fn identity_tokens_are_exchanged_by_post_and_by_get_where_post_is_unknown(
             seen.body.contains("refresh_token=r%2B1")
                 || seen.header("authorization") == Some("Basic OnIrMQ==")
         });
-        resolve(&registry.reference("app:v1"), Credentials::IdentityToken("r+1".into())).await.unwrap();
+        resolve(
+            &registry.reference("app:v1"),
+            Credentials::IdentityToken("r+1".into()),
+        )
+        .await
+        .unwrap();
         let seen = tokens(&registry);
         assert_eq!(seen.len(), if post_works { 1 } else { 2 });
-        assert!(seen[0].body.contains("grant_type=refresh_token") && seen[0].body.contains("service=reg"));
+        assert!(
+            seen[0].body.contains("grant_type=refresh_token")
+                && seen[0].body.contains("service=reg")
+        );
     }
 }
 
@@ -161,14 +239,22 @@ async fn registry_tokens_are_sent_as_they_are() {
     let registry = Registry::start().await;
     registry.image("v1", b"layer");
     want_token(&registry, &registry, |_| false);
-    resolve(&registry.reference("app:v1"), Credentials::RegistryToken("granted".into())).await.unwrap();
+    resolve(
+        &registry.reference("app:v1"),
+        Credentials::RegistryToken("granted".into()),
+    )
+    .await
+    .unwrap();
     assert!(tokens(&registry).is_empty());
 }
 
 #[tokio::test]
 async fn token_service_failures_are_distinguished() {
     for (status, check) in [
-        (503, (|error| matches!(error, Error::Unavailable { .. })) as fn(&Error) -> bool),
+        (
+            503,
+            (|error| matches!(error, Error::Unavailable { .. })) as fn(&Error) -> bool,
+        ),
         (429, |error| matches!(error, Error::RateLimited { .. })),
         (403, |error| matches!(error, Error::Unauthorized { .. })),
         (200, |error| matches!(error, Error::Protocol { .. })),
@@ -176,7 +262,9 @@ async fn token_service_failures_are_distinguished() {
         let registry = Registry::start().await;
         registry.rule(move |seen| (seen.path() == "/token").then(|| text(status, "{}")));
         want_token(&registry, &registry, |_| true);
-        let error = resolve(&registry.reference("app:v1"), user()).await.unwrap_err();
+        let error = resolve(&registry.reference("app:v1"), user())
+            .await
+            .unwrap_err();
         assert!(check(&error), "{status}: {error:?}");
     }
 }
@@ -187,24 +275,45 @@ async fn redirects_to_another_host_carry_no_credentials_and_no_headers() {
     let storage = Registry::start().await;
     let layer = storage.blob("x", b"the layer");
     registry.image("v1", b"the layer");
-    let target = format!("{}/v2/app/blobs/{}?signature=s", storage.url(), layer.digest);
+    let target = format!(
+        "{}/v2/app/blobs/{}?signature=s",
+        storage.url(),
+        layer.digest
+    );
     registry.rule(|seen| {
         (seen.header("authorization") != Some(BASIC)).then(|| unauthorized("Basic realm=\"x\""))
     });
-    registry.rule(move |seen| seen.is_blob().then(|| with_header(307, "location", &target)));
+    registry.rule(move |seen| {
+        seen.is_blob()
+            .then(|| with_header(307, "location", &target))
+    });
     let (_root, roots) = certs_d(
         &registry.authority(),
-        &format!("server = \"{}\"\n[header]\nx-secret = \"s\"", registry.url()),
+        &format!(
+            "server = \"{}\"\n[header]\nx-secret = \"s\"",
+            registry.url()
+        ),
     );
-    let client =
-        switchyard_registry::Client::new(switchyard_registry::Config { hosts_dirs: roots, ..quick() });
-    let pull = client.open(&registry.reference("app:v1"), user()).await.unwrap();
+    let client = switchyard_registry::Client::new(switchyard_registry::Config {
+        hosts_dirs: roots,
+        ..quick()
+    });
+    let pull = client
+        .open(&registry.reference("app:v1"), user())
+        .await
+        .unwrap();
     assert_eq!(read(pull.blob(&layer, 0)).await.unwrap(), b"the layer");
     let sent = registry.seen();
-    assert!(sent.iter().any(|seen| seen.header("authorization") == Some(BASIC)));
+    assert!(
+        sent.iter()
+            .any(|seen| seen.header("authorization") == Some(BASIC))
+    );
     assert!(sent.iter().all(|seen| seen.header("x-secret") == Some("s")));
     let [seen] = storage.seen().try_into().unwrap();
-    assert_eq!((seen.header("authorization"), seen.header("x-secret")), (None, None));
+    assert_eq!(
+        (seen.header("authorization"), seen.header("x-secret")),
+        (None, None)
+    );
     assert_eq!(seen.uri.query(), Some("signature=s"));
 }
 
@@ -215,9 +324,18 @@ async fn challenges_of_redirect_targets_are_not_answered() {
     let url = thief.url();
     registry.rule(move |_| Some(with_header(307, "location", &format!("{url}/x"))));
     let realm = thief.url();
-    thief.rule(move |_| Some(unauthorized(&format!("Basic realm=\"x\", Bearer realm=\"{realm}/token\""))));
-    let error = resolve(&registry.reference("app:v1"), user()).await.unwrap_err();
-    assert!(matches!(&error, Error::Unauthorized { host, .. } if *host == thief.authority()), "{error:?}");
+    thief.rule(move |_| {
+        Some(unauthorized(&format!(
+            "Basic realm=\"x\", Bearer realm=\"{realm}/token\""
+        )))
+    });
+    let error = resolve(&registry.reference("app:v1"), user())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Unauthorized { host, .. } if *host == thief.authority()),
+        "{error:?}"
+    );
     let [seen] = thief.seen().try_into().unwrap();
     assert_eq!(seen.header("authorization"), None);
 }
@@ -231,18 +349,28 @@ async fn mirrors_never_see_the_credentials_of_the_registry() {
         (seen.header("authorization") != Some(BASIC)).then(|| unauthorized("Basic realm=\"x\""))
     });
     let realm = mirror.url();
-    mirror.rule(move |_| Some(unauthorized(&format!("Basic realm=\"x\", Bearer realm=\"{realm}/token\""))));
-    let hosts = format!("server = \"{}\"\n[host.\"{}\"]", registry.url(), mirror.url());
+    mirror.rule(move |_| {
+        Some(unauthorized(&format!(
+            "Basic realm=\"x\", Bearer realm=\"{realm}/token\""
+        )))
+    });
+    let hosts = format!(
+        "server = \"{}\"\n[host.\"{}\"]",
+        registry.url(),
+        mirror.url()
+    );
     let (_root, roots) = certs_d(&registry.authority(), &hosts);
-    let client =
-        switchyard_registry::Client::new(switchyard_registry::Config { hosts_dirs: roots, ..quick() });
-    let pull = client.open(&registry.reference("app:v1"), user()).await.unwrap();
+    let client = switchyard_registry::Client::new(switchyard_registry::Config {
+        hosts_dirs: roots,
+        ..quick()
+    });
+    let pull = client
+        .open(&registry.reference("app:v1"), user())
+        .await
+        .unwrap();
     assert_eq!(pull.resolve().await.unwrap().host, registry.authority());
     assert!(!mirror.seen().is_empty());
-    assert!(
-        mirror
-            .seen()
-            .iter()
-            .all(|seen| seen.header("authorization").is_none() && !seen.uri.to_string().contains("user"))
-    );
+    assert!(mirror.seen().iter().all(
+        |seen| seen.header("authorization").is_none() && !seen.uri.to_string().contains("user")
+    ));
 }

@@ -10,8 +10,8 @@ use switchyard_registry::{
 };
 
 use crate::server::{
-    CONFIG, INDEX, LAYER, MANIFEST, Registry, certs_d, client, open, quick, read, resolve, text, wire,
-    with_header,
+    CONFIG, INDEX, LAYER, MANIFEST, Registry, certs_d, client, open, quick, read, resolve, text,
+    wire, with_header,
 };
 
 /// An error with all its causes.
@@ -36,7 +36,9 @@ async fn link_local_redirects_are_rejected_without_retries() {
     ] {
         let registry = Registry::start().await;
         registry.rule(move |_| Some(with_header(307, "location", target)));
-        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, Error::Protocol { reason, .. } if reason.contains("link-local")),
             "{target}: {error:?}"
@@ -45,17 +47,25 @@ async fn link_local_redirects_are_rejected_without_retries() {
         let pull = open(&client(), &registry.reference("app:v1")).await;
         let blob = pull.blob(&Descriptor::new(LAYER, Digest::sha256(b"x"), 1), 0);
         let error = read(blob).await.unwrap_err();
-        assert!(matches!(&error, Error::Protocol { .. }), "{target}: {error:?}");
+        assert!(
+            matches!(&error, Error::Protocol { .. }),
+            "{target}: {error:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn link_local_token_service_is_rejected() {
-    for realm in ["http://169.254.169.254/latest/api/token", "http://[fe80::a9fe]/token"] {
+    for realm in [
+        "http://169.254.169.254/latest/api/token",
+        "http://[fe80::a9fe]/token",
+    ] {
         let registry = Registry::start().await;
         let challenge = format!("Bearer realm=\"{realm}\"");
         registry.rule(move |_| Some(with_header(401, "www-authenticate", &challenge)));
-        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, Error::Protocol { reason, .. } if reason.contains("link-local")),
             "{realm}: {error:?}"
@@ -68,9 +78,15 @@ async fn configured_link_local_host_may_redirect_only_to_itself() {
     // Requests to the link-local host would arrive at the proxy.
     let proxy = Registry::start().await;
     proxy.image("v1", b"layer");
-    let hosts = format!("server = \"http://169.254.1.1:5000\"\nproxy = \"{}\"", proxy.url());
+    let hosts = format!(
+        "server = \"http://169.254.1.1:5000\"\nproxy = \"{}\"",
+        proxy.url()
+    );
     let (_root, roots) = certs_d("registry.example", &hosts);
-    let client = Client::new(Config { hosts_dirs: roots, ..quick() });
+    let client = Client::new(Config {
+        hosts_dirs: roots,
+        ..quick()
+    });
     proxy.first(
         1,
         |seen| seen.path().ends_with("/v1"),
@@ -78,10 +94,23 @@ async fn configured_link_local_host_may_redirect_only_to_itself() {
     );
     let pull = open(&client, &"registry.example/app:v1".parse().unwrap()).await;
     assert_eq!(pull.resolve().await.unwrap().host, "169.254.1.1:5000");
-    proxy.rule(|_| Some(with_header(307, "location", "http://169.254.1.1:80/latest/meta-data")));
+    proxy.rule(|_| {
+        Some(with_header(
+            307,
+            "location",
+            "http://169.254.1.1:80/latest/meta-data",
+        ))
+    });
     let error = pull.resolve().await.unwrap_err();
     assert!(error.to_string().contains("link-local"), "{error:?}");
-    assert!(proxy.seen().iter().all(|seen| seen.uri.port_u16() == Some(5000)), "{:?}", proxy.seen());
+    assert!(
+        proxy
+            .seen()
+            .iter()
+            .all(|seen| seen.uri.port_u16() == Some(5000)),
+        "{:?}",
+        proxy.seen()
+    );
 }
 
 #[tokio::test]
@@ -92,7 +121,9 @@ async fn redirect_target_body_is_not_shown() {
         format!(r#"{{"schemaVersion":"{secret}"}}"#),
         format!(r#"{{"schemaVersion":2,"mediaType":"{secret}"}}"#),
         format!(r#"{{"schemaVersion":1,"mediaType":"{secret}","fsLayers":[]}}"#),
-        format!(r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{{"mediaType":"{secret}"}}]}}"#),
+        format!(
+            r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{{"mediaType":"{secret}"}}]}}"#
+        ),
         secret.to_owned(),
     ];
     for body in bodies {
@@ -103,8 +134,14 @@ async fn redirect_target_body_is_not_shown() {
             registry.rule(move |_| Some(with_header(307, "location", &format!("{url}/internal"))));
             let answer = body.clone();
             target.rule(move |_| Some(text(status, &answer)));
-            let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
-            assert!(!report(&error).contains(secret), "{status} {body}: {}", report(&error));
+            let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+                .await
+                .unwrap_err();
+            assert!(
+                !report(&error).contains(secret),
+                "{status} {body}: {}",
+                report(&error)
+            );
         }
     }
 }
@@ -115,14 +152,26 @@ async fn registry_errors_show_only_codes_and_messages() {
     let message = format!("no\u{1b}]0;title\u{7}{}", "x".repeat(1000));
     let body = json!({ "errors": [{ "code": "DENIED", "message": message, "detail": "hidden" }], "details": "hidden" });
     registry.rule(move |_| Some(text(403, &body.to_string())));
-    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
-    let Error::Denied { reason, .. } = &error else { panic!("{error:?}") };
-    assert!(reason.starts_with("DENIED: no\\u{1b}]0;title\\u{7}xxx") && reason.len() == 300, "{reason}");
+    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
+    let Error::Denied { reason, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert!(
+        reason.starts_with("DENIED: no\\u{1b}]0;title\\u{7}xxx") && reason.len() == 300,
+        "{reason}"
+    );
     assert!(!reason.contains("hidden"));
     let other = Registry::start().await;
     other.rule(|_| Some(text(403, "<html>internal page</html>")));
-    let error = resolve(&other.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
-    assert!(matches!(&error, Error::Denied { reason, .. } if reason == "forbidden"), "{error:?}");
+    let error = resolve(&other.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Denied { reason, .. } if reason == "forbidden"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -133,10 +182,20 @@ async fn endless_error_body_is_read_up_to_a_limit() {
         let body = axum::body::Body::from_stream(futures::stream::repeat_with(move || {
             Ok::<_, std::io::Error>(piece.as_ref().unwrap().clone())
         }));
-        Some(axum::response::Response::builder().status(403).body(body).unwrap())
+        Some(
+            axum::response::Response::builder()
+                .status(403)
+                .body(body)
+                .unwrap(),
+        )
     });
-    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
-    assert!(matches!(&error, Error::Denied { reason, .. } if reason == "forbidden"), "{error:?}");
+    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Denied { reason, .. } if reason == "forbidden"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -149,7 +208,9 @@ async fn endless_documents_and_tokens_are_rejected_at_their_limit() {
     };
     let registry = Registry::start().await;
     registry.rule(move |_| Some(endless()));
-    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
     let shown = error.to_string();
     assert!(
         matches!(error, Error::TooLarge { .. }) && shown.contains("images.max_manifest_bytes"),
@@ -162,16 +223,26 @@ async fn endless_documents_and_tokens_are_rejected_at_their_limit() {
         Some(if seen.path() == "/token" {
             endless()
         } else {
-            with_header(401, "www-authenticate", &format!("Bearer realm=\"{url}/token\""))
+            with_header(
+                401,
+                "www-authenticate",
+                &format!("Bearer realm=\"{url}/token\""),
+            )
         })
     });
-    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+    let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::TooLarge { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn token_unfit_for_a_header_is_rejected() {
-    for token in ["x".repeat((64 << 10) + 1), "a\r\nX-Evil: 1".to_owned(), String::new()] {
+    for token in [
+        "x".repeat((64 << 10) + 1),
+        "a\r\nX-Evil: 1".to_owned(),
+        String::new(),
+    ] {
         let registry = Registry::start().await;
         let url = registry.url();
         let answer = json!({ "token": token }).to_string();
@@ -179,10 +250,16 @@ async fn token_unfit_for_a_header_is_rejected() {
             Some(if seen.path() == "/token" {
                 text(200, &answer)
             } else {
-                with_header(401, "www-authenticate", &format!("Bearer realm=\"{url}/token\""))
+                with_header(
+                    401,
+                    "www-authenticate",
+                    &format!("Bearer realm=\"{url}/token\""),
+                )
             })
         });
-        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
+        let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, Error::Protocol { reason, .. } if reason.contains("no usable token")),
             "{error:?}"
@@ -191,13 +268,23 @@ async fn token_unfit_for_a_header_is_rejected() {
 }
 
 /// A manifest with these layers, as `app:tag` of the registry.
-async fn with_layers(registry: &Registry, tag: &str, layers: Vec<Value>) -> Result<Manifest, Error> {
+async fn with_layers(
+    registry: &Registry,
+    tag: &str,
+    layers: Vec<Value>,
+) -> Result<Manifest, Error> {
     let config = registry.blob(CONFIG, b"{}");
     let manifest = json!({ "schemaVersion": 2, "config": wire(&config), "layers": layers });
     registry.document(MANIFEST, tag, &manifest);
-    let limits = Limits { image_bytes: Some(1 << 40), ..Limits::default() };
-    let pull =
-        open(&Client::new(Config { limits, ..quick() }), &registry.reference(&format!("app:{tag}"))).await;
+    let limits = Limits {
+        image_bytes: Some(1 << 40),
+        ..Limits::default()
+    };
+    let pull = open(
+        &Client::new(Config { limits, ..quick() }),
+        &registry.reference(&format!("app:{tag}")),
+    )
+    .await;
     let platforms = Platforms::only(&Platform::linux("amd64", None));
     let image = pull.image(pull.resolve().await?, &platforms).await?;
     Ok(Manifest::Image(image.manifest))
@@ -207,10 +294,16 @@ async fn with_layers(registry: &Registry, tag: &str, layers: Vec<Value>) -> Resu
 async fn too_many_layers_are_rejected_with_limit_and_key() {
     let registry = Registry::start().await;
     let layer = json!({ "mediaType": LAYER, "digest": Digest::sha256(b"x"), "size": 1 });
-    with_layers(&registry, "most", vec![layer.clone(); 500]).await.unwrap();
-    let error = with_layers(&registry, "many", vec![layer; 20_000]).await.unwrap_err();
+    with_layers(&registry, "most", vec![layer.clone(); 500])
+        .await
+        .unwrap();
+    let error = with_layers(&registry, "many", vec![layer; 20_000])
+        .await
+        .unwrap_err();
     assert!(
-        error.to_string().ends_with("has 20000 layers, more than the limit of 500 (images.max_layers)"),
+        error
+            .to_string()
+            .ends_with("has 20000 layers, more than the limit of 500 (images.max_layers)"),
         "{error}"
     );
 }
@@ -218,7 +311,8 @@ async fn too_many_layers_are_rejected_with_limit_and_key() {
 #[tokio::test]
 async fn impossible_sizes_are_rejected_without_overflow() {
     let registry = Registry::start().await;
-    let layer = |size: Value| json!({ "mediaType": LAYER, "digest": Digest::sha256(b"x"), "size": size });
+    let layer =
+        |size: Value| json!({ "mediaType": LAYER, "digest": Digest::sha256(b"x"), "size": size });
     for (tag, size) in [
         ("negative", json!(-1)),
         ("least", json!(i64::MIN)),
@@ -228,16 +322,23 @@ async fn impossible_sizes_are_rejected_without_overflow() {
         ("text", json!("1")),
         ("none", Value::Null),
     ] {
-        let error = with_layers(&registry, tag, vec![layer(size)]).await.unwrap_err();
+        let error = with_layers(&registry, tag, vec![layer(size)])
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, Error::Protocol { reason, .. } if reason == "is no valid manifest"),
             "{tag}: {error:?}"
         );
     }
     let largest = layer(json!(i64::MAX));
-    let error = with_layers(&registry, "sum", vec![largest; 3]).await.unwrap_err();
+    let error = with_layers(&registry, "sum", vec![largest; 3])
+        .await
+        .unwrap_err();
     assert!(
-        error.to_string().contains(&format!("has {} bytes of layers, more than the limit", u64::MAX)),
+        error.to_string().contains(&format!(
+            "has {} bytes of layers, more than the limit",
+            u64::MAX
+        )),
         "{error}"
     );
 }
@@ -249,12 +350,22 @@ async fn largest_index_is_searched_and_its_platform_list_truncated() {
     let entries: Vec<Value> = (0..20_000)
         .map(|n| json!({ "mediaType": MANIFEST, "digest": digest, "size": 1, "platform": { "os": format!("{n}\u{1b}") } }))
         .collect();
-    registry.document(INDEX, "v1", &json!({ "schemaVersion": 2, "manifests": entries }));
+    registry.document(
+        INDEX,
+        "v1",
+        &json!({ "schemaVersion": 2, "manifests": entries }),
+    );
     let pull = open(&client(), &registry.reference("app:v1")).await;
     let platforms = Platforms::only(&Platform::linux("amd64", None));
-    let error = pull.image(pull.resolve().await.unwrap(), &platforms).await.unwrap_err();
+    let error = pull
+        .image(pull.resolve().await.unwrap(), &platforms)
+        .await
+        .unwrap_err();
     let shown = error.to_string();
-    assert!(shown.ends_with("and 19984 more") && shown.len() < 700, "{shown}");
+    assert!(
+        shown.ends_with("and 19984 more") && shown.len() < 700,
+        "{shown}"
+    );
     assert!(!shown.contains('\u{1b}'), "{shown:?}");
 }
 
@@ -281,9 +392,20 @@ async fn any_redirect_chain_terminates() {
             response.headers_mut().insert("location", value);
             Some(response)
         });
-        let client = Client::new(Config { retries: 0, ..quick() });
-        let error = open(&client, &registry.reference("app:v1")).await.resolve().await.unwrap_err();
-        assert!(report(&error).len() < 1500, "{location}: {}", report(&error));
+        let client = Client::new(Config {
+            retries: 0,
+            ..quick()
+        });
+        let error = open(&client, &registry.reference("app:v1"))
+            .await
+            .resolve()
+            .await
+            .unwrap_err();
+        assert!(
+            report(&error).len() < 1500,
+            "{location}: {}",
+            report(&error)
+        );
         assert!(registry.seen().len() <= 11, "{location}");
     }
 }
@@ -292,14 +414,21 @@ async fn any_redirect_chain_terminates() {
 async fn trickling_body_ends_at_its_deadline() {
     let registry = Registry::start().await;
     registry.rule(|_| {
-        let drops = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(bytes::Bytes::from_static(b" ")));
+        let drops = futures::stream::repeat_with(|| {
+            Ok::<_, std::io::Error>(bytes::Bytes::from_static(b" "))
+        });
         let slow = drops.then(async |drop| {
             tokio::time::sleep(Duration::from_secs(20)).await;
             drop
         });
-        Some(axum::response::Response::new(axum::body::Body::from_stream(slow)))
+        Some(axum::response::Response::new(
+            axum::body::Body::from_stream(slow),
+        ))
     });
-    let client = Client::new(Config { retries: 0, ..quick() });
+    let client = Client::new(Config {
+        retries: 0,
+        ..quick()
+    });
     let pull = open(&client, &registry.reference("app:v1")).await;
     // The connection is made in real time; from then on paused time makes timers fire as soon as all tasks
     // are idle.
@@ -314,5 +443,9 @@ async fn trickling_body_ends_at_its_deadline() {
         result = pull.resolve() => result.unwrap_err(),
         () = connected => unreachable!("it never ends"),
     };
-    assert!(report(&error).contains("its body did not end within 300 s"), "{}", report(&error));
+    assert!(
+        report(&error).contains("its body did not end within 300 s"),
+        "{}",
+        report(&error)
+    );
 }

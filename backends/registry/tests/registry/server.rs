@@ -18,7 +18,9 @@ use futures::stream;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_core::image::ImageReference;
-use switchyard_registry::{Blob, Client, Config, Credentials, Descriptor, Digest, Error, Pull, Resolved};
+use switchyard_registry::{
+    Blob, Client, Config, Credentials, Descriptor, Digest, Error, Pull, Resolved,
+};
 use tempfile::TempDir;
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -78,9 +80,15 @@ impl Registry {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let content = Arc::new(Mutex::new(Content::default()));
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&content));
+        let router = Router::new()
+            .fallback(answer)
+            .with_state(Arc::clone(&content));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, content, task }
+        Self {
+            address,
+            content,
+            task,
+        }
     }
 
     pub(crate) fn authority(&self) -> String {
@@ -92,13 +100,20 @@ impl Registry {
     }
 
     pub(crate) fn put(&self, path: &str, media_type: &str, bytes: impl Into<Bytes>) {
-        self.content.lock().documents.insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
+        self.content
+            .lock()
+            .documents
+            .insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
     }
 
     /// Stores a blob of `app` and describes it.
     pub(crate) fn blob(&self, media_type: &str, bytes: &[u8]) -> Descriptor {
         let digest = Digest::sha256(bytes);
-        self.put(&format!("/v2/app/blobs/{digest}"), "application/octet-stream", bytes.to_vec());
+        self.put(
+            &format!("/v2/app/blobs/{digest}"),
+            "application/octet-stream",
+            bytes.to_vec(),
+        );
         Descriptor::new(media_type, digest, bytes.len().try_into().unwrap())
     }
 
@@ -107,14 +122,19 @@ impl Registry {
         let bytes = document.to_string().into_bytes();
         let digest = Digest::sha256(&bytes);
         for name in [tag, &digest.to_string()] {
-            self.put(&format!("/v2/app/manifests/{name}"), media_type, bytes.clone());
+            self.put(
+                &format!("/v2/app/manifests/{name}"),
+                media_type,
+                bytes.clone(),
+            );
         }
         Descriptor::new(media_type, digest, bytes.len().try_into().unwrap())
     }
 
     /// Stores an image with one layer as `app:tag`.
     pub(crate) fn image(&self, tag: &str, layer: &[u8]) -> Descriptor {
-        let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Cmd": ["/bin/true"] } });
+        let config =
+            json!({ "architecture": "amd64", "os": "linux", "config": { "Cmd": ["/bin/true"] } });
         let config = self.blob(CONFIG, config.to_string().as_bytes());
         let layer = self.blob(LAYER, layer);
         self.document(
@@ -173,17 +193,30 @@ async fn answer(State(content): State<Arc<Mutex<Content>>>, request: Request) ->
         return response;
     }
     let Some((media_type, bytes)) = content.documents.get(seen.path()) else {
-        return text(404, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#);
+        return text(
+            404,
+            r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#,
+        );
     };
-    let range = seen.header("range").filter(|_| seen.is_blob() && !content.ignores_ranges);
+    let range = seen
+        .header("range")
+        .filter(|_| seen.is_blob() && !content.ignores_ranges);
     let builder = Response::builder().header(header::CONTENT_TYPE, media_type);
-    match range
-        .map(|range| range.strip_prefix("bytes=").unwrap().trim_end_matches('-').parse::<usize>().unwrap())
-    {
+    match range.map(|range| {
+        range
+            .strip_prefix("bytes=")
+            .unwrap()
+            .trim_end_matches('-')
+            .parse::<usize>()
+            .unwrap()
+    }) {
         None => builder.body(Body::from(bytes.clone())).unwrap(),
         Some(start) => builder
             .status(StatusCode::PARTIAL_CONTENT)
-            .header(header::CONTENT_RANGE, format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len()))
+            .header(
+                header::CONTENT_RANGE,
+                format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len()),
+            )
             .body(Body::from(bytes.slice(start..)))
             .unwrap(),
     }
@@ -195,22 +228,35 @@ pub(crate) fn wire(descriptor: &Descriptor) -> Value {
 }
 
 pub(crate) fn text(status: u16, body: &str) -> Response {
-    Response::builder().status(status).body(Body::from(body.to_owned())).unwrap()
+    Response::builder()
+        .status(status)
+        .body(Body::from(body.to_owned()))
+        .unwrap()
 }
 
 pub(crate) fn with_header(status: u16, name: &str, value: &str) -> Response {
-    Response::builder().status(status).header(name, value).body(Body::empty()).unwrap()
+    Response::builder()
+        .status(status)
+        .header(name, value)
+        .body(Body::empty())
+        .unwrap()
 }
 
 /// A response that announces `length` bytes, sends `part` and breaks the connection.
 pub(crate) fn broken(length: usize, part: &[u8]) -> Response {
-    let pieces = [Ok(Bytes::copy_from_slice(part)), Err(io::Error::other("cut"))];
+    let pieces = [
+        Ok(Bytes::copy_from_slice(part)),
+        Err(io::Error::other("cut")),
+    ];
     // A pause lets the part leave before the failure is seen, as it would on a real network.
     let body = stream::unfold(pieces.into_iter(), async |mut pieces| {
         tokio::task::yield_now().await;
         pieces.next().map(|piece| (piece, pieces))
     });
-    Response::builder().header(header::CONTENT_LENGTH, length).body(Body::from_stream(body)).unwrap()
+    Response::builder()
+        .header(header::CONTENT_LENGTH, length)
+        .body(Body::from_stream(body))
+        .unwrap()
 }
 
 /// A response that announces `length` bytes, sends `part` and then nothing, for ever.
@@ -218,7 +264,10 @@ pub(crate) fn stuck(length: usize, part: &[u8]) -> Response {
     use futures::StreamExt as _;
     let part = Ok::<_, io::Error>(Bytes::copy_from_slice(part));
     let body = stream::iter([part]).chain(stream::pending());
-    Response::builder().header(header::CONTENT_LENGTH, length).body(Body::from_stream(body)).unwrap()
+    Response::builder()
+        .header(header::CONTENT_LENGTH, length)
+        .body(Body::from_stream(body))
+        .unwrap()
 }
 
 /// A client that retries quickly.
@@ -227,15 +276,30 @@ pub(crate) fn client() -> Client {
 }
 
 pub(crate) fn quick() -> Config {
-    Config { retry_pause: Duration::from_millis(2), retries: 3, ..Config::default() }
+    Config {
+        retry_pause: Duration::from_millis(2),
+        retries: 3,
+        ..Config::default()
+    }
 }
 
 pub(crate) async fn open(client: &Client, reference: &ImageReference) -> Pull {
-    client.open(reference, Credentials::Anonymous).await.unwrap()
+    client
+        .open(reference, Credentials::Anonymous)
+        .await
+        .unwrap()
 }
 
-pub(crate) async fn resolve(reference: &ImageReference, credentials: Credentials) -> Result<Resolved, Error> {
-    client().open(reference, credentials).await.unwrap().resolve().await
+pub(crate) async fn resolve(
+    reference: &ImageReference,
+    credentials: Credentials,
+) -> Result<Resolved, Error> {
+    client()
+        .open(reference, credentials)
+        .await
+        .unwrap()
+        .resolve()
+        .await
 }
 
 pub(crate) async fn read(mut blob: Blob) -> Result<Vec<u8>, Error> {

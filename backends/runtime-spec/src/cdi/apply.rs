@@ -30,12 +30,27 @@ pub(crate) struct Target<'s> {
 /// `InvalidArgument`, naming `cdi_devices`, for a device node that does not exist.
 pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Result<()> {
     // Devices with network devices are refused earlier.
-    let Edits { env, device_nodes, net_devices: _, hooks, mounts, intel_rdt, additional_gids } = edits;
-    let Target { process, mounts: made, linux, hooks: all_hooks } = target;
+    let Edits {
+        env,
+        device_nodes,
+        net_devices: _,
+        hooks,
+        mounts,
+        intel_rdt,
+        additional_gids,
+    } = edits;
+    let Target {
+        process,
+        mounts: made,
+        linux,
+        hooks: all_hooks,
+    } = target;
     put_variables(&mut process.env, env);
     let own = std::mem::take(&mut linux.devices);
-    let mut nodes: IndexMap<String, oci::LinuxDevice> =
-        own.into_iter().map(|device| (device.path.clone(), device)).collect();
+    let mut nodes: IndexMap<String, oci::LinuxDevice> = own
+        .into_iter()
+        .map(|device| (device.path.clone(), device))
+        .collect();
     for node in device_nodes {
         let device = put_node(node, &process.user, linux, fs)?;
         // A later one is the last.
@@ -53,7 +68,10 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
         made.sort_by_key(|mount| text::depth(&mount.destination));
     }
     for hook in hooks {
-        all_hooks.entry(hook.hook_name.clone()).or_default().push(to_hook(hook));
+        all_hooks
+            .entry(hook.hook_name.clone())
+            .or_default()
+            .push(to_hook(hook));
     }
     if let Some(rdt) = intel_rdt {
         linux.intel_rdt = Some(oci::to_value(rdt)?);
@@ -61,7 +79,11 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
     let gids = &mut process.user.additional_gids;
     let mut known: HashSet<u32> = gids.iter().copied().collect();
     // As the reference implementation of CDI, which ignores group 0.
-    gids.extend(additional_gids.iter().filter(|gid| **gid != 0 && known.insert(**gid)));
+    gids.extend(
+        additional_gids
+            .iter()
+            .filter(|gid| **gid != 0 && known.insert(**gid)),
+    );
     Ok(())
 }
 
@@ -88,12 +110,18 @@ fn put_variables(env: &mut Vec<String>, lines: &[String]) {
 
 /// The device nodes of the host whose numbers are looked up.
 pub(crate) fn host_nodes(edits: &Edits) -> impl Iterator<Item = &str> {
-    edits.device_nodes.iter().filter(|node| declared(node).is_none()).map(host_node)
+    edits
+        .device_nodes
+        .iter()
+        .filter(|node| declared(node).is_none())
+        .map(host_node)
 }
 
 /// The type of a node whose file has its number as well, or whose type has no number.
 fn declared(node: &CdiDeviceNode) -> Option<&str> {
-    node.kind.as_deref().filter(|kind| *kind == "p" || node.major.is_some())
+    node.kind
+        .as_deref()
+        .filter(|kind| *kind == "p" || node.major.is_some())
 }
 
 fn host_node(node: &CdiDeviceNode) -> &str {
@@ -107,7 +135,17 @@ fn put_node(
     linux: &mut oci::Linux,
     fs: &dyn HostFs,
 ) -> Result<oci::LinuxDevice> {
-    let CdiDeviceNode { path, host_path: _, kind: _, major, minor, file_mode, permissions, uid, gid } = node;
+    let CdiDeviceNode {
+        path,
+        host_path: _,
+        kind: _,
+        major,
+        minor,
+        file_mode,
+        permissions,
+        uid,
+        gid,
+    } = node;
     let declared = declared(node);
     let found = match declared {
         Some(_) => None,
@@ -121,15 +159,22 @@ fn put_node(
             (None, Some(info)) if info.block => "b".to_owned(),
             (None, _) => "c".to_owned(),
         },
-        major: major.or_else(|| found.as_ref().map(|info| i64::from(info.major))).unwrap_or(0),
-        minor: minor.or_else(|| found.as_ref().map(|info| i64::from(info.minor))).unwrap_or(0),
+        major: major
+            .or_else(|| found.as_ref().map(|info| i64::from(info.major)))
+            .unwrap_or(0),
+        minor: minor
+            .or_else(|| found.as_ref().map(|info| i64::from(info.minor)))
+            .unwrap_or(0),
         file_mode: file_mode
             .or_else(|| found.as_ref().map(|info| info.mode))
             .map_or(DEFAULT_MODE, |mode| mode & 0o7777),
         uid: id(*uid, user.uid),
         gid: id(*gid, user.gid),
     };
-    let access = permissions.as_deref().filter(|access| !access.is_empty()).unwrap_or("rwm");
+    let access = permissions
+        .as_deref()
+        .filter(|access| !access.is_empty())
+        .unwrap_or("rwm");
     if device.kind != "p" && access != "none" {
         linux.resources.devices.push(oci::DeviceRule {
             allow: true,
@@ -144,23 +189,54 @@ fn put_node(
 
 fn stat_device(path: &str, fs: &dyn HostFs) -> Result<DeviceInfo> {
     let refused = |why: &str| Error::invalid("cdi_devices", format!("device node {path} {why}"));
-    match fs.node(Path::new(path)).map_err(|fault| refused("cannot be used").with_source(fault))? {
+    match fs
+        .node(Path::new(path))
+        .map_err(|fault| refused("cannot be used").with_source(fault))?
+    {
         HostNode::Device(info) => Ok(info),
         HostNode::Directory(_) | HostNode::Other => Err(refused("is no device")),
     }
 }
 
 fn to_mount(mount: &CdiMount) -> oci::Mount {
-    let CdiMount { host_path, container_path, options, kind } = mount;
+    let CdiMount {
+        host_path,
+        container_path,
+        options,
+        kind,
+    } = mount;
     let mut options = options.clone();
-    let kind = kind.clone().filter(|kind| !kind.is_empty()).unwrap_or_else(|| "bind".to_owned());
-    if kind == "bind" && !options.iter().any(|option| option == "bind" || option == "rbind") {
+    let kind = kind
+        .clone()
+        .filter(|kind| !kind.is_empty())
+        .unwrap_or_else(|| "bind".to_owned());
+    if kind == "bind"
+        && !options
+            .iter()
+            .any(|option| option == "bind" || option == "rbind")
+    {
         options.insert(0, "rbind".to_owned());
     }
-    oci::Mount { destination: container_path.clone(), kind, source: host_path.clone(), options }
+    oci::Mount {
+        destination: container_path.clone(),
+        kind,
+        source: host_path.clone(),
+        options,
+    }
 }
 
 fn to_hook(hook: &CdiHook) -> oci::Hook {
-    let CdiHook { hook_name: _, path, args, env, timeout } = hook;
-    oci::Hook { path: path.clone(), args: args.clone(), env: env.clone(), timeout: *timeout }
+    let CdiHook {
+        hook_name: _,
+        path,
+        args,
+        env,
+        timeout,
+    } = hook;
+    oci::Hook {
+        path: path.clone(),
+        args: args.clone(),
+        env: env.clone(),
+        timeout: *timeout,
+    }
 }

@@ -97,8 +97,15 @@ pub(crate) struct CdiIntelRdt {
 impl Edits {
     /// Appends others to these. The last of several RDT classes applies.
     pub(super) fn append(&mut self, others: &Self) {
-        let Self { env, device_nodes, net_devices, hooks, mounts, intel_rdt, additional_gids } =
-            others.clone();
+        let Self {
+            env,
+            device_nodes,
+            net_devices,
+            hooks,
+            mounts,
+            intel_rdt,
+            additional_gids,
+        } = others.clone();
         self.env.extend(env);
         self.device_nodes.extend(device_nodes);
         self.net_devices.extend(net_devices);
@@ -109,10 +116,18 @@ impl Edits {
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
-        const HOOKS: [&str; 6] =
-            ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
-        if let Some(line) =
-            self.env.iter().find(|line| line.split_once('=').is_none_or(|(name, _)| name.is_empty()))
+        const HOOKS: [&str; 6] = [
+            "prestart",
+            "createRuntime",
+            "createContainer",
+            "startContainer",
+            "poststart",
+            "poststop",
+        ];
+        if let Some(line) = self
+            .env
+            .iter()
+            .find(|line| line.split_once('=').is_none_or(|(name, _)| name.is_empty()))
         {
             return Err(format!("env {line:?} is not NAME=value"));
         }
@@ -122,21 +137,34 @@ impl Edits {
             let permissions = node.permissions.as_deref().unwrap_or("rwm");
             let known = permissions == "none" || permissions.chars().all(|c| "rwm".contains(c));
             if !node.path.starts_with('/') || !host.starts_with('/') {
-                return Err(format!("device node {:?} is not an absolute path", node.path));
+                return Err(format!(
+                    "device node {:?} is not an absolute path",
+                    node.path
+                ));
             }
             if !["b", "c", "u", "p"].contains(&kind) || !known {
-                return Err(format!("device node {} has a type or permissions that are none", node.path));
+                return Err(format!(
+                    "device node {} has a type or permissions that are none",
+                    node.path
+                ));
             }
         }
         for hook in &self.hooks {
             if !HOOKS.contains(&hook.hook_name.as_str()) || !hook.path.starts_with('/') {
-                return Err(format!("hook {:?} of {:?} is none", hook.hook_name, hook.path));
+                return Err(format!(
+                    "hook {:?} of {:?} is none",
+                    hook.hook_name, hook.path
+                ));
             }
         }
-        let relative =
-            |mount: &&CdiMount| !mount.container_path.starts_with('/') || mount.host_path.is_empty();
+        let relative = |mount: &&CdiMount| {
+            !mount.container_path.starts_with('/') || mount.host_path.is_empty()
+        };
         match self.mounts.iter().find(relative) {
-            Some(mount) => Err(format!("mount at {:?} has no absolute path", mount.container_path)),
+            Some(mount) => Err(format!(
+                "mount at {:?} has no absolute path",
+                mount.container_path
+            )),
             None => Ok(()),
         }
     }

@@ -71,7 +71,10 @@ pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
         bad.append(&mut left_out);
     }
     let effective = |(kind, listed)| (kind, effective(listed, &files));
-    Listing { kinds: kinds.into_iter().map(effective).collect(), bad }
+    Listing {
+        kinds: kinds.into_iter().map(effective).collect(),
+        bad,
+    }
 }
 
 /// The devices of a kind, each once, by name. `listed` has them with the indices of their files, in ascending
@@ -97,7 +100,8 @@ fn effective(mut listed: Vec<(Listed, usize)>, files: &[(usize, PathBuf)]) -> Ve
 /// Returns whether this can be the kind of a device, `vendor/class`.
 #[must_use]
 pub fn is_kind(kind: &str) -> bool {
-    kind.split_once('/').is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))
+    kind.split_once('/')
+        .is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))
 }
 
 // === impl Listing ===
@@ -111,7 +115,9 @@ impl Listing {
 
     /// All devices, each with its kind.
     pub fn devices(&self) -> impl Iterator<Item = (&str, &Listed)> {
-        self.kinds.iter().flat_map(|(kind, listed)| listed.iter().map(move |device| (kind.as_str(), device)))
+        self.kinds
+            .iter()
+            .flat_map(|(kind, listed)| listed.iter().map(move |device| (kind.as_str(), device)))
     }
 }
 
@@ -120,11 +126,22 @@ impl Listing {
 impl Listed {
     fn new(name: &str, of_file: &Edits, own: &Edits) -> Self {
         let moved = of_file.net_devices.iter().chain(&own.net_devices).next();
-        let moved =
-            moved.map(|net| format!("its network device {} cannot be moved", net.host_interface_name));
+        let moved = moved.map(|net| {
+            format!(
+                "its network device {} cannot be moved",
+                net.host_interface_name
+            )
+        });
         // A FIFO is not a device and has no number.
-        let nodes = own.device_nodes.iter().filter(|node| node.kind.as_deref() != Some("p"));
-        Self { device: name.into(), nodes: nodes.map(node).collect(), fault: moved.map(Into::into) }
+        let nodes = own
+            .device_nodes
+            .iter()
+            .filter(|node| node.kind.as_deref() != Some("p"));
+        Self {
+            device: name.into(),
+            nodes: nodes.map(node).collect(),
+            fault: moved.map(Into::into),
+        }
     }
 
     /// The full name of this device of a kind, `vendor/class=device`.
@@ -135,15 +152,27 @@ impl Listed {
 }
 
 fn node(node: &CdiDeviceNode) -> ListedNode {
-    let CdiDeviceNode { path, host_path, kind, major, minor, file_mode: _, permissions: _, uid: _, gid: _ } =
-        node;
+    let CdiDeviceNode {
+        path,
+        host_path,
+        kind,
+        major,
+        minor,
+        file_mode: _,
+        permissions: _,
+        uid: _,
+        gid: _,
+    } = node;
     let device_number = |number: &Option<i64>| number.and_then(|number| u32::try_from(number).ok());
     // As for containers, numbers are used only together with the type.
     let number = match (kind.as_deref(), device_number(major), device_number(minor)) {
         (Some(kind), Some(major), minor) => Some((kind == "b", major, minor.unwrap_or(0))),
         (Some(_) | None, _, _) => None,
     };
-    ListedNode { path: PathBuf::from(host_path.as_deref().unwrap_or(path)), number }
+    ListedNode {
+        path: PathBuf::from(host_path.as_deref().unwrap_or(path)),
+        number,
+    }
 }
 
 #[cfg(test)]
@@ -170,11 +199,21 @@ mod tests {
         let old = file("v.example/class", &device("a", r#""env":["A=old"]"#));
         let new = file("v.example/class", &device("a", nodes));
         let listing = listed(&[("/etc/cdi/v.json", &old), ("/var/run/cdi/v.json", &new)]);
-        let [one] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
-        assert_eq!((one.name("v.example/class").as_str(), &one.fault), ("v.example/class=a", &None));
+        let [one] = listing.of_kind("v.example/class") else {
+            panic!("{listing:?}")
+        };
+        assert_eq!(
+            (one.name("v.example/class").as_str(), &one.fault),
+            ("v.example/class=a", &None)
+        );
         assert_eq!(listing.devices().count(), 1);
-        let expected = [("/dev/real", None), ("/dev/y", Some((true, 8, 1)))]
-            .map(|(path, number)| ListedNode { path: path.into(), number });
+        let expected =
+            [("/dev/real", None), ("/dev/y", Some((true, 8, 1)))].map(|(path, number)| {
+                ListedNode {
+                    path: path.into(),
+                    number,
+                }
+            });
         assert_eq!(*one.nodes, expected);
         assert_eq!(listing.bad, [""; 0]);
     }
@@ -182,11 +221,23 @@ mod tests {
     #[test]
     fn invalid_cdi_file_is_named_and_others_still_load() {
         let good = file("v.example/class", &device("a", r#""env":["A=1"]"#));
-        let bad = ["", "{", "[]", "null", "\u{0}", r#"{"cdiVersion":"1.1.0"}"#, r#"{"strange":1}"#];
+        let bad = [
+            "",
+            "{",
+            "[]",
+            "null",
+            "\u{0}",
+            r#"{"cdiVersion":"1.1.0"}"#,
+            r#"{"strange":1}"#,
+        ];
         for text in bad {
             let listing = listed(&[("/etc/cdi/bad.json", text), ("/etc/cdi/v.json", &good)]);
             assert_eq!(listing.devices().count(), 1, "{text:?}");
-            assert!(listing.bad[0].starts_with("/etc/cdi/bad.json: "), "{:?}", listing.bad);
+            assert!(
+                listing.bad[0].starts_with("/etc/cdi/bad.json: "),
+                "{:?}",
+                listing.bad
+            );
         }
     }
 
@@ -194,20 +245,50 @@ mod tests {
     fn unusable_cdi_device_has_a_reason() {
         let one = file("v.example/class", &device("a", r#""env":["A=1"]"#));
         let listing = listed(&[("/etc/cdi/v.json", &one), ("/etc/cdi/w.json", &one)]);
-        let [twice] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
-        assert_eq!(twice.fault.as_deref(), Some("it is in both /etc/cdi/v.json and /etc/cdi/w.json"));
-        let two =
-            [("/etc/cdi/v.json", one.as_str()), ("/etc/cdi/w.json", &one), ("/var/run/cdi/v.json", &one)];
+        let [twice] = listing.of_kind("v.example/class") else {
+            panic!("{listing:?}")
+        };
+        assert_eq!(
+            twice.fault.as_deref(),
+            Some("it is in both /etc/cdi/v.json and /etc/cdi/w.json")
+        );
+        let two = [
+            ("/etc/cdi/v.json", one.as_str()),
+            ("/etc/cdi/w.json", &one),
+            ("/var/run/cdi/v.json", &one),
+        ];
         let listing = listed(&two);
-        let [later] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
-        assert_eq!(later.fault, None, "a later directory takes precedence over both");
-        let three = [("/etc/cdi/v.json", one.as_str()), ("/etc/cdi/w.json", &one), ("/etc/cdi/x.json", &one)];
+        let [later] = listing.of_kind("v.example/class") else {
+            panic!("{listing:?}")
+        };
+        assert_eq!(
+            later.fault, None,
+            "a later directory takes precedence over both"
+        );
+        let three = [
+            ("/etc/cdi/v.json", one.as_str()),
+            ("/etc/cdi/w.json", &one),
+            ("/etc/cdi/x.json", &one),
+        ];
         let listing = listed(&three);
-        let [thrice] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
-        assert_eq!(thrice.fault.as_deref(), Some("it is in both /etc/cdi/w.json and /etc/cdi/x.json"));
-        let net = device("n", r#""netDevices":[{"hostInterfaceName":"vf7","name":"eth1"}]"#);
+        let [thrice] = listing.of_kind("v.example/class") else {
+            panic!("{listing:?}")
+        };
+        assert_eq!(
+            thrice.fault.as_deref(),
+            Some("it is in both /etc/cdi/w.json and /etc/cdi/x.json")
+        );
+        let net = device(
+            "n",
+            r#""netDevices":[{"hostInterfaceName":"vf7","name":"eth1"}]"#,
+        );
         let listing = listed(&[("/etc/cdi/v.json", &file("v.example/nic", &net))]);
-        let [moved] = listing.of_kind("v.example/nic") else { panic!("{listing:?}") };
-        assert_eq!(moved.fault.as_deref(), Some("its network device vf7 cannot be moved"));
+        let [moved] = listing.of_kind("v.example/nic") else {
+            panic!("{listing:?}")
+        };
+        assert_eq!(
+            moved.fault.as_deref(),
+            Some("its network device vf7 cannot be moved")
+        );
     }
 }

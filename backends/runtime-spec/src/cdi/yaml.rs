@@ -19,17 +19,28 @@ const MAX_VALUES: usize = 200_000;
 pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
     let mut parser: Parser<Chars<'_>> = Parser::new_from_str(text);
-    let mut reader = Reader { open: Vec::new(), anchors: HashMap::new(), left: MAX_VALUES, document: None };
+    let mut reader = Reader {
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        left: MAX_VALUES,
+        document: None,
+    };
     loop {
         match parser.next_token().map_err(|fault| fault.to_string())?.0 {
             Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
-            Event::StreamEnd => return reader.document.ok_or_else(|| "it holds no document".to_owned()),
+            Event::StreamEnd => {
+                return reader
+                    .document
+                    .ok_or_else(|| "it holds no document".to_owned());
+            }
             Event::DocumentStart if reader.document.is_some() => {
                 return Err("it holds several documents".to_owned());
             }
             Event::DocumentStart => {}
             Event::SequenceStart(anchor, _) => reader.open(anchor, Content::List(Vec::new()))?,
-            Event::MappingStart(anchor, _) => reader.open(anchor, Content::Object(Map::new(), None))?,
+            Event::MappingStart(anchor, _) => {
+                reader.open(anchor, Content::Object(Map::new(), None))?
+            }
             Event::SequenceEnd | Event::MappingEnd => reader.close()?,
             Event::Scalar(_, _, _, Some(tag)) => {
                 return Err(format!("tag {}{} is not supported", tag.handle, tag.suffix));
@@ -80,12 +91,23 @@ struct Done {
 impl Reader {
     fn open(&mut self, anchor: usize, content: Content) -> Result<(), String> {
         self.charge(1, 1)?;
-        self.open.push(Open { anchor, content, values: 1, depth: 0 });
+        self.open.push(Open {
+            anchor,
+            content,
+            values: 1,
+            depth: 0,
+        });
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), String> {
-        let Some(Open { anchor, content, values, depth }) = self.open.pop() else {
+        let Some(Open {
+            anchor,
+            content,
+            values,
+            depth,
+        }) = self.open.pop()
+        else {
             return Err("it ends more than it began".to_owned());
         };
         let value = match content {
@@ -93,18 +115,40 @@ impl Reader {
             Content::Object(_, Some(key)) => return Err(format!("key {key:?} has no value")),
             Content::Object(object, None) => Value::Object(object),
         };
-        self.insert(anchor, Done { value, values, depth: depth + 1 })
+        self.insert(
+            anchor,
+            Done {
+                value,
+                values,
+                depth: depth + 1,
+            },
+        )
     }
 
     fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize) -> Result<(), String> {
         self.charge(1, 1)?;
-        let value = if style == TScalarStyle::Plain { plain(&text)? } else { Value::String(text) };
-        self.insert(anchor, Done { value, values: 1, depth: 1 })
+        let value = if style == TScalarStyle::Plain {
+            plain(&text)?
+        } else {
+            Value::String(text)
+        };
+        self.insert(
+            anchor,
+            Done {
+                value,
+                values: 1,
+                depth: 1,
+            },
+        )
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), String> {
         // An anchor that refers to itself is not complete yet.
-        let done = self.anchors.get(&anchor).cloned().ok_or("it has a value that is none")?;
+        let done = self
+            .anchors
+            .get(&anchor)
+            .cloned()
+            .ok_or("it has a value that is none")?;
         // An alias counts with all its values: a few nested ones expand to billions.
         self.charge(done.values, done.depth)?;
         self.insert(0, done)
@@ -112,7 +156,10 @@ impl Reader {
 
     /// Counts values of this depth below the open ones; fails beyond the limits.
     fn charge(&mut self, values: usize, depth: usize) -> Result<(), String> {
-        let left = self.left.checked_sub(values).filter(|_| self.open.len() + depth <= MAX_DEPTH);
+        let left = self
+            .left
+            .checked_sub(values)
+            .filter(|_| self.open.len() + depth <= MAX_DEPTH);
         self.left = left.ok_or("it is too large")?;
         Ok(())
     }
@@ -122,7 +169,11 @@ impl Reader {
         if anchor > 0 {
             self.anchors.insert(anchor, done.clone());
         }
-        let Done { value, values, depth } = done;
+        let Done {
+            value,
+            values,
+            depth,
+        } = done;
         let Some(open) = self.open.last_mut() else {
             self.document = Some(value);
             return Ok(());
@@ -139,7 +190,9 @@ impl Reader {
                     | Value::Array(_)
                     | Value::Object(_)) => return Err(format!("{other} is no key")),
                 },
-                Some(key) if object.contains_key(&key) => return Err(format!("key {key:?} is there twice")),
+                Some(key) if object.contains_key(&key) => {
+                    return Err(format!("key {key:?} is there twice"));
+                }
                 Some(key) => drop(object.insert(key, value)),
             },
         }
@@ -170,7 +223,10 @@ mod tests {
     fn yaml_aliases_expand_and_quoted_scalars_are_strings() {
         let text = "a: &x [1, true, ~, 1.5, '2', \"y\"]\nb: *x\nc: {d: &y e, f: *y}\n";
         let list = json!([1, true, null, "1.5", "2", "y"]);
-        assert_eq!(read(text.as_bytes()), Ok(json!({ "a": list, "b": list, "c": { "d": "e", "f": "e" } })));
+        assert_eq!(
+            read(text.as_bytes()),
+            Ok(json!({ "a": list, "b": list, "c": { "d": "e", "f": "e" } }))
+        );
     }
 
     #[track_caller]
@@ -205,7 +261,11 @@ mod tests {
         refused(&"- ".repeat(100_000), "too large");
         refused(&"[".repeat(100_000), "");
         refused(&format!("{}x", "a:\n ".repeat(100_000)), "");
-        let deepest = format!("{}x{}", "[".repeat(MAX_DEPTH - 1), "]".repeat(MAX_DEPTH - 1));
+        let deepest = format!(
+            "{}x{}",
+            "[".repeat(MAX_DEPTH - 1),
+            "]".repeat(MAX_DEPTH - 1)
+        );
         assert!(read(deepest.as_bytes()).is_ok());
         refused(&format!("[{deepest}]"), "too large");
     }

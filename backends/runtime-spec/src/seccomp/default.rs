@@ -61,11 +61,20 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
     ("CAP_SYS_BOOT", "reboot"),
     ("CAP_SYS_CHROOT", "chroot"),
     ("CAP_SYS_MODULE", "delete_module finit_module init_module"),
-    ("CAP_SYS_NICE", "get_mempolicy mbind set_mempolicy set_mempolicy_home_node"),
+    (
+        "CAP_SYS_NICE",
+        "get_mempolicy mbind set_mempolicy set_mempolicy_home_node",
+    ),
     ("CAP_SYS_PACCT", "acct"),
-    ("CAP_SYS_PTRACE", "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"),
+    (
+        "CAP_SYS_PTRACE",
+        "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace",
+    ),
     ("CAP_SYS_RAWIO", "ioperm iopl"),
-    ("CAP_SYS_TIME", "clock_settime clock_settime64 settimeofday stime"),
+    (
+        "CAP_SYS_TIME",
+        "clock_settime clock_settime64 settimeofday stime",
+    ),
     ("CAP_SYS_TTY_CONFIG", "vhangup"),
     ("CAP_SYSLOG", "syslog"),
 ];
@@ -99,14 +108,20 @@ pub(super) fn profile() -> Profile {
     let mut rules = vec![
         Rule::allow(ALWAYS),
         // Before 4.8 a tracer could bypass the filter of the traced process.
-        Rule::allow("process_vm_readv process_vm_writev ptrace")
-            .includes(Conditions { min_kernel: "4.8".to_owned(), ..Conditions::default() }),
+        Rule::allow("process_vm_readv process_vm_writev ptrace").includes(Conditions {
+            min_kernel: "4.8".to_owned(),
+            ..Conditions::default()
+        }),
         Rule::allow("socket").argument(Argument::new(0, "SCMP_CMP_LT", AF_ALG)),
         Rule::allow("socket").argument(Argument::new(0, "SCMP_CMP_EQ", AF_ALG + 1)),
         Rule::allow("socket").argument(Argument::new(0, "SCMP_CMP_GT", AF_VSOCK)),
     ];
     for personality in PERSONALITIES {
-        rules.push(Rule::allow("personality").argument(Argument::new(0, "SCMP_CMP_EQ", personality)));
+        rules.push(Rule::allow("personality").argument(Argument::new(
+            0,
+            "SCMP_CMP_EQ",
+            personality,
+        )));
     }
     for (arches, names) in BY_ARCH {
         rules.push(Rule::allow(names).includes(Conditions::of_arches(arches)));

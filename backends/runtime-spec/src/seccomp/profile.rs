@@ -10,7 +10,12 @@ pub(super) type Argument = LinuxSeccompArg;
 
 impl Argument {
     pub(super) fn new(index: u32, op: &str, value: u64) -> Self {
-        Self { index, value, value_two: 0, op: op.to_owned() }
+        Self {
+            index,
+            value,
+            value_two: 0,
+            op: op.to_owned(),
+        }
     }
 }
 
@@ -96,7 +101,11 @@ impl Rule {
 
     /// Makes the named system calls fail with `errno`.
     pub(super) fn errno(names: &str, errno: u32) -> Self {
-        Self { action: "SCMP_ACT_ERRNO".to_owned(), errno_ret: Some(errno), ..Self::allow(names) }
+        Self {
+            action: "SCMP_ACT_ERRNO".to_owned(),
+            errno_ret: Some(errno),
+            ..Self::allow(names)
+        }
     }
 
     pub(super) fn argument(mut self, argument: Argument) -> Self {
@@ -131,11 +140,17 @@ impl Rule {
 
 impl Conditions {
     pub(super) fn of_capability(name: &str) -> Self {
-        Self { caps: Some(vec![name.to_owned()]), ..Self::default() }
+        Self {
+            caps: Some(vec![name.to_owned()]),
+            ..Self::default()
+        }
     }
 
     pub(super) fn of_arches(names: &[&str]) -> Self {
-        Self { arches: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..Self::default() }
+        Self {
+            arches: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+            ..Self::default()
+        }
     }
 
     /// Returns whether all conditions hold; absent ones do.
@@ -144,15 +159,21 @@ impl Conditions {
         let caps = self.caps.as_deref().unwrap_or_default();
         Ok((arches.is_empty() || has_arch(arches, setting.arch))
             && caps.iter().all(|name| setting.capabilities.contains(name))
-            && self.min_kernel()?.is_none_or(|least| setting.kernel >= least))
+            && self
+                .min_kernel()?
+                .is_none_or(|least| setting.kernel >= least))
     }
 
     /// Returns whether any condition that is given holds.
     fn any_holds(&self, setting: Setting<'_>) -> Result<bool, String> {
         let caps = self.caps.as_deref().unwrap_or_default();
-        Ok(has_arch(self.arches.as_deref().unwrap_or_default(), setting.arch)
-            || caps.iter().any(|name| setting.capabilities.contains(name))
-            || self.min_kernel()?.is_some_and(|least| setting.kernel >= least))
+        Ok(
+            has_arch(self.arches.as_deref().unwrap_or_default(), setting.arch)
+                || caps.iter().any(|name| setting.capabilities.contains(name))
+                || self
+                    .min_kernel()?
+                    .is_some_and(|least| setting.kernel >= least),
+        )
     }
 
     fn min_kernel(&self) -> Result<Option<(u32, u32)>, String> {
@@ -171,7 +192,11 @@ impl Conditions {
 
 impl Profile {
     pub(super) fn new(default_action: &str, rules: Vec<Rule>) -> Self {
-        Self { default_action: default_action.to_owned(), syscalls: Some(rules), ..Self::default() }
+        Self {
+            default_action: default_action.to_owned(),
+            syscalls: Some(rules),
+            ..Self::default()
+        }
     }
 
     /// The filter for a task. The error is a description of what is wrong with the profile.
@@ -189,7 +214,9 @@ impl Profile {
                 ("", false) => rule.names.clone(),
                 ("", true) => return Err("a rule names no system call".to_owned()),
                 (name, true) => vec![name.to_owned()],
-                (name, false) => return Err(format!("the rule for {name} has both name and names")),
+                (name, false) => {
+                    return Err(format!("the rule for {name} has both name and names"));
+                }
             };
             if rule.counts(setting)? {
                 syscalls.push(LinuxSyscall {
@@ -217,12 +244,17 @@ impl Profile {
             ([], []) => Ok(Vec::new()),
             (list, []) => Ok(list.to_vec()),
             ([], map) => {
-                let native = native_architectures(arch).first().copied().unwrap_or_default();
+                let native = native_architectures(arch)
+                    .first()
+                    .copied()
+                    .unwrap_or_default();
                 let Some(found) = map.iter().find(|entry| entry.architecture == native) else {
                     return Ok(Vec::new());
                 };
                 let subs = found.sub_architectures.clone().unwrap_or_default();
-                Ok(std::iter::once(found.architecture.clone()).chain(subs).collect())
+                Ok(std::iter::once(found.architecture.clone())
+                    .chain(subs)
+                    .collect())
             }
             (_, _) => Err("it has both architectures and archMap".to_owned()),
         }
@@ -248,8 +280,16 @@ fn has_arch(names: &[String], arch: Arch) -> bool {
 }
 
 fn checked_action(action: &str) -> Result<(), String> {
-    const KNOWN: [&str; 8] =
-        ["KILL", "KILL_PROCESS", "KILL_THREAD", "TRAP", "ERRNO", "TRACE", "ALLOW", "LOG"];
+    const KNOWN: [&str; 8] = [
+        "KILL",
+        "KILL_PROCESS",
+        "KILL_THREAD",
+        "TRAP",
+        "ERRNO",
+        "TRACE",
+        "ALLOW",
+        "LOG",
+    ];
     match action.strip_prefix("SCMP_ACT_") {
         Some(name) if KNOWN.contains(&name) => Ok(()),
         Some("NOTIFY") => {
@@ -262,7 +302,10 @@ fn checked_action(action: &str) -> Result<(), String> {
 fn checked_argument(argument: &Argument) -> Result<(), String> {
     const KNOWN: [&str; 7] = ["NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ"];
     if argument.index > 5 {
-        return Err(format!("argument {} is beyond the last one, 5", argument.index));
+        return Err(format!(
+            "argument {} is beyond the last one, 5",
+            argument.index
+        ));
     }
     match argument.op.strip_prefix("SCMP_CMP_") {
         Some(name) if KNOWN.contains(&name) => Ok(()),

@@ -7,7 +7,10 @@ use crate::host::{RealHost, bare_host};
 use crate::input::Arch;
 
 fn with(names: &[&str]) -> Capabilities {
-    Capabilities { bounding: names.iter().map(|name| (*name).to_owned()).collect(), ..Default::default() }
+    Capabilities {
+        bounding: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..Default::default()
+    }
 }
 
 fn allowed(filter: &LinuxSeccomp, name: &str) -> bool {
@@ -32,7 +35,10 @@ fn capabilities_allow_their_system_calls() {
         ("CAP_SYSLOG", "syslog"),
     ] {
         assert!(!allowed(&plain, name), "{name}");
-        assert!(allowed(&default_filter(&bare_host(), &with(&[capability])), name), "{name}");
+        assert!(
+            allowed(&default_filter(&bare_host(), &with(&[capability])), name),
+            "{name}"
+        );
     }
     for name in ["read", "execve", "openat2", "ptrace"] {
         assert!(allowed(&plain, name), "{name}");
@@ -44,21 +50,48 @@ fn capabilities_allow_their_system_calls() {
 
 #[test]
 fn clone3_is_enosys_without_sys_admin() {
-    let rule = |filter: &LinuxSeccomp| filter.syscalls.iter().find(|rule| rule.names == ["clone3"]).cloned();
+    let rule = |filter: &LinuxSeccomp| {
+        filter
+            .syscalls
+            .iter()
+            .find(|rule| rule.names == ["clone3"])
+            .cloned()
+    };
     let without = rule(&default_filter(&bare_host(), &with(&[]))).unwrap();
-    assert_eq!((without.action.as_str(), without.errno_ret), ("SCMP_ACT_ERRNO", Some(38)));
-    assert_eq!(rule(&default_filter(&bare_host(), &with(&["CAP_SYS_ADMIN"]))), None);
+    assert_eq!(
+        (without.action.as_str(), without.errno_ret),
+        ("SCMP_ACT_ERRNO", Some(38))
+    );
+    assert_eq!(
+        rule(&default_filter(&bare_host(), &with(&["CAP_SYS_ADMIN"]))),
+        None
+    );
 }
 
 #[test]
 fn seccomp_filter_depends_on_architecture_and_kernel() {
-    let arm = default_filter(&Host { arch: Arch::Aarch64, ..bare_host() }, &with(&[]));
+    let arm = default_filter(
+        &Host {
+            arch: Arch::Aarch64,
+            ..bare_host()
+        },
+        &with(&[]),
+    );
     assert_eq!(arm.architectures, ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]);
     assert!(allowed(&arm, "set_tls") && !allowed(&arm, "arch_prctl"));
     let intel = default_filter(&bare_host(), &with(&[]));
-    assert_eq!(intel.architectures, ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]);
+    assert_eq!(
+        intel.architectures,
+        ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
+    );
     assert!(allowed(&intel, "arch_prctl") && !allowed(&intel, "set_tls"));
-    let old = default_filter(&Host { kernel: (4, 7), ..bare_host() }, &with(&[]));
+    let old = default_filter(
+        &Host {
+            kernel: (4, 7),
+            ..bare_host()
+        },
+        &with(&[]),
+    );
     assert!(!allowed(&old, "ptrace"));
 }
 
@@ -66,8 +99,18 @@ fn localhost(text: &str) -> Result<LinuxSeccomp> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("profile.json");
     std::fs::write(&path, text).unwrap();
-    let security = Security { seccomp: SeccompProfile::Localhost(path), ..Default::default() };
-    of_task(&security, &bare_host(), &with(&["CAP_CHOWN"]), &RealHost, &mut Vec::new()).map(Option::unwrap)
+    let security = Security {
+        seccomp: SeccompProfile::Localhost(path),
+        ..Default::default()
+    };
+    of_task(
+        &security,
+        &bare_host(),
+        &with(&["CAP_CHOWN"]),
+        &RealHost,
+        &mut Vec::new(),
+    )
+    .map(Option::unwrap)
 }
 
 #[test]
@@ -90,8 +133,11 @@ fn docker_seccomp_profile_is_resolved() {
     .unwrap();
     assert_eq!(filter.architectures, ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"]);
     assert_eq!(filter.default_errno_ret, Some(1));
-    let names: Vec<&str> =
-        filter.syscalls.iter().flat_map(|rule| rule.names.iter().map(String::as_str)).collect();
+    let names: Vec<&str> = filter
+        .syscalls
+        .iter()
+        .flat_map(|rule| rule.names.iter().map(String::as_str))
+        .collect();
     assert_eq!(names, ["read", "chown"]);
 }
 
@@ -136,19 +182,49 @@ fn invalid_seccomp_profile_is_rejected_with_its_file() {
         seccomp: SeccompProfile::Localhost(PathBuf::from("/nonexistent/profile.json")),
         ..Default::default()
     };
-    let error = of_task(&missing, &bare_host(), &with(&[]), &RealHost, &mut Vec::new()).unwrap_err();
-    assert!(error.to_string().contains("/nonexistent/profile.json cannot be read"), "{error}");
+    let error = of_task(
+        &missing,
+        &bare_host(),
+        &with(&[]),
+        &RealHost,
+        &mut Vec::new(),
+    )
+    .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("/nonexistent/profile.json cannot be read"),
+        "{error}"
+    );
 }
 
 #[test]
 fn kernel_without_seccomp_skips_the_default_and_rejects_a_file() {
-    let host = Host { seccomp: false, ..bare_host() };
+    let host = Host {
+        seccomp: false,
+        ..bare_host()
+    };
     let mut warnings = Vec::new();
-    let default = Security { seccomp: SeccompProfile::RuntimeDefault, ..Default::default() };
-    assert_eq!(of_task(&default, &host, &with(&[]), &RealHost, &mut warnings).unwrap(), None);
+    let default = Security {
+        seccomp: SeccompProfile::RuntimeDefault,
+        ..Default::default()
+    };
+    assert_eq!(
+        of_task(&default, &host, &with(&[]), &RealHost, &mut warnings).unwrap(),
+        None
+    );
     assert_eq!(warnings.len(), 1);
-    let file = Security { seccomp: SeccompProfile::Localhost(PathBuf::from("/p")), ..Default::default() };
+    let file = Security {
+        seccomp: SeccompProfile::Localhost(PathBuf::from("/p")),
+        ..Default::default()
+    };
     assert!(of_task(&file, &host, &with(&[]), &RealHost, &mut warnings).is_err());
-    let privileged = Security { privileged: true, ..file };
-    assert_eq!(of_task(&privileged, &host, &with(&[]), &RealHost, &mut warnings).unwrap(), None);
+    let privileged = Security {
+        privileged: true,
+        ..file
+    };
+    assert_eq!(
+        of_task(&privileged, &host, &with(&[]), &RealHost, &mut warnings).unwrap(),
+        None
+    );
 }

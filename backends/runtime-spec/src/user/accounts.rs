@@ -40,7 +40,9 @@ pub(super) struct Groups {
 pub(super) fn find_account(passwd: impl BufRead, user: &Id) -> io::Result<Option<Account>> {
     let mut fields = Fields::new(passwd);
     while fields.next_line()? {
-        let Some(account) = account(&mut fields)? else { continue };
+        let Some(account) = account(&mut fields)? else {
+            continue;
+        };
         let found = match user {
             Id::Number(uid) => account.uid == *uid,
             Id::Name(name) => account.name == name.as_bytes(),
@@ -58,9 +60,13 @@ pub(super) fn find_groups(group: impl BufRead, wish: &GroupQuery<'_>) -> io::Res
     let mut seen = BTreeSet::new();
     let mut fields = Fields::new(group);
     while groups.of_member.len() <= MAX_GROUPS && fields.next_line()? {
-        let Some(name) = name(&mut fields)? else { continue };
+        let Some(name) = name(&mut fields)? else {
+            continue;
+        };
         fields.next(b":")?;
-        let Some(gid) = fields.number()? else { continue };
+        let Some(gid) = fields.number()? else {
+            continue;
+        };
         if let Ok(name) = std::str::from_utf8(&name)
             && wish.names.contains(name)
         {
@@ -77,16 +83,22 @@ pub(super) fn find_groups(group: impl BufRead, wish: &GroupQuery<'_>) -> io::Res
 }
 
 fn account(fields: &mut Fields<impl BufRead>) -> io::Result<Option<Account>> {
-    let Some(name) = name(fields)? else { return Ok(None) };
+    let Some(name) = name(fields)? else {
+        return Ok(None);
+    };
     fields.next(b":")?;
-    let (Some(uid), Some(gid)) = (fields.number()?, fields.number()?) else { return Ok(None) };
+    let (Some(uid), Some(gid)) = (fields.number()?, fields.number()?) else {
+        return Ok(None);
+    };
     Ok(Some(Account { name, uid, gid }))
 }
 
 /// The name at the beginning of a line; `None` for a comment and for a line without a name.
 fn name(fields: &mut Fields<impl BufRead>) -> io::Result<Option<Vec<u8>>> {
     let name = fields.next(b":")?.unwrap_or_default().trim_ascii_start();
-    Ok(Some(name).filter(|name| !name.is_empty() && !name.starts_with(b"#")).map(<[u8]>::to_vec))
+    Ok(Some(name)
+        .filter(|name| !name.is_empty() && !name.starts_with(b"#"))
+        .map(<[u8]>::to_vec))
 }
 
 /// Reads lines field by field.
@@ -100,7 +112,12 @@ struct Fields<R> {
 
 impl<R: BufRead> Fields<R> {
     const fn new(reader: R) -> Self {
-        Self { reader, field: Vec::new(), ended_by: None, at_end: false }
+        Self {
+            reader,
+            field: Vec::new(),
+            ended_by: None,
+            at_end: false,
+        }
     }
 
     /// Advances to the next line; `false` at the end.
@@ -122,7 +139,9 @@ impl<R: BufRead> Fields<R> {
         let mut whole = true;
         loop {
             let piece = self.reader.fill_buf()?;
-            let end = piece.iter().position(|byte| *byte == b'\n' || ends.contains(byte));
+            let end = piece
+                .iter()
+                .position(|byte| *byte == b'\n' || ends.contains(byte));
             let length = end.unwrap_or(piece.len());
             whole &= self.field.len() + length <= FIELD_LIMIT;
             if whole {

@@ -24,7 +24,10 @@ audio:x:29:alice,web
 ";
 
 fn spec(user: Option<UserRef>) -> UserSpec {
-    UserSpec { user, ..Default::default() }
+    UserSpec {
+        user,
+        ..Default::default()
+    }
 }
 
 fn name(text: &str) -> Option<UserRef> {
@@ -32,7 +35,10 @@ fn name(text: &str) -> Option<UserRef> {
 }
 
 fn accounts() -> Accounts {
-    Accounts { passwd: PASSWD.to_vec(), group: GROUP.to_vec() }
+    Accounts {
+        passwd: PASSWD.to_vec(),
+        group: GROUP.to_vec(),
+    }
 }
 
 fn read(rootfs: &Path) -> Result<Accounts> {
@@ -44,15 +50,27 @@ fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
     let user = resolve(spec, image, &accounts()).unwrap();
     // The result is the same however little is read at a time.
     let slow = |bytes: &'static [u8]| BufReader::with_capacity(1, bytes);
-    assert_eq!(resolve_from(spec, image, slow(PASSWD), slow(GROUP)).unwrap(), user);
-    assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, groups));
+    assert_eq!(
+        resolve_from(spec, image, slow(PASSWD), slow(GROUP)).unwrap(),
+        user
+    );
+    assert_eq!(
+        (user.uid, user.gid, user.additional_gids.as_slice()),
+        (uid, gid, groups)
+    );
 }
 
 #[test]
 fn user_is_found_by_name_and_uid_with_groups() {
     check(&spec(name("alice")), "", 1000, 100, &[100, 10, 29]);
     check(&spec(name("1000")), "", 1000, 100, &[100, 10, 29]);
-    check(&spec(Some(UserRef::Uid(1000))), "root", 1000, 100, &[100, 10, 29]);
+    check(
+        &spec(Some(UserRef::Uid(1000))),
+        "root",
+        1000,
+        100,
+        &[100, 10, 29],
+    );
     check(&spec(name("web")), "", 33, 33, &[33, 29]);
 }
 
@@ -79,13 +97,27 @@ fn request_groups_are_added_and_strict_drops_image_groups() {
         policy,
         ..Default::default()
     };
-    check(&asked(GroupPolicy::Merge), "", 1000, 7, &[7, 10, 100, 29, 8]);
+    check(
+        &asked(GroupPolicy::Merge),
+        "",
+        1000,
+        7,
+        &[7, 10, 100, 29, 8],
+    );
     check(&asked(GroupPolicy::Strict), "", 1000, 7, &[7, 8, 10]);
 }
 
 #[test]
 fn unknown_names_and_out_of_range_ids_are_rejected() {
-    for bad in ["bob", "alice:nobody", "broken line", "4294967295", "99999999999", "big", "0:4294967296"] {
+    for bad in [
+        "bob",
+        "alice:nobody",
+        "broken line",
+        "4294967295",
+        "99999999999",
+        "big",
+        "0:4294967296",
+    ] {
         let error = resolve(&spec(name(bad)), "", &accounts()).unwrap_err();
         assert!(error.to_string().starts_with("user: "), "{error}");
     }
@@ -95,7 +127,12 @@ fn unknown_names_and_out_of_range_ids_are_rejected() {
 #[test]
 fn only_numeric_users_with_strict_groups_need_no_image() {
     assert!(needs_rootfs(&spec(Some(UserRef::Uid(1))), ""));
-    let strict = |user, gid| UserSpec { user, gid, policy: GroupPolicy::Strict, ..Default::default() };
+    let strict = |user, gid| UserSpec {
+        user,
+        gid,
+        policy: GroupPolicy::Strict,
+        ..Default::default()
+    };
     assert!(!needs_rootfs(&strict(Some(UserRef::Uid(1)), Some(1)), ""));
     assert!(!needs_rootfs(&strict(name("1:2"), None), ""));
     assert!(needs_rootfs(&strict(Some(UserRef::Uid(1)), None), ""));
@@ -134,9 +171,17 @@ fn fifo_or_huge_account_file_does_not_block() {
     let passwd = dir.path().join("etc/passwd");
     nix::unistd::mkfifo(&passwd, Mode::S_IRWXU).unwrap();
     let error = read(dir.path()).unwrap_err();
-    assert!(error.report().contains("/etc/passwd of the image cannot be read"), "{error:?}");
+    assert!(
+        error
+            .report()
+            .contains("/etc/passwd of the image cannot be read"),
+        "{error:?}"
+    );
     std::fs::remove_file(&passwd).unwrap();
-    File::create(&passwd).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    File::create(&passwd)
+        .unwrap()
+        .set_len(MAX_FILE_BYTES + 1)
+        .unwrap();
     let error = read(dir.path()).unwrap_err().report();
     assert_eq!(
         error,
@@ -150,8 +195,11 @@ fn long_account_fields_parse_and_invalid_names_are_skipped() {
     let etc = dir.path().join("etc");
     std::fs::create_dir(&etc).unwrap();
     let long = "x".repeat(1 << 20);
-    std::fs::write(etc.join("passwd"), format!("{long}:x:1:1::/:\nweb:{long}:33:34:{long}:/:/bin/sh\r\n"))
-        .unwrap();
+    std::fs::write(
+        etc.join("passwd"),
+        format!("{long}:x:1:1::/:\nweb:{long}:33:34:{long}:/:/bin/sh\r\n"),
+    )
+    .unwrap();
     let group = format!(
         "{long}:x:5:web\nmany:x:6:{}web\nlong:x:7:{long}, web ,b\nlast:x:8:web",
         "a,".repeat(1 << 20)
@@ -159,19 +207,36 @@ fn long_account_fields_parse_and_invalid_names_are_skipped() {
     std::fs::write(etc.join("group"), group).unwrap();
     let files = || AccountFiles::open(dir.path(), MAX_FILE_BYTES).unwrap();
     let found = files().resolve(&spec(name("web:last")), "").unwrap();
-    assert_eq!((found.uid, found.gid, found.additional_gids), (33, 8, vec![8, 6, 7]));
+    assert_eq!(
+        (found.uid, found.gid, found.additional_gids),
+        (33, 8, vec![8, 6, 7])
+    );
     assert_eq!(
         files().bytes(),
-        files().read().map(|all| (all.passwd.len() + all.group.len()) as u64).unwrap()
+        files()
+            .read()
+            .map(|all| (all.passwd.len() + all.group.len()) as u64)
+            .unwrap()
     );
-    assert!(files().resolve(&spec(Some(UserRef::Name(long))), "").is_err());
+    assert!(
+        files()
+            .resolve(&spec(Some(UserRef::Name(long))), "")
+            .is_err()
+    );
 }
 
 #[test]
 fn user_in_too_many_groups_is_rejected() {
-    let group: String = (0..70_000).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect();
-    let accounts = Accounts { passwd: PASSWD.to_vec(), group: group.into_bytes() };
-    let error = resolve(&spec(name("web")), "", &accounts).unwrap_err().to_string();
+    let group: String = (0..70_000)
+        .map(|gid| format!("g{gid}:x:{gid}:web\n"))
+        .collect();
+    let accounts = Accounts {
+        passwd: PASSWD.to_vec(),
+        group: group.into_bytes(),
+    };
+    let error = resolve(&spec(name("web")), "", &accounts)
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "user: 65537 groups are more than the 65536 of Linux");
 }
 
@@ -212,5 +277,8 @@ fn links_are_resolved_within_the_root() {
     assert_eq!(found("a/b"), Some("a/b".into()));
     assert_eq!(found("absolute/b"), Some("a/b".into()));
     assert_eq!(found("."), Some("".into()));
-    assert_eq!([found("file"), found("none"), found("escape")], [None, None, None]);
+    assert_eq!(
+        [found("file"), found("none"), found("escape")],
+        [None, None, None]
+    );
 }

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 use switchyard_core::spec::{
-    CpuPeriod, CpuQuota, CpuShares, ExecSpec, GroupPolicy, MemoryLimit, MissingSource, Mount, MountSource,
-    OomScoreAdj, PidsLimit, Rlimit, SeccompProfile, UserRef, UserSpec,
+    CpuPeriod, CpuQuota, CpuShares, ExecSpec, GroupPolicy, MemoryLimit, MissingSource, Mount,
+    MountSource, OomScoreAdj, PidsLimit, Rlimit, SeccompProfile, UserRef, UserSpec,
 };
 use switchyard_runtime_spec::infra::{self, InfraInput};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_runtime_spec::user::{self, AccountFiles};
 use switchyard_runtime_spec::{
-    CgroupDriver, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, Host, Namespace, RealHost, ResolvedUser,
+    CgroupDriver, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, Host, Namespace, RealHost,
+    ResolvedUser,
 };
 
 use crate::support::{Case, words};
@@ -27,19 +28,30 @@ mod bundle;
 
 use bundle::Bundle;
 
-const APPLETS: [&str; 9] = ["sh", "cat", "id", "ls", "sleep", "unshare", "touch", "env", "mount"];
+const APPLETS: [&str; 9] = [
+    "sh", "cat", "id", "ls", "sleep", "unshare", "touch", "env", "mount",
+];
 
 #[track_caller]
 fn succeeded(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}: {}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
     text(&output.stdout)
 }
 
 #[track_caller]
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}"))
+        .trim()
 }
 
 #[test]
@@ -59,7 +71,8 @@ fn default_spec_runs_with_default_seccomp_and_capabilities() {
 
 /// Runs crun in a mount namespace of its own, without the v2 tree of a hybrid node, which crun 1.8 refuses to
 /// work beside.
-const CRUN: &str = "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec crun \"$@\"";
+const CRUN: &str =
+    "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec crun \"$@\"";
 
 #[test]
 fn crun_accepts_the_same_spec() {
@@ -69,10 +82,19 @@ fn crun_accepts_the_same_spec() {
     case.task.resources.cpu_shares = Some(CpuShares::clamped(100));
     bundle.write(&case.build_with(&RealHost).unwrap().spec);
     let mut command = Command::new("/usr/bin/unshare");
-    command.args(["--mount", "/bin/sh", "-c", CRUN, "crun", "--root"]).arg(bundle.path("state"));
-    command.args(["run", "--bundle"]).arg(bundle.dir.path()).arg(&bundle.name).stdin(Stdio::null());
+    command
+        .args(["--mount", "/bin/sh", "-c", CRUN, "crun", "--root"])
+        .arg(bundle.path("state"));
+    command
+        .args(["run", "--bundle"])
+        .arg(bundle.dir.path())
+        .arg(&bundle.name)
+        .stdin(Stdio::null());
     let status = succeeded(&command.output().unwrap());
-    assert_eq!((field(&status, "Seccomp"), field(&status, "CapBnd")), ("2", "00000000a80425fb"));
+    assert_eq!(
+        (field(&status, "Seccomp"), field(&status, "CapBnd")),
+        ("2", "00000000a80425fb")
+    );
 }
 
 #[test]
@@ -81,7 +103,10 @@ fn default_seccomp_denies_new_namespaces_and_unconfined_allows_them() {
     let mut case = bundle.case("unshare -U true 2>&1; echo code $?");
     assert!(bundle.run(&case).contains("Operation not permitted"));
     case.task.security.seccomp = SeccompProfile::Unconfined;
-    let status = bundle.run(&Case { image: bundle.case("cat /proc/self/status").image, ..case });
+    let status = bundle.run(&Case {
+        image: bundle.case("cat /proc/self/status").image,
+        ..case
+    });
     assert_eq!(field(&status, "Seccomp"), "0");
 }
 
@@ -117,7 +142,10 @@ fn users_groups_and_ambient_capabilities_reach_the_process() {
         text.contains("uid=33(web) gid=34") && text.contains("50(extra)") && text.contains("60"),
         "{text}"
     );
-    assert_eq!((field(&text, "CapAmb"), field(&text, "CapEff")), ("0000000000000400", "0000000000000400"));
+    assert_eq!(
+        (field(&text, "CapAmb"), field(&text, "CapEff")),
+        ("0000000000000400", "0000000000000400")
+    );
     assert_eq!(field(&text, "NoNewPrivs"), "1");
 }
 
@@ -128,11 +156,25 @@ fn mounts_and_masked_paths_are_applied() {
     fs::create_dir(&data).unwrap();
     fs::write(data.join("file"), "of the host\n").unwrap();
     let mount = |destination: &str, recursive_readonly| {
-        let source = MountSource::Host { path: data.clone(), missing: MissingSource::Fail };
+        let source = MountSource::Host {
+            path: data.clone(),
+            missing: MissingSource::Fail,
+        };
         let options = words(&["noexec"]);
-        Mount { readonly: true, recursive_readonly, options, ..Mount::new(destination, source) }
+        Mount {
+            readonly: true,
+            recursive_readonly,
+            options,
+            ..Mount::new(destination, source)
+        }
     };
-    let tmpfs = Mount::new("/tmp", MountSource::Tmpfs { size_bytes: 1 << 20, mode: 0o1777 });
+    let tmpfs = Mount::new(
+        "/tmp",
+        MountSource::Tmpfs {
+            size_bytes: 1 << 20,
+            mode: 0o1777,
+        },
+    );
     let mut case = bundle.case(
         "cat /data/file /etc/hosts; for f in /data/x /rro/x /x /proc/sysrq-trigger; do touch $f 2>/dev/null && echo wrote $f; done; \
          touch /tmp/x /dev/shm/y && echo tmp; cat /proc/mounts; true",
@@ -145,15 +187,30 @@ fn mounts_and_masked_paths_are_applied() {
         fs::create_dir(bundle.path("rootfs").join(path)).unwrap();
     }
     let text = bundle.run(&case);
-    assert!(text.contains("of the host") && text.contains("hosts of the sandbox"), "{text}");
-    assert!(!text.contains("wrote") && text.contains("\ntmp\n"), "{text}");
+    assert!(
+        text.contains("of the host") && text.contains("hosts of the sandbox"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("wrote") && text.contains("\ntmp\n"),
+        "{text}"
+    );
     assert!(bundle.path("shm/y").exists());
     let options = |at: &str| {
-        let line = text.lines().rfind(|line| line.split(' ').nth(1) == Some(at)).unwrap_or_default();
+        let line = text
+            .lines()
+            .rfind(|line| line.split(' ').nth(1) == Some(at))
+            .unwrap_or_default();
         line.split(' ').nth(3).unwrap_or_default().to_owned()
     };
-    assert!(options("/data").contains("ro") && options("/data").contains("noexec"), "{text}");
-    assert!(options("/tmp").contains("size=1024k") && options("/sys").starts_with("ro"), "{text}");
+    assert!(
+        options("/data").contains("ro") && options("/data").contains("noexec"),
+        "{text}"
+    );
+    assert!(
+        options("/tmp").contains("size=1024k") && options("/sys").starts_with("ro"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -174,11 +231,23 @@ fn limits_reach_the_kernel_and_unsupported_ones_are_omitted() {
         page_size: switchyard_core::spec::HugepageSize::new("2MB").unwrap(),
         limit_bytes: 2 << 20,
     }];
-    case.task.rlimits = vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft: 100, hard: u64::MAX }];
+    case.task.rlimits = vec![Rlimit {
+        name: "RLIMIT_NOFILE".to_owned(),
+        soft: 100,
+        hard: u64::MAX,
+    }];
     let text = bundle.run(&case);
-    let lowest =
-        if bundle.host.has_sys_resource() { -900 } else { bundle.host.oom_score_adj.get().max(-900) };
-    let expected = ["67108864".to_owned(), "77".to_owned(), lowest.to_string(), "100".to_owned()];
+    let lowest = if bundle.host.has_sys_resource() {
+        -900
+    } else {
+        bundle.host.oom_score_adj.get().max(-900)
+    };
+    let expected = [
+        "67108864".to_owned(),
+        "77".to_owned(),
+        lowest.to_string(),
+        "100".to_owned(),
+    ];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
@@ -186,11 +255,19 @@ fn limits_reach_the_kernel_and_unsupported_ones_are_omitted() {
 fn exec_runs_with_the_tasks_user_and_seccomp() {
     let bundle = Bundle::new();
     let mut case = bundle.case("exec sleep 600");
-    case.user = ResolvedUser { uid: 33, gid: 34, additional_gids: vec![34] };
+    case.user = ResolvedUser {
+        uid: 33,
+        gid: 34,
+        additional_gids: vec![34],
+    };
     let built = case.build_with(&RealHost).unwrap();
     bundle.start(&built.spec);
     let exec = ExecSpec {
-        command: words(&["/bin/sh", "-c", "id -u; echo $HOSTNAME; cat /proc/self/status"]),
+        command: words(&[
+            "/bin/sh",
+            "-c",
+            "id -u; echo $HOSTNAME; cat /proc/self/status",
+        ]),
         tty: false,
         size: None,
         stdin: false,
@@ -201,10 +278,16 @@ fn exec_runs_with_the_tasks_user_and_seccomp() {
     let process = exec_process(&built.spec["process"], &exec, &mut Vec::new()).unwrap();
     let file = bundle.path("process.json");
     fs::write(&file, serde_json::to_vec(&process).unwrap()).unwrap();
-    let output = bundle.runc(&["exec", "--process", file.to_str().unwrap(), &bundle.name]).output().unwrap();
+    let output = bundle
+        .runc(&["exec", "--process", file.to_str().unwrap(), &bundle.name])
+        .output()
+        .unwrap();
     let text = succeeded(&output);
     assert!(text.starts_with("33\nweb-1\n"), "{text}");
-    assert_eq!((field(&text, "Seccomp"), field(&text, "CapBnd")), ("2", "00000000a80425fb"));
+    assert_eq!(
+        (field(&text, "Seccomp"), field(&text, "CapBnd")),
+        ("2", "00000000a80425fb")
+    );
 }
 
 /// A process with namespaces of its own, which it keeps alive.
@@ -213,12 +296,22 @@ struct Holder(Child);
 impl Holder {
     fn new() -> Self {
         let mut child = Command::new("/usr/bin/unshare")
-            .args(["--net", "--ipc", "--uts", "/bin/busybox", "sh", "-c", "echo ready; exec sleep 600"])
+            .args([
+                "--net",
+                "--ipc",
+                "--uts",
+                "/bin/busybox",
+                "sh",
+                "-c",
+                "echo ready; exec sleep 600",
+            ])
             .stdout(Stdio::piped())
             .spawn()
             .expect("unshare is missing: install the Debian package util-linux");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "ready\n");
         Self(child)
     }
@@ -241,8 +334,13 @@ fn infra_process_holds_the_pid_namespace_that_tasks_join() {
     let holder = Holder::new();
     let mut case = bundle.case("exec cat /proc/1/cmdline");
     let join = |kind: &str| Namespace::Path(holder.namespace(kind));
-    (case.sandbox.network, case.sandbox.ipc, case.sandbox.uts) = (join("net"), join("ipc"), join("uts"));
-    let nobody = ResolvedUser { uid: 65_535, gid: 65_535, additional_gids: vec![65_535] };
+    (case.sandbox.network, case.sandbox.ipc, case.sandbox.uts) =
+        (join("net"), join("ipc"), join("uts"));
+    let nobody = ResolvedUser {
+        uid: 65_535,
+        gid: 65_535,
+        additional_gids: vec![65_535],
+    };
     let built = infra::build(&InfraInput {
         command: words(&["/bin/sleep", "600"]),
         user: &nobody,
@@ -252,8 +350,10 @@ fn infra_process_holds_the_pid_namespace_that_tasks_join() {
         annotations: BTreeMap::new(),
     });
     bundle.start(&built.unwrap().spec);
-    let state: Value =
-        serde_json::from_str(&succeeded(&bundle.runc(&["state", &bundle.name]).output().unwrap())).unwrap();
+    let state: Value = serde_json::from_str(&succeeded(
+        &bundle.runc(&["state", &bundle.name]).output().unwrap(),
+    ))
+    .unwrap();
     let pid = state["pid"].as_u64().unwrap();
     let same = |kind: &str| {
         let link = |path: PathBuf| fs::read_link(path).unwrap();
@@ -265,11 +365,16 @@ fn infra_process_holds_the_pid_namespace_that_tasks_join() {
     };
     ["net", "ipc", "uts"].into_iter().for_each(same);
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    assert_eq!((field(&status, "CapBnd"), field(&status, "Seccomp")), ("0000000000000000", "2"));
+    assert_eq!(
+        (field(&status, "CapBnd"), field(&status, "Seccomp")),
+        ("0000000000000000", "2")
+    );
     assert_eq!(field(&status, "NoNewPrivs"), "1");
 
     let task = Bundle::new();
-    case.sandbox.pid = Some(Namespace::Path(PathBuf::from(format!("/proc/{pid}/ns/pid"))));
+    case.sandbox.pid = Some(Namespace::Path(PathBuf::from(format!(
+        "/proc/{pid}/ns/pid"
+    ))));
     case.task.pid = switchyard_core::spec::PidMode::Sandbox;
     case.cgroups_path = format!("/{}/task", task.name);
     assert_eq!(task.run(&case), "/bin/sleep\x00600\x00");

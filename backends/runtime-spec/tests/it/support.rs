@@ -12,8 +12,8 @@ use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
 use switchyard_runtime_spec::mounts::host_source;
 use switchyard_runtime_spec::{
-    Arch, Built, CgroupDriver, CgroupVersion, Gathered, Host, HostFs, ImageConfig, ImageVolume, Input,
-    Namespace, Questions, ResolvedMount, ResolvedSource, ResolvedUser, SandboxFacts, build,
+    Arch, Built, CgroupDriver, CgroupVersion, Gathered, Host, HostFs, ImageConfig, ImageVolume,
+    Input, Namespace, Questions, ResolvedMount, ResolvedSource, ResolvedUser, SandboxFacts, build,
 };
 
 /// A node with a few paths, of which those below `/shared` and `/slave` are on such mounts.
@@ -38,7 +38,10 @@ impl HostFs for FakeFs {
 
     fn node(&self, path: &Path) -> io::Result<HostNode> {
         match path.to_str() {
-            Some("/dev/sda") => Ok(HostNode::Device(DeviceInfo { block: true, ..device(8, 0) })),
+            Some("/dev/sda") => Ok(HostNode::Device(DeviceInfo {
+                block: true,
+                ..device(8, 0)
+            })),
             Some("/dev/fuse") => Ok(HostNode::Device(device(10, 229))),
             Some("/dev/snd") => Ok(HostNode::Directory(vec![
                 (PathBuf::from("/dev/snd/controlC0"), device(116, 0)),
@@ -50,12 +53,23 @@ impl HostFs for FakeFs {
     }
 
     fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
-        let disk = DeviceInfo { block: true, mode: 0o660, gid: 6, ..device(8, 0) };
-        Ok(vec![(PathBuf::from("/dev/fuse"), device(10, 229)), (PathBuf::from("/dev/sda"), disk)])
+        let disk = DeviceInfo {
+            block: true,
+            mode: 0o660,
+            gid: 6,
+            ..device(8, 0)
+        };
+        Ok(vec![
+            (PathBuf::from("/dev/fuse"), device(10, 229)),
+            (PathBuf::from("/dev/sda"), disk),
+        ])
     }
 
     fn read(&self, path: &Path, _limit: u64) -> io::Result<Vec<u8>> {
-        Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not here", path.display())))
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{} is not here", path.display()),
+        ))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -72,7 +86,14 @@ impl HostFs for FakeFs {
 }
 
 fn device(major: u32, minor: u32) -> DeviceInfo {
-    DeviceInfo { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 }
+    DeviceInfo {
+        block: false,
+        major,
+        minor,
+        mode: 0o666,
+        uid: 0,
+        gid: 0,
+    }
 }
 
 /// A task with all inputs of its spec; tests change the parts that they are about.
@@ -94,9 +115,13 @@ impl Case {
     /// An ordinary task in an ordinary sandbox on a v2 node.
     pub(crate) fn plain() -> Self {
         let path = |text: &str| Some(PathBuf::from(text));
-        let namespace = |kind: &str| Namespace::Path(PathBuf::from(format!("/run/switchyard/ns/{kind}")));
+        let namespace =
+            |kind: &str| Namespace::Path(PathBuf::from(format!("/run/switchyard/ns/{kind}")));
         Self {
-            task: TaskSpec { args: words(&["--verbose"]), ..task() },
+            task: TaskSpec {
+                args: words(&["--verbose"]),
+                ..task()
+            },
             image: ImageConfig {
                 entrypoint: words(&["/bin/web"]),
                 cmd: words(&["--help"]),
@@ -119,7 +144,11 @@ impl Case {
                 users: None,
             },
             host: bare_host(),
-            user: ResolvedUser { uid: 1000, gid: 100, additional_gids: vec![100, 10] },
+            user: ResolvedUser {
+                uid: 1000,
+                gid: 100,
+                additional_gids: vec![100, 10],
+            },
             volumes: Vec::new(),
             cgroups_path: "/kubepods/pod1/abc".to_owned(),
             target_pid: None,
@@ -140,9 +169,20 @@ impl Case {
         let found = self.task.mounts.iter().map(|mount| resolved(mount, fs));
         let found = found.chain(self.staged.iter().cloned().map(Ok));
         let mounts = found.collect::<Result<Vec<_>>>()?;
-        let Self { task, sandbox, host, .. } = self;
+        let Self {
+            task,
+            sandbox,
+            host,
+            ..
+        } = self;
         let cdi_dirs = [PathBuf::from("/etc/cdi")];
-        let asked = Questions { task, mounts: &mounts, sandbox, host, cdi_dirs: &cdi_dirs };
+        let asked = Questions {
+            task,
+            mounts: &mounts,
+            sandbox,
+            host,
+            cdi_dirs: &cdi_dirs,
+        };
         let mut found = Gathered::of_task(&asked, fs);
         let nodes = found.resolve_cdi(&task.cdi_devices, &cdi_dirs)?;
         let found = found.with_nodes(nodes, fs);
@@ -183,7 +223,11 @@ fn resolved(mount: &Mount, fs: &dyn HostFs) -> Result<ResolvedMount> {
             panic!("{mount:?} belongs to the staged mounts of the case")
         }
     };
-    Ok(ResolvedMount { requested: mount.clone(), source: ResolvedSource::unstaged(path), volume: None })
+    Ok(ResolvedMount {
+        requested: mount.clone(),
+        source: ResolvedSource::unstaged(path),
+        volume: None,
+    })
 }
 
 /// A v2 node with all features except for huge pages and SELinux labels.
@@ -219,5 +263,8 @@ pub(crate) fn task() -> TaskSpec {
         created_at: SystemTime::UNIX_EPOCH,
         record: Vec::new(),
     };
-    TaskSpec { meta, ..specs::task(Owner::Host, "t", "i", &[]) }
+    TaskSpec {
+        meta,
+        ..specs::task(Owner::Host, "t", "i", &[])
+    }
 }

@@ -50,9 +50,20 @@ fn durable_copy_syncs_each_of_its_files_and_directories() {
     }
     symlink("sub/0", from.join("link")).unwrap();
     fs::create_dir(&to).unwrap();
-    let copied =
-        copy_durably(open(&from).unwrap(), open(&to).unwrap(), &mut plenty(), &Cancel::default()).unwrap();
-    assert_eq!(copied, CopyReport { refused_attributes: 0, synced: 150 + 3 });
+    let copied = copy_durably(
+        open(&from).unwrap(),
+        open(&to).unwrap(),
+        &mut plenty(),
+        &Cancel::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        copied,
+        CopyReport {
+            refused_attributes: 0,
+            synced: 150 + 3
+        }
+    );
     assert_eq!(snapshot(&to), snapshot(&from));
 }
 
@@ -69,8 +80,22 @@ fn owners_xattrs_devices_and_hard_links_are_copied() {
     fs::hard_link(from.join("file"), from.join("sub/name")).unwrap();
     fs::hard_link(from.join("file"), from.join(".links")).unwrap();
     let null = makedev(1, 3);
-    mknodat(CWD, from.join("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null).unwrap();
-    mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o620), 0).unwrap();
+    mknodat(
+        CWD,
+        from.join("null"),
+        FileType::CharacterDevice,
+        Mode::from_raw_mode(0o666),
+        null,
+    )
+    .unwrap();
+    mknodat(
+        CWD,
+        from.join("fifo"),
+        FileType::Fifo,
+        Mode::from_raw_mode(0o620),
+        0,
+    )
+    .unwrap();
     // cap_net_bind_service, as setcap writes it.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let set = [
@@ -83,8 +108,17 @@ fn owners_xattrs_devices_and_hard_links_are_copied() {
     for (path, name, value) in set {
         lsetxattr(from.join(path), name, value, XattrFlags::empty()).unwrap();
     }
-    lsetxattr(from.join("sub"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
-    assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), CopyReport::default());
+    lsetxattr(
+        from.join("sub"),
+        "trusted.overlay.opaque",
+        b"y",
+        XattrFlags::empty(),
+    )
+    .unwrap();
+    assert_eq!(
+        copy_all(&from, &to, &mut plenty()).unwrap(),
+        CopyReport::default()
+    );
     assert_eq!(snapshot(&to), snapshot(&from));
     let get = |path: &str, name: &str| {
         let mut value = vec![0; 100];
@@ -95,7 +129,10 @@ fn owners_xattrs_devices_and_hard_links_are_copied() {
     for (path, name, value) in set {
         assert_eq!(get(path, name).unwrap(), value, "{path}: {name}");
     }
-    assert!(get("sub", "trusted.overlay.opaque").is_err(), "it is the overlay's own");
+    assert!(
+        get("sub", "trusted.overlay.opaque").is_err(),
+        "it is the overlay's own"
+    );
     assert_eq!(fs::metadata(to.join("file")).unwrap().nlink(), 3);
 }
 
@@ -128,11 +165,35 @@ fn copy_beyond_its_limit_is_rejected() {
         fs::write(from.join(number.to_string()), [1; 5000]).unwrap();
     }
     let refused = copy_all(&from, &dir.path().join("a"), &mut Budget::new(1 << 30, 9)).unwrap_err();
-    assert!(matches!(refused, Error::TooLarge { unit: "inodes", most: 9 }), "{refused}");
-    let refused = copy_all(&from, &dir.path().join("b"), &mut Budget::new(75_000, 100)).unwrap_err();
-    assert!(matches!(refused, Error::TooLarge { unit: "bytes", most: 75_000 }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Error::TooLarge {
+                unit: "inodes",
+                most: 9
+            }
+        ),
+        "{refused}"
+    );
+    let refused =
+        copy_all(&from, &dir.path().join("b"), &mut Budget::new(75_000, 100)).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::TooLarge {
+                unit: "bytes",
+                most: 75_000
+            }
+        ),
+        "{refused}"
+    );
     assert!(refused.is_full());
-    copy_all(&from, &dir.path().join("c"), &mut Budget::new(10 * 8192, 10)).unwrap();
+    copy_all(
+        &from,
+        &dir.path().join("c"),
+        &mut Budget::new(10 * 8192, 10),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -144,7 +205,12 @@ fn cancelled_copy_stops() {
     fs::create_dir(&to).unwrap();
     let cancel = Cancel::default();
     cancel.cancel();
-    let stopped = copy(open(&from).unwrap(), open(&to).unwrap(), &mut plenty(), &cancel);
+    let stopped = copy(
+        open(&from).unwrap(),
+        open(&to).unwrap(),
+        &mut plenty(),
+        &cancel,
+    );
     assert!(matches!(stopped, Err(Error::Cancelled)));
     assert_eq!(fs::read_dir(&to).unwrap().count(), 0);
 }
@@ -160,7 +226,10 @@ fn copy_does_not_follow_links_to_other_directories() {
     assert!(open_below(&image, Path::new("/data/.")).unwrap().is_some());
     for none in ["/link", "/none", "/file", "/file/below", "/link/.."] {
         let found = open_below(&image, Path::new(none));
-        assert!(matches!(found, Ok(None)) || none.ends_with(".."), "{none}: {found:?}");
+        assert!(
+            matches!(found, Ok(None)) || none.ends_with(".."),
+            "{none}: {found:?}"
+        );
     }
     assert!(open_below(&image, Path::new("/../secret")).is_err());
 }

@@ -68,11 +68,23 @@ fn very_deep_tree_is_copied_and_removed_with_few_descriptors() {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         openat(&deepest, "last", flags, Mode::from_raw_mode(0o600)).unwrap();
         let mut budget = Budget::new(1 << 40, 1 << 30);
-        copy(open(&from).unwrap(), open(&to).unwrap(), &mut budget, &Cancel::default()).unwrap();
+        copy(
+            open(&from).unwrap(),
+            open(&to).unwrap(),
+            &mut budget,
+            &Cancel::default(),
+        )
+        .unwrap();
 
         let mut below = open(&to).unwrap();
         for _ in 0..DEEP {
-            below = openat(&below, "d", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            below = openat(
+                &below,
+                "d",
+                OFlags::RDONLY | OFlags::DIRECTORY,
+                Mode::empty(),
+            )
+            .unwrap();
         }
         statat(&below, "last", AtFlags::empty()).unwrap();
         for tree in [&from, &to] {
@@ -101,7 +113,13 @@ fn many_deep_chains_are_copied_and_removed() {
         fs::write(from.join(format!("file-{number}")), "x").unwrap();
     }
     let mut budget = Budget::new(1 << 40, 1 << 30);
-    copy(open(&from).unwrap(), open(&to).unwrap(), &mut budget, &Cancel::default()).unwrap();
+    copy(
+        open(&from).unwrap(),
+        open(&to).unwrap(),
+        &mut budget,
+        &Cancel::default(),
+    )
+    .unwrap();
     assert_eq!(snapshot(&to), snapshot(&from));
     remove(&to, &Cancel::default()).unwrap();
     assert!(!to.exists() && from.join("wide-59/d/d/file").exists());
@@ -153,7 +171,10 @@ fn concurrently_changed_tree_is_removed_or_reported_without_escaping() {
     assert!(!tree.exists());
     // The disturbing thread itself creates entries there through the symlinks, but none of them with this
     // name.
-    assert_eq!(fs::read_to_string(outside.join("kept/below/file")).unwrap(), "kept");
+    assert_eq!(
+        fs::read_to_string(outside.join("kept/below/file")).unwrap(),
+        "kept"
+    );
 }
 
 #[test]
@@ -175,12 +196,24 @@ fn mounts_in_a_tree_are_neither_emptied_nor_copied() {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
         // A directory of the same file system, and another file system.
         mount(Some(&of), &at.join("bind"), none, MsFlags::MS_BIND, none).unwrap();
-        mount(Some("tmpfs"), &at.join("other"), Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        mount(
+            Some("tmpfs"),
+            &at.join("other"),
+            Some("tmpfs"),
+            MsFlags::empty(),
+            none,
+        )
+        .unwrap();
         fs::write(at.join("other/file"), "kept").unwrap();
         let to = at.with_file_name("to");
         fs::create_dir(&to).unwrap();
         let mut budget = Budget::new(1 << 30, 1 << 20);
-        let copied = copy(open(&at).unwrap(), open(&to).unwrap(), &mut budget, &Cancel::default());
+        let copied = copy(
+            open(&at).unwrap(),
+            open(&to).unwrap(),
+            &mut budget,
+            &Cancel::default(),
+        );
         let removed = remove(&at, &Cancel::default());
         (
             copied.unwrap_err(),

@@ -29,7 +29,13 @@ enum Make {
 
 fn make() -> impl Strategy<Value = Make> {
     let place = any::<usize>();
-    let mode = prop_oneof![Just(0o755_u32), Just(0o1777), Just(0o4711), Just(0o000), Just(0o500)];
+    let mode = prop_oneof![
+        Just(0o755_u32),
+        Just(0o1777),
+        Just(0o4711),
+        Just(0o000),
+        Just(0o500)
+    ];
     prop_oneof![
         4 => (place, mode.clone()).prop_map(|(at, mode)| Make::Dir(at, mode)),
         3 => (place, prop::collection::vec(any::<u8>(), 0..600), mode).prop_map(|(at, content, mode)| Make::File(at, content, mode)),
@@ -64,7 +70,9 @@ fn build(root: &Path, makes: &[Make]) {
                 modes.push((path.clone(), *mode));
                 files.push(path);
             }
-            Make::Link(at, target) => symlink(target, new(at, &dirs)).expect("what a test makes can be used"),
+            Make::Link(at, target) => {
+                symlink(target, new(at, &dirs)).expect("what a test makes can be used")
+            }
             Make::Name(at, file) => {
                 if let Some(file) = files.get(file % files.len().max(1)) {
                     fs::hard_link(file, new(at, &dirs)).expect("what a test makes can be used");
@@ -72,13 +80,20 @@ fn build(root: &Path, makes: &[Make]) {
             }
             Make::Fifo(at) => {
                 let path = new(at, &dirs);
-                mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o640), 0)
-                    .expect("what a test makes can be used");
+                mknodat(
+                    rustix::fs::CWD,
+                    &path,
+                    FileType::Fifo,
+                    Mode::from_raw_mode(0o640),
+                    0,
+                )
+                .expect("what a test makes can be used");
             }
         }
     }
     for (path, mode) in modes {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("what a test makes can be used");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+            .expect("what a test makes can be used");
     }
 }
 
@@ -96,12 +111,24 @@ struct Seen {
 
 /// The entries of a tree, by path, read with the standard library.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
-    fn walk(root: &Path, path: &Path, first: &mut BTreeMap<u64, PathBuf>, all: &mut BTreeMap<PathBuf, Seen>) {
+    fn walk(
+        root: &Path,
+        path: &Path,
+        first: &mut BTreeMap<u64, PathBuf>,
+        all: &mut BTreeMap<PathBuf, Seen>,
+    ) {
         let data = fs::symlink_metadata(path).expect("what a test makes can be used");
         let kind = data.file_type();
-        let relative = path.strip_prefix(root).expect("what a test makes can be used").to_path_buf();
+        let relative = path
+            .strip_prefix(root)
+            .expect("what a test makes can be used")
+            .to_path_buf();
         let content = if kind.is_symlink() {
-            fs::read_link(path).expect("what a test makes can be used").as_os_str().as_bytes().to_vec()
+            fs::read_link(path)
+                .expect("what a test makes can be used")
+                .as_os_str()
+                .as_bytes()
+                .to_vec()
         } else if kind.is_file() {
             fs::read(path).expect("what a test makes can be used")
         } else {
@@ -115,7 +142,10 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
             device: if is_device { data.rdev() } else { 0 },
             size: if kind.is_dir() { 0 } else { data.size() },
             content,
-            first_name: first.entry(data.ino()).or_insert_with(|| relative.clone()).clone(),
+            first_name: first
+                .entry(data.ino())
+                .or_insert_with(|| relative.clone())
+                .clone(),
         };
         all.insert(relative, seen);
         if kind.is_dir() {

@@ -76,13 +76,19 @@ fn removal_stops_at_its_entry_limit_and_can_be_continued() {
     let cancel = Cancel::default();
     for _ in 0..2 {
         let before = fs::read_dir(&tree).unwrap().count();
-        assert!(matches!(remove(&tree, &cancel.after(30)), Err(Error::Cancelled)));
+        assert!(matches!(
+            remove(&tree, &cancel.after(30)),
+            Err(Error::Cancelled)
+        ));
         let removed = before - fs::read_dir(&tree).unwrap().count();
         assert!((20..=30).contains(&removed), "{removed}");
     }
     let clone = cancel.after(1000);
     cancel.cancel();
-    assert!(matches!(remove(&tree, &clone), Err(Error::Cancelled)), "it is the same flag");
+    assert!(
+        matches!(remove(&tree, &clone), Err(Error::Cancelled)),
+        "it is the same flag"
+    );
     remove(&tree, &Cancel::default().after(1000)).unwrap();
     assert!(!tree.exists());
 }

@@ -17,7 +17,10 @@ use streams::{Client, Name, Request, Value};
 const SOCKET: &str = "run%2Fswitchyard%2Fcri.sock";
 
 fn request(authority: &str) -> Request {
-    Request { authority: authority.as_bytes().to_vec(), ..Request::default() }
+    Request {
+        authority: authority.as_bytes().to_vec(),
+        ..Request::default()
+    }
 }
 
 fn stream(requests: &[Request]) -> Vec<u8> {
@@ -28,20 +31,40 @@ fn stream(requests: &[Request]) -> Vec<u8> {
 
 #[tokio::test]
 async fn h2_alone_rejects_path_authorities() {
-    let sent =
-        stream(&[request(SOCKET), request(SOCKET), request("/run/switchyard/cri.sock"), request("host")]);
+    let sent = stream(&[
+        request(SOCKET),
+        request(SOCKET),
+        request("/run/switchyard/cri.sock"),
+        request("host"),
+    ]);
     assert_eq!(served_without_filter(&sent).await, ["host"]);
     let named = "run-2Fswitchyard-2Fcri.sock";
-    assert_eq!(served(&sent).await, [named, named, "-run-switchyard-cri.sock", "host"]);
+    assert_eq!(
+        served(&sent).await,
+        [named, named, "-run-switchyard-cri.sock", "host"]
+    );
 }
 
 #[tokio::test]
 async fn each_way_to_write_a_name_and_a_value_is_rewritten() {
-    for name in [Name::Literal, Name::HuffmanLiteral, Name::Static, Name::Dynamic] {
+    for name in [
+        Name::Literal,
+        Name::HuffmanLiteral,
+        Name::Static,
+        Name::Dynamic,
+    ] {
         for value in [Value::Plain, Value::Huffman] {
             for indexing in 0..3 {
-                let one = Request { name, value, indexing, ..request(SOCKET) };
-                let other = Request { authority: b"\xff\x00 a:b@c/\xc3\xa4".to_vec(), ..one.clone() };
+                let one = Request {
+                    name,
+                    value,
+                    indexing,
+                    ..request(SOCKET)
+                };
+                let other = Request {
+                    authority: b"\xff\x00 a:b@c/\xc3\xa4".to_vec(),
+                    ..one.clone()
+                };
                 let sent = stream(&[one.clone(), other.clone(), one, other]);
                 let first = "run-2Fswitchyard-2Fcri.sock";
                 let second = "---a-b-c---";
@@ -58,19 +81,40 @@ async fn each_way_to_write_a_name_and_a_value_is_rewritten() {
 
 #[tokio::test]
 async fn indexed_authority_is_the_rewritten_one() {
-    let first = Request { indexing: 1, ..request(SOCKET) };
-    let again = Request { name: Name::Whole, ..first.clone() };
+    let first = Request {
+        indexing: 1,
+        ..request(SOCKET)
+    };
+    let again = Request {
+        name: Name::Whole,
+        ..first.clone()
+    };
     let sent = stream(&[first, again.clone(), again]);
     assert_eq!(served(&sent).await, ["run-2Fswitchyard-2Fcri.sock"; 3]);
 }
 
 #[tokio::test]
 async fn padding_priority_and_continuation_are_supported() {
-    let plain = Request { extra: vec![(b"x-long".to_vec(), vec![b'v'; 300], 4)], ..request(SOCKET) };
-    for (padding, priority, split) in
-        [(Some(9), false, 0), (None, true, 0), (Some(0), true, 40), (Some(255), true, 50), (None, false, 64)]
-    {
-        let sent = stream(&[Request { padding, priority, split, ..plain.clone() }, request("b/c")]);
+    let plain = Request {
+        extra: vec![(b"x-long".to_vec(), vec![b'v'; 300], 4)],
+        ..request(SOCKET)
+    };
+    for (padding, priority, split) in [
+        (Some(9), false, 0),
+        (None, true, 0),
+        (Some(0), true, 40),
+        (Some(255), true, 50),
+        (None, false, 64),
+    ] {
+        let sent = stream(&[
+            Request {
+                padding,
+                priority,
+                split,
+                ..plain.clone()
+            },
+            request("b/c"),
+        ]);
         assert_eq!(
             served(&sent).await,
             ["run-2Fswitchyard-2Fcri.sock", "b-c"],
@@ -86,8 +130,12 @@ async fn longer_rewritten_block_is_split_into_continuations() {
     // together with the rest, they do not.
     let authority = format!("%{}", "0".repeat(15_000));
     let extra = vec![(b"x-pad".to_vec(), vec![b'p'; 1_300], 0)];
-    let one =
-        Request { value: Value::Huffman, extra, authority: authority.into_bytes(), ..Request::default() };
+    let one = Request {
+        value: Value::Huffman,
+        extra,
+        authority: authority.into_bytes(),
+        ..Request::default()
+    };
     let sent = stream(&[one, request("b/c")]);
     let behind = filtered(&sent, 1_000);
     assert!(behind.len() > sent.len() + 5_000);
@@ -102,13 +150,28 @@ async fn hpack_table_is_tracked_when_filled_resized_and_cleared() {
     let mut requests = Vec::new();
     for round in 0..200 {
         let extra = vec![
-            (format!("x-{round}").into_bytes(), vec![b'v'; round * 7 % 500], 4 | 2),
+            (
+                format!("x-{round}").into_bytes(),
+                vec![b'v'; round * 7 % 500],
+                4 | 2,
+            ),
             (b"x-same".to_vec(), format!("{round}").into_bytes(), 4),
         ];
-        let name = if round % 3 == 0 { Name::Dynamic } else { Name::Literal };
+        let name = if round % 3 == 0 {
+            Name::Dynamic
+        } else {
+            Name::Literal
+        };
         let resize = [None, None, Some(0), Some(4096), Some(300), None][round % 6];
         let authority = format!("{round}/s").into_bytes();
-        requests.push(Request { authority, name, indexing: 1, extra, resize, ..Request::default() });
+        requests.push(Request {
+            authority,
+            name,
+            indexing: 1,
+            extra,
+            resize,
+            ..Request::default()
+        });
     }
     let sent = stream(&requests);
     check(&sent, 11);
@@ -118,9 +181,21 @@ async fn hpack_table_is_tracked_when_filled_resized_and_cleared() {
 
 #[test]
 fn any_split_of_the_input_gives_the_same_output() {
-    let padded =
-        Request { padding: Some(3), priority: true, split: 5, value: Value::Huffman, ..request(SOCKET) };
-    let sent = stream(&[padded, request("b/c"), Request { name: Name::Dynamic, ..request("d/e") }]);
+    let padded = Request {
+        padding: Some(3),
+        priority: true,
+        split: 5,
+        value: Value::Huffman,
+        ..request(SOCKET)
+    };
+    let sent = stream(&[
+        padded,
+        request("b/c"),
+        Request {
+            name: Name::Dynamic,
+            ..request("d/e")
+        },
+    ]);
     let whole = filtered(&sent, sent.len());
     for cut in 1..sent.len() {
         assert_eq!(filtered(&sent, cut), whole, "portions of {cut}");
@@ -138,9 +213,21 @@ fn random_bytes_change_nothing_but_the_authority() {
         state.to_le_bytes()[3]
     };
     let valid = stream(&[
-        Request { padding: Some(3), split: 40, ..request(SOCKET) },
-        Request { value: Value::Huffman, indexing: 1, ..request("b/c") },
-        Request { name: Name::Whole, indexing: 1, ..request("b/c") },
+        Request {
+            padding: Some(3),
+            split: 40,
+            ..request(SOCKET)
+        },
+        Request {
+            value: Value::Huffman,
+            indexing: 1,
+            ..request("b/c")
+        },
+        Request {
+            name: Name::Whole,
+            indexing: 1,
+            ..request("b/c")
+        },
     ]);
     for round in 0..4_000 {
         let mut bytes: Vec<u8> = if round % 2 == 0 {
@@ -178,7 +265,12 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
         extra.prop_map(|(name, value, flags)| (name.into(), value.into(), flags)),
         0..4,
     );
-    let framing = (prop::option::of(any::<u8>()), any::<bool>(), 0..60_usize, prop::option::of(0..=4096_u32));
+    let framing = (
+        prop::option::of(any::<u8>()),
+        any::<bool>(),
+        0..60_usize,
+        prop::option::of(0..=4096_u32),
+    );
     let request = (authority, name, value, 0..3_u8, extra, framing).prop_map(
         |(authority, name, value, indexing, extra, (padding, priority, split, resize))| Request {
             authority,

@@ -21,7 +21,10 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let (client, server) = duplex(4 << 20);
     let serve = async {
         let builder = h2::server::Builder::new();
-        let mut connection = builder.handshake::<_, bytes::Bytes>(accept(server)).await.unwrap();
+        let mut connection = builder
+            .handshake::<_, bytes::Bytes>(accept(server))
+            .await
+            .unwrap();
         let mut authorities = Vec::new();
         while let Some(Ok((request, _respond))) = connection.accept().await {
             authorities.push(request.uri().authority().unwrap().to_string());
@@ -35,7 +38,10 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 /// PING, or when the server disconnects.
 async fn send(mut client: DuplexStream, sent: &[u8]) {
     const LAST: &[u8] = b"the last";
-    client.write_all(&[sent, &[0, 0, 8, 6, 0, 0, 0, 0, 0], LAST].concat()).await.unwrap();
+    client
+        .write_all(&[sent, &[0, 0, 8, 6, 0, 0, 0, 0, 0], LAST].concat())
+        .await
+        .unwrap();
     let mut answer = [0; 9];
     while client.read_exact(&mut answer).await.is_ok() {
         let len = u32::from_be_bytes([0, answer[0], answer[1], answer[2]]);

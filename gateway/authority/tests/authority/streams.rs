@@ -71,14 +71,24 @@ impl Default for Request {
 impl Default for Client {
     fn default() -> Self {
         let sent = [PREFACE, &SETTINGS].concat();
-        Self { sent, encoder: Encoder::default(), entries: Vec::new(), max: 4096, stream: 1 }
+        Self {
+            sent,
+            encoder: Encoder::default(),
+            entries: Vec::new(),
+            max: 4096,
+            stream: 1,
+        }
     }
 }
 
 impl Client {
     pub(crate) fn send(&mut self, request: &Request) {
         let block = self.block(request);
-        let split = if request.split == 0 { block.len() } else { request.split };
+        let split = if request.split == 0 {
+            block.len()
+        } else {
+            request.split
+        };
         let mut parts = block.chunks(split).peekable();
         let mut payload = Vec::new();
         let mut flags = 1;
@@ -113,38 +123,51 @@ impl Client {
     fn block(&mut self, request: &Request) -> Vec<u8> {
         let mut block = Vec::new();
         if let Some(size) = request.resize {
-            self.encoder.update_max_dynamic_size(size, &mut block).unwrap();
+            self.encoder
+                .update_max_dynamic_size(size, &mut block)
+                .unwrap();
             self.max = usize::try_from(size).unwrap();
             self.forget();
         }
         // :method, :scheme and :path.
         block.extend_from_slice(&[0x83, 0x86, 0x84]);
-        let flags = [0, Encoder::WITH_INDEXING, Encoder::NEVER_INDEXED][usize::from(request.indexing)]
+        let flags = [0, Encoder::WITH_INDEXING, Encoder::NEVER_INDEXED]
+            [usize::from(request.indexing)]
             | match request.value {
                 Value::Plain => 0,
                 Value::Huffman => Encoder::HUFFMAN_VALUE,
             };
         let named = |entry: &(Vec<u8>, Vec<u8>)| entry.0 == b":authority";
         let known = self.entries.iter().position(named);
-        let whole = self.entries.iter().position(|entry| named(entry) && entry.1 == request.authority);
+        let whole = self
+            .entries
+            .iter()
+            .position(|entry| named(entry) && entry.1 == request.authority);
         let index = |place: usize| u32::try_from(place + 62).unwrap();
         let value = request.authority.clone();
         let input = match (request.name, known, whole) {
             (Name::Whole, _, Some(place)) => EncoderInput::Indexed(index(place)),
-            (Name::Dynamic, Some(place), _) => EncoderInput::IndexedName(index(place), value, flags),
-            (Name::Static | Name::Dynamic | Name::Whole, ..) => EncoderInput::IndexedName(1, value, flags),
+            (Name::Dynamic, Some(place), _) => {
+                EncoderInput::IndexedName(index(place), value, flags)
+            }
+            (Name::Static | Name::Dynamic | Name::Whole, ..) => {
+                EncoderInput::IndexedName(1, value, flags)
+            }
             (Name::Literal, ..) => EncoderInput::Literal(b":authority".to_vec(), value, flags),
             (Name::HuffmanLiteral, ..) => {
                 EncoderInput::Literal(b":authority".to_vec(), value, flags | Encoder::HUFFMAN_NAME)
             }
         };
-        let inserts = flags & Encoder::WITH_INDEXING != 0 && !matches!(input, EncoderInput::Indexed(_));
+        let inserts =
+            flags & Encoder::WITH_INDEXING != 0 && !matches!(input, EncoderInput::Indexed(_));
         self.encoder.encode(input, &mut block).unwrap();
         if inserts {
             self.remember(b":authority", &request.authority);
         }
         for (name, value, flags) in &request.extra {
-            self.encoder.encode((name.clone(), value.clone(), *flags), &mut block).unwrap();
+            self.encoder
+                .encode((name.clone(), value.clone(), *flags), &mut block)
+                .unwrap();
             if flags & Encoder::WITH_INDEXING != 0 {
                 self.remember(name, value);
             }

@@ -75,14 +75,18 @@ impl Client {
             Ok(made) => made,
             Err(error) => {
                 if let Err(left) = self.remove_pod(pod.clone()).await {
-                    print_error(format!("switchyard: cannot remove pod {pod}, which remains: {left}\n"))?;
+                    print_error(format!(
+                        "switchyard: cannot remove pod {pod}, which remains: {left}\n"
+                    ))?;
                 }
                 return Err(error);
             }
         };
         match self.output {
             Format::Json => {
-                print_json(&json!({ "pod": made.pod, "container": made.container, "ip": made.ip }))?;
+                print_json(
+                    &json!({ "pod": made.pod, "container": made.container, "ip": made.ip }),
+                )?;
             }
             Format::Text => {
                 print(format!(
@@ -101,7 +105,10 @@ impl Client {
         args: RunArgs,
     ) -> Result<Made, CriError> {
         let config = cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: args.name, attempt: 0 }),
+            metadata: Some(cri::ContainerMetadata {
+                name: args.name,
+                attempt: 0,
+            }),
             image: Some(image_spec(&args.image)),
             command: args.command,
             log_path: "0.log".into(),
@@ -119,12 +126,25 @@ impl Client {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         });
-        let created = self.runtime.create_container(request).await.map_err(refused("CreateContainer"))?;
+        let created = self
+            .runtime
+            .create_container(request)
+            .await
+            .map_err(refused("CreateContainer"))?;
         let container = created.into_inner().container_id;
-        let request = self.request(cri::StartContainerRequest { container_id: container.clone() });
-        self.runtime.start_container(request).await.map_err(refused("StartContainer"))?;
+        let request = self.request(cri::StartContainerRequest {
+            container_id: container.clone(),
+        });
+        self.runtime
+            .start_container(request)
+            .await
+            .map_err(refused("StartContainer"))?;
         let ip = self.address_of(pod).await?;
-        Ok(Made { pod: pod.to_owned(), container, ip })
+        Ok(Made {
+            pod: pod.to_owned(),
+            container,
+            ip,
+        })
     }
 
     /// The pod's primary address; empty with the host's network.
@@ -133,10 +153,19 @@ impl Client {
     }
 
     async fn status_of(&mut self, pod: &str) -> Result<cri::PodSandboxStatus, CriError> {
-        let request =
-            self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
-        let answer = self.runtime.pod_sandbox_status(request).await.map_err(refused("PodSandboxStatus"))?;
-        answer.into_inner().status.ok_or(CriError::Incomplete { call: "PodSandboxStatus", what: "a status" })
+        let request = self.request(cri::PodSandboxStatusRequest {
+            pod_sandbox_id: pod.to_owned(),
+            verbose: false,
+        });
+        let answer = self
+            .runtime
+            .pod_sandbox_status(request)
+            .await
+            .map_err(refused("PodSandboxStatus"))?;
+        answer.into_inner().status.ok_or(CriError::Incomplete {
+            call: "PodSandboxStatus",
+            what: "a status",
+        })
     }
 
     /// Runs a command, waits for its exit and prints its output.
@@ -146,9 +175,17 @@ impl Client {
         command: Vec<String>,
     ) -> Result<ExitCode, CriError> {
         // The call's deadline limits the command; CRI's own timeout would have to be shorter.
-        let request =
-            self.request(cri::ExecSyncRequest { container_id: container, cmd: command, timeout: 0 });
-        let answer = self.runtime.exec_sync(request).await.map_err(refused("ExecSync"))?.into_inner();
+        let request = self.request(cri::ExecSyncRequest {
+            container_id: container,
+            cmd: command,
+            timeout: 0,
+        });
+        let answer = self
+            .runtime
+            .exec_sync(request)
+            .await
+            .map_err(refused("ExecSync"))?
+            .into_inner();
         match self.output {
             Format::Json => print_json(&json!({
                 "stdout": String::from_utf8_lossy(&answer.stdout),
@@ -159,19 +196,31 @@ impl Client {
                 print(&answer.stdout)?;
                 print_error(&answer.stderr)?;
                 if answer.exit_code != 0 {
-                    print_error(format!("switchyard: the command ended with {}\n", answer.exit_code))?;
+                    print_error(format!(
+                        "switchyard: the command ended with {}\n",
+                        answer.exit_code
+                    ))?;
                 }
             }
         }
-        Ok(if answer.exit_code == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if answer.exit_code == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     /// Stops a pod. A runtime reports success for a pod that does not exist, because the kubelet repeats its
     /// calls. Here that is an error, for people.
     pub(super) async fn stop(&mut self, pod: String) -> Result<(), CriError> {
         self.status_of(&pod).await?;
-        let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
-        self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
+        let request = self.request(cri::StopPodSandboxRequest {
+            pod_sandbox_id: pod.clone(),
+        });
+        self.runtime
+            .stop_pod_sandbox(request)
+            .await
+            .map_err(refused("StopPodSandbox"))?;
         self.done("stopped", &pod)
     }
 
@@ -183,13 +232,28 @@ impl Client {
 
     async fn remove_pod(&mut self, pod: String) -> Result<(), CriError> {
         // The log directory that `run` created for this pod, if any.
-        let logs = self.status_of(&pod).await?.annotations.get(LOG_DIR_ANNOTATION).map(PathBuf::from);
+        let logs = self
+            .status_of(&pod)
+            .await?
+            .annotations
+            .get(LOG_DIR_ANNOTATION)
+            .map(PathBuf::from);
         let logs = logs.filter(|dir| is_own_log_dir(dir));
         // RemovePodSandbox kills the processes; a stop first gives them their grace period.
-        let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
-        self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
-        let request = self.request(cri::RemovePodSandboxRequest { pod_sandbox_id: pod });
-        self.runtime.remove_pod_sandbox(request).await.map_err(refused("RemovePodSandbox"))?;
+        let request = self.request(cri::StopPodSandboxRequest {
+            pod_sandbox_id: pod.clone(),
+        });
+        self.runtime
+            .stop_pod_sandbox(request)
+            .await
+            .map_err(refused("StopPodSandbox"))?;
+        let request = self.request(cri::RemovePodSandboxRequest {
+            pod_sandbox_id: pod,
+        });
+        self.runtime
+            .remove_pod_sandbox(request)
+            .await
+            .map_err(refused("RemovePodSandbox"))?;
         if let Some(logs) = logs {
             if_present(fs::remove_dir_all(&logs)).map_err(|source| CriError::LogDir {
                 doing: "remove",
@@ -222,7 +286,8 @@ fn pod_config(args: &RunArgs) -> Result<cri::PodSandboxConfig, CriError> {
     let logs = match &args.log_dir {
         Some(dir) => std::path::absolute(dir)?,
         None => {
-            let dir = PathBuf::from(LOG_DIR).join(format!("default_{}_{uid}", args.name.replace('/', "_")));
+            let dir = PathBuf::from(LOG_DIR)
+                .join(format!("default_{}_{uid}", args.name.replace('/', "_")));
             annotations.insert(LOG_DIR_ANNOTATION.into(), dir.display().to_string());
             dir
         }
@@ -239,7 +304,11 @@ fn pod_config(args: &RunArgs) -> Result<cri::PodSandboxConfig, CriError> {
             namespace: "default".into(),
             attempt: 0,
         }),
-        hostname: if args.host_network { String::new() } else { args.name.clone() },
+        hostname: if args.host_network {
+            String::new()
+        } else {
+            args.name.clone()
+        },
         log_directory: logs.display().to_string(),
         annotations,
         linux: Some(cri::LinuxPodSandboxConfig {
@@ -255,7 +324,11 @@ fn pod_config(args: &RunArgs) -> Result<cri::PodSandboxConfig, CriError> {
 
 /// One process namespace for each container; the network as requested.
 fn namespaces(host_network: bool) -> cri::NamespaceOption {
-    let network = if host_network { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod };
+    let network = if host_network {
+        cri::NamespaceMode::Node
+    } else {
+        cri::NamespaceMode::Pod
+    };
     cri::NamespaceOption {
         network: network.into(),
         pid: cri::NamespaceMode::Container.into(),
@@ -270,10 +343,17 @@ mod tests {
 
     #[test]
     fn only_directories_created_by_the_command_are_removed() {
-        assert!(is_own_log_dir(Path::new("/var/log/switchyard/default_web_0123")));
-        for path in
-            ["/var/log/switchyard", "/var/log/switchyard/..", "/var/log/switchyard/a/b", "/etc", "x", ""]
-        {
+        assert!(is_own_log_dir(Path::new(
+            "/var/log/switchyard/default_web_0123"
+        )));
+        for path in [
+            "/var/log/switchyard",
+            "/var/log/switchyard/..",
+            "/var/log/switchyard/a/b",
+            "/etc",
+            "x",
+            "",
+        ] {
             assert!(!is_own_log_dir(Path::new(path)), "{path}");
         }
     }

@@ -13,9 +13,20 @@ use crate::output::{Format, print, print_json, table};
 impl Client {
     /// Shows the runtime's name and version.
     pub(super) async fn version(&mut self) -> Result<(), CriError> {
-        let request = self.request(cri::VersionRequest { version: "v1".into() });
-        let cri::VersionResponse { version, runtime_name, runtime_version, runtime_api_version } =
-            self.runtime.version(request).await.map_err(refused("Version"))?.into_inner();
+        let request = self.request(cri::VersionRequest {
+            version: "v1".into(),
+        });
+        let cri::VersionResponse {
+            version,
+            runtime_name,
+            runtime_version,
+            runtime_api_version,
+        } = self
+            .runtime
+            .version(request)
+            .await
+            .map_err(refused("Version"))?
+            .into_inner();
         match self.output {
             Format::Json => print_json(&json!({
                 "version": version,
@@ -23,7 +34,9 @@ impl Client {
                 "runtime_version": runtime_version,
                 "runtime_api_version": runtime_api_version,
             }))?,
-            Format::Text => print(format!("{runtime_name} {runtime_version} (CRI {runtime_api_version})\n"))?,
+            Format::Text => print(format!(
+                "{runtime_name} {runtime_version} (CRI {runtime_api_version})\n"
+            ))?,
         }
         Ok(())
     }
@@ -31,30 +44,47 @@ impl Client {
     /// Shows the runtime's conditions and handlers.
     pub(super) async fn status(&mut self) -> Result<ExitCode, CriError> {
         let request = self.request(cri::StatusRequest { verbose: false });
-        let answer = self.runtime.status(request).await.map_err(refused("Status"))?.into_inner();
+        let answer = self
+            .runtime
+            .status(request)
+            .await
+            .map_err(refused("Status"))?
+            .into_inner();
         let conditions = answer.status.unwrap_or_default().conditions;
         let ready = conditions.iter().all(|condition| condition.status);
-        let handlers: Vec<_> = answer.runtime_handlers.into_iter().map(|handler| handler.name).collect();
+        let handlers: Vec<_> = answer
+            .runtime_handlers
+            .into_iter()
+            .map(|handler| handler.name)
+            .collect();
         match self.output {
             Format::Json => {
                 let conditions: Vec<_> = conditions
                     .iter()
                     .map(|c| json!({ "type": c.r#type, "status": c.status, "reason": c.reason, "message": c.message }))
                     .collect();
-                print_json(&json!({ "ready": ready, "conditions": conditions, "handlers": handlers }))?;
+                print_json(
+                    &json!({ "ready": ready, "conditions": conditions, "handlers": handlers }),
+                )?;
             }
             Format::Text => {
                 let rows: Vec<_> = conditions
                     .into_iter()
                     .map(|c| [c.r#type, c.status.to_string(), c.reason, c.message])
                     .collect();
-                let handlers: Vec<_> =
-                    handlers.iter().map(|name| if name.is_empty() { "(default)" } else { name }).collect();
+                let handlers: Vec<_> = handlers
+                    .iter()
+                    .map(|name| if name.is_empty() { "(default)" } else { name })
+                    .collect();
                 let table = table(["CONDITION", "STATUS", "REASON", "MESSAGE"], &rows);
                 print(format!("{table}handlers: {}\n", handlers.join(", ")))?;
             }
         }
-        Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if ready {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     /// Pulls an image and shows its reference by digest.
@@ -65,16 +95,26 @@ impl Client {
 
     /// Removes an image.
     pub(super) async fn remove_image(&mut self, image: String) -> Result<(), CriError> {
-        let request = self.request(cri::RemoveImageRequest { image: Some(super::image_spec(&image)) });
-        self.images.remove_image(request).await.map_err(refused("RemoveImage"))?;
+        let request = self.request(cri::RemoveImageRequest {
+            image: Some(super::image_spec(&image)),
+        });
+        self.images
+            .remove_image(request)
+            .await
+            .map_err(refused("RemoveImage"))?;
         self.done("removed", &image)
     }
 
     /// Lists images.
     pub(super) async fn list_images(&mut self) -> Result<(), CriError> {
         let request = self.request(cri::ListImagesRequest::default());
-        let images =
-            self.images.list_images(request).await.map_err(refused("ListImages"))?.into_inner().images;
+        let images = self
+            .images
+            .list_images(request)
+            .await
+            .map_err(refused("ListImages"))?
+            .into_inner()
+            .images;
         match self.output {
             Format::Json => {
                 let images: Vec<_> = images
@@ -96,8 +136,11 @@ impl Client {
                     .iter()
                     .map(|image| {
                         let id = image.id.strip_prefix("sha256:").unwrap_or(&image.id);
-                        let names =
-                            if image.repo_tags.is_empty() { &image.repo_digests } else { &image.repo_tags };
+                        let names = if image.repo_tags.is_empty() {
+                            &image.repo_digests
+                        } else {
+                            &image.repo_tags
+                        };
                         [names.join(","), short(id), size(image.size)]
                     })
                     .collect();
@@ -110,7 +153,11 @@ impl Client {
     /// Lists pods.
     pub(super) async fn list_pods(&mut self) -> Result<(), CriError> {
         let request = self.request(cri::ListPodSandboxRequest::default());
-        let answer = self.runtime.list_pod_sandbox(request).await.map_err(refused("ListPodSandbox"))?;
+        let answer = self
+            .runtime
+            .list_pod_sandbox(request)
+            .await
+            .map_err(refused("ListPodSandbox"))?;
         let pods = answer.into_inner().items;
         match self.output {
             Format::Json => {
@@ -139,7 +186,13 @@ impl Client {
                     .map(|pod| {
                         let meta = pod.metadata.clone().unwrap_or_default();
                         let created = age(&stamp(pod.created_at), now);
-                        [short(&pod.id), meta.name, meta.namespace, pod_state(pod).into(), created]
+                        [
+                            short(&pod.id),
+                            meta.name,
+                            meta.namespace,
+                            pod_state(pod).into(),
+                            created,
+                        ]
                     })
                     .collect();
                 print(table(["POD", "NAME", "NAMESPACE", "STATE", "AGE"], &rows))?;
@@ -151,7 +204,11 @@ impl Client {
     /// Lists containers, including those that have exited.
     pub(super) async fn list_containers(&mut self) -> Result<(), CriError> {
         let request = self.request(cri::ListContainersRequest::default());
-        let answer = self.runtime.list_containers(request).await.map_err(refused("ListContainers"))?;
+        let answer = self
+            .runtime
+            .list_containers(request)
+            .await
+            .map_err(refused("ListContainers"))?;
         let containers = answer.into_inner().containers;
         match self.output {
             Format::Json => {
@@ -187,7 +244,10 @@ impl Client {
                         ]
                     })
                     .collect();
-                print(table(["CONTAINER", "POD", "NAME", "STATE", "AGE", "IMAGE"], &rows))?;
+                print(table(
+                    ["CONTAINER", "POD", "NAME", "STATE", "AGE", "IMAGE"],
+                    &rows,
+                ))?;
             }
         }
         Ok(())
@@ -197,10 +257,14 @@ impl Client {
 /// The image reference as the client gave it, if the runtime reports it.
 fn image_of(container: &cri::Container) -> String {
     let spec = container.image.clone().unwrap_or_default();
-    [spec.user_specified_image, spec.image, container.image_ref.clone()]
-        .into_iter()
-        .find(|name| !name.is_empty())
-        .unwrap_or_default()
+    [
+        spec.user_specified_image,
+        spec.image,
+        container.image_ref.clone(),
+    ]
+    .into_iter()
+    .find(|name| !name.is_empty())
+    .unwrap_or_default()
 }
 
 fn pod_state(pod: &cri::PodSandbox) -> &'static str {
@@ -224,7 +288,9 @@ fn stamp(nanoseconds: i64) -> String {
     if nanoseconds == 0 {
         return String::new();
     }
-    Timestamp::from_nanosecond(nanoseconds.into()).map(|at| format!("{at:.0}")).unwrap_or_default()
+    Timestamp::from_nanosecond(nanoseconds.into())
+        .map(|at| format!("{at:.0}"))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

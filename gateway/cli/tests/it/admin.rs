@@ -73,7 +73,12 @@ impl Pages {
 
     /// The path of the unix socket.
     fn socket(&self) -> String {
-        self.node.dir.path().join("admin.sock").display().to_string()
+        self.node
+            .dir
+            .path()
+            .join("admin.sock")
+            .display()
+            .to_string()
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -89,7 +94,10 @@ impl Pages {
 
     /// The head and body over TCP, as text.
     async fn get_tcp(&self, path: &str) -> String {
-        self.say(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+        self.say(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
+        .await
     }
 
     /// Sends this text over TCP, and returns everything received until the end of the connection.
@@ -111,7 +119,10 @@ struct Scraper {
 
 impl Scraper {
     fn new(pages: &Pages) -> Self {
-        Self { address: pages.tcp, connection: None }
+        Self {
+            address: pages.tcp,
+            connection: None,
+        }
     }
 
     /// One page; reconnects if the server has closed the idle connection.
@@ -128,7 +139,9 @@ impl Scraper {
     }
 
     async fn ask(connection: &mut BufReader<TcpStream>) -> io::Result<()> {
-        connection.write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await?;
+        connection
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            .await?;
         let mut length = 0;
         loop {
             let mut line = String::new();
@@ -145,7 +158,11 @@ impl Scraper {
         }
         let mut body = vec![0; length];
         connection.read_exact(&mut body).await?;
-        assert!(String::from_utf8(body).unwrap().contains("switchyard_images 1\n"));
+        assert!(
+            String::from_utf8(body)
+                .unwrap()
+                .contains("switchyard_images 1\n")
+        );
         Ok(())
     }
 }
@@ -165,13 +182,23 @@ async fn readiness_follows_required_components() {
          [+]devices ok: can be given out\n"
     );
     let verbose = format!("[+]containerd ok: fine\n{backend}readyz check passed\n");
-    assert_eq!(pages.get("/readyz?verbose").await, (StatusCode::OK, verbose));
+    assert_eq!(
+        pages.get("/readyz?verbose").await,
+        (StatusCode::OK, verbose)
+    );
 
     containerd.set(down());
     pages.node.reporter.set([Part::needed("cri", up())]);
-    let failed = format!("[-]containerd failed: gone\n{backend}[+]cri ok: fine\nreadyz check failed\n");
-    assert_eq!(pages.get("/readyz").await, (StatusCode::SERVICE_UNAVAILABLE, failed));
-    assert_eq!(pages.get("/healthz").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let failed =
+        format!("[-]containerd failed: gone\n{backend}[+]cri ok: fine\nreadyz check failed\n");
+    assert_eq!(
+        pages.get("/readyz").await,
+        (StatusCode::SERVICE_UNAVAILABLE, failed)
+    );
+    assert_eq!(
+        pages.get("/healthz").await.0,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
     assert_eq!(pages.get("/livez").await, (StatusCode::OK, "ok\n".into()));
 
     containerd.set(up());
@@ -185,11 +212,18 @@ async fn readiness_follows_required_components() {
 #[tokio::test]
 async fn single_component_is_queried_by_name() {
     let pages = Pages::serve(TestNode::new().await).await;
-    pages.node.reporter.set([Part::needed("cri", up()), Part::optional("kubelet", down())]);
+    pages
+        .node
+        .reporter
+        .set([Part::needed("cri", up()), Part::optional("kubelet", down())]);
     pages.node.change_status(|status| status.network = broken());
     assert_eq!(pages.get("/readyz").await.0, StatusCode::OK);
     for part in ["cri", "runtime"] {
-        assert_eq!(pages.get(&format!("/readyz/{part}")).await.0, StatusCode::OK, "{part}");
+        assert_eq!(
+            pages.get(&format!("/readyz/{part}")).await.0,
+            StatusCode::OK,
+            "{part}"
+        );
     }
     for part in ["kubelet", "network"] {
         let (status, _) = pages.get(&format!("/readyz/{part}")).await;
@@ -210,12 +244,19 @@ async fn metrics_and_status_pages_show_the_node() {
     }
     node.reporter.set([Part::needed("cri", up())]);
     let ids = vec!["CVE-2024-21626".into()];
-    let runc = Advisory { program: "runc".into(), version: "1.1.0".into(), ids };
+    let runc = Advisory {
+        program: "runc".into(),
+        version: "1.1.0".into(),
+        ids,
+    };
     node.change_status(|status| status.advisories = vec![runc]);
     let pages = Pages::serve(node).await;
     let metrics = pages.get_tcp("/metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
-    assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
+    assert!(
+        metrics.contains("content-type: text/plain; version=0.0.4"),
+        "{metrics}"
+    );
     for line in [
         "switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 1",
         "switchyard_tasks{owner=\"nomad\",state=\"running\"} 3",
@@ -239,13 +280,22 @@ async fn metrics_and_status_pages_show_the_node() {
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"core\"} 2",
         "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
     ] {
-        assert!(metrics.contains(&format!("{line}\n")), "{line} is missing in {metrics}");
+        assert!(
+            metrics.contains(&format!("{line}\n")),
+            "{line} is missing in {metrics}"
+        );
     }
     let report: StatusReport = serde_json::from_str(&pages.get("/statusz").await.1).unwrap();
     assert!(report.ready);
-    assert_eq!((report.pid, report.images), (Some(std::process::id()), Some(3)));
+    assert_eq!(
+        (report.pid, report.images),
+        (Some(std::process::id()), Some(3))
+    );
     let parts: Vec<_> = report.parts.iter().map(|part| part.name.as_str()).collect();
-    assert_eq!(parts, ["runtime", "network", "disk", "recovery", "devices", "cri"]);
+    assert_eq!(
+        parts,
+        ["runtime", "network", "disk", "recovery", "devices", "cri"]
+    );
     assert_eq!(report.advisories[0].ids, ["CVE-2024-21626"]);
 }
 
@@ -263,22 +313,52 @@ async fn run(args: &[&str]) -> std::process::Output {
 async fn failure_reasons_are_served_on_the_unix_socket_only() {
     let containerd = Arc::new(TestProcess::new("containerd"));
     let logkeeper = Arc::new(TestProcess::new("logkeeper"));
-    let node = TestNode::new().await.with_process(&containerd).with_process(&logkeeper);
+    let node = TestNode::new()
+        .await
+        .with_process(&containerd)
+        .with_process(&logkeeper);
     let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4194301";
     containerd.set(Condition::Down(why.into()));
-    logkeeper.set(Condition::Up("logkeeper protocol 1, process 4194302".into()));
+    logkeeper.set(Condition::Up(
+        "logkeeper protocol 1, process 4194302".into(),
+    ));
     let pages = Pages::serve(node).await;
-    for path in ["/readyz", "/readyz?verbose", "/readyz/containerd", "/readyz/logkeeper?verbose", "/statusz"]
-    {
+    for path in [
+        "/readyz",
+        "/readyz?verbose",
+        "/readyz/containerd",
+        "/readyz/logkeeper?verbose",
+        "/statusz",
+    ] {
         let text = pages.get_tcp(path).await;
         for secret in ["last words", "/var/lib", "419430", "\"pid\""] {
-            assert!(!text.contains(secret), "{path} shows strangers {secret}: {text}");
+            assert!(
+                !text.contains(secret),
+                "{path} shows strangers {secret}: {text}"
+            );
         }
     }
-    assert!(pages.get_tcp("/readyz").await.contains("[-]containerd failed: reason withheld"));
-    assert!(pages.get_tcp("/readyz?verbose").await.contains("[+]logkeeper ok\n"));
-    let report: StatusReport =
-        serde_json::from_str(pages.get_tcp("/statusz").await.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert!(
+        pages
+            .get_tcp("/readyz")
+            .await
+            .contains("[-]containerd failed: reason withheld")
+    );
+    assert!(
+        pages
+            .get_tcp("/readyz?verbose")
+            .await
+            .contains("[+]logkeeper ok\n")
+    );
+    let report: StatusReport = serde_json::from_str(
+        pages
+            .get_tcp("/statusz")
+            .await
+            .split_once("\r\n\r\n")
+            .unwrap()
+            .1,
+    )
+    .unwrap();
     assert!(!report.ready && report.pid.is_none());
     assert!(pages.get("/readyz").await.1.contains(why));
     assert!(pages.get("/statusz").await.1.contains(why));
@@ -288,19 +368,32 @@ async fn failure_reasons_are_served_on_the_unix_socket_only() {
 async fn dns_rebinding_host_is_rejected() {
     let pages = Pages::serve(TestNode::new().await).await;
     let ask = async |host: &str| {
-        pages.say(&format!("GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await
+        pages
+            .say(&format!(
+                "GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n"
+            ))
+            .await
     };
     let refused = ask("Host: rebound.example:9640\r\n").await;
     assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
-    assert!(refused.contains("\"rebound.example\" is no name of this node"), "{refused}");
+    assert!(
+        refused.contains("\"rebound.example\" is no name of this node"),
+        "{refused}"
+    );
     assert!(!refused.contains("switchyard_"), "{refused}");
-    for host in ["Host: localhost:9640\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:1\r\n"] {
+    for host in [
+        "Host: localhost:9640\r\n",
+        "Host: 127.0.0.1\r\n",
+        "Host: [::1]:1\r\n",
+    ] {
         assert!(ask(host).await.starts_with("HTTP/1.1 200 "), "{host}");
     }
     for host in ["", "Host: localhost\r\nHost: rebound.example\r\n"] {
         assert!(ask(host).await.starts_with("HTTP/1.1 400 "), "{host}");
     }
-    let body = pages.say("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n").await;
+    let body = pages
+        .say("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
+        .await;
     assert!(body.starts_with("HTTP/1.1 413 "), "{body}");
 }
 
@@ -312,37 +405,61 @@ async fn endless_or_missing_request_head_is_rejected() {
         ..LIMITS
     };
     let pages = Pages::with(TestNode::new().await, limits).await;
-    let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
+    let giant = format!(
+        "GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "x".repeat(10_000)
+    );
     assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
     let (least, most) = (8192 - 10, 8192 + 10);
     for (length, status) in [(least, "200"), (most, "431")] {
         let head = "GET /livez HTTP/1.1\r\nHost: localhost\r\nX: \r\n\r\n";
         let request = head.replace("X: ", &format!("X: {}", "x".repeat(length - head.len())));
         let answer = pages.say(&request).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{length}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{length}: {answer}"
+        );
     }
     // If the request is much too long, the refusal may be lost.
     let endless = pages.say(&"x".repeat(8 << 20)).await;
     assert!(!endless.contains(" 200 "), "{endless}");
     let many = "A: b\r\n".repeat(1000);
-    assert!(pages.say(&format!("GET / HTTP/1.1\r\n{many}\r\n")).await.starts_with("HTTP/1.1 431 "));
+    assert!(
+        pages
+            .say(&format!("GET / HTTP/1.1\r\n{many}\r\n"))
+            .await
+            .starts_with("HTTP/1.1 431 ")
+    );
     assert_eq!(pages.say("GET / HTT").await, "");
     // A connection with an answered and then an incomplete request is closed as well.
-    let answered = pages.say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li").await;
+    let answered = pages
+        .say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li")
+        .await;
     assert!(answered.ends_with("\r\n\r\nok\n"), "{answered}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scraper_is_served_while_others_hold_connections() {
     const LIMIT: usize = 16;
-    let pages = Pages::with(TestNode::new().await, Limits { max_connections: LIMIT, ..LIMITS }).await;
+    let pages = Pages::with(
+        TestNode::new().await,
+        Limits {
+            max_connections: LIMIT,
+            ..LIMITS
+        },
+    )
+    .await;
     let mut scraper = Scraper::new(&pages);
     soon("a page", scraper.scrape()).await.unwrap();
     let mut held = Vec::new();
     for number in 0..400 {
         let mut stream = TcpStream::connect(pages.tcp).await.unwrap();
         // Some send nothing, some an incomplete request, some stay idle, some do not read.
-        let words = ["", "GET / HTTP", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"][number % 3];
+        let words = [
+            "",
+            "GET / HTTP",
+            "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        ][number % 3];
         drop(stream.write_all(words.as_bytes()).await);
         held.push(stream);
         if number % 10 == 0 {

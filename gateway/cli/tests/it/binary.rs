@@ -40,14 +40,24 @@ impl DaemonBinary {
 
     fn serve(&self) -> Daemon {
         let mut command = Command::new(exe());
-        command.arg("serve").arg("--config").arg(self.path("config.toml"));
-        Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(self.path("config.toml"));
+        Daemon(
+            command
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     async fn ready(&self) {
         let socket = self.path("run/admin.sock");
         let ready = async {
-            while !matches!(channel::get(&socket, "/readyz").await, Ok((status, _)) if status == 200) {
+            while !matches!(channel::get(&socket, "/readyz").await, Ok((status, _)) if status == 200)
+            {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         };
@@ -55,14 +65,20 @@ impl DaemonBinary {
     }
 
     fn managed(&self) -> [ProcessId; 2] {
-        ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"]
-            .map(|file| read_pid_file(&self.path(file)).unwrap().unwrap())
+        [
+            "run/containerd/containerd.pid",
+            "run/logkeeper/logkeeper.pid",
+        ]
+        .map(|file| read_pid_file(&self.path(file)).unwrap().unwrap())
     }
 }
 
 impl Drop for DaemonBinary {
     fn drop(&mut self) {
-        for file in ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"] {
+        for file in [
+            "run/containerd/containerd.pid",
+            "run/logkeeper/logkeeper.pid",
+        ] {
             if let Ok(Some(process)) = read_pid_file(&self.path(file)) {
                 drop(Killed(process));
             }
@@ -94,7 +110,10 @@ async fn managed_processes_survive_daemon_kill_and_shutdown() {
     node.ready().await;
     let managed = node.managed();
     assert_eq!(killed.end(Signal::SIGKILL), None);
-    assert!(node.path("run/cri.sock").exists(), "a killed daemon cannot clean up");
+    assert!(
+        node.path("run/cri.sock").exists(),
+        "a killed daemon cannot clean up"
+    );
 
     let mut daemon = node.serve();
     node.ready().await;
@@ -107,7 +126,10 @@ async fn managed_processes_survive_daemon_kill_and_shutdown() {
 
     let managed = node.managed();
     assert_eq!(daemon.end(Signal::SIGTERM), Some(0));
-    assert!(managed.iter().all(ProcessId::is_alive), "what it manages must keep running");
+    assert!(
+        managed.iter().all(ProcessId::is_alive),
+        "what it manages must keep running"
+    );
     for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
         assert!(!node.path(socket).exists(), "{socket} is left");
     }

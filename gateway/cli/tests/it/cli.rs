@@ -22,13 +22,33 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     check(&["serv"], 2, "", "'serve'");
     check(&["serve", "--confg", "x"], 2, "", "--config");
     check(&["devices", "release"], 2, "", "<TOKEN>");
-    check(&["devices", "release", "xyz"], 2, "", "expected 32 lower-case hexadecimal digits");
+    check(
+        &["devices", "release", "xyz"],
+        2,
+        "",
+        "expected 32 lower-case hexadecimal digits",
+    );
     check(&["inspect"], 2, "", "<ID|NAME>");
-    check(&["ps", "--owner", "docker"], 2, "", "[possible values: kubernetes, nomad, swarm, host]");
-    check(&["images", "--watch=0"], 2, "", "a number of seconds from 0.1 to 3600");
+    check(
+        &["ps", "--owner", "docker"],
+        2,
+        "",
+        "[possible values: kubernetes, nomad, swarm, host]",
+    );
+    check(
+        &["images", "--watch=0"],
+        2,
+        "",
+        "a number of seconds from 0.1 to 3600",
+    );
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
-    check(&["doctor", "--output", "xml"], 2, "", "[possible values: text, json]");
+    check(
+        &["doctor", "--output", "xml"],
+        2,
+        "",
+        "[possible values: text, json]",
+    );
     check(&["support-bundle", "here"], 2, "", "unexpected argument");
     check(&["cri", "exec", "abc"], 2, "", "COMMAND");
 }
@@ -47,7 +67,10 @@ fn manual_pages_exist_for_all_visible_commands() {
     check(&["man"], 0, ".TH switchyard 1", "");
     let dir = tempfile::tempdir().unwrap();
     check(&["man", "--dir", dir.path().to_str().unwrap()], 0, "", "");
-    let pages: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|page| page.unwrap().file_name()).collect();
+    let pages: Vec<_> = fs::read_dir(dir.path())
+        .unwrap()
+        .map(|page| page.unwrap().file_name())
+        .collect();
     for page in [
         "switchyard.1",
         "switchyard-serve.1",
@@ -56,7 +79,10 @@ fn manual_pages_exist_for_all_visible_commands() {
         "switchyard-doctor.1",
         "switchyard-support-bundle.1",
     ] {
-        assert!(pages.iter().any(|name| name == page), "{page} is missing: {pages:?}");
+        assert!(
+            pages.iter().any(|name| name == page),
+            "{page} is missing: {pages:?}"
+        );
     }
     assert!(
         !pages.iter().any(|name| name == "switchyard-detach.1"),
@@ -64,7 +90,12 @@ fn manual_pages_exist_for_all_visible_commands() {
     );
     let serve = fs::read_to_string(dir.path().join("switchyard-serve.1")).unwrap();
     assert!(serve.contains("log.level"), "{serve}");
-    check(&["man", "--dir", "/nowhere"], 1, "", "cannot write the output: No such file");
+    check(
+        &["man", "--dir", "/nowhere"],
+        1,
+        "",
+        "cannot write the output: No such file",
+    );
 }
 
 #[test]
@@ -72,7 +103,12 @@ fn completions_are_printed_for_each_shell() {
     check(&["completion", "bash"], 0, "complete -F _switchyard", "");
     check(&["completion", "zsh"], 0, "#compdef switchyard", "");
     check(&["completion", "fish"], 0, "complete -c switchyard", "");
-    check(&["completion", "csh"], 2, "", "[possible values: bash, zsh, fish]");
+    check(
+        &["completion", "csh"],
+        2,
+        "",
+        "[possible values: bash, zsh, fish]",
+    );
 }
 
 #[test]
@@ -85,8 +121,18 @@ fn default_configuration_passes_its_own_check() {
     let name = file.to_str().unwrap();
     check(&["config", "check", name], 0, ": ok\n", "");
     check(&["config", "check", "--config", name], 0, ": ok\n", "");
-    check(&["config", "check", name, "--config", name], 2, "", "cannot be used with");
-    check(&["config", "dump", "--config", name, "--origin"], 0, &format!("# {name}:"), "");
+    check(
+        &["config", "check", name, "--config", name],
+        2,
+        "",
+        "cannot be used with",
+    );
+    check(
+        &["config", "dump", "--config", name, "--origin"],
+        0,
+        &format!("# {name}:"),
+        "",
+    );
 }
 
 #[test]
@@ -106,7 +152,10 @@ fn shared_device_group_without_quota_is_a_warning() {
     for text in [group, &quota, &kubelets_alone] {
         fs::write(&file, text).unwrap();
         let output = switchyard(&["config", "check", name]);
-        assert!(output.status.success() && output.stderr.is_empty(), "{text}: {output:?}");
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{text}: {output:?}"
+        );
     }
 }
 
@@ -116,8 +165,9 @@ fn key_of_an_older_version_passes_the_check_with_a_warning() {
     let file = dir.path().join("old.toml");
     fs::write(&file, "version = 1\n[recovery]\nsettle_seconds = 60\n").unwrap();
     let name = file.to_str().unwrap();
-    let warning =
-        format!("switchyard: warning: {name}:3: recovery.settle_seconds: has no effect since version");
+    let warning = format!(
+        "switchyard: warning: {name}:3: recovery.settle_seconds: has no effect since version"
+    );
     check(&["config", "check", name], 0, ": ok\n", &warning);
 }
 
@@ -127,8 +177,9 @@ fn invalid_configuration_fails_check_and_daemon_start() {
     let file = dir.path().join("config.toml");
     fs::write(&file, "version = 1\n[admin]\nlissten = \"127.0.0.1:0\"\n").unwrap();
     let name = file.to_str().unwrap();
-    let complaint =
-        format!("switchyard: {name}:3: unknown key \"lissten\" in [admin]: did you mean \"listen\"?\n");
+    let complaint = format!(
+        "switchyard: {name}:3: unknown key \"lissten\" in [admin]: did you mean \"listen\"?\n"
+    );
     check(&["config", "check", name], 1, "", &complaint);
     check(&["config", "check", "--config", name], 1, "", &complaint);
     check(&["config", "dump", "--config", name], 1, "", &complaint);
@@ -139,7 +190,12 @@ fn invalid_configuration_fails_check_and_daemon_start() {
         "",
         "cannot read configuration /nowhere.toml: No such file",
     );
-    check(&["config", "dump", "--set", "log.level"], 1, "", "--set section.key=value");
+    check(
+        &["config", "dump", "--set", "log.level"],
+        1,
+        "",
+        "--set section.key=value",
+    );
 }
 
 #[test]
@@ -147,10 +203,35 @@ fn missing_daemon_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("none.sock");
     let socket = socket.to_str().unwrap();
-    check(&["status", "--socket", socket], 1, "", "is the daemon running");
+    check(
+        &["status", "--socket", socket],
+        1,
+        "",
+        "is the daemon running",
+    );
     check(&["ps", "--socket", socket], 1, "", "is the daemon running");
-    check(&["devices", "--socket", socket], 1, "", "is the daemon running");
-    check(&["images", "--watch", "--socket", socket], 1, "", "is the daemon running");
-    check(&["inspect", "a", "b", "--socket", socket], 1, "", "is the daemon running");
-    check(&["cri", "--socket", socket, "version"], 1, "", "is the runtime running");
+    check(
+        &["devices", "--socket", socket],
+        1,
+        "",
+        "is the daemon running",
+    );
+    check(
+        &["images", "--watch", "--socket", socket],
+        1,
+        "",
+        "is the daemon running",
+    );
+    check(
+        &["inspect", "a", "b", "--socket", socket],
+        1,
+        "",
+        "is the daemon running",
+    );
+    check(
+        &["cri", "--socket", socket, "version"],
+        1,
+        "",
+        "is the runtime running",
+    );
 }

@@ -1,5 +1,8 @@
 //! Tests of the daemon from outside: its binary, its sockets, and the processes it manages.
-#![expect(clippy::unwrap_used, reason = "clippy's own exception for tests does not reach their helpers")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy's own exception for tests does not reach their helpers"
+)]
 
 mod admin;
 mod binary;

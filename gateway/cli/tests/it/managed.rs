@@ -41,16 +41,30 @@ impl Supervisor {
         let stop = CancellationToken::new();
         let restarts = IntCounter::new("restarts", "Restarts.").unwrap();
         let (restarter, requests) = restart::supervised(program.name, state.clone());
-        let supervised = managed::supervise(program, sender, requests, restarts.clone(), stop.clone());
+        let supervised =
+            managed::supervise(program, sender, requests, restarts.clone(), stop.clone());
         let task = tokio::spawn(supervised);
-        Self { state, restarts, restarter, stop, task }
+        Self {
+            state,
+            restarts,
+            restarter,
+            stop,
+            task,
+        }
     }
 
     /// Waits for a serving process other than `not`.
     async fn up(&mut self, not: Option<ProcessId>) -> (ProcessId, bool) {
-        let up = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != not);
-        match soon("the process to serve", self.state.wait_for(up)).await.unwrap().clone() {
-            State::Up { process, adopted, .. } => (process, adopted),
+        let up =
+            |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != not);
+        match soon("the process to serve", self.state.wait_for(up))
+            .await
+            .unwrap()
+            .clone()
+        {
+            State::Up {
+                process, adopted, ..
+            } => (process, adopted),
             State::Starting | State::Hanging { .. } | State::Down(_) => {
                 unreachable!("the condition says that it is up")
             }
@@ -59,7 +73,11 @@ impl Supervisor {
 
     async fn down(&mut self) -> String {
         let down = |state: &State| matches!(state, State::Down(_));
-        match soon("the process to be down", self.state.wait_for(down)).await.unwrap().clone() {
+        match soon("the process to be down", self.state.wait_for(down))
+            .await
+            .unwrap()
+            .clone()
+        {
             State::Down(why) => why,
             State::Starting | State::Up { .. } | State::Hanging { .. } => {
                 unreachable!("the condition says that it is down")
@@ -70,7 +88,11 @@ impl Supervisor {
     /// Waits for a process that runs and does not answer.
     async fn hanging(&mut self) -> ProcessId {
         let hangs = |state: &State| matches!(state, State::Hanging { .. });
-        match soon("the process to hang", self.state.wait_for(hangs)).await.unwrap().clone() {
+        match soon("the process to hang", self.state.wait_for(hangs))
+            .await
+            .unwrap()
+            .clone()
+        {
             State::Hanging { process, .. } => process,
             State::Starting | State::Up { .. } | State::Down(_) => {
                 unreachable!("the condition says that it hangs")
@@ -96,11 +118,18 @@ fn shell(dir: &TempDir, script: &str) -> Program {
         prepare: Arc::new(|| Ok(())),
         probe: Arc::new(move || {
             let answers = answers.clone();
-            Box::pin(
-                async move { if answers.exists() { Ok("program 1".into()) } else { Err("no file".into()) } },
-            )
+            Box::pin(async move {
+                if answers.exists() {
+                    Ok("program 1".into())
+                } else {
+                    Err("no file".into())
+                }
+            })
         }),
-        timeouts: Timeouts { watch: Duration::from_millis(10), ..Timeouts::default() },
+        timeouts: Timeouts {
+            watch: Duration::from_millis(10),
+            ..Timeouts::default()
+        },
     }
 }
 
@@ -108,9 +137,15 @@ fn shell(dir: &TempDir, script: &str) -> Program {
 async fn failing_program_is_restarted_and_its_last_output_reported() {
     let dir = tempfile::tempdir().unwrap();
     let starts = dir.path().join("starts");
-    let script = format!("echo started >> {}; echo no luck >&2; exit 7", starts.display());
+    let script = format!(
+        "echo started >> {}; echo no luck >&2; exit 7",
+        starts.display()
+    );
     let mut supervisor = Supervisor::start(shell(&dir, &script));
-    assert_eq!(supervisor.down().await, "ended with exit status: 7: no luck");
+    assert_eq!(
+        supervisor.down().await,
+        "ended with exit status: 7: no luck"
+    );
     tokio::task::spawn_blocking(move || {
         wait_until("it is started again", || {
             fs::read_to_string(&starts).is_ok_and(|text| text.lines().count() >= 3)
@@ -138,7 +173,9 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     // The process may be up before it executes the program, and writes its pid file.
     wait_content(&seen, "old\n").await;
     fs::write(&installed, "new\n").unwrap();
-    let done = soon("the restart", supervisor.restarter.restart()).await.unwrap();
+    let done = soon("the restart", supervisor.restarter.restart())
+        .await
+        .unwrap();
     assert_eq!(done.before, Some(first.pid));
     assert!(!first.is_alive());
     let (second, adopted) = supervisor.up(Some(first)).await;
@@ -154,7 +191,10 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     wait_content(&seen, "old\nnew\nnew\n").await;
     let restarter = next.restarter.clone();
     next.stop().await;
-    assert!(restarter.restart().await.is_err(), "nobody would restart it");
+    assert!(
+        restarter.restart().await.is_err(),
+        "nobody would restart it"
+    );
 }
 
 #[tokio::test]
@@ -163,7 +203,10 @@ async fn restart_of_a_process_that_is_being_adopted_is_answered_by_its_successor
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
     let begun = dir.path().join("begun");
-    let program = shell(&dir, &format!("echo begun > {}; exec sleep 1000", begun.display()));
+    let program = shell(
+        &dir,
+        &format!("echo begun > {}; exec sleep 1000", begun.display()),
+    );
     let mut first = Supervisor::start(program.clone());
     let (adopted, _) = first.up(None).await;
     // The process may be up before it executes the program, and writes its pid file.
@@ -182,7 +225,11 @@ async fn restart_of_a_process_that_is_being_adopted_is_answered_by_its_successor
     assert_ne!(done.after, adopted.pid);
     assert!(!adopted.is_alive());
     let (serving, is_adopted) = next.up(None).await;
-    assert_eq!((serving.pid, is_adopted), (done.after, false), "it is not restarted once more");
+    assert_eq!(
+        (serving.pid, is_adopted),
+        (done.after, false),
+        "it is not restarted once more"
+    );
     next.stop().await;
     assert!(serving.is_alive());
 }
@@ -203,7 +250,10 @@ async fn process_that_no_pid_file_names_any_more_is_ended_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
     let begun = dir.path().join("begun");
-    let script = format!("trap '' TERM; echo begun >> {}; while :; do sleep 0.1; done", begun.display());
+    let script = format!(
+        "trap '' TERM; echo begun >> {}; while :; do sleep 0.1; done",
+        begun.display()
+    );
     let mut program = shell(&dir, &script);
     program.timeouts.end = Duration::from_millis(300);
     let mut supervisor = Supervisor::start(program.clone());
@@ -230,7 +280,10 @@ async fn process_whose_pid_file_cannot_be_read_is_left_alone_until_it_can_be() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
     let begun = dir.path().join("begun");
-    let script = format!("echo begun >> {}; while :; do sleep 0.1; done", begun.display());
+    let script = format!(
+        "echo begun >> {}; while :; do sleep 0.1; done",
+        begun.display()
+    );
     let program = shell(&dir, &script);
     let mut supervisor = Supervisor::start(program.clone());
     let (process, _) = supervisor.up(None).await;
@@ -245,7 +298,10 @@ async fn process_whose_pid_file_cannot_be_read_is_left_alone_until_it_can_be() {
 
     let mut next = Supervisor::start(program.clone());
     let why = next.down().await;
-    assert!(why.contains(&format!("{} cannot be read", program.pid_file.display())), "{why}");
+    assert!(
+        why.contains(&format!("{} cannot be read", program.pid_file.display())),
+        "{why}"
+    );
     assert!(process.is_alive());
     fs::remove_dir(&program.pid_file).unwrap();
     fs::rename(&kept, &program.pid_file).unwrap();
@@ -280,10 +336,16 @@ async fn long_log_of_a_running_program_is_rotated() {
 #[tokio::test]
 async fn missing_managed_program_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let program = Program { command: vec!["no-such-program".into()], ..shell(&dir, "") };
+    let program = Program {
+        command: vec!["no-such-program".into()],
+        ..shell(&dir, "")
+    };
     let mut supervisor = Supervisor::start(program);
     let why = supervisor.down().await;
-    assert!(why.contains("cannot execute \"no-such-program\": is it installed?"), "{why}");
+    assert!(
+        why.contains("cannot execute \"no-such-program\": is it installed?"),
+        "{why}"
+    );
     supervisor.stop().await;
 }
 
@@ -291,7 +353,10 @@ async fn missing_managed_program_is_named() {
 async fn program_that_never_responds_is_killed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let deaf = dir.path().join("deaf");
-    let script = format!("trap '' TERM; echo $$ >> {}; while :; do sleep 0.1; done", deaf.display());
+    let script = format!(
+        "trap '' TERM; echo $$ >> {}; while :; do sleep 0.1; done",
+        deaf.display()
+    );
     let mut program = shell(&dir, &script);
     program.timeouts.answer = Duration::from_secs(1);
     program.timeouts.retry_max = program.timeouts.retry_min;
@@ -301,7 +366,16 @@ async fn program_that_never_responds_is_killed_and_replaced() {
     assert_eq!(why, "did not answer within 1s: no file");
     // On a busy machine the first processes may end before they execute the program, which ignores SIGTERM.
     let first = tokio::task::spawn_blocking(move || {
-        let pid = || Some(Pid::from_raw(fs::read_to_string(&deaf).ok()?.lines().next()?.parse().ok()?));
+        let pid = || {
+            Some(Pid::from_raw(
+                fs::read_to_string(&deaf)
+                    .ok()?
+                    .lines()
+                    .next()?
+                    .parse()
+                    .ok()?,
+            ))
+        };
         wait_until("it is deaf", || pid().is_some());
         let first = pid().unwrap();
         wait_until("it is ended by force", || kill(first, None).is_err());
@@ -342,7 +416,10 @@ async fn program_hung_past_its_limit_is_killed_and_replaced() {
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
     // A command of this directory's own: one that another test runs as well would be taken for a predecessor's.
-    let script = format!("trap '' TERM; while :; do sleep 0.1; done; : {}", dir.path().display());
+    let script = format!(
+        "trap '' TERM; while :; do sleep 0.1; done; : {}",
+        dir.path().display()
+    );
     let mut program = shell(&dir, &script);
     program.timeouts.probe_interval = Duration::from_millis(20);
     program.timeouts.hang = Some(Duration::from_millis(100));
@@ -365,8 +442,20 @@ fn concurrent_starters_start_one_program() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let pid_file = path("p.pid");
     let log = path("p.log");
-    let args = ["detach", "--pid-file", &pid_file, "--log", &log, "--", "sleep", "1000"];
-    let mut first = std::process::Command::new(exe()).args(args).spawn().unwrap();
+    let args = [
+        "detach",
+        "--pid-file",
+        &pid_file,
+        "--log",
+        &log,
+        "--",
+        "sleep",
+        "1000",
+    ];
+    let mut first = std::process::Command::new(exe())
+        .args(args)
+        .spawn()
+        .unwrap();
     wait_until("the first is the program", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", first.id())).unwrap_or_default();
         comm == "sleep\n"
@@ -374,7 +463,12 @@ fn concurrent_starters_start_one_program() {
     let process = read_pid_file(Path::new(&pid_file)).unwrap().unwrap();
     assert_eq!(u32::try_from(process.pid).unwrap(), first.id());
     let second = switchyard(&args);
-    assert_eq!(second.status.code(), Some(3), "{}", String::from_utf8_lossy(&second.stderr));
+    assert_eq!(
+        second.status.code(),
+        Some(3),
+        "{}",
+        String::from_utf8_lossy(&second.stderr)
+    );
     assert_eq!(read_pid_file(Path::new(&pid_file)).unwrap(), Some(process));
     first.kill().unwrap();
     first.wait().unwrap();

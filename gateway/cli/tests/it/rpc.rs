@@ -31,7 +31,10 @@ impl ImageService for Empty {
         Ok(Response::new(cri::ListImagesResponse::default()))
     }
 
-    async fn stream_images(&self, _: Request<cri::StreamImagesRequest>) -> Result<Response<Listed>, Status> {
+    async fn stream_images(
+        &self,
+        _: Request<cri::StreamImagesRequest>,
+    ) -> Result<Response<Listed>, Status> {
         Ok(Response::new(tokio_stream::pending()))
     }
 
@@ -71,7 +74,8 @@ fn scrape(metrics: &Metrics) -> String {
 #[track_caller]
 fn check(text: &str, method: &str, code: &str) {
     let method = format!("method=\"runtime.v1.ImageService/{method}\"");
-    let line = format!("switchyard_rpc_requests_total{{code=\"{code}\",{method},protocol=\"cri\"}} 1");
+    let line =
+        format!("switchyard_rpc_requests_total{{code=\"{code}\",{method},protocol=\"cri\"}} 1");
     assert!(text.contains(&line), "{line} is missing in {text}");
 }
 
@@ -87,14 +91,26 @@ async fn real_server_calls_are_counted_by_method_and_code() {
     tokio::spawn(server.serve_with_incoming(listener.into_stream(OwnConnections::none())));
     let mut client = ImageServiceClient::new(channel::grpc(&socket).await.unwrap());
 
-    client.list_images(cri::ListImagesRequest::default()).await.unwrap();
-    client.image_status(cri::ImageStatusRequest::default()).await.unwrap_err();
-    client.remove_image(cri::RemoveImageRequest::default()).await.unwrap_err();
+    client
+        .list_images(cri::ListImagesRequest::default())
+        .await
+        .unwrap();
+    client
+        .image_status(cri::ImageStatusRequest::default())
+        .await
+        .unwrap_err();
+    client
+        .remove_image(cri::RemoveImageRequest::default())
+        .await
+        .unwrap_err();
     let mut hasty = Request::new(cri::PullImageRequest::default());
     hasty.set_timeout(std::time::Duration::from_millis(50));
     client.pull_image(hasty).await.unwrap_err();
-    let stream: Streaming<_> =
-        client.stream_images(cri::StreamImagesRequest::default()).await.unwrap().into_inner();
+    let stream: Streaming<_> = client
+        .stream_images(cri::StreamImagesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     drop(stream);
 
     let in_flight = || scrape(&metrics).contains("switchyard_rpc_in_flight{protocol=\"cri\"} 0");
@@ -111,6 +127,12 @@ async fn real_server_calls_are_counted_by_method_and_code() {
     check(&text, "RemoveImage", "UNAVAILABLE");
     check(&text, "StreamImages", "CANCELLED");
     // Either the server or the client may notice the deadline first.
-    assert!(text.contains("method=\"runtime.v1.ImageService/PullImage\",protocol=\"cri\"} 1"), "{text}");
-    assert!(text.contains("switchyard_rpc_duration_seconds_bucket{"), "{text}");
+    assert!(
+        text.contains("method=\"runtime.v1.ImageService/PullImage\",protocol=\"cri\"} 1"),
+        "{text}"
+    );
+    assert!(
+        text.contains("switchyard_rpc_duration_seconds_bucket{"),
+        "{text}"
+    );
 }

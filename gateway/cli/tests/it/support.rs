@@ -52,5 +52,7 @@ pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 /// Waits for a future, with the timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }

@@ -4,27 +4,44 @@ use super::*;
 
 #[test]
 fn device_configuration_parses_as_documented_and_round_trips() {
-    let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# groups = ")).unwrap();
+    let documented = DOCUMENTED
+        .lines()
+        .find_map(|line| line.strip_prefix("# groups = "))
+        .unwrap();
     let etc = Etc::new(&format!("version = 1\n[devices]\ngroups = {documented}\n"));
     etc.drop_in("10.toml", "version = 1\n[network.bridge]\nname = \"br7\"\n");
     let loaded = load(&etc.sources()).unwrap();
     let [group] = &loaded.effective.config.devices.groups[..] else {
         panic!("{:?}", loaded.effective.config.devices)
     };
-    assert_eq!((&*group.vendor, &*group.kind, &*group.env), ("acme", "tpu", "ACME_DEVICES"));
     assert_eq!(
-        (&*loaded.effective.config.network.bridge.name, loaded.effective.config.network.bridge.mtu),
+        (&*group.vendor, &*group.kind, &*group.env),
+        ("acme", "tpu", "ACME_DEVICES")
+    );
+    assert_eq!(
+        (
+            &*loaded.effective.config.network.bridge.name,
+            loaded.effective.config.network.bridge.mtu
+        ),
         ("br7", 0)
     );
     let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
     assert_eq!(back, loaded.effective.config);
-    let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# resources = ")).unwrap();
-    let etc = Etc::new(&format!("version = 1\n[devices.host]\nresources = {documented}\n"));
+    let documented = DOCUMENTED
+        .lines()
+        .find_map(|line| line.strip_prefix("# resources = "))
+        .unwrap();
+    let etc = Etc::new(&format!(
+        "version = 1\n[devices.host]\nresources = {documented}\n"
+    ));
     let loaded = load(&etc.sources()).unwrap();
     let [gpu] = &loaded.effective.config.devices.host.resources[..] else {
         panic!("{:?}", loaded.effective.config.devices)
     };
-    assert_eq!((&*gpu.name, gpu.quota["kubernetes"], gpu.quota["nomad"]), ("nvidia.com/gpu", 2, 1));
+    assert_eq!(
+        (&*gpu.name, gpu.quota["kubernetes"], gpu.quota["nomad"]),
+        ("nvidia.com/gpu", 2, 1)
+    );
     let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
     assert_eq!(back, loaded.effective.config);
     let table = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
@@ -58,22 +75,40 @@ fn groups_that_kubelets_and_nomad_compete_for_are_named_in_one_warning() {
     let [two] = &*warnings(&[group(0, ""), group(1, quota), group(2, "")].concat()) else {
         panic!("there is one warning")
     };
-    assert!(two.contains("(as acme.com/t0), ") && two.contains("(as acme.com/t2): offered"), "{two}");
+    assert!(
+        two.contains("(as acme.com/t0), ") && two.contains("(as acme.com/t2): offered"),
+        "{two}"
+    );
     assert!(!two.contains("t1") && !two.contains("more"), "{two}");
     let many: Vec<_> = (0..60).map(|number| group(number, "")).collect();
-    let [many] = &*warnings(&many.concat()) else { panic!("there is one warning") };
-    assert!(many.contains("(as acme.com/t4) and 55 more: offered"), "{many}");
+    let [many] = &*warnings(&many.concat()) else {
+        panic!("there is one warning")
+    };
+    assert!(
+        many.contains("(as acme.com/t4) and 55 more: offered"),
+        "{many}"
+    );
 }
 
 #[test]
 fn invalid_bridge_or_device_is_rejected_with_its_line() {
     let error = message("version = 1\n[network.bridge]\nsubnets = []\n");
-    assert!(error.starts_with("config.toml:2: network.bridge: subnets: "), "{error}");
-    let error =
-        message("version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n");
-    assert!(error.starts_with("config.toml:2: devices.groups: vendor: "), "{error}");
+    assert!(
+        error.starts_with("config.toml:2: network.bridge: subnets: "),
+        "{error}"
+    );
+    let error = message(
+        "version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n",
+    );
+    assert!(
+        error.starts_with("config.toml:2: devices.groups: vendor: "),
+        "{error}"
+    );
     let error = message(
         "version = 1\n[[devices.groups]]\nvendor = \"a\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\nattributes = { healthy_slots = \"9\" }\n",
     );
-    assert!(error.contains("healthy_slots is set by the gateway"), "{error}");
+    assert!(
+        error.contains("healthy_slots is set by the gateway"),
+        "{error}"
+    );
 }

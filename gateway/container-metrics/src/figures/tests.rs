@@ -19,14 +19,27 @@ fn parse(text: &str) -> Vec<Line> {
     let mut current = String::new();
     let mut lines = Vec::new();
     let mut help = None;
-    for line in text.strip_suffix('\n').unwrap_or(text).split('\n').filter(|_| !text.is_empty()) {
+    for line in text
+        .strip_suffix('\n')
+        .unwrap_or(text)
+        .split('\n')
+        .filter(|_| !text.is_empty())
+    {
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            help = Some(rest.split_once(' ').expect("a name and a text").0.to_owned());
+            help = Some(
+                rest.split_once(' ')
+                    .expect("a name and a text")
+                    .0
+                    .to_owned(),
+            );
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect("a name and a type");
             assert!(matches!(kind, "counter" | "gauge"), "{line}");
             assert_eq!(help.take().as_deref(), Some(name));
-            assert!(described.insert(name.to_owned()), "{name} is described twice");
+            assert!(
+                described.insert(name.to_owned()),
+                "{name} is described twice"
+            );
             current = name.to_owned();
         } else {
             let sample = sample(line);
@@ -74,30 +87,65 @@ fn text(figures: Figures, owner: Option<Owner>) -> String {
 fn add_task(figures: &mut Figures, owner: Owner, byte: u8, labels: &[(&str, &str)]) {
     let id = TaskId::from_bytes([byte; 32]);
     let subject = Subject::new(owner, &id.to_string(), labels.iter().copied());
-    figures.add_task(subject, &samples::task(owner, id), &samples::reading(), UNIX_EPOCH);
+    figures.add_task(
+        subject,
+        &samples::task(owner, id),
+        &samples::reading(),
+        UNIX_EPOCH,
+    );
 }
 
 #[test]
 fn samples_of_a_metric_are_together_with_labels_in_order() {
     let mut figures = Figures::default();
-    add_task(&mut figures, Owner::Kubernetes, 1, &[("pod", "a"), ("container", "c")]);
+    add_task(
+        &mut figures,
+        Owner::Kubernetes,
+        1,
+        &[("pod", "a"), ("container", "c")],
+    );
     add_task(&mut figures, Owner::Nomad, 2, &[("nomad_job", "b")]);
     figures.add_sandbox(
         Subject::new(Owner::Kubernetes, "s", [("pod", "a"), ("container", "")]),
         &[samples::interface()],
     );
     let lines = parse(&text(figures, None));
-    let of = |name: &str| lines.iter().filter(|line| line.0 == name).cloned().collect::<Vec<_>>();
+    let of = |name: &str| {
+        lines
+            .iter()
+            .filter(|line| line.0 == name)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     let owned = |labels: &[(&str, &str)]| {
-        labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
+        labels
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect::<Vec<_>>()
     };
     let [first, second] = [1, 2].map(|byte| TaskId::from_bytes([byte; 32]).to_string());
     let expected = [
-        owned(&[("owner", "kubernetes"), ("id", &first), ("pod", "a"), ("container", "c"), ("cpu", "total")]),
-        owned(&[("owner", "nomad"), ("id", &second), ("nomad_job", "b"), ("cpu", "total")]),
+        owned(&[
+            ("owner", "kubernetes"),
+            ("id", &first),
+            ("pod", "a"),
+            ("container", "c"),
+            ("cpu", "total"),
+        ]),
+        owned(&[
+            ("owner", "nomad"),
+            ("id", &second),
+            ("nomad_job", "b"),
+            ("cpu", "total"),
+        ]),
     ];
-    let used: Vec<_> = of("container_cpu_usage_seconds_total").into_iter().collect();
-    assert_eq!(used.iter().map(|line| line.1.clone()).collect::<Vec<_>>(), expected);
+    let used: Vec<_> = of("container_cpu_usage_seconds_total")
+        .into_iter()
+        .collect();
+    assert_eq!(
+        used.iter().map(|line| line.1.clone()).collect::<Vec<_>>(),
+        expected
+    );
     assert_eq!(used[0].2, "9007199254.999999999");
     let received = &of("container_network_receive_bytes_total")[0];
     assert_eq!(
@@ -116,12 +164,19 @@ fn samples_of_a_metric_are_together_with_labels_in_order() {
 fn owner_restricts_samples_and_headers() {
     let mut figures = Figures::default();
     add_task(&mut figures, Owner::Nomad, 1, &[]);
-    figures.add_sandbox(Subject::new(Owner::Kubernetes, "s", []), &[samples::interface()]);
+    figures.add_sandbox(
+        Subject::new(Owner::Kubernetes, "s", []),
+        &[samples::interface()],
+    );
     let figures = Arc::new(figures);
     let of = |owner| figures.chunks(Some(owner)).collect::<String>();
     let lines = parse(&of(Owner::Kubernetes));
     assert_eq!(lines.len(), 8);
-    assert!(lines.iter().all(|line| line.0.starts_with("container_network_")));
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.0.starts_with("container_network_"))
+    );
     assert!(!of(Owner::Nomad).contains("container_network_"));
     assert_eq!(of(Owner::Swarm), "");
     assert_eq!(text(Figures::default(), None), "");
@@ -144,10 +199,12 @@ fn chunks_are_bounded_and_complete() {
     let lines = parse(&chunks.concat());
     let per_task = figures.families.iter().map(Vec::len).sum::<usize>() / 40;
     assert_eq!(lines.len(), 40 * per_task);
-    let counts = lines.iter().fold(BTreeMap::<_, usize>::new(), |mut counts, line| {
-        *counts.entry(line.0.as_str()).or_default() += 1;
-        counts
-    });
+    let counts = lines
+        .iter()
+        .fold(BTreeMap::<_, usize>::new(), |mut counts, line| {
+            *counts.entry(line.0.as_str()).or_default() += 1;
+            counts
+        });
     assert_eq!(counts["container_memory_rss"], 40);
 }
 

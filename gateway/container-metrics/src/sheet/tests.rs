@@ -19,24 +19,44 @@ fn task() -> Task {
 fn collect(into: &mut Samples) -> impl FnMut(Metric, &[&str], Amount) {
     |metric, labels, amount| {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        assert!(into.insert((metric, labels), amount).is_none(), "{metric:?} came twice");
+        assert!(
+            into.insert((metric, labels), amount).is_none(),
+            "{metric:?} came twice"
+        );
     }
 }
 
 fn read(usage: Usage, detail: Detail) -> Samples {
-    let metrics = TaskMetrics { stats: TaskStats { usage, writable_layer: None }, detail, file_system: None };
+    let metrics = TaskMetrics {
+        stats: TaskStats {
+            usage,
+            writable_layer: None,
+        },
+        detail,
+        file_system: None,
+    };
     let mut samples = Samples::new();
-    of_task(&task(), &metrics, UNIX_EPOCH + Duration::from_secs(70), collect(&mut samples));
+    of_task(
+        &task(),
+        &metrics,
+        UNIX_EPOCH + Duration::from_secs(70),
+        collect(&mut samples),
+    );
     samples
 }
 
 fn key(metric: Metric, labels: &[&str]) -> (Metric, Vec<String>) {
-    (metric, labels.iter().map(|label| (*label).to_owned()).collect())
+    (
+        metric,
+        labels.iter().map(|label| (*label).to_owned()).collect(),
+    )
 }
 
 #[test]
 fn unmeasured_metrics_have_no_sample() {
-    let reported: BTreeSet<_> = read(Usage::default(), Detail::default()).into_keys().collect();
+    let reported: BTreeSet<_> = read(Usage::default(), Detail::default())
+        .into_keys()
+        .collect();
     // The limits of the task, and the times.
     let expected = [
         Metric::LastSeen,
@@ -54,7 +74,12 @@ fn unmeasured_metrics_have_no_sample() {
 #[test]
 fn a_full_reading_has_a_sample_of_every_metric() {
     let mut samples = Samples::new();
-    of_task(&task(), &samples::reading(), UNIX_EPOCH, collect(&mut samples));
+    of_task(
+        &task(),
+        &samples::reading(),
+        UNIX_EPOCH,
+        collect(&mut samples),
+    );
     of_sandbox(&[samples::interface()], collect(&mut samples));
     let reported: BTreeSet<_> = samples.into_keys().map(|(metric, _)| metric).collect();
     assert_eq!(reported.into_iter().collect::<Vec<_>>(), Metric::ALL);
@@ -62,7 +87,10 @@ fn a_full_reading_has_a_sample_of_every_metric() {
 
 #[test]
 fn times_keep_their_fractions_and_page_faults_have_scopes() {
-    let line = |total_us| PressureLine { total_us, ..PressureLine::default() };
+    let line = |total_us| PressureLine {
+        total_us,
+        ..PressureLine::default()
+    };
     let cpu = CpuUsage {
         at: UNIX_EPOCH,
         total_ns: 3_999_999_999,
@@ -71,7 +99,10 @@ fn times_keep_their_fractions_and_page_faults_have_scopes() {
         periods: Some(9),
         throttled_periods: None,
         throttled_ns: None,
-        pressure: Some(Pressure { some: line(2_900_000), full: line(1_000_000) }),
+        pressure: Some(Pressure {
+            some: line(2_900_000),
+            full: line(1_000_000),
+        }),
     };
     let memory = MemoryUsage {
         at: UNIX_EPOCH,
@@ -90,19 +121,47 @@ fn times_keep_their_fractions_and_page_faults_have_scopes() {
         own_major_page_faults: None,
         pressure: None,
     };
-    let usage = Usage { cpu: Some(cpu), memory: Some(memory), ..Usage::default() };
+    let usage = Usage {
+        cpu: Some(cpu),
+        memory: Some(memory),
+        ..Usage::default()
+    };
     let reported = read(usage, Detail::default());
-    assert_eq!(reported[&key(Metric::CpuUsage, &["total"])], Amount::Nanoseconds(3_999_999_999));
-    assert_eq!(reported[&key(Metric::CpuSystem, &[])], Amount::Nanoseconds(1));
+    assert_eq!(
+        reported[&key(Metric::CpuUsage, &["total"])],
+        Amount::Nanoseconds(3_999_999_999)
+    );
+    assert_eq!(
+        reported[&key(Metric::CpuSystem, &[])],
+        Amount::Nanoseconds(1)
+    );
     assert!(!reported.contains_key(&key(Metric::CpuUser, &[])));
-    assert_eq!(reported[&key(Metric::CpuWaiting, &[])], Amount::Microseconds(2_900_000));
-    assert_eq!(reported[&key(Metric::CpuStalled, &[])], Amount::Microseconds(1_000_000));
+    assert_eq!(
+        reported[&key(Metric::CpuWaiting, &[])],
+        Amount::Microseconds(2_900_000)
+    );
+    assert_eq!(
+        reported[&key(Metric::CpuStalled, &[])],
+        Amount::Microseconds(1_000_000)
+    );
     assert!(!reported.contains_key(&key(Metric::MemoryStalled, &[])));
     // A zero that was measured is reported.
     assert_eq!(reported[&key(Metric::MemoryFailcnt, &[])], Amount::Count(0));
     let failures = |kind, scope| reported[&key(Metric::MemoryFailures, &[kind, scope])].whole();
-    assert_eq!((failures("pgfault", "container"), failures("pgfault", "hierarchy")), (20, 30));
-    assert_eq!((failures("pgmajfault", "container"), failures("pgmajfault", "hierarchy")), (3, 3));
+    assert_eq!(
+        (
+            failures("pgfault", "container"),
+            failures("pgfault", "hierarchy")
+        ),
+        (20, 30)
+    );
+    assert_eq!(
+        (
+            failures("pgmajfault", "container"),
+            failures("pgmajfault", "hierarchy")
+        ),
+        (3, 3)
+    );
 }
 
 #[test]
@@ -114,23 +173,50 @@ fn devices_and_huge_pages_have_own_samples() {
         bytes: vec![("Read".into(), 512), ("Discard".into(), 7)],
         operations: vec![("Write".into(), 2)],
     };
-    let pages = HugepageUsage { page_size: "2MB".into(), usage_bytes: 2 << 20, peak_bytes: None };
-    let detail = Detail { devices: vec![device], hugepages: vec![pages], ..Detail::default() };
+    let pages = HugepageUsage {
+        page_size: "2MB".into(),
+        usage_bytes: 2 << 20,
+        peak_bytes: None,
+    };
+    let detail = Detail {
+        devices: vec![device],
+        hugepages: vec![pages],
+        ..Detail::default()
+    };
     let reported = read(Usage::default(), detail);
-    let blkio = |operation| reported[&key(Metric::Blkio, &["/dev/sda", "8", "0", operation])].whole();
+    let blkio =
+        |operation| reported[&key(Metric::Blkio, &["/dev/sda", "8", "0", operation])].whole();
     assert_eq!((blkio("Read"), blkio("Discard")), (512, 7));
-    assert_eq!(reported[&key(Metric::FsReadBytes, &["/dev/sda"])], Amount::Count(512));
-    assert_eq!(reported[&key(Metric::FsWrites, &["/dev/sda"])], Amount::Count(2));
+    assert_eq!(
+        reported[&key(Metric::FsReadBytes, &["/dev/sda"])],
+        Amount::Count(512)
+    );
+    assert_eq!(
+        reported[&key(Metric::FsWrites, &["/dev/sda"])],
+        Amount::Count(2)
+    );
     assert!(!reported.contains_key(&key(Metric::FsReads, &["/dev/sda"])));
-    assert_eq!(reported[&key(Metric::HugetlbUsage, &["2MB"])], Amount::Count(2 << 20));
+    assert_eq!(
+        reported[&key(Metric::HugetlbUsage, &["2MB"])],
+        Amount::Count(2 << 20)
+    );
     assert!(!reported.contains_key(&key(Metric::HugetlbPeak, &["2MB"])));
 }
 
 #[test]
 fn loopback_is_excluded_from_network_metrics() {
-    let link = |name: &str| InterfaceStats { name: name.into(), ..samples::interface() };
+    let link = |name: &str| InterfaceStats {
+        name: name.into(),
+        ..samples::interface()
+    };
     let mut reported = Samples::new();
-    of_sandbox(&[link("lo"), link("eth0"), link("net1")], collect(&mut reported));
+    of_sandbox(
+        &[link("lo"), link("eth0"), link("net1")],
+        collect(&mut reported),
+    );
     assert_eq!(reported.len(), 16);
-    assert_eq!(reported[&key(Metric::TxDropped, &["net1"])], Amount::Count(8));
+    assert_eq!(
+        reported[&key(Metric::TxDropped, &["net1"])],
+        Amount::Count(8)
+    );
 }

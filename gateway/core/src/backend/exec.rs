@@ -58,7 +58,9 @@ pub struct ExecPlace {
 impl ExecPlace {
     /// A place that ends when what is given is dropped.
     pub fn new(held: impl Send + Sync + 'static) -> Self {
-        Self { _held: Box::new(held) }
+        Self {
+            _held: Box::new(held),
+        }
     }
 
     /// A place that counts nothing.

@@ -127,7 +127,11 @@ pub trait TaskBackend: Send + Sync {
     /// The task has not run and will not run; the failure is recorded, so that `recover` returns the task as
     /// [`TaskState::Exited`](crate::state::TaskState::Exited). With [`Reason::NotBegun`](crate::error::Reason::NotBegun)
     /// nothing was done, and the task can be started later.
-    fn start_task<'a>(&'a self, id: TaskId, withdrawal: &'a Withdrawal) -> BoxFuture<'a, Result<Started>>;
+    fn start_task<'a>(
+        &'a self,
+        id: TaskId,
+        withdrawal: &'a Withdrawal,
+    ) -> BoxFuture<'a, Result<Started>>;
 
     /// Sends a signal to the main process; [`Signal::KILL`] goes to all processes of the task. Succeeds if
     /// the task does not run. Signals other than [`Signal::KILL`] may be delayed for a moment if the process
@@ -165,7 +169,11 @@ pub trait TaskBackend: Send + Sync {
     ///
     /// # Errors
     /// The old limits are still in force and recorded.
-    fn update_task<'a>(&'a self, id: TaskId, update: &'a TaskUpdate) -> BoxFuture<'a, Result<TaskDetails>>;
+    fn update_task<'a>(
+        &'a self,
+        id: TaskId,
+        update: &'a TaskUpdate,
+    ) -> BoxFuture<'a, Result<TaskDetails>>;
 
     /// Attaches to the streams of a running task's main process, for any number of clients. A slow client
     /// blocks neither the task, nor its log, nor another client: it misses output.
@@ -213,7 +221,11 @@ pub trait CheckpointBackend: Send + Sync {
     /// # Errors
     /// `Unimplemented` if this node or the task's runtime does not support it; `AlreadyExists` if the
     /// archive's path exists; `DeadlineExceeded`. After an error there is no archive, and the task continues.
-    fn checkpoint_task<'a>(&'a self, id: TaskId, spec: &'a CheckpointSpec) -> BoxFuture<'a, Result<()>>;
+    fn checkpoint_task<'a>(
+        &'a self,
+        id: TaskId,
+        spec: &'a CheckpointSpec,
+    ) -> BoxFuture<'a, Result<()>>;
 }
 
 /// Measurements and inspection, for metrics and operators.
@@ -222,13 +234,19 @@ pub trait StatsBackend: Send + Sync {
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
-    fn task_stats<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>>;
+    fn task_stats<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskStats>>>;
 
     /// All metrics of these tasks, in one pass; tasks that do not run are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
-    fn task_metrics<'a>(&'a self, ids: &'a [TaskId]) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>>;
+    fn task_metrics<'a>(
+        &'a self,
+        ids: &'a [TaskId],
+    ) -> BoxFuture<'a, Result<BTreeMap<TaskId, TaskMetrics>>>;
 
     /// Traffic of the interfaces of these sandboxes, in one pass; sandboxes that do not exist any more or use
     /// the host's network are left out.

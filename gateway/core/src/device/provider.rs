@@ -24,15 +24,19 @@ pub trait DeviceProvider: fmt::Debug + Send + Sync {
     /// # Errors
     /// The reason why no task can be created with them now: `Unavailable`, `DeadlineExceeded` or
     /// `FailedPrecondition`; it may be called again.
-    fn allocate<'a>(&'a self, resource: &'a str, devices: &'a [SlotId])
-    -> BoxFuture<'a, Result<Reservation>>;
+    fn allocate<'a>(
+        &'a self,
+        resource: &'a str,
+        devices: &'a [SlotId],
+    ) -> BoxFuture<'a, Result<Reservation>>;
 
     /// Prepares these devices, allocated earlier, for a task that is about to be created. Called for each
     /// task, including one that replaces an exited task.
     ///
     /// # Errors
     /// The reason why the task cannot be created now, as for [`DeviceProvider::allocate`].
-    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [SlotId]) -> BoxFuture<'a, Result<()>>;
+    fn prepare<'a>(&'a self, resource: &'a str, devices: &'a [SlotId])
+    -> BoxFuture<'a, Result<()>>;
 
     /// Chooses the best `size` of the `available` devices, including all of `must`; `None` if it has no
     /// preference.

@@ -14,7 +14,10 @@ pub fn parse(named: &BTreeMap<String, usize>) -> Result<BTreeMap<Owner, usize>> 
         Some(owner) => Ok((owner, *most)),
         None => {
             let known = Owner::ALL.map(Owner::as_str).join(", ");
-            Err(Error::invalid("quota", format!("{name:?} is no owner: {known}")))
+            Err(Error::invalid(
+                "quota",
+                format!("{name:?} is no owner: {known}"),
+            ))
         }
     };
     named.iter().map(one).collect()

@@ -24,7 +24,9 @@ pub fn check(resource: &str) -> Result<(), &'static str> {
         );
     }
     if name.len() > NAME_MAX || !is_name(name) {
-        return Err("after the slash it has no name of at most 63 letters, digits, `-`, `_` and `.`");
+        return Err(
+            "after the slash it has no name of at most 63 letters, digits, `-`, `_` and `.`",
+        );
     }
     Ok(())
 }
@@ -53,7 +55,13 @@ mod tests {
     #[test]
     fn names_are_those_that_kubelets_take() {
         let long = format!("a.io/{}", "x".repeat(63));
-        for resource in ["acme.com/tpu", "squat.ai/serial", "nvidia.com/GPU_2", "a/b", &long] {
+        for resource in [
+            "acme.com/tpu",
+            "squat.ai/serial",
+            "nvidia.com/GPU_2",
+            "a/b",
+            &long,
+        ] {
             assert_eq!(check(resource), Ok(()), "{resource}");
         }
         let name = format!("a.io/{}", "x".repeat(64));

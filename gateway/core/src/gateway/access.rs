@@ -26,18 +26,29 @@ pub(super) struct OwnerAccess {
 
 impl fmt::Debug for OwnerAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnerAccess").field("owner", &self.owner).finish_non_exhaustive()
+        f.debug_struct("OwnerAccess")
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
     }
 }
 
 impl OwnerAccess {
     pub(super) const fn new(context: Arc<Context>, owner: Owner) -> Self {
-        Self { context, owner, caller: None, place: None }
+        Self {
+            context,
+            owner,
+            caller: None,
+            place: None,
+        }
     }
 
     /// This access, for work that begins after the current request has been answered.
     pub(super) fn for_current_caller(&self) -> Self {
-        Self { caller: self.caller(), place: TracePlace::current(), ..self.clone() }
+        Self {
+            caller: self.caller(),
+            place: TracePlace::current(),
+            ..self.clone()
+        }
     }
 
     pub(super) const fn owner(&self) -> Owner {
@@ -64,7 +75,11 @@ impl OwnerAccess {
 
     /// Registers an operation of the current caller on objects of this owner.
     pub(super) fn begin(&self, kind: OperationKind, subject: Subject) -> PendingOperation {
-        let begin = || self.context.registry.begin(kind, Some(self.owner), self.caller(), subject);
+        let begin = || {
+            self.context
+                .registry
+                .begin(kind, Some(self.owner), self.caller(), subject)
+        };
         TracePlace::enter(self.place.as_ref(), begin)
     }
 
@@ -92,7 +107,9 @@ impl OwnerAccess {
     /// `NotFound`.
     pub(super) fn sandbox_by_id(&self, id: SandboxId) -> Result<Arc<Sandbox>> {
         let found = self.ready()?.table.sandbox(id);
-        found.filter(|sandbox| sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
+        found
+            .filter(|sandbox| sandbox.meta.owner == self.owner)
+            .ok_or_else(|| no_sandbox(id))
     }
 
     /// The task with this id, or the only one whose id has this prefix.
@@ -113,7 +130,9 @@ impl OwnerAccess {
     /// `NotFound`.
     pub(super) fn task_by_id(&self, id: TaskId) -> Result<Arc<Task>> {
         let found = self.ready()?.table.task(id);
-        found.filter(|task| task.meta.owner == self.owner).ok_or_else(|| no_task(id))
+        found
+            .filter(|task| task.meta.owner == self.owner)
+            .ok_or_else(|| no_task(id))
     }
 
     /// The task with this id, if it runs.
@@ -137,12 +156,19 @@ impl OwnerAccess {
     }
 }
 
-fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> String) -> Result<Arc<T>> {
+fn only_match<T>(
+    what: &str,
+    prefix: &str,
+    all: Vec<Arc<T>>,
+    id: impl Fn(&T) -> String,
+) -> Result<Arc<T>> {
     let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
     if prefix.is_empty() {
         return Err(missing());
     }
-    let mut found = all.into_iter().filter(|object| id(object).starts_with(prefix));
+    let mut found = all
+        .into_iter()
+        .filter(|object| id(object).starts_with(prefix));
     let first = found.next().ok_or_else(missing)?;
     match found.next() {
         None => Ok(first),

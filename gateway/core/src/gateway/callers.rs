@@ -39,7 +39,11 @@ impl Callers {
     /// # Errors
     /// `Cancelled` if all callers have gone away.
     pub fn check(&self, what: &str) -> Result<()> {
-        if self.are_gone() { Err(Withdrawal::error().context(what)) } else { Ok(()) }
+        if self.are_gone() {
+            Err(Withdrawal::error().context(what))
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits for `work`, which is dropped if all callers go away first.

@@ -47,7 +47,10 @@ impl Claims {
     pub(super) fn new(context: Arc<Context>) -> Self {
         let limits = context.limits.get();
         let compute = Compute::new(limits.capacity, limits.overcommit);
-        Self { context, ledger: Mutex::new(Ledger::new(compute)) }
+        Self {
+            context,
+            ledger: Mutex::new(Ledger::new(compute)),
+        }
     }
 
     /// All allocations of node resources.
@@ -57,7 +60,11 @@ impl Claims {
         LedgerReport {
             devices: ledger.devices.clone(),
             compute: ledger.compute.clone(),
-            ports: ledger.ports.holders().map(|(id, holder)| (id, holder.clone())).collect(),
+            ports: ledger
+                .ports
+                .holders()
+                .map(|(id, holder)| (id, holder.clone()))
+                .collect(),
             refusals: ledger.refusals().clone(),
         }
     }
@@ -82,7 +89,9 @@ impl Claims {
             holder = refusal.holder.as_ref().and_then(|holder| holder.sandbox).map(tracing::field::display),
             "refused: {refusal}"
         );
-        self.context.table.announce(refusal.owner, EventKind::Refused(Arc::new(refusal.clone())));
+        self.context
+            .table
+            .announce(refusal.owner, EventKind::Refused(Arc::new(refusal.clone())));
         refusal.into()
     }
 
@@ -111,7 +120,13 @@ impl Claims {
     /// Releases the ports of a sandbox whose creation failed, once its network is released: until then
     /// packets still reach it.
     pub(super) fn release_when_undone(self: &Arc<Self>, id: SandboxId) {
-        if self.context.backend.wait_network_released(id).now_or_never().is_some() {
+        if self
+            .context
+            .backend
+            .wait_network_released(id)
+            .now_or_never()
+            .is_some()
+        {
             self.ledger().ports.release(id);
             return;
         }
@@ -135,8 +150,12 @@ impl Claims {
     /// logged and both kept.
     pub(super) fn recover(&self, recovered: &Recovered) -> Vec<LeaseToken> {
         let mut in_use: Vec<LeaseToken> = Vec::new();
-        let holding = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));
-        let holding: BTreeMap<SandboxId, &Sandbox> = holding.map(|sandbox| (sandbox.id, sandbox)).collect();
+        let holding = recovered
+            .sandboxes
+            .iter()
+            .filter(|sandbox| holds_ports(&sandbox.state));
+        let holding: BTreeMap<SandboxId, &Sandbox> =
+            holding.map(|sandbox| (sandbox.id, sandbox)).collect();
         let mut ledger = self.ledger();
         for sandbox in holding.values() {
             ledger.ports.record(sandbox.id, port_holder(sandbox));
@@ -144,22 +163,37 @@ impl Claims {
         for remnant in &recovered.remnants {
             let owner = remnant.owner;
             let name = remnant.name.clone();
-            ledger.ports.record(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
+            ledger.ports.record(
+                remnant.id,
+                PortHolder {
+                    owner,
+                    name,
+                    claims: remnant.host_ports.clone(),
+                },
+            );
         }
         for task in &recovered.tasks {
             let Some(sandbox) = holding.get(&task.sandbox) else {
                 // The sandbox has stopped, so the task holds nothing. Its leases are remembered: its
                 // orchestrator may start it again, and a Nomad agent knows only the token of its devices.
                 for claim in task.details.leases.iter().filter(|claim| !claim.named) {
-                    ledger.devices.recall(claim.token, Lease::new(task.meta.owner, claim.slots.clone()));
+                    ledger.devices.recall(
+                        claim.token,
+                        Lease::new(task.meta.owner, claim.slots.clone()),
+                    );
                 }
                 continue;
             };
-            ledger.compute.record(task.id, recovered_holder(task, sandbox));
+            ledger
+                .compute
+                .record(task.id, recovered_holder(task, sandbox));
             for claim in &task.details.leases {
                 let name = sandbox.meta.name.clone();
                 let lease = Lease::bound(task.meta.owner, claim.slots.clone(), sandbox.id, name);
-                let lease = Lease { named: claim.named, ..lease };
+                let lease = Lease {
+                    named: claim.named,
+                    ..lease
+                };
                 ledger.devices.record(claim.token, lease);
                 in_use.push(claim.token);
             }
@@ -191,8 +225,14 @@ impl<'s> ScopedClaims<'s> {
     #[must_use]
     pub fn reserved_by_others(self) -> Reserved {
         let ledger = self.claims.ledger();
-        let others = ledger.compute.reserved().iter().filter(|(owner, _)| **owner != self.access.owner());
-        others.fold(Reserved::default(), |sum, (_, reserved)| sum.plus(*reserved))
+        let others = ledger
+            .compute
+            .reserved()
+            .iter()
+            .filter(|(owner, _)| **owner != self.access.owner());
+        others.fold(Reserved::default(), |sum, (_, reserved)| {
+            sum.plus(*reserved)
+        })
     }
 
     /// Returns whether no sandbox of any owner has this port of the host at the moment. The holder is not

@@ -43,7 +43,9 @@ pub(super) struct Context {
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("table", &self.table).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,7 +73,11 @@ impl Context {
     /// Waits until requests are served. Cancel-safe.
     pub(super) async fn recovered(&self) {
         // The sender lives as long as the gateway.
-        let _ = self.recovered.subscribe().wait_for(|recovered| *recovered).await;
+        let _ = self
+            .recovered
+            .subscribe()
+            .wait_for(|recovered| *recovered)
+            .await;
     }
 
     /// Returns whether requests are served.
@@ -87,7 +93,9 @@ impl Context {
         if self.is_recovered() {
             Ok(self)
         } else {
-            Err(Error::unavailable("the gateway is still recovering what its predecessor left: try again"))
+            Err(Error::unavailable(
+                "the gateway is still recovering what its predecessor left: try again",
+            ))
         }
     }
 
@@ -105,7 +113,9 @@ impl Context {
         self.operations
             .spawn(trace::inherit(Caller::inherit(work)))
             .await
-            .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
+            .unwrap_or_else(|fault| {
+                Err(Error::internal(format!("{what} broke off")).with_source(fault))
+            })
     }
 
     /// Checks that tasks can be created and started in a sandbox.
@@ -119,14 +129,20 @@ impl Context {
 
     /// The name of a sandbox; empty if it does not exist.
     pub(super) fn sandbox_name(&self, id: SandboxId) -> String {
-        self.table.sandbox(id).map(|found| found.meta.name.clone()).unwrap_or_default()
+        self.table
+            .sandbox(id)
+            .map(|found| found.meta.name.clone())
+            .unwrap_or_default()
     }
 
     /// Registers an operation of the current caller on a sandbox.
     pub(super) fn begin_on_sandbox(&self, kind: OperationKind, id: SandboxId) -> PendingOperation {
         let subject = match self.table.sandbox(id) {
             Some(sandbox) => Subject::sandbox(&sandbox),
-            None => Subject { sandbox: Some(id), ..Subject::default() },
+            None => Subject {
+                sandbox: Some(id),
+                ..Subject::default()
+            },
         };
         let owner = subject.sandbox_meta.as_ref().map(|meta| meta.owner);
         self.registry.begin(kind, owner, Caller::current(), subject)
@@ -143,7 +159,10 @@ impl Context {
     pub(super) fn task_subject(&self, id: TaskId) -> Subject {
         match self.table.task(id) {
             Some(task) => Subject::task(&task, self.table.sandbox(task.sandbox).as_deref()),
-            None => Subject { task: Some(id), ..Subject::default() },
+            None => Subject {
+                task: Some(id),
+                ..Subject::default()
+            },
         }
     }
 }

@@ -52,7 +52,9 @@ pub struct DeviceLeases {
 
 impl fmt::Debug for DeviceLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceLeases").field("claims", &self.claims).finish_non_exhaustive()
+        f.debug_struct("DeviceLeases")
+            .field("claims", &self.claims)
+            .finish_non_exhaustive()
     }
 }
 
@@ -60,7 +62,11 @@ impl fmt::Debug for DeviceLeases {
 
 impl DeviceLeases {
     /// Without leases.
-    pub(super) fn new(context: Arc<Context>, claims: Arc<Claims>, leases: Arc<dyn LeaseStore>) -> Self {
+    pub(super) fn new(
+        context: Arc<Context>,
+        claims: Arc<Claims>,
+        leases: Arc<dyn LeaseStore>,
+    ) -> Self {
         Self {
             context,
             claims,
@@ -87,7 +93,11 @@ impl DeviceLeases {
     pub fn watch(self: &Arc<Self>, mut hardware: Inventories) {
         let devices = Arc::clone(self);
         self.context.watchers.spawn(async move {
-            devices.context.unwatched.run_until_cancelled(devices.publish_views()).await;
+            devices
+                .context
+                .unwatched
+                .run_until_cancelled(devices.publish_views())
+                .await;
         });
         let devices = Arc::clone(self);
         self.context.watchers.spawn(async move {
@@ -114,7 +124,12 @@ impl DeviceLeases {
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
         let subject = Subject::argument(&token.to_string());
         let registry = &self.context.registry;
-        let operation = registry.begin(OperationKind::ReleaseLease, None, Caller::current(), subject);
+        let operation = registry.begin(
+            OperationKind::ReleaseLease,
+            None,
+            Caller::current(),
+            subject,
+        );
         operation.run(self.release_unused_lease(token)).await
     }
 
@@ -127,8 +142,10 @@ impl DeviceLeases {
                 .ok_or_else(|| Error::not_found(format!("lease {token} does not exist")))?;
             match &lease.state {
                 LeaseState::Bound { sandbox, name } if !self.has_ended(*sandbox) => {
-                    let text =
-                        format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
+                    let text = format!(
+                        "lease {token} is in use by {name} of {}: it ends with that",
+                        lease.owner
+                    );
                     return Err(Error::failed_precondition(text));
                 }
                 LeaseState::Bound { .. } => ledger.devices.unbind_stopped(token),
@@ -147,16 +164,27 @@ impl DeviceLeases {
     /// unavailable, nothing stops such a sandbox.
     fn has_ended(&self, sandbox: SandboxId) -> bool {
         let tasks = self.context.table.tasks_of(sandbox);
-        !tasks.is_empty() && tasks.iter().all(|task| matches!(task.state, TaskState::Exited { .. }))
+        !tasks.is_empty()
+            && tasks
+                .iter()
+                .all(|task| matches!(task.state, TaskState::Exited { .. }))
     }
 
     async fn lease(&self, owner: Owner, slots: &[SlotId]) -> Result<Leased> {
         self.context.ready()?;
         let _guard = self.lease_locks.lock(owner).await;
-        let granted = self.claims.ledger().devices.lease(owner, slots, LeaseToken::random());
+        let granted = self
+            .claims
+            .ledger()
+            .devices
+            .lease(owner, slots, LeaseToken::random());
         let granted = granted.map_err(|refusal| self.claims.record_refusal(refusal))?;
         let token = granted.token;
-        let stored = StoredLease { token, owner, slots: granted.lease.slots };
+        let stored = StoredLease {
+            token,
+            owner,
+            slots: granted.lease.slots,
+        };
         let store = async {
             // Removed before the new lease is written, so that overlapping leases cannot both come back after
             // a power failure.
@@ -173,7 +201,10 @@ impl DeviceLeases {
             }
             return Err(error.context(format!("lease devices {slots:?}")));
         }
-        Ok(Leased { token, reservation: granted.reservation })
+        Ok(Leased {
+            token,
+            reservation: granted.reservation,
+        })
     }
 
     /// Releases everything that a stopped sandbox holds.

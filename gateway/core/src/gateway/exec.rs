@@ -72,19 +72,30 @@ pub struct ScopedCommands<'s> {
 impl Commands {
     /// Without commands.
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, exec_counts: CommandCounts::default(), exec_output: OutputBudget::default() }
+        Self {
+            context,
+            exec_counts: CommandCounts::default(),
+            exec_output: OutputBudget::default(),
+        }
     }
 
     /// Has the backend start a command, as soon as there is a place for it in its task.
     async fn exec_in(&self, task: &Task, spec: &ExecSpec) -> Result<ExecProcess> {
         let context = &self.context;
-        let permit = self.exec_counts.acquire(task.id, context.limits.get().exec_per_task).await?;
+        let permit = self
+            .exec_counts
+            .acquire(task.id, context.limits.get().exec_per_task)
+            .await?;
         let place = ExecPlace::new(permit);
         let start = async {
-            let started = tokio::time::timeout(START_LIMIT, context.backend.exec(task.id, spec, place)).await;
+            let started =
+                tokio::time::timeout(START_LIMIT, context.backend.exec(task.id, spec, place)).await;
             started.map_err(|_| {
-                let why = "does the runtime hang, or are very many others being started on this node?";
-                Error::unavailable(format!("the command was not started within {START_LIMIT:?}: {why}"))
+                let why =
+                    "does the runtime hang, or are very many others being started on this node?";
+                Error::unavailable(format!(
+                    "the command was not started within {START_LIMIT:?}: {why}"
+                ))
             })?
         };
         step("start_command", start).await
@@ -97,18 +108,27 @@ impl Commands {
         stream: Option<Source>,
         keep: Retain,
     ) -> Result<Collected<'_>> {
-        let mut taken = self.exec_output.charge(owner, task, self.context.limits.get().exec_output_bytes);
+        let mut taken =
+            self.exec_output
+                .charge(owner, task, self.context.limits.get().exec_output_bytes);
         let mut kept = BytesMut::new();
-        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
+        let Some(mut stream) = stream else {
+            return Ok(Collected {
+                bytes: kept,
+                _charge: taken,
+            });
+        };
         let mut chunk = BytesMut::with_capacity(64 << 10);
         loop {
             chunk.clear();
-            let read = stream
-                .read_buf(&mut chunk)
-                .await
-                .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
+            let read = stream.read_buf(&mut chunk).await.map_err(|error| {
+                Error::internal("read the output of a command").with_source(error)
+            })?;
             if read == 0 {
-                return Ok(Collected { bytes: kept, _charge: taken });
+                return Ok(Collected {
+                    bytes: kept,
+                    _charge: taken,
+                });
             }
             match keep {
                 Retain::First(limit) => {
@@ -146,14 +166,19 @@ impl<'s> ScopedCommands<'s> {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
         let task = self.access.running_task(id)?;
-        let operation = self.access.begin(OperationKind::Exec, self.command_subject(&task, spec));
+        let operation = self
+            .access
+            .begin(OperationKind::Exec, self.command_subject(&task, spec));
         operation.run(self.commands.exec_in(&task, spec)).await
     }
 
     /// The subject of a command in a task. Of the command only the program is shown: arguments may be secret.
     fn command_subject(self, task: &Task, spec: &ExecSpec) -> Subject {
         let program = spec.command.first().map(String::as_str).unwrap_or_default();
-        self.access.context().task_subject(task.id).with_argument(program)
+        self.access
+            .context()
+            .task_subject(task.id)
+            .with_argument(program)
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` counts
@@ -165,8 +190,14 @@ impl<'s> ScopedCommands<'s> {
     /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
     /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
     /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
-    pub async fn exec_sync(self, id: &str, spec: &ExecSpec, timeout: Option<Duration>) -> Result<ExecOutput> {
-        self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
+    pub async fn exec_sync(
+        self,
+        id: &str,
+        spec: &ExecSpec,
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput> {
+        self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT))
+            .await
     }
 
     /// As [`ScopedCommands::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off
@@ -183,7 +214,8 @@ impl<'s> ScopedCommands<'s> {
         timeout: Option<Duration>,
         bytes: usize,
     ) -> Result<ExecOutput> {
-        self.exec_collected(id, spec, timeout, Retain::Last(bytes)).await
+        self.exec_collected(id, spec, timeout, Retain::Last(bytes))
+            .await
     }
 
     async fn exec_collected(
@@ -194,8 +226,12 @@ impl<'s> ScopedCommands<'s> {
         keep: Retain,
     ) -> Result<ExecOutput> {
         let task = self.access.running_task(id)?;
-        let operation = self.access.begin(OperationKind::ExecSync, self.command_subject(&task, spec));
-        operation.run(self.exec_to_end(&task, spec, timeout, keep)).await
+        let operation = self
+            .access
+            .begin(OperationKind::ExecSync, self.command_subject(&task, spec));
+        operation
+            .run(self.exec_to_end(&task, spec, timeout, keep))
+            .await
     }
 
     async fn exec_to_end(
@@ -256,7 +292,8 @@ impl<'s> ScopedCommands<'s> {
                 Err(_) => Err(drain::output_kept_open(code, spec.drain)),
             },
             Retain::Last(_) => {
-                let cut = drain::cut_output(control.as_ref(), spec.drain, deadline.map(|(_, at)| at));
+                let cut =
+                    drain::cut_output(control.as_ref(), spec.drain, deadline.map(|(_, at)| at));
                 tokio::select! {
                     output = &mut collected => Ok(finish(code, output?)),
                     () = cut => Err(drain::output_not_closed(code, CUT_PATIENCE)),
@@ -287,5 +324,9 @@ struct Collected<'a> {
 }
 
 fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOutput {
-    ExecOutput { code, stdout: stdout.bytes.freeze(), stderr: stderr.bytes.freeze() }
+    ExecOutput {
+        code,
+        stdout: stdout.bytes.freeze(),
+        stderr: stderr.bytes.freeze(),
+    }
 }

@@ -41,7 +41,11 @@ pub struct ScopedImages<'s> {
 impl Images {
     /// Without uses.
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, in_creation: ImagesInCreation::default(), pull_counts: PullCounts::default() }
+        Self {
+            context,
+            in_creation: ImagesInCreation::default(),
+            pull_counts: PullCounts::default(),
+        }
     }
 
     /// The store of the images; they are not scoped to an owner.
@@ -64,7 +68,12 @@ impl Images {
 
     /// Returns whether tasks of other owners than this one were created from this image or have it as a
     /// volume, or are being created from a reference for which `is_named` is true.
-    fn used_by_others(&self, owner: Owner, image: &ImageId, is_named: &dyn Fn(&str) -> bool) -> bool {
+    fn used_by_others(
+        &self,
+        owner: Owner,
+        image: &ImageId,
+        is_named: &dyn Fn(&str) -> bool,
+    ) -> bool {
         // First: a task that is created meanwhile is in the table before it stops being in creation.
         if self.in_creation.used_by_others(owner, is_named) {
             return true;
@@ -75,7 +84,13 @@ impl Images {
         Owner::ALL
             .into_iter()
             .filter(|other| *other != owner)
-            .any(|other| self.context.table.tasks(other).iter().any(|task| uses(&task.details)))
+            .any(|other| {
+                self.context
+                    .table
+                    .tasks(other)
+                    .iter()
+                    .any(|task| uses(&task.details))
+            })
     }
 }
 
@@ -100,8 +115,17 @@ impl<'s> ScopedImages<'s> {
                 self.access.owner()
             )));
         }
-        let operation = self.access.begin(OperationKind::PullImage, Subject::argument(&request.reference));
-        operation.run(self.images.pull_counts.count(backend.images().pull(request))).await
+        let operation = self.access.begin(
+            OperationKind::PullImage,
+            Subject::argument(&request.reference),
+        );
+        operation
+            .run(
+                self.images
+                    .pull_counts
+                    .count(backend.images().pull(request)),
+            )
+            .await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See
@@ -111,8 +135,15 @@ impl<'s> ScopedImages<'s> {
     /// Those of [`ImageStore::load`](crate::image::ImageStore::load).
     pub async fn load(self, archive: File, reference: String, handler: String) -> Result<ImageId> {
         let backend = &self.access.ready()?.backend;
-        let operation = self.access.begin(OperationKind::LoadImage, Subject::argument(&reference));
-        let request = LoadRequest { archive, reference, handler, owner: self.access.owner() };
+        let operation = self
+            .access
+            .begin(OperationKind::LoadImage, Subject::argument(&reference));
+        let request = LoadRequest {
+            archive,
+            reference,
+            handler,
+            owner: self.access.owner(),
+        };
         operation.run(backend.images().load(request)).await
     }
 
@@ -147,7 +178,12 @@ impl<'s> ScopedImages<'s> {
                 self.access.owner()
             )));
         };
-        self.access.ready()?.backend.images().config(&image.id).await
+        self.access
+            .ready()?
+            .backend
+            .images()
+            .config(&image.id)
+            .await
     }
 
     /// All images of the node, of all holders.
@@ -156,7 +192,10 @@ impl<'s> ScopedImages<'s> {
     /// `Unavailable` before recovery, or if the store cannot be read.
     pub async fn list(self) -> Result<Vec<Image>> {
         let images = self.access.ready()?.backend.images().list().await?;
-        Ok(images.into_iter().map(|image| self.as_seen_by_owner(image)).collect())
+        Ok(images
+            .into_iter()
+            .map(|image| self.as_seen_by_owner(image))
+            .collect())
     }
 
     /// Releases this owner's hold on an image and removes it under all names that no other owner holds,
@@ -167,7 +206,9 @@ impl<'s> ScopedImages<'s> {
     /// `Unavailable` before recovery, or if the store cannot be written.
     pub async fn remove(self, reference: &str) -> Result<()> {
         self.access.ready()?;
-        let operation = self.access.begin(OperationKind::RemoveImage, Subject::argument(reference));
+        let operation = self
+            .access
+            .begin(OperationKind::RemoveImage, Subject::argument(reference));
         let what = format!("removal of image {reference}");
         let reference = reference.to_owned();
         let owner = self.access.owner();
@@ -191,11 +232,14 @@ impl<'s> ScopedImages<'s> {
 
     /// The image as this owner sees it: pinned if the owner could not remove it, so that it does not try.
     fn as_seen_by_owner(self, image: Image) -> Image {
-        let others_alone =
-            !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.access.owner());
+        let others_alone = !image.imported
+            && !image.holders.is_empty()
+            && !image.holders.contains_key(&self.access.owner());
         let pinned = image.pinned
             || others_alone
-            || self.images.used_by_others(self.access.owner(), &image.id, &|_| false);
+            || self
+                .images
+                .used_by_others(self.access.owner(), &image.id, &|_| false);
         Image { pinned, ..image }
     }
 }

@@ -70,7 +70,8 @@ impl Default for Limits {
             retry_max: Duration::from_secs(5),
             exec_output_bytes: 256 << 20,
             exec_per_task: 1024,
-            starts_per_owner: STARTS_PER_PROCESSOR * available_parallelism().map_or(1, NonZero::get),
+            starts_per_owner: STARTS_PER_PROCESSOR
+                * available_parallelism().map_or(1, NonZero::get),
             lease: Duration::from_mins(10),
             restart_grace: Duration::from_secs(20),
             named_devices: NamedDevices::default(),

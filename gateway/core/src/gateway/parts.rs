@@ -49,7 +49,11 @@ impl Parts {
         let start_limiter = Arc::new(StartLimiter::new(limits.starts_per_owner));
         let context = Arc::new(Context::new(backend, limits, registry));
         let claims = Arc::new(Claims::new(Arc::clone(&context)));
-        let devices = Arc::new(DeviceLeases::new(Arc::clone(&context), Arc::clone(&claims), leases));
+        let devices = Arc::new(DeviceLeases::new(
+            Arc::clone(&context),
+            Arc::clone(&claims),
+            leases,
+        ));
         let images = Arc::new(Images::new(Arc::clone(&context)));
         let of_tasks = TaskParts {
             claims: Arc::clone(&claims),

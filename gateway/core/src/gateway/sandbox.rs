@@ -54,7 +54,12 @@ pub(super) struct SandboxParts {
 impl Sandboxes {
     /// Without operations.
     pub(super) fn new(context: Arc<Context>, parts: SandboxParts) -> Self {
-        let SandboxParts { claims, devices, tasks, start_limiter } = parts;
+        let SandboxParts {
+            claims,
+            devices,
+            tasks,
+            start_limiter,
+        } = parts;
         let new_sandboxes = Singleflight::new(context.operations.clone());
         let sandbox_ops = Singleflight::new(context.operations.clone());
         Self {
@@ -80,7 +85,9 @@ impl Sandboxes {
     pub(super) fn resume_removal(self: &Arc<Self>, id: SandboxId) {
         let sandboxes = Arc::clone(self);
         // All attempts are one operation, which nobody has requested from this daemon.
-        let operation = self.context.begin_on_sandbox(OperationKind::RemoveSandbox, id);
+        let operation = self
+            .context
+            .begin_on_sandbox(OperationKind::RemoveSandbox, id);
         self.context.operations.spawn(operation.run(async move {
             let context = &sandboxes.context;
             let mut backoff = context.limits.get().backoff();
@@ -106,10 +113,14 @@ impl Sandboxes {
 
     async fn remove(self: &Arc<Self>, id: SandboxId) -> Result<()> {
         let work = || {
-            let operation = self.context.begin_on_sandbox(OperationKind::RemoveSandbox, id);
+            let operation = self
+                .context
+                .begin_on_sandbox(OperationKind::RemoveSandbox, id);
             operation.run(remove_sandbox(Arc::clone(self), id))
         };
-        self.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+        self.sandbox_ops
+            .run(Op::Remove(id), b"", || Decision::Begin, work)
+            .await
     }
 
     /// Waits for the earlier operation on a sandbox.
@@ -119,26 +130,42 @@ impl Sandboxes {
 
     async fn stop(self: &Arc<Self>, id: SandboxId) -> Result<()> {
         let work = || {
-            let operation = self.context.begin_on_sandbox(OperationKind::StopSandbox, id);
+            let operation = self
+                .context
+                .begin_on_sandbox(OperationKind::StopSandbox, id);
             operation.run(stop_sandbox(Arc::clone(self), id))
         };
-        self.sandbox_ops.run(Op::Stop(id), b"", || Decision::Begin, work).await
+        self.sandbox_ops
+            .run(Op::Stop(id), b"", || Decision::Begin, work)
+            .await
     }
 }
 
-async fn make_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
+async fn make_sandbox(
+    sandboxes: Arc<Sandboxes>,
+    id: SandboxId,
+    spec: SandboxSpec,
+) -> Result<Arc<Sandbox>> {
     let context = &sandboxes.context;
     sandboxes.claims.claim_ports(id, &spec)?;
-    let details =
-        match sandboxes.start_limiter.run(spec.meta.owner, context.backend.create_sandbox(id, &spec)).await {
-            Ok(details) => details,
-            Err(error) => {
-                sandboxes.claims.release_when_undone(id);
-                return Err(error);
-            }
-        };
-    let sandbox =
-        Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
+    let details = match sandboxes
+        .start_limiter
+        .run(spec.meta.owner, context.backend.create_sandbox(id, &spec))
+        .await
+    {
+        Ok(details) => details,
+        Err(error) => {
+            sandboxes.claims.release_when_undone(id);
+            return Err(error);
+        }
+    };
+    let sandbox = Sandbox {
+        id,
+        meta: Arc::new(spec.meta),
+        handler: spec.handler,
+        details,
+        state: SandboxState::Ready,
+    };
     // Only this operation creates a sandbox under this name now, so the name is free: a failure here is a
     // bug.
     let sandbox = context.table.insert_sandbox(sandbox)?;
@@ -161,8 +188,13 @@ async fn amend_sandbox(
 
 async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     let context = &sandboxes.context;
-    let sandbox = context.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
-    if matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing) {
+    let sandbox = context
+        .table
+        .apply_sandbox(id, SandboxEvent::StopRequested)?;
+    if matches!(
+        sandbox.state,
+        SandboxState::Stopped | SandboxState::Removing
+    ) {
         return Ok(());
     }
     // While this lock is held, no note and no removal is recorded for the sandbox.
@@ -170,7 +202,10 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     // From here on no task can be added; creations in flight finish and undo themselves.
     let creations = sandboxes.tasks.wait_creations_in(id);
     let creations = tokio::time::timeout(context.limits.get().kill, creations);
-    if plain_step("wait_for_task_creations", creations).await.is_err() {
+    if plain_step("wait_for_task_creations", creations)
+        .await
+        .is_err()
+    {
         tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = context.table.tasks_of(id);
@@ -178,7 +213,11 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     let stopped = match step("kill_tasks", all_done(kills)).await {
         // No process runs any more: the network can be released while the tasks are cleaned up.
         Ok(()) => {
-            let exits = all_done(tasks.iter().map(|task| sandboxes.tasks.wait_exit_published(task.id)));
+            let exits = all_done(
+                tasks
+                    .iter()
+                    .map(|task| sandboxes.tasks.wait_exit_published(task.id)),
+            );
             let exits = step("wait_for_exits", exits);
             let released = step("release_network", context.backend.stop_sandbox(id));
             let (stopped, exits) = future::join(released, exits).await;
@@ -189,10 +228,18 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     match stopped {
         Ok(()) => {
             sandboxes.devices.release(id).await;
-            context.table.apply_sandbox(id, SandboxEvent::Stopped).map(drop)
+            context
+                .table
+                .apply_sandbox(id, SandboxEvent::Stopped)
+                .map(drop)
         }
         Err(error) => {
-            context.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
+            context.table.apply_sandbox(
+                id,
+                SandboxEvent::Lost {
+                    reason: error.report(),
+                },
+            )?;
             Err(error.context(format!("stop sandbox {id}")))
         }
     }
@@ -200,18 +247,32 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
 
 async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSpec) -> Result<()> {
     let context = &sandboxes.context;
-    if context.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
+    if context
+        .table
+        .sandbox(id)
+        .is_some_and(|sandbox| sandbox.state.is_ready())
+    {
         return Ok(());
     }
     sandboxes.stop(id).await?;
     // A stop requested from here on waits until this start is finished.
     let _guard = sandboxes.lock(id).await;
-    sandboxes.claims.claim_ports(id, &spec).map_err(|error| error.context(format!("start sandbox {id}")))?;
-    if let Err(error) = context.table.apply_sandbox(id, SandboxEvent::StartRequested) {
+    sandboxes
+        .claims
+        .claim_ports(id, &spec)
+        .map_err(|error| error.context(format!("start sandbox {id}")))?;
+    if let Err(error) = context
+        .table
+        .apply_sandbox(id, SandboxEvent::StartRequested)
+    {
         sandboxes.devices.release(id).await;
         return Err(error);
     }
-    match sandboxes.start_limiter.run(spec.meta.owner, context.backend.start_sandbox(id, &spec)).await {
+    match sandboxes
+        .start_limiter
+        .run(spec.meta.owner, context.backend.start_sandbox(id, &spec))
+        .await
+    {
         Ok(details) => {
             let sandbox = context.table.sandbox_started(id, details)?;
             sandboxes.watch(&sandbox);
@@ -232,7 +293,9 @@ async fn remove_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> 
     if context.table.sandbox(id).is_none() {
         return Ok(());
     }
-    context.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
+    context
+        .table
+        .apply_sandbox(id, SandboxEvent::StopRequested)?;
     let recorded = {
         // After a stop in flight: that would otherwise record the sandbox as stopped and overwrite the
         // removal.
@@ -242,7 +305,9 @@ async fn remove_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> 
     // If the removal could not be recorded, no recovery would continue it; stop the sandbox nevertheless.
     sandboxes.stop(id).await?;
     recorded.map_err(|error| error.context(format!("remove sandbox {id}")))?;
-    context.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
+    context
+        .table
+        .apply_sandbox(id, SandboxEvent::RemoveRequested)?;
     let tasks = context.table.tasks_of(id);
     let removals = tasks.iter().map(|task| sandboxes.tasks.remove(task.id));
     let removed = match step("remove_tasks", all_done(removals)).await {
@@ -256,7 +321,12 @@ async fn remove_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> 
             Ok(())
         }
         Err(error) => {
-            context.table.apply_sandbox(id, SandboxEvent::Lost { reason: error.report() })?;
+            context.table.apply_sandbox(
+                id,
+                SandboxEvent::Lost {
+                    reason: error.report(),
+                },
+            )?;
             Err(error.context(format!("remove sandbox {id}")))
         }
     }
@@ -264,5 +334,8 @@ async fn remove_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> 
 
 /// Does all of it, and returns the first error; `NotFound` (the task is gone) does not count.
 async fn all_done(works: impl IntoIterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
-    future::join_all(works).await.into_iter().try_for_each(ignore_not_found)
+    future::join_all(works)
+        .await
+        .into_iter()
+        .try_for_each(ignore_not_found)
 }

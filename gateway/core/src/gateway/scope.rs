@@ -33,7 +33,9 @@ pub struct Scope {
 
 impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scope").field("owner", &self.owner()).finish_non_exhaustive()
+        f.debug_struct("Scope")
+            .field("owner", &self.owner())
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,13 +103,21 @@ impl Scope {
     /// of the current caller, and below the current span.
     #[must_use]
     pub fn for_current_caller(&self) -> Self {
-        Self { parts: Arc::clone(&self.parts), access: self.access.for_current_caller() }
+        Self {
+            parts: Arc::clone(&self.parts),
+            access: self.access.for_current_caller(),
+        }
     }
 
     /// Begins a trace of work that no call asks for; `None` if nothing is traced.
     #[must_use]
     pub fn begin_trace(&self, name: &'static str) -> Option<Span> {
-        let mut span = self.parts.context.registry.tracer()?.root(SpanKind::Internal, name, None);
+        let mut span = self
+            .parts
+            .context
+            .registry
+            .tracer()?
+            .root(SpanKind::Internal, name, None);
         span.set("switchyard.owner", self.owner().as_str());
         Some(span)
     }
@@ -132,7 +142,11 @@ impl Scope {
     /// This owner's events from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
-        self.parts.context.table.events().subscribe(Some(self.owner()))
+        self.parts
+            .context
+            .table
+            .events()
+            .subscribe(Some(self.owner()))
     }
 
     /// Returns whether requests are served, that is, whether recovery has finished.

@@ -31,7 +31,12 @@ impl StartLimiter {
     /// This many permits for each owner, at least one.
     pub(super) fn new(permits: usize) -> Self {
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS);
-        Self(Owner::ALL.into_iter().map(|owner| (owner, Arc::new(Semaphore::new(permits)))).collect())
+        Self(
+            Owner::ALL
+                .into_iter()
+                .map(|owner| (owner, Arc::new(Semaphore::new(permits))))
+                .collect(),
+        )
     }
 
     /// Runs the work of an owner as soon as it has a permit. Cancel-safe if the work is.
@@ -43,7 +48,9 @@ impl StartLimiter {
     pub(super) async fn admit(&self, owner: Owner) -> StartPermit<'_> {
         StartPermit(match self.0.get(&owner) {
             // The semaphore is never closed.
-            Some(permits) => plain_step("wait_for_start_permit", permits.acquire()).await.ok(),
+            Some(permits) => plain_step("wait_for_start_permit", permits.acquire())
+                .await
+                .ok(),
             None => None,
         })
     }
@@ -75,7 +82,9 @@ mod tests {
     #[tokio::test]
     async fn start_limit_is_per_owner() {
         let starts = StartLimiter::new(2);
-        let mut first: Vec<_> = (0..2).map(|_| Box::pin(starts.run(Owner::Nomad, pending::<()>()))).collect();
+        let mut first: Vec<_> = (0..2)
+            .map(|_| Box::pin(starts.run(Owner::Nomad, pending::<()>())))
+            .collect();
         for start in &mut first {
             assert!(poll!(start).is_pending());
         }
@@ -97,6 +106,9 @@ mod tests {
             () = &mut hung => unreachable!("the start hangs"),
             done = next => assert_eq!(done, 2),
         }
-        assert!(poll!(&mut hung).is_pending(), "it continues without its permit");
+        assert!(
+            poll!(&mut hung).is_pending(),
+            "it continues without its permit"
+        );
     }
 }

@@ -73,7 +73,12 @@ impl std::fmt::Display for NewTask {
 impl Tasks {
     /// Without operations.
     pub(super) fn new(context: Arc<Context>, parts: TaskParts) -> Self {
-        let TaskParts { claims, devices, images, start_limiter } = parts;
+        let TaskParts {
+            claims,
+            devices,
+            images,
+            start_limiter,
+        } = parts;
         let new_tasks = Singleflight::new(context.operations.clone());
         let task_ops = Singleflight::new(context.operations.clone());
         Self {
@@ -97,7 +102,9 @@ impl Tasks {
 
     /// Waits for the creations of tasks in a sandbox that are in flight now. Cancel-safe.
     pub(super) async fn wait_creations_in(&self, sandbox: SandboxId) {
-        self.new_tasks.wait_matching(|key| key.sandbox == sandbox).await;
+        self.new_tasks
+            .wait_matching(|key| key.sandbox == sandbox)
+            .await;
     }
 
     /// Removes a task, with SIGKILL first if it runs; joins a removal in flight.
@@ -106,7 +113,9 @@ impl Tasks {
             let operation = self.context.begin_on_task(OperationKind::RemoveTask, id);
             operation.run(remove_task(Arc::clone(self), id))
         };
-        self.task_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+        self.task_ops
+            .run(Op::Remove(id), b"", || Decision::Begin, work)
+            .await
     }
 
     /// Applies an event to a task and returns the task before and after. Releases the reservation of a task
@@ -125,12 +134,23 @@ impl Tasks {
 
     /// Waits for the exit of a task.
     async fn wait_exit(&self, id: TaskId) -> Result<Exit> {
-        let mut view = self.context.table.watch_task(id).ok_or_else(|| no_task(id))?;
-        let ended =
-            |task: &Arc<Task>| matches!(task.state, TaskState::Exited { .. } | TaskState::Removing { .. });
+        let mut view = self
+            .context
+            .table
+            .watch_task(id)
+            .ok_or_else(|| no_task(id))?;
+        let ended = |task: &Arc<Task>| {
+            matches!(
+                task.state,
+                TaskState::Exited { .. } | TaskState::Removing { .. }
+            )
+        };
         let task = view.wait_for(ended).await.map_err(|_| no_task(id))?.clone();
         match &task.state {
-            TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => Ok(exit.clone()),
+            TaskState::Exited { exit, .. }
+            | TaskState::Removing {
+                exit: Some(exit), ..
+            } => Ok(exit.clone()),
             TaskState::Removing { exit: None, .. }
             | TaskState::Created
             | TaskState::Starting
@@ -150,10 +170,21 @@ async fn make_task(
     let context = &tasks.context;
     // Before leases are bound, so that the ledger checks the provider's devices like those that the task
     // names itself.
-    step("ask_device_plugins", tasks.devices.add_provided_devices(&mut spec)).await?;
-    tasks.claims.claim_compute(id, (spec.meta.owner, sandbox), &spec.resources, spec.compute)?;
-    let BoundClaims { claims, fresh } =
-        tasks.devices.bind(sandbox, &spec).inspect_err(|_| tasks.release_claims(id, &[]))?;
+    step(
+        "ask_device_plugins",
+        tasks.devices.add_provided_devices(&mut spec),
+    )
+    .await?;
+    tasks.claims.claim_compute(
+        id,
+        (spec.meta.owner, sandbox),
+        &spec.resources,
+        spec.compute,
+    )?;
+    let BoundClaims { claims, fresh } = tasks
+        .devices
+        .bind(sandbox, &spec)
+        .inspect_err(|_| tasks.release_claims(id, &[]))?;
     spec.leases.clone_from(&claims);
     let _images = tasks.images.use_in_creation(id, &spec);
     let details = match context.backend.create_task(id, sandbox, &spec).await {
@@ -163,7 +194,13 @@ async fn make_task(
             return Err(error);
         }
     };
-    let task = Task { id, sandbox, meta: Arc::new(spec.meta), details, state: TaskState::Created };
+    let task = Task {
+        id,
+        sandbox,
+        meta: Arc::new(spec.meta),
+        details,
+        state: TaskState::Created,
+    };
     match context.table.insert_task(task) {
         Ok(task) => {
             tasks.devices.forget_stored(&claims).await;
@@ -196,17 +233,28 @@ async fn update_task(
         | TaskState::Exited { .. }
         | TaskState::Removing { .. } => {
             let state = task.state.as_str();
-            return Err(Error::failed_precondition(format!("task {id} is {state}: its limits are fixed")));
+            return Err(Error::failed_precondition(format!(
+                "task {id} is {state}: its limits are fixed"
+            )));
         }
     }
-    let TaskUpdate { resources, annotations, throttles, compute } = make(&task.details);
+    let TaskUpdate {
+        resources,
+        annotations,
+        throttles,
+        compute,
+    } = make(&task.details);
     let update = TaskUpdate {
         resources: task.details.resources.merged(&resources),
         annotations,
         throttles: Throttle::merged(&task.details.throttles, &throttles),
         compute,
     };
-    tasks.claims.change_compute(&task, &update.resources, compute.unwrap_or(task.details.compute))?;
+    tasks.claims.change_compute(
+        &task,
+        &update.resources,
+        compute.unwrap_or(task.details.compute),
+    )?;
     let updated = match context.backend.update_task(id, &update).await {
         Ok(details) => context.table.set_details(id, details),
         Err(error) => Err(error),

@@ -53,8 +53,11 @@ impl<'s> ScopedVolumes<'s> {
         let volumes = Arc::clone(self.volumes);
         let owner = self.access.owner();
         let what = format!("removal of volume {name:?}");
-        let operation = self.access.begin(OperationKind::RemoveVolume, Subject::argument(&name));
-        let work = operation.run(async move { volumes.context.backend.remove_volume(owner, &name).await });
+        let operation = self
+            .access
+            .begin(OperationKind::RemoveVolume, Subject::argument(&name));
+        let work =
+            operation.run(async move { volumes.context.backend.remove_volume(owner, &name).await });
         self.access.context().run_detached(what, work).await
     }
 }

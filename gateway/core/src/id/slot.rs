@@ -55,14 +55,20 @@ impl SlotId {
         match text.len() {
             0 => Err(InvalidSlotId::Empty),
             1..=SLOT_ID_MAX => Ok(Self(text)),
-            length => Err(InvalidSlotId::TooLong { beginning: text.chars().take(SHOWN).collect(), length }),
+            length => Err(InvalidSlotId::TooLong {
+                beginning: text.chars().take(SHOWN).collect(),
+                length,
+            }),
         }
     }
 
     /// The only slot of a device that is not shared.
     #[must_use]
     pub(crate) fn of_whole(device: &str) -> Self {
-        debug_assert!((1..=SLOT_ID_MAX).contains(&device.len()), "{device:?} is not the id of a device");
+        debug_assert!(
+            (1..=SLOT_ID_MAX).contains(&device.len()),
+            "{device:?} is not the id of a device"
+        );
         Self(device.to_owned())
     }
 
@@ -87,8 +93,15 @@ impl SlotId {
     /// The number of the slot on its device; `None` for the only slot of a device, and for a number that no slot has.
     #[must_use]
     pub fn number(&self) -> Option<u16> {
-        let number = self.0.strip_prefix(self.device())?.strip_prefix(SEPARATOR)?;
-        if number != "0" && number.starts_with('0') { None } else { number.parse().ok() }
+        let number = self
+            .0
+            .strip_prefix(self.device())?
+            .strip_prefix(SEPARATOR)?;
+        if number != "0" && number.starts_with('0') {
+            None
+        } else {
+            number.parse().ok()
+        }
     }
 }
 
@@ -142,7 +155,9 @@ impl fmt::Debug for SlotId {
 #[must_use]
 pub fn device_of(slot: &str) -> &str {
     match slot.rsplit_once(SEPARATOR) {
-        Some((device, number)) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
+        Some((device, number))
+            if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
             device
         }
         Some(_) | None => slot,
@@ -157,7 +172,10 @@ impl InvalidSlotId {
     pub fn beginning(&self) -> &str {
         match self {
             Self::Empty => "",
-            Self::TooLong { beginning, length: _ } => beginning,
+            Self::TooLong {
+                beginning,
+                length: _,
+            } => beginning,
         }
     }
 }
@@ -170,7 +188,15 @@ mod tests {
 
     #[test]
     fn ids_of_all_versions_are_accepted_and_bounded() {
-        for text in ["acme-0", "acme-0::1", "/dev/ttyUSB0", "/dev/a b\n", "acme.com/tpu=0", "::", "::1"] {
+        for text in [
+            "acme-0",
+            "acme-0::1",
+            "/dev/ttyUSB0",
+            "/dev/a b\n",
+            "acme.com/tpu=0",
+            "::",
+            "::1",
+        ] {
             assert_eq!(SlotId::new(text).unwrap().as_str(), text);
         }
         assert_eq!(SlotId::new(""), Err(InvalidSlotId::Empty));
@@ -178,7 +204,13 @@ mod tests {
         assert_eq!(SlotId::new(long.as_str()).unwrap().as_str(), long);
         let error = SlotId::new("ü".repeat(SLOT_ID_MAX)).unwrap_err();
         assert_eq!(error.beginning(), "ü".repeat(SHOWN));
-        assert_eq!(error, InvalidSlotId::TooLong { beginning: "ü".repeat(SHOWN), length: 2 * SLOT_ID_MAX });
+        assert_eq!(
+            error,
+            InvalidSlotId::TooLong {
+                beginning: "ü".repeat(SHOWN),
+                length: 2 * SLOT_ID_MAX
+            }
+        );
     }
 
     #[test]
@@ -204,7 +236,10 @@ mod tests {
     #[test]
     fn messages_show_ids_as_texts() {
         let slots = ["a::0", "/dev/b"].map(|text| SlotId::new(text).unwrap());
-        assert_eq!(format!("{slots:?} {}", slots[0]), r#"["a::0", "/dev/b"] a::0"#);
+        assert_eq!(
+            format!("{slots:?} {}", slots[0]),
+            r#"["a::0", "/dev/b"] a::0"#
+        );
     }
 
     proptest! {

@@ -62,13 +62,19 @@ impl ImageDigest {
     /// The digest with this SHA-256 hash.
     #[must_use]
     pub fn sha256(hash: [u8; 32]) -> Self {
-        Self { algorithm: DigestAlgorithm::Sha256, hex: hex::encode(hash) }
+        Self {
+            algorithm: DigestAlgorithm::Sha256,
+            hex: hex::encode(hash),
+        }
     }
 
     /// The digest with this SHA-512 hash.
     #[must_use]
     pub fn sha512(hash: [u8; 64]) -> Self {
-        Self { algorithm: DigestAlgorithm::Sha512, hex: hex::encode(hash) }
+        Self {
+            algorithm: DigestAlgorithm::Sha512,
+            hex: hex::encode(hash),
+        }
     }
 
     /// The algorithm before the colon.
@@ -103,10 +109,16 @@ impl FromStr for ImageDigest {
         if hex.len() != algorithm.hex_digits() {
             return Err(InvalidDigest::WrongLength);
         }
-        if !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+        if !hex
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        {
             return Err(InvalidDigest::NotHex);
         }
-        Ok(Self { algorithm, hex: hex.to_owned() })
+        Ok(Self {
+            algorithm,
+            hex: hex.to_owned(),
+        })
     }
 }
 
@@ -118,12 +130,16 @@ mod tests {
 
     #[test]
     fn malformed_digests_name_the_fault() {
-        let check = |text: &str, expected| assert_eq!(text.parse::<ImageDigest>(), Err(expected), "{text}");
+        let check =
+            |text: &str, expected| assert_eq!(text.parse::<ImageDigest>(), Err(expected), "{text}");
         check("abc", InvalidDigest::NoAlgorithm);
         check("md5:abc", InvalidDigest::UnknownAlgorithm);
         check("sha256:abc", InvalidDigest::WrongLength);
         check(&format!("sha256:{}", "A".repeat(64)), InvalidDigest::NotHex);
-        check(&format!("sha512:{}", "a".repeat(64)), InvalidDigest::WrongLength);
+        check(
+            &format!("sha512:{}", "a".repeat(64)),
+            InvalidDigest::WrongLength,
+        );
     }
 
     proptest! {

@@ -80,14 +80,19 @@ impl ImageReference {
     /// The name that serves this registry's API, which is another one for Docker Hub.
     #[must_use]
     pub fn resolve_host(&self) -> &str {
-        if self.registry == DOCKER_HUB { DOCKER_HUB_ENDPOINT } else { &self.registry }
+        if self.registry == DOCKER_HUB {
+            DOCKER_HUB_ENDPOINT
+        } else {
+            &self.registry
+        }
     }
 
     /// Returns whether `authority` (`host[:port]`) is the registry of this reference. All names of Docker Hub are one
     /// registry.
     #[must_use]
     pub fn is_served_by(&self, authority: &str) -> bool {
-        authority.eq_ignore_ascii_case(&self.registry) || (is_hub(authority) && is_hub(&self.registry))
+        authority.eq_ignore_ascii_case(&self.registry)
+            || (is_hub(authority) && is_hub(&self.registry))
     }
 
     /// The path below the registry: `library/busybox`.
@@ -117,7 +122,9 @@ impl ImageReference {
     /// `name:tag`, the form of an entry of CRI's `repo_tags`.
     #[must_use]
     pub fn repo_tag(&self) -> Option<String> {
-        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
+        self.tag
+            .as_ref()
+            .map(|tag| format!("{}:{tag}", self.name()))
     }
 
     /// `name@digest`, the form of an entry of CRI's `repo_digests`, for the digest that the name was resolved
@@ -187,8 +194,15 @@ fn parse(text: &str) -> Result<ImageReference, Invalid> {
     if text.is_empty() {
         return Err((ReferenceField::Name, "is empty"));
     }
-    if text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-        return Err((ReferenceField::Name, "is an image id, which no registry can be asked for"));
+    if text.len() == 64
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    {
+        return Err((
+            ReferenceField::Name,
+            "is an image id, which no registry can be asked for",
+        ));
     }
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => (rest, Some(parse_digest(digest)?)),
@@ -203,7 +217,11 @@ fn parse(text: &str) -> Result<ImageReference, Invalid> {
         check_tag(tag)?;
     }
     let (registry, path) = split_registry(name);
-    let registry = if registry == DOCKER_HUB_OLD_NAME { DOCKER_HUB } else { registry };
+    let registry = if registry == DOCKER_HUB_OLD_NAME {
+        DOCKER_HUB
+    } else {
+        registry
+    };
     check_registry(registry)?;
     let repository = match registry {
         DOCKER_HUB if !path.contains('/') => format!("{OFFICIAL}{path}"),
@@ -211,14 +229,22 @@ fn parse(text: &str) -> Result<ImageReference, Invalid> {
     };
     check_repository(path)?;
     if registry.len() + 1 + repository.len() > MAX_NAME {
-        return Err((ReferenceField::Repository, "is longer than 255 characters with its registry"));
+        return Err((
+            ReferenceField::Repository,
+            "is longer than 255 characters with its registry",
+        ));
     }
     let tag = match (tag, &digest) {
         (Some(tag), _) => Some(tag.to_owned()),
         (None, None) => Some(DEFAULT_TAG.to_owned()),
         (None, Some(_)) => None,
     };
-    Ok(ImageReference { registry: registry.to_owned(), repository, tag, digest })
+    Ok(ImageReference {
+        registry: registry.to_owned(),
+        repository,
+        tag,
+        digest,
+    })
 }
 
 /// Returns whether an authority is a name of Docker Hub.
@@ -246,7 +272,9 @@ fn parse_digest(text: &str) -> Result<ImageDigest, Invalid> {
     text.parse().map_err(|error| {
         let reason = match error {
             InvalidDigest::NoAlgorithm => "has no algorithm; write it as sha256:<64 hex digits>",
-            InvalidDigest::UnknownAlgorithm => "has an unknown algorithm; sha256 and sha512 are supported",
+            InvalidDigest::UnknownAlgorithm => {
+                "has an unknown algorithm; sha256 and sha512 are supported"
+            }
             InvalidDigest::WrongLength => "has the wrong number of hex digits for its algorithm",
             InvalidDigest::NotHex => "holds characters other than 0-9 and a-f",
         };
@@ -263,10 +291,19 @@ fn check_tag(tag: &str) -> Result<(), Invalid> {
         return Err((ReferenceField::Tag, "is longer than 128 characters"));
     }
     if !word(tag.as_bytes()[0]) {
-        return Err((ReferenceField::Tag, "must start with a letter, a digit or an underscore"));
+        return Err((
+            ReferenceField::Tag,
+            "must start with a letter, a digit or an underscore",
+        ));
     }
-    if !tag.bytes().all(|byte| word(byte) || byte == b'.' || byte == b'-') {
-        return Err((ReferenceField::Tag, "may hold only letters, digits, underscores, dots and dashes"));
+    if !tag
+        .bytes()
+        .all(|byte| word(byte) || byte == b'.' || byte == b'-')
+    {
+        return Err((
+            ReferenceField::Tag,
+            "may hold only letters, digits, underscores, dots and dashes",
+        ));
     }
     Ok(())
 }
@@ -300,7 +337,9 @@ fn check_registry(registry: &str) -> Result<(), Invalid> {
         !label.is_empty()
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
     match host {
         Some(host) if !host.split('.').all(label) => {

@@ -68,7 +68,11 @@ impl Compute {
     /// Without claims.
     #[must_use]
     pub fn new(capacity: Option<Reserved>, policy: Overcommit) -> Self {
-        Self { capacity, policy, ..Self::default() }
+        Self {
+            capacity,
+            policy,
+            ..Self::default()
+        }
     }
 
     /// Sets what happens to tasks from now on that reserve more than is left. What is reserved already stays.
@@ -129,7 +133,9 @@ impl Compute {
     /// A task has exited: releases its reservation but keeps its cores, on which its orchestrator may start
     /// it or a successor again.
     pub fn end(&mut self, id: TaskId) {
-        let Some(holder) = self.tasks.get_mut(&id) else { return };
+        let Some(holder) = self.tasks.get_mut(&id) else {
+            return;
+        };
         let owner = holder.owner;
         let reserved = std::mem::take(&mut holder.reserved);
         self.unreserve(owner, reserved);
@@ -144,7 +150,10 @@ impl Compute {
 
     /// Releases the claims of all tasks of a sandbox that has stopped.
     pub fn release_sandbox(&mut self, sandbox: SandboxId) {
-        let own = self.tasks.iter().filter(|(_, holder)| holder.sandbox == sandbox);
+        let own = self
+            .tasks
+            .iter()
+            .filter(|(_, holder)| holder.sandbox == sandbox);
         for id in own.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.release(id);
         }
@@ -164,10 +173,12 @@ impl Compute {
 
     /// The tasks with exclusive cores, and these cores.
     pub fn exclusive(&self) -> impl Iterator<Item = (TaskId, &ComputeHolder, &CpuSet)> {
-        self.tasks.iter().filter_map(|(id, holder)| match &holder.cpus {
-            Cpus::Exclusive(cpus) => Some((*id, holder, cpus)),
-            Cpus::Any | Cpus::Shared(_) => None,
-        })
+        self.tasks
+            .iter()
+            .filter_map(|(id, holder)| match &holder.cpus {
+                Cpus::Exclusive(cpus) => Some((*id, holder, cpus)),
+                Cpus::Any | Cpus::Shared(_) => None,
+            })
     }
 
     /// Cores that tasks of two owners both have exclusively, with both holders; possible only after recovery.
@@ -188,14 +199,18 @@ impl Compute {
 
     /// The refusal if a task of another owner has one of the requested cores exclusively.
     fn conflict(&self, asks: &ComputeHolder) -> Option<Refusal> {
-        let (Cpus::Shared(wanted) | Cpus::Exclusive(wanted)) = &asks.cpus else { return None };
+        let (Cpus::Shared(wanted) | Cpus::Exclusive(wanted)) = &asks.cpus else {
+            return None;
+        };
         self.exclusive()
             .find_map(|(_, holder, cores)| common(asks, holder, wanted, cores, RefusalReason::Held))
     }
 
     /// The refusal if cores are requested exclusively and tasks of another owner run on them.
     fn overlap(&self, asks: &ComputeHolder) -> Option<Refusal> {
-        let Cpus::Exclusive(wanted) = &asks.cpus else { return None };
+        let Cpus::Exclusive(wanted) = &asks.cpus else {
+            return None;
+        };
         self.tasks.values().find_map(|holder| match &holder.cpus {
             Cpus::Shared(cores) => common(asks, holder, wanted, cores, RefusalReason::Shared),
             Cpus::Any | Cpus::Exclusive(_) => None,
@@ -206,26 +221,47 @@ impl Compute {
     /// policy is [`Overcommit::Enforce`], only the task that first exceeds the capacity is reported.
     fn over_capacity(&self, id: TaskId, asks: &ComputeHolder) -> Option<Refusal> {
         let capacity = self.capacity?;
-        let now = self.reserved.values().fold(Reserved::default(), |sum, own| sum.plus(*own));
-        let before = self.tasks.get(&id).map(|holder| holder.reserved).unwrap_or_default();
+        let now = self
+            .reserved
+            .values()
+            .fold(Reserved::default(), |sum, own| sum.plus(*own));
+        let before = self
+            .tasks
+            .get(&id)
+            .map(|holder| holder.reserved)
+            .unwrap_or_default();
         let then = now.minus(before).plus(asks.reserved);
         // A change that lowers the sum is never refused, even while it exceeds the capacity.
         let over = |now: u64, then: u64, most: u64| {
             then > most && then > now && (now <= most || self.policy == Overcommit::Enforce)
         };
         let resource = if over(now.cpu_milli, then.cpu_milli, capacity.cpu_milli) {
-            Resource::Cpu { milli: asks.reserved.cpu_milli }
+            Resource::Cpu {
+                milli: asks.reserved.cpu_milli,
+            }
         } else if over(now.memory_bytes, then.memory_bytes, capacity.memory_bytes) {
-            Resource::Memory { bytes: asks.reserved.memory_bytes }
+            Resource::Memory {
+                bytes: asks.reserved.memory_bytes,
+            }
         } else {
             return None;
         };
-        let reason = RefusalReason::Overcommitted { capacity, reserved: self.reserved.clone() };
-        Some(Refusal { owner: asks.owner, resource, reason, holder: None })
+        let reason = RefusalReason::Overcommitted {
+            capacity,
+            reserved: self.reserved.clone(),
+        };
+        Some(Refusal {
+            owner: asks.owner,
+            resource,
+            reason,
+            holder: None,
+        })
     }
 
     fn unreserve(&mut self, owner: Owner, reserved: Reserved) {
-        let Some(sum) = self.reserved.get_mut(&owner) else { return };
+        let Some(sum) = self.reserved.get_mut(&owner) else {
+            return;
+        };
         *sum = sum.minus(reserved);
         if *sum == Reserved::default() {
             self.reserved.remove(&owner);
@@ -254,7 +290,11 @@ fn common(
 
 impl ComputeHolder {
     fn named(&self) -> Holder {
-        Holder { owner: self.owner, sandbox: Some(self.sandbox), name: self.name.clone() }
+        Holder {
+            owner: self.owner,
+            sandbox: Some(self.sandbox),
+            name: self.name.clone(),
+        }
     }
 }
 

@@ -152,7 +152,12 @@ impl Devices {
     ///
     /// # Errors
     /// A [`Refusal`]; nothing has changed then.
-    pub fn lease(&mut self, owner: Owner, slots: &[SlotId], token: LeaseToken) -> Result<Granted, Refusal> {
+    pub fn lease(
+        &mut self,
+        owner: Owner,
+        slots: &[SlotId],
+        token: LeaseToken,
+    ) -> Result<Granted, Refusal> {
         let refuse = |slot: Option<&SlotId>, reason, holder| Refusal {
             owner,
             resource: Resource::Slot(slot.cloned()),
@@ -175,10 +180,18 @@ impl Devices {
                 return Err(refuse(Some(slot), RefusalReason::Unknown, None));
             };
             if let Some(holder) = self.foreign_holder(owner, slot) {
-                return Err(refuse(Some(slot), RefusalReason::Held, Some(Box::new(holder))));
+                return Err(refuse(
+                    Some(slot),
+                    RefusalReason::Held,
+                    Some(Box::new(holder)),
+                ));
             }
             if let Some(why) = device.health.fault() {
-                return Err(refuse(Some(slot), RefusalReason::Unhealthy(why.to_owned()), None));
+                return Err(refuse(
+                    Some(slot),
+                    RefusalReason::Unhealthy(why.to_owned()),
+                    None,
+                ));
             }
         }
         if let Some(slot) = self.beyond_quota(owner, &wanted) {
@@ -187,26 +200,46 @@ impl Devices {
         let slots: Vec<SlotId> = wanted.into_iter().collect();
         let unwell = |error: Error| refuse(first, RefusalReason::Unhealthy(error.report()), None);
         let reservation = self.reserve(&slots).map_err(unwell)?;
-        let awaits_release = slots
-            .iter()
-            .any(|slot| self.on_slot(slot).any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. })));
+        let awaits_release = slots.iter().any(|slot| {
+            self.on_slot(slot)
+                .any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. }))
+        });
         if let Some(token) = self.same_unbound(owner, &slots) {
-            let lease = Lease { awaits_release, ..Lease::new(owner, slots) };
+            let lease = Lease {
+                awaits_release,
+                ..Lease::new(owner, slots)
+            };
             self.leases.insert(token, lease.clone());
-            return Ok(Granted { token, lease, is_new: false, ended: Vec::new(), reservation });
+            return Ok(Granted {
+                token,
+                lease,
+                is_new: false,
+                ended: Vec::new(),
+                reservation,
+            });
         }
         // An orchestrator that assigns a slot again has given up its earlier request. But a kubelet requests
         // the containers of a pod one after the other, and those after an init container share its devices.
-        let of_one_pod =
-            |lease: &Lease| owner == Owner::Kubernetes && lease.owner == owner && lease.age < ONE_ADMISSION;
+        let of_one_pod = |lease: &Lease| {
+            owner == Owner::Kubernetes && lease.owner == owner && lease.age < ONE_ADMISSION
+        };
         let ended = self.end_matching(&slots, |lease| match lease.state {
             LeaseState::Unbound { .. } => !of_one_pod(lease),
             LeaseState::Released { .. } => true,
             LeaseState::Bound { .. } => false,
         });
-        let lease = Lease { awaits_release, ..Lease::new(owner, slots) };
+        let lease = Lease {
+            awaits_release,
+            ..Lease::new(owner, slots)
+        };
         self.insert(token, lease.clone());
-        Ok(Granted { token, lease, is_new: true, ended, reservation })
+        Ok(Granted {
+            token,
+            lease,
+            is_new: true,
+            ended,
+            reservation,
+        })
     }
 
     /// Binds a lease to the sandbox in which a task is being created, and returns the claim. Idempotent.
@@ -221,9 +254,17 @@ impl Devices {
         sandbox: SandboxId,
         name: &str,
     ) -> Result<LeaseClaim, Refusal> {
-        let lost =
-            || Refusal { owner, resource: Resource::Lease(token), reason: RefusalReason::Lost, holder: None };
-        let lease = self.leases.get(&token).filter(|lease| lease.owner == owner).ok_or_else(lost)?;
+        let lost = || Refusal {
+            owner,
+            resource: Resource::Lease(token),
+            reason: RefusalReason::Lost,
+            holder: None,
+        };
+        let lease = self
+            .leases
+            .get(&token)
+            .filter(|lease| lease.owner == owner)
+            .ok_or_else(lost)?;
         let slots = lease.slots.clone();
         let named = lease.named;
         self.check_free(owner, &slots, sandbox)?;
@@ -233,18 +274,29 @@ impl Devices {
             .flat_map(|slot| self.on_slot(slot).map(|(other, _)| other))
             .filter(|other| *other != token)
             .collect();
-        superseded.into_iter().for_each(|other| self.end_grace(other));
+        superseded
+            .into_iter()
+            .for_each(|other| self.end_grace(other));
         self.remembered.retain(|known| *known != token);
         if let Some(lease) = self.leases.get_mut(&token) {
-            lease.set_state(LeaseState::Bound { sandbox, name: name.to_owned() });
+            lease.set_state(LeaseState::Bound {
+                sandbox,
+                name: name.to_owned(),
+            });
         }
-        Ok(LeaseClaim { token, slots, named })
+        Ok(LeaseClaim {
+            token,
+            slots,
+            named,
+        })
     }
 
     /// Unbinds a lease from a sandbox in which no task was created with it.
     pub fn unbind(&mut self, token: LeaseToken) {
-        if let Some(lease) =
-            self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
+        if let Some(lease) = self
+            .leases
+            .get_mut(&token)
+            .filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
         {
             lease.set_state(LeaseState::Unbound { contestable: false });
         }
@@ -269,14 +321,18 @@ impl Devices {
         for (token, lease) in &mut self.leases {
             lease.age = lease.age.saturating_add(1);
             match &mut lease.state {
-                LeaseState::Unbound { contestable } if !*contestable && lease.age >= limits.unbound => {
+                LeaseState::Unbound { contestable }
+                    if !*contestable && lease.age >= limits.unbound =>
+                {
                     (*contestable, freed) = (true, true);
                 }
                 LeaseState::Released { grace } if *grace && lease.age >= limits.grace => {
                     (*grace, freed) = (false, true);
                     expired.push(*token);
                 }
-                LeaseState::Unbound { .. } | LeaseState::Released { .. } | LeaseState::Bound { .. } => {}
+                LeaseState::Unbound { .. }
+                | LeaseState::Released { .. }
+                | LeaseState::Bound { .. } => {}
             }
         }
         self.remember(&expired);
@@ -326,10 +382,15 @@ impl Devices {
     #[must_use]
     pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[SlotId]) -> bool {
         slots.iter().any(|slot| {
-            let leases = || self.on_slot(slot).map(|(_, lease)| lease).filter(|lease| lease.owner == owner);
+            let leases = || {
+                self.on_slot(slot)
+                    .map(|(_, lease)| lease)
+                    .filter(|lease| lease.owner == owner)
+            };
             leases().any(|lease| matches!(lease.state, LeaseState::Bound { .. }))
-                && leases()
-                    .any(|lease| lease.awaits_release && matches!(lease.state, LeaseState::Unbound { .. }))
+                && leases().any(|lease| {
+                    lease.awaits_release && matches!(lease.state, LeaseState::Unbound { .. })
+                })
         })
     }
 
@@ -340,24 +401,34 @@ impl Devices {
 
     /// The holder of a slot that belongs to another owner.
     fn foreign_holder(&self, owner: Owner, slot: &SlotId) -> Option<Holder> {
-        let (_, lease) = self.on_slot(slot).find(|(_, lease)| lease.owner != owner && lease.holds())?;
+        let (_, lease) = self
+            .on_slot(slot)
+            .find(|(_, lease)| lease.owner != owner && lease.holds())?;
         Some(lease.holder())
     }
 
     /// The holder of a slot if it is a sandbox other than this one.
     fn other_sandbox(&self, slot: &SlotId, this: SandboxId) -> Option<Holder> {
-        let other =
-            |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox != this);
-        self.on_slot(slot).find(|(_, lease)| other(lease)).map(|(_, lease)| lease.holder())
+        let other = |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox != this);
+        self.on_slot(slot)
+            .find(|(_, lease)| other(lease))
+            .map(|(_, lease)| lease.holder())
     }
 
     /// Refuses if a holder other than this sandbox has one of these slots.
     fn check_free(&self, owner: Owner, slots: &[SlotId], this: SandboxId) -> Result<(), Refusal> {
         let held = |slot: &SlotId| {
-            let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
+            let holder = self
+                .foreign_holder(owner, slot)
+                .or_else(|| self.other_sandbox(slot, this))?;
             let resource = Resource::Slot(Some(slot.clone()));
             let holder = Some(Box::new(holder));
-            Some(Refusal { owner, resource, reason: RefusalReason::Held, holder })
+            Some(Refusal {
+                owner,
+                resource,
+                reason: RefusalReason::Held,
+                holder,
+            })
         };
         slots.iter().find_map(held).map_or(Ok(()), Err)
     }
@@ -369,9 +440,13 @@ impl Devices {
 
     fn same_unbound(&self, owner: Owner, slots: &[SlotId]) -> Option<LeaseToken> {
         let same = |lease: &Lease| {
-            lease.owner == owner && lease.slots == slots && matches!(lease.state, LeaseState::Unbound { .. })
+            lease.owner == owner
+                && lease.slots == slots
+                && matches!(lease.state, LeaseState::Unbound { .. })
         };
-        self.on_slot(slots.first()?).find(|(_, lease)| same(lease)).map(|(token, _)| token)
+        self.on_slot(slots.first()?)
+            .find(|(_, lease)| same(lease))
+            .map(|(token, _)| token)
     }
 
     fn device(&self, slot: &SlotId) -> Option<&Device> {
@@ -398,7 +473,9 @@ impl Devices {
 
     fn end(&mut self, token: LeaseToken) {
         self.remembered.retain(|known| *known != token);
-        let Some(lease) = self.leases.remove(&token) else { return };
+        let Some(lease) = self.leases.remove(&token) else {
+            return;
+        };
         for slot in &lease.slots {
             if let Some(tokens) = self.by_slot.get_mut(slot) {
                 tokens.remove(&token);
@@ -410,10 +487,18 @@ impl Devices {
     }
 
     /// Ends the leases of these slots that match.
-    fn end_matching(&mut self, slots: &[SlotId], matches: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
+    fn end_matching(
+        &mut self,
+        slots: &[SlotId],
+        matches: impl Fn(&Lease) -> bool,
+    ) -> Vec<LeaseToken> {
         let found: BTreeSet<LeaseToken> = slots
             .iter()
-            .flat_map(|slot| self.on_slot(slot).filter(|(_, lease)| matches(lease)).map(|(token, _)| token))
+            .flat_map(|slot| {
+                self.on_slot(slot)
+                    .filter(|(_, lease)| matches(lease))
+                    .map(|(token, _)| token)
+            })
             .collect();
         for token in &found {
             self.end(*token);
@@ -442,7 +527,10 @@ impl Lease {
     /// A lease of these slots that is bound to a sandbox.
     #[must_use]
     pub fn bound(owner: Owner, slots: Vec<SlotId>, sandbox: SandboxId, name: String) -> Self {
-        Self { state: LeaseState::Bound { sandbox, name }, ..Self::new(owner, slots) }
+        Self {
+            state: LeaseState::Bound { sandbox, name },
+            ..Self::new(owner, slots)
+        }
     }
 
     fn set_state(&mut self, state: LeaseState) {
@@ -463,12 +551,16 @@ impl Lease {
     #[must_use]
     pub fn holder(&self) -> Holder {
         match &self.state {
-            LeaseState::Bound { sandbox, name } => {
-                Holder { owner: self.owner, sandbox: Some(*sandbox), name: name.clone() }
-            }
-            LeaseState::Unbound { .. } | LeaseState::Released { .. } => {
-                Holder { owner: self.owner, sandbox: None, name: String::new() }
-            }
+            LeaseState::Bound { sandbox, name } => Holder {
+                owner: self.owner,
+                sandbox: Some(*sandbox),
+                name: name.clone(),
+            },
+            LeaseState::Unbound { .. } | LeaseState::Released { .. } => Holder {
+                owner: self.owner,
+                sandbox: None,
+                name: String::new(),
+            },
         }
     }
 }

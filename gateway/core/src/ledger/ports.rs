@@ -53,14 +53,19 @@ impl Ports {
             return;
         }
         for port in &holder.claims.ports {
-            self.by_number.entry((port.protocol, port.port)).or_default().push((*port, id));
+            self.by_number
+                .entry((port.protocol, port.port))
+                .or_default()
+                .push((*port, id));
         }
         self.sandboxes.insert(id, holder);
     }
 
     /// Releases the ports of a sandbox.
     pub fn release(&mut self, id: SandboxId) {
-        let Some(holder) = self.sandboxes.remove(&id) else { return };
+        let Some(holder) = self.sandboxes.remove(&id) else {
+            return;
+        };
         for port in &holder.claims.ports {
             let key = (port.protocol, port.port);
             if let Some(holders) = self.by_number.get_mut(&key) {
@@ -112,11 +117,17 @@ impl Ports {
 
 impl PortHolder {
     fn shares_with(&self, other: &Self) -> bool {
-        self.owner == other.owner && !self.claims.group.is_empty() && self.claims.group == other.claims.group
+        self.owner == other.owner
+            && !self.claims.group.is_empty()
+            && self.claims.group == other.claims.group
     }
 
     fn named(&self, id: SandboxId) -> Holder {
-        Holder { owner: self.owner, sandbox: Some(id), name: self.name.clone() }
+        Holder {
+            owner: self.owner,
+            sandbox: Some(id),
+            name: self.name.clone(),
+        }
     }
 }
 
@@ -133,12 +144,23 @@ mod tests {
     }
 
     fn port(number: u16, ip: Option<IpAddr>) -> HostPort {
-        HostPort { protocol: Protocol::Tcp, port: number, ip }
+        HostPort {
+            protocol: Protocol::Tcp,
+            port: number,
+            ip,
+        }
     }
 
     fn holder(owner: Owner, group: &str, ports: &[HostPort]) -> PortHolder {
-        let claims = HostPorts { group: group.to_owned(), ports: ports.to_vec() };
-        PortHolder { owner, name: format!("{owner}-{group}"), claims }
+        let claims = HostPorts {
+            group: group.to_owned(),
+            ports: ports.to_vec(),
+        };
+        PortHolder {
+            owner,
+            name: format!("{owner}-{group}"),
+            claims,
+        }
     }
 
     #[test]
@@ -146,13 +168,27 @@ mod tests {
         let mut ports = Ports::default();
         let first = holder(Owner::Nomad, "a", &[port(80, None)]);
         ports.claim(id(1), first.clone()).unwrap();
-        let second = holder(Owner::Kubernetes, "b", &[port(81, None), port(80, Some([10, 0, 0, 1].into()))]);
+        let second = holder(
+            Owner::Kubernetes,
+            "b",
+            &[port(81, None), port(80, Some([10, 0, 0, 1].into()))],
+        );
         let refusal = ports.claim(id(2), second.clone()).unwrap_err();
         assert_eq!(refusal.resource, Resource::Port(second.claims.ports[1]));
-        assert_eq!(refusal.holder.as_ref().and_then(|holder| holder.sandbox), Some(id(1)));
+        assert_eq!(
+            refusal.holder.as_ref().and_then(|holder| holder.sandbox),
+            Some(id(1))
+        );
         let text = refusal.to_string();
-        assert!(text.contains("10.0.0.1:80/tcp") && text.contains("nomad-a of nomad"), "{text}");
-        assert_eq!(ports.holders().count(), 1, "nothing is held of what was refused");
+        assert!(
+            text.contains("10.0.0.1:80/tcp") && text.contains("nomad-a of nomad"),
+            "{text}"
+        );
+        assert_eq!(
+            ports.holders().count(),
+            1,
+            "nothing is held of what was refused"
+        );
         ports.release(id(1));
         ports.claim(id(2), second).unwrap();
         ports.claim(id(1), first).unwrap_err();
@@ -165,26 +201,40 @@ mod tests {
         ports.claim(id(1), group.clone()).unwrap();
         ports.claim(id(2), group).unwrap();
         ports.release(id(1));
-        ports.claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)])).unwrap_err();
+        ports
+            .claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)]))
+            .unwrap_err();
         ports.release(id(2));
-        ports.claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)])).unwrap();
+        ports
+            .claim(id(3), holder(Owner::Kubernetes, "a", &[port(80, None)]))
+            .unwrap();
     }
 
     #[test]
     fn without_a_group_nothing_is_shared() {
         let mut ports = Ports::default();
-        ports.claim(id(1), holder(Owner::Nomad, "", &[port(80, None)])).unwrap();
-        ports.claim(id(2), holder(Owner::Nomad, "", &[port(80, None)])).unwrap_err();
+        ports
+            .claim(id(1), holder(Owner::Nomad, "", &[port(80, None)]))
+            .unwrap();
+        ports
+            .claim(id(2), holder(Owner::Nomad, "", &[port(80, None)]))
+            .unwrap_err();
     }
 
     #[test]
     fn two_that_are_found_with_one_port_are_both_shown() {
         let mut ports = Ports::default();
         ports.record(id(1), holder(Owner::Nomad, "a", &[port(80, None)]));
-        ports.record(id(2), holder(Owner::Kubernetes, "b", &[port(80, None), port(81, None)]));
+        ports.record(
+            id(2),
+            holder(Owner::Kubernetes, "b", &[port(80, None), port(81, None)]),
+        );
         let conflicts = ports.conflicts();
         assert_eq!(conflicts.len(), 1, "{conflicts:?}");
-        assert_eq!((conflicts[0].1.owner, conflicts[0].2.owner), (Owner::Nomad, Owner::Kubernetes));
+        assert_eq!(
+            (conflicts[0].1.owner, conflicts[0].2.owner),
+            (Owner::Nomad, Owner::Kubernetes)
+        );
         assert_eq!(ports.holders().count(), 2);
     }
 
@@ -203,9 +253,17 @@ mod tests {
         ];
         let one = (1..4_u16, ip).prop_map(|(number, ip)| port(number, ip));
         let owner = prop_oneof![Just(Owner::Nomad), Just(Owner::Kubernetes)];
-        let claim = (0..6_u8, owner, 0..3_u8, proptest::collection::vec(one, 0..4))
+        let claim = (
+            0..6_u8,
+            owner,
+            0..3_u8,
+            proptest::collection::vec(one, 0..4),
+        )
             .prop_map(|(id, owner, group, ports)| Op::Claim(id, owner, group, ports));
-        proptest::collection::vec(prop_oneof![3 => claim, 1 => (0..6_u8).prop_map(Op::Release)], 0..40)
+        proptest::collection::vec(
+            prop_oneof![3 => claim, 1 => (0..6_u8).prop_map(Op::Release)],
+            0..40,
+        )
     }
 
     proptest! {

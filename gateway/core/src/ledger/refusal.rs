@@ -108,7 +108,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.resource {
             Resource::Port(port) => write!(f, "host port {port} ")?,
-            Resource::Slot(slot) => write!(f, "device {:?} ", slot.as_ref().map_or("", SlotId::as_str))?,
+            Resource::Slot(slot) => {
+                write!(f, "device {:?} ", slot.as_ref().map_or("", SlotId::as_str))?
+            }
             Resource::Lease(token) => write!(f, "the lease {token} of devices ")?,
             Resource::Cores(cores) => write!(f, "the set {cores} of processors ")?,
             Resource::Cpu { .. } | Resource::Memory { .. } => write!(f, "{} ", self.amount())?,
@@ -142,7 +144,9 @@ impl Refusal {
         match self.resource {
             Resource::Cpu { milli } => in_processors(milli),
             Resource::Memory { bytes } => in_mebibytes(bytes),
-            Resource::Port(_) | Resource::Slot(_) | Resource::Lease(_) | Resource::Cores(_) => String::new(),
+            Resource::Port(_) | Resource::Slot(_) | Resource::Lease(_) | Resource::Cores(_) => {
+                String::new()
+            }
         }
     }
 
@@ -191,7 +195,10 @@ impl std::error::Error for Refusal {}
 impl From<InvalidSlotId> for Error {
     /// The same error as for an id of the right form that the node does not have.
     fn from(invalid: InvalidSlotId) -> Self {
-        Self::not_found(format!("device {:?} {NOT_ON_THIS_NODE}", invalid.beginning()))
+        Self::not_found(format!(
+            "device {:?} {NOT_ON_THIS_NODE}",
+            invalid.beginning()
+        ))
     }
 }
 
@@ -240,7 +247,13 @@ impl RefusalReason {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sandbox {
-            Some(id) => write!(f, "{} of {} (sandbox {})", self.name, self.owner, &id.to_string()[..12]),
+            Some(id) => write!(
+                f,
+                "{} of {} (sandbox {})",
+                self.name,
+                self.owner,
+                &id.to_string()[..12]
+            ),
             None => write!(f, "{}, for something that is not made yet", self.owner),
         }
     }

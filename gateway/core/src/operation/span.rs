@@ -18,7 +18,13 @@ pub(super) fn of_operation(
     if let Some(owner) = owner {
         span.set("switchyard.owner", owner.as_str());
     }
-    let Subject { sandbox, task, sandbox_meta: _, task_meta: _, argument } = subject;
+    let Subject {
+        sandbox,
+        task,
+        sandbox_meta: _,
+        task_meta: _,
+        argument,
+    } = subject;
     if let Some(sandbox) = sandbox {
         span.set_with("switchyard.sandbox.id", || sandbox.to_string());
     }

@@ -40,12 +40,22 @@ struct StepGuard {
 /// # Errors
 /// Those of the work.
 pub fn step<T, F: Future<Output = Result<T>>>(name: &'static str, work: F) -> StepFuture<F> {
-    StepFuture { name: Some(name), guard: None, end: Span::end_with, work }
+    StepFuture {
+        name: Some(name),
+        guard: None,
+        end: Span::end_with,
+        work,
+    }
 }
 
 /// As [`step`], for work that cannot fail, or whose failure is not for others to read.
 pub fn plain_step<F: Future>(name: &'static str, work: F) -> StepFuture<F> {
-    StepFuture { name: Some(name), guard: None, end: |span, _| span.end(), work }
+    StepFuture {
+        name: Some(name),
+        guard: None,
+        end: |span, _| span.end(),
+        work,
+    }
 }
 
 pin_project! {
@@ -70,7 +80,9 @@ impl<F: Future> Future for StepFuture<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         if let Some(name) = this.name.take() {
-            *this.guard = CURRENT.try_with(|operation| StepGuard::begin(operation, name)).ok();
+            *this.guard = CURRENT
+                .try_with(|operation| StepGuard::begin(operation, name))
+                .ok();
         }
         let span = this.guard.as_ref().and_then(|guard| guard.span.as_ref());
         let done = std::task::ready!(match span {
@@ -87,8 +99,18 @@ impl<F: Future> Future for StepFuture<F> {
 impl StepGuard {
     fn begin(operation: &Arc<ActiveOperation>, name: &'static str) -> Self {
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
-        operation.steps.lock().insert(key, ActiveStep { name, began: Instant::now() });
-        Self { operation: Arc::clone(operation), key, span: trace::begin(SpanKind::Internal, name) }
+        operation.steps.lock().insert(
+            key,
+            ActiveStep {
+                name,
+                began: Instant::now(),
+            },
+        );
+        Self {
+            operation: Arc::clone(operation),
+            key,
+            span: trace::begin(SpanKind::Internal, name),
+        }
     }
 }
 

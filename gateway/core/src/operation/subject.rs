@@ -35,7 +35,11 @@ impl Subject {
     /// A sandbox that is not in the table yet.
     #[must_use]
     pub fn new_sandbox(id: SandboxId, meta: Arc<Meta>) -> Self {
-        Self { sandbox: Some(id), sandbox_meta: Some(meta), ..Self::default() }
+        Self {
+            sandbox: Some(id),
+            sandbox_meta: Some(meta),
+            ..Self::default()
+        }
     }
 
     /// A task of a sandbox; `None` if the sandbox is not known any more.
@@ -66,6 +70,9 @@ impl Subject {
     #[must_use]
     pub fn with_argument(self, argument: &str) -> Self {
         let end = argument.floor_char_boundary(ARGUMENT_MAX);
-        Self { argument: Some(argument[..end].to_owned()), ..self }
+        Self {
+            argument: Some(argument[..end].to_owned()),
+            ..self
+        }
     }
 }

@@ -17,7 +17,9 @@ impl OperationObserver for Recorder {
             Outcome::Dropped => "dropped".to_owned(),
         };
         let caller = operation.caller.map_or("nobody", |caller| caller.listener);
-        self.0.lock().push(format!("{} {outcome} for {caller}", operation.kind));
+        self.0
+            .lock()
+            .push(format!("{} {outcome} for {caller}", operation.kind));
     }
 
     fn step_ended(&self, kind: OperationKind, step: &'static str, _took: Duration) {
@@ -33,25 +35,44 @@ fn observed() -> (Operations, Arc<Recorder>) {
 }
 
 fn begin(operations: &Operations, kind: OperationKind) -> PendingOperation {
-    operations.begin(kind, Some(Owner::Nomad), Caller::current(), Subject::default())
+    operations.begin(
+        kind,
+        Some(Owner::Nomad),
+        Caller::current(),
+        Subject::default(),
+    )
 }
 
 fn caller() -> Caller {
-    Caller { listener: "nomad", uid: Some(0), pid: Some(1) }
+    Caller {
+        listener: "nomad",
+        uid: Some(0),
+        pid: Some(1),
+    }
 }
 
 #[tokio::test]
 async fn work_inside_an_operation_is_a_part_of_it() {
     let (operations, recorder) = observed();
-    let stop = || begin(&operations, OperationKind::StopSandbox).run(step("kill", async { Ok(()) }));
+    let stop =
+        || begin(&operations, OperationKind::StopSandbox).run(step("kill", async { Ok(()) }));
     let remove = begin(&operations, OperationKind::RemoveSandbox).run(async {
         // As the gateway does it: the nested work is begun here and executed by a task of its own.
         tokio::spawn(stop()).await.unwrap()
     });
     remove.await.unwrap();
-    assert_eq!(*recorder.0.lock(), ["remove_sandbox: kill", "remove_sandbox succeeded for nobody"]);
+    assert_eq!(
+        *recorder.0.lock(),
+        [
+            "remove_sandbox: kill",
+            "remove_sandbox succeeded for nobody"
+        ]
+    );
     stop().await.unwrap();
-    assert_eq!(recorder.0.lock()[2..], ["stop_sandbox: kill", "stop_sandbox succeeded for nobody"]);
+    assert_eq!(
+        recorder.0.lock()[2..],
+        ["stop_sandbox: kill", "stop_sandbox succeeded for nobody"]
+    );
 }
 
 #[tokio::test]
@@ -63,7 +84,9 @@ async fn operation_shows_its_caller_and_overlapping_steps_while_it_runs() {
         let mut both = Box::pin(futures::future::join(slow, quick));
         assert!(futures::poll!(&mut both).is_pending());
         let shown = operations.in_flight();
-        let [only] = shown.as_slice() else { panic!("{shown:?}") };
+        let [only] = shown.as_slice() else {
+            panic!("{shown:?}")
+        };
         assert_eq!(only.caller, Some(caller()));
         let steps: Vec<_> = only.steps.iter().map(|(name, _)| *name).collect();
         assert_eq!(steps, ["network", "files"]);
@@ -71,11 +94,17 @@ async fn operation_shows_its_caller_and_overlapping_steps_while_it_runs() {
         assert_eq!(operations.in_flight()[0].steps.len(), 1);
         Err::<(), _>(Error::unavailable("no network"))
     };
-    let operation =
-        caller().scope(async { begin(&operations, OperationKind::CreateSandbox).run(work).await });
+    let operation = caller().scope(async {
+        begin(&operations, OperationKind::CreateSandbox)
+            .run(work)
+            .await
+    });
     operation.await.unwrap_err();
-    let expected =
-        ["create_sandbox: files", "create_sandbox: network", "create_sandbox unavailable for nomad"];
+    let expected = [
+        "create_sandbox: files",
+        "create_sandbox: network",
+        "create_sandbox unavailable for nomad",
+    ];
     assert_eq!(*recorder.0.lock(), expected);
     assert!(operations.in_flight().is_empty());
 }
@@ -84,11 +113,18 @@ async fn operation_shows_its_caller_and_overlapping_steps_while_it_runs() {
 async fn dropped_operation_is_reported_once() {
     let (operations, recorder) = observed();
     drop(begin(&operations, OperationKind::PullImage));
-    let mut pull =
-        Box::pin(begin(&operations, OperationKind::PullImage).run(std::future::pending::<Result<()>>()));
+    let mut pull = Box::pin(
+        begin(&operations, OperationKind::PullImage).run(std::future::pending::<Result<()>>()),
+    );
     assert!(futures::poll!(&mut pull).is_pending());
     let owned = Some(Owner::Nomad);
-    assert_eq!(operations.ages().get(&(owned, OperationKind::PullImage)).map(|(count, _)| *count), Some(1));
+    assert_eq!(
+        operations
+            .ages()
+            .get(&(owned, OperationKind::PullImage))
+            .map(|(count, _)| *count),
+        Some(1)
+    );
     drop(pull);
     let dropped = "pull_image dropped for nobody";
     assert_eq!(*recorder.0.lock(), [dropped, dropped]);
@@ -97,8 +133,11 @@ async fn dropped_operation_is_reported_once() {
 
 #[tokio::test]
 async fn caller_is_inherited_by_spawned_work() {
-    let inherited =
-        caller().scope(async { tokio::spawn(Caller::inherit(async { Caller::current() })).await.unwrap() });
+    let inherited = caller().scope(async {
+        tokio::spawn(Caller::inherit(async { Caller::current() }))
+            .await
+            .unwrap()
+    });
     assert_eq!(inherited.await, Some(caller()));
     assert_eq!(Caller::inherit(async { Caller::current() }).await, None);
 }
@@ -109,11 +148,17 @@ fn argument_is_cut_at_a_character() {
     let argument = Subject::argument(&long).argument.unwrap();
     assert_eq!(argument.len(), ARGUMENT_MAX);
     let odd = format!("x{long}");
-    assert_eq!(Subject::argument(&odd).argument.unwrap().len(), ARGUMENT_MAX - 1);
+    assert_eq!(
+        Subject::argument(&odd).argument.unwrap().len(),
+        ARGUMENT_MAX - 1
+    );
 }
 
 #[test]
 fn words_of_kinds_are_distinct() {
-    let words: std::collections::BTreeSet<_> = OperationKind::ALL.iter().map(|kind| kind.as_str()).collect();
+    let words: std::collections::BTreeSet<_> = OperationKind::ALL
+        .iter()
+        .map(|kind| kind.as_str())
+        .collect();
     assert_eq!(words.len(), OperationKind::ALL.len());
 }

@@ -54,7 +54,9 @@ async fn different_request_with_the_same_key_is_rejected_while_in_flight() {
     );
     let second = async {
         tokio::task::yield_now().await;
-        let refused = flights.run("pod".into(), b"b", || Decision::Begin, || async { Ok(2) }).await;
+        let refused = flights
+            .run("pod".into(), b"b", || Decision::Begin, || async { Ok(2) })
+            .await;
         go.notify_one();
         refused
     };
@@ -90,14 +92,34 @@ async fn work_continues_when_its_caller_is_dropped() {
 #[tokio::test]
 async fn panic_frees_the_key_and_is_reported() {
     let flights = flights();
-    let broken = flights.run("pod".into(), b"", || Decision::Begin, || async { panic!("on purpose") }).await;
+    let broken = flights
+        .run(
+            "pod".into(),
+            b"",
+            || Decision::Begin,
+            || async { panic!("on purpose") },
+        )
+        .await;
     assert_eq!(broken.unwrap_err().kind(), ErrorKind::Internal);
-    assert_eq!(flights.run("pod".into(), b"", || Decision::Begin, || async { Ok(3) }).await.unwrap(), 3);
+    assert_eq!(
+        flights
+            .run("pod".into(), b"", || Decision::Begin, || async { Ok(3) })
+            .await
+            .unwrap(),
+        3
+    );
 }
 
 #[tokio::test]
 async fn decision_can_answer_without_work() {
     let flights = flights();
-    let answer = flights.run("pod".into(), b"", || Decision::Answer(Ok(9)), || async { Ok(0) }).await;
+    let answer = flights
+        .run(
+            "pod".into(),
+            b"",
+            || Decision::Answer(Ok(9)),
+            || async { Ok(0) },
+        )
+        .await;
     assert_eq!(answer.unwrap(), 9);
 }

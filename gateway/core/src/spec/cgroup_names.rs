@@ -22,7 +22,9 @@ impl HugepageSize {
     /// If it is not of that form.
     pub fn new(text: impl Into<String>) -> Result<Self, InvalidLimit> {
         let text = text.into();
-        let number = ["KB", "MB", "GB"].iter().find_map(|unit| text.strip_suffix(unit));
+        let number = ["KB", "MB", "GB"]
+            .iter()
+            .find_map(|unit| text.strip_suffix(unit));
         let is_size = number.is_some_and(|number| {
             number.bytes().all(|byte| byte.is_ascii_digit())
                 && number.parse::<u32>().is_ok_and(|number| number > 0)
@@ -30,7 +32,9 @@ impl HugepageSize {
         if is_size {
             Ok(Self(text))
         } else {
-            Err(InvalidLimit::new(format!("{text:?} is not a size such as \"2MB\"")))
+            Err(InvalidLimit::new(format!(
+                "{text:?} is not a size such as \"2MB\""
+            )))
         }
     }
 
@@ -91,9 +95,20 @@ mod tests {
         for size in ["64KB", "2MB", "1GB", "4294967295KB"] {
             assert_eq!(HugepageSize::new(size).unwrap().as_str(), size);
         }
-        for wrong in
-            ["", "MB", "0MB", "2mb", "2 MB", "+2MB", "-2MB", "2", "2TB", "2MB/", "4294967296KB", "0x2MB"]
-        {
+        for wrong in [
+            "",
+            "MB",
+            "0MB",
+            "2mb",
+            "2 MB",
+            "+2MB",
+            "-2MB",
+            "2",
+            "2TB",
+            "2MB/",
+            "4294967296KB",
+            "0x2MB",
+        ] {
             assert!(HugepageSize::new(wrong).is_err(), "{wrong}");
         }
     }
@@ -103,7 +118,16 @@ mod tests {
         for name in ["memory.high", "cgroup.freeze", "io.max", "a.b.c"] {
             assert_eq!(CgroupFile::new(name).unwrap().as_str(), name);
         }
-        for wrong in ["", "memory", ".", "..", ".hidden", "../memory.high", "memory.high/", "a.\0b"] {
+        for wrong in [
+            "",
+            "memory",
+            ".",
+            "..",
+            ".hidden",
+            "../memory.high",
+            "memory.high/",
+            "a.\0b",
+        ] {
             assert!(CgroupFile::new(wrong).is_err(), "{wrong}");
         }
     }

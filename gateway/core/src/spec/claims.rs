@@ -72,13 +72,23 @@ impl HostPorts {
     ///
     /// # Errors
     /// `InvalidArgument` if there are more than [`HOST_PORTS_MAX`].
-    pub fn new(group: String, ports: impl IntoIterator<Item = HostPort>, field: &str) -> Result<Self> {
+    pub fn new(
+        group: String,
+        ports: impl IntoIterator<Item = HostPort>,
+        field: &str,
+    ) -> Result<Self> {
         let ports: BTreeSet<HostPort> = ports.into_iter().collect();
         if ports.len() > HOST_PORTS_MAX {
-            let why = format!("it has {} ports of the host, and may have {HOST_PORTS_MAX}", ports.len());
+            let why = format!(
+                "it has {} ports of the host, and may have {HOST_PORTS_MAX}",
+                ports.len()
+            );
             return Err(Error::invalid(field, why));
         }
-        Ok(Self { group, ports: ports.into_iter().collect() })
+        Ok(Self {
+            group,
+            ports: ports.into_iter().collect(),
+        })
     }
 }
 
@@ -88,7 +98,11 @@ impl LeaseClaim {
     /// The claim of a frontend, which knows only the token.
     #[must_use]
     pub const fn new(token: LeaseToken) -> Self {
-        Self { token, slots: Vec::new(), named: false }
+        Self {
+            token,
+            slots: Vec::new(),
+            named: false,
+        }
     }
 }
 
@@ -120,7 +134,9 @@ impl HostPort {
     /// Returns whether both cannot be bound at once: the same protocol and port, and an address in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
-        self.protocol == other.protocol && self.port == other.port && share_address(self.ip, other.ip)
+        self.protocol == other.protocol
+            && self.port == other.port
+            && share_address(self.ip, other.ip)
     }
 }
 
@@ -137,7 +153,9 @@ impl fmt::Display for HostPort {
 /// Returns whether two listening addresses overlap. `0.0.0.0` covers all of IPv4; `::` covers both families,
 /// since a socket bound to it also accepts IPv4 connections unless it opts out.
 fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
-    let (Some(one), Some(other)) = (one, other) else { return true };
+    let (Some(one), Some(other)) = (one, other) else {
+        return true;
+    };
     let one = one.to_canonical();
     let other = other.to_canonical();
     let everything = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
@@ -152,16 +170,35 @@ mod tests {
     use super::*;
 
     fn port(ip: &str) -> HostPort {
-        HostPort { protocol: Protocol::Tcp, port: 80, ip: (!ip.is_empty()).then(|| ip.parse().unwrap()) }
+        HostPort {
+            protocol: Protocol::Tcp,
+            port: 80,
+            ip: (!ip.is_empty()).then(|| ip.parse().unwrap()),
+        }
     }
 
     #[test]
     fn address_overlap_matches_listening_sockets() {
         let check = |one: &str, other: &str, expected: bool| {
-            assert_eq!(port(one).overlaps(&port(other)), expected, "{one:?} and {other:?}");
-            assert_eq!(port(other).overlaps(&port(one)), expected, "{other:?} and {one:?}");
+            assert_eq!(
+                port(one).overlaps(&port(other)),
+                expected,
+                "{one:?} and {other:?}"
+            );
+            assert_eq!(
+                port(other).overlaps(&port(one)),
+                expected,
+                "{other:?} and {one:?}"
+            );
         };
-        for any in ["", "0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "fd00::1"] {
+        for any in [
+            "",
+            "0.0.0.0",
+            "::",
+            "10.0.0.1",
+            "::ffff:10.0.0.1",
+            "fd00::1",
+        ] {
             check(any, "", true);
             check(any, "::", true);
         }
@@ -175,9 +212,18 @@ mod tests {
 
     #[test]
     fn claims_differ_by_protocol_and_port() {
-        let udp = HostPort { protocol: Protocol::Udp, ..port("") };
+        let udp = HostPort {
+            protocol: Protocol::Udp,
+            ..port("")
+        };
         assert!(!udp.overlaps(&port("")));
-        assert!(!HostPort { port: 81, ..port("") }.overlaps(&port("")));
+        assert!(
+            !HostPort {
+                port: 81,
+                ..port("")
+            }
+            .overlaps(&port(""))
+        );
     }
 
     #[test]

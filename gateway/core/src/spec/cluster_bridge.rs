@@ -54,16 +54,29 @@ impl BridgeAddresses {
     /// `InvalidArgument` and `Unimplemented`, naming `subnet`, `range` or `gateway`.
     pub fn new(subnet: Subnet, range: Option<Subnet>, gateway: Option<IpAddr>) -> Result<Self> {
         let IpAddr::V4(first) = subnet.first() else {
-            return Err(Error::unimplemented(format!("subnet: {subnet} is of IPv6: only IPv4 is supported")));
+            return Err(Error::unimplemented(format!(
+                "subnet: {subnet} is of IPv6: only IPv4 is supported"
+            )));
         };
         let of_private = |(first, prefix): &(Ipv4Addr, u8)| Subnet::of_v4(*first, *prefix);
-        if !PRIVATE.iter().any(|range| of_private(range).contains_all(&subnet)) {
-            let ranges: Vec<String> = PRIVATE.iter().map(|range| of_private(range).to_string()).collect();
-            let why = format!("{subnet} is not within the private ranges {}", ranges.join(", "));
+        if !PRIVATE
+            .iter()
+            .any(|range| of_private(range).contains_all(&subnet))
+        {
+            let ranges: Vec<String> = PRIVATE
+                .iter()
+                .map(|range| of_private(range).to_string())
+                .collect();
+            let why = format!(
+                "{subnet} is not within the private ranges {}",
+                ranges.join(", ")
+            );
             return Err(Error::invalid("subnet", why));
         }
         if subnet.prefix() > PREFIX_MAX {
-            let why = format!("{subnet} has no room for a bridge and a task: /{PREFIX_MAX} is the smallest");
+            let why = format!(
+                "{subnet} has no room for a bridge and a task: /{PREFIX_MAX} is the smallest"
+            );
             return Err(Error::invalid("subnet", why));
         }
         if let Some(range) = range
@@ -74,13 +87,21 @@ impl BridgeAddresses {
         }
         let gateway = match gateway {
             None => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)),
-            Some(IpAddr::V4(given)) if subnet.contains(given.into()) && !is_edge(&subnet, given) => given,
+            Some(IpAddr::V4(given))
+                if subnet.contains(given.into()) && !is_edge(&subnet, given) =>
+            {
+                given
+            }
             Some(given) => {
                 let why = format!("{given} is no address for a bridge with the subnet {subnet}");
                 return Err(Error::invalid("gateway", why));
             }
         };
-        Ok(Self { subnet, range, gateway })
+        Ok(Self {
+            subnet,
+            range,
+            gateway,
+        })
     }
 
     /// All addresses.
@@ -110,9 +131,19 @@ impl BridgeAddresses {
 
 /// The addresses of a range without the first and the last one of the subnet; `None` if there are none.
 fn pool(subnet: &Subnet, range: &Subnet) -> Option<[Ipv4Addr; 2]> {
-    let (IpAddr::V4(first), IpAddr::V4(last)) = (range.first(), range.last()) else { return None };
-    let begin = if is_edge(subnet, first) { first.to_bits().checked_add(1)? } else { first.to_bits() };
-    let end = if is_edge(subnet, last) { last.to_bits().checked_sub(1)? } else { last.to_bits() };
+    let (IpAddr::V4(first), IpAddr::V4(last)) = (range.first(), range.last()) else {
+        return None;
+    };
+    let begin = if is_edge(subnet, first) {
+        first.to_bits().checked_add(1)?
+    } else {
+        first.to_bits()
+    };
+    let end = if is_edge(subnet, last) {
+        last.to_bits().checked_sub(1)?
+    } else {
+        last.to_bits()
+    };
     (begin <= end).then(|| [begin, end].map(Ipv4Addr::from_bits))
 }
 
@@ -139,12 +170,23 @@ mod tests {
             ("10.7.3.0/24".into(), "10.7.3.1".into())
         );
         let pool = |made: BridgeAddresses| made.pool().map(|ends| ends.map(|end| end.to_string()));
-        assert_eq!(pool(made), Some(["10.7.3.128", "10.7.3.254"].map(str::to_owned)));
+        assert_eq!(
+            pool(made),
+            Some(["10.7.3.128", "10.7.3.254"].map(str::to_owned))
+        );
         let same = addresses("10.7.3.0/24", "10.7.3.0/24", "").unwrap();
-        assert_eq!(pool(same), Some(["10.7.3.1", "10.7.3.254"].map(str::to_owned)));
+        assert_eq!(
+            pool(same),
+            Some(["10.7.3.1", "10.7.3.254"].map(str::to_owned))
+        );
         let other = addresses("172.16.0.0/12", "", "172.31.255.254").unwrap();
         assert_eq!(other.gateway().to_string(), "172.31.255.254");
-        for subnet in ["10.0.0.0/8", "192.168.4.4/30", "100.127.0.0/16", "198.19.0.0/16"] {
+        for subnet in [
+            "10.0.0.0/8",
+            "192.168.4.4/30",
+            "100.127.0.0/16",
+            "198.19.0.0/16",
+        ] {
             addresses(subnet, "", "").unwrap();
         }
     }
@@ -172,8 +214,14 @@ mod tests {
         ] {
             check(subnet, "", "", "subnet: ");
         }
-        for range in ["10.1.0.0/23", "10.2.0.0/24", "fd00::/80", "0.0.0.0/0", "10.1.0.0/32", "10.1.0.255/32"]
-        {
+        for range in [
+            "10.1.0.0/23",
+            "10.2.0.0/24",
+            "fd00::/80",
+            "0.0.0.0/0",
+            "10.1.0.0/32",
+            "10.1.0.255/32",
+        ] {
             check("10.1.0.0/24", range, "", "range: ");
         }
         for gateway in ["10.1.0.0", "10.1.0.255", "10.1.1.1", "fd00::1", "0.0.0.0"] {

@@ -22,7 +22,10 @@ impl CpuSet {
     /// The number of processors.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
+        self.ranges
+            .iter()
+            .map(|(first, last)| u64::from(last - first) + 1)
+            .sum()
     }
 
     /// Returns whether the set is empty.
@@ -66,7 +69,10 @@ impl CpuSet {
 impl FromIterator<(u32, u32)> for CpuSet {
     /// The processors of these inclusive ranges, in any order.
     fn from_iter<I: IntoIterator<Item = (u32, u32)>>(ranges: I) -> Self {
-        let mut sorted: Vec<(u32, u32)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
+        let mut sorted: Vec<(u32, u32)> = ranges
+            .into_iter()
+            .filter(|(first, last)| first <= last)
+            .collect();
         sorted.sort_unstable();
         let mut joined: Vec<(u32, u32)> = Vec::with_capacity(sorted.len());
         for (first, last) in sorted {
@@ -98,7 +104,10 @@ impl FromStr for CpuSet {
             if ranges.len() == RANGES_MAX {
                 return Err(wrong("has too many parts"));
             }
-            let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+            let (first, last) = part
+                .trim()
+                .split_once('-')
+                .unwrap_or((part.trim(), part.trim()));
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last => ranges.push((first, last)),
                 _ => return Err(wrong("is not a list such as \"0-3,8\"")),
@@ -137,7 +146,11 @@ mod tests {
     #[test]
     fn cpu_list_is_formatted_with_ranges() {
         let check = |text: &str, expected: &str, count: u64| {
-            assert_eq!((set(text).to_string().as_str(), set(text).count()), (expected, count), "{text:?}");
+            assert_eq!(
+                (set(text).to_string().as_str(), set(text).count()),
+                (expected, count),
+                "{text:?}"
+            );
         };
         check("", "", 0);
         check(" \n", "", 0);
@@ -150,7 +163,18 @@ mod tests {
     #[test]
     fn malformed_cpu_list_is_rejected() {
         let many = vec!["1"; RANGES_MAX + 1].join(",");
-        for text in ["a", "1,", "3-1", "-1", "+1", "1-", "4294967296", "1--2", "0x1", many.as_str()] {
+        for text in [
+            "a",
+            "1,",
+            "3-1",
+            "-1",
+            "+1",
+            "1-",
+            "4294967296",
+            "1--2",
+            "0x1",
+            many.as_str(),
+        ] {
             text.parse::<CpuSet>().unwrap_err();
         }
     }

@@ -69,12 +69,24 @@ pub fn disk_parts(limits: &[DiskLimit], volumes: &[PathBuf]) -> Result<Vec<DiskP
     let mut add = |places: Vec<&Path>, limit: &DiskLimit| {
         let places: Vec<_> = places.into_iter().map(Path::to_path_buf).collect();
         if !places.is_empty() {
-            let DiskLimit { places: _, bytes, project, field } = limit.clone();
-            parts.push(DiskPart { places, bytes, project, field });
+            let DiskLimit {
+                places: _,
+                bytes,
+                project,
+                field,
+            } = limit.clone();
+            parts.push(DiskPart {
+                places,
+                bytes,
+                project,
+                field,
+            });
         }
     };
     for limit in limits {
-        let LimitedPlaces::These(places) = &limit.places else { continue };
+        let LimitedPlaces::These(places) = &limit.places else {
+            continue;
+        };
         for place in places {
             if !named.insert(place.as_path()) {
                 return Err(refusal(limit, place, "is limited twice: name it once"));
@@ -85,7 +97,15 @@ pub fn disk_parts(limits: &[DiskLimit], volumes: &[PathBuf]) -> Result<Vec<DiskP
                 return Err(refusal(limit, place, why));
             }
         }
-        add(places.iter().map(PathBuf::as_path).collect::<BTreeSet<_>>().into_iter().collect(), limit);
+        add(
+            places
+                .iter()
+                .map(PathBuf::as_path)
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect(),
+            limit,
+        );
     }
     for limit in limits {
         match limit.places {
@@ -115,7 +135,11 @@ impl ProjectId {
     /// The project with this number; `None` below [`ProjectId::FIRST`] and for a number that is no project.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
-        if number >= Self::FIRST.0 && number < u32::MAX { Some(Self(number)) } else { None }
+        if number >= Self::FIRST.0 && number < u32::MAX {
+            Some(Self(number))
+        } else {
+            None
+        }
     }
 
     /// Its number.
@@ -144,7 +168,12 @@ mod tests {
     use super::*;
 
     fn limit(places: LimitedPlaces, bytes: u64) -> DiskLimit {
-        DiskLimit { places, bytes, project: Project::New, field: "quota".to_owned() }
+        DiskLimit {
+            places,
+            bytes,
+            project: Project::New,
+            field: "quota".to_owned(),
+        }
     }
 
     fn these(paths: &[&str]) -> LimitedPlaces {
@@ -155,7 +184,10 @@ mod tests {
     fn check(limits: &[DiskLimit], volumes: &[&str], expected: &[(&[&str], u64)]) {
         let volumes: Vec<_> = volumes.iter().map(PathBuf::from).collect();
         let parts = disk_parts(limits, &volumes).expect("the limits are valid");
-        let found: Vec<_> = parts.into_iter().map(|part| (part.places, part.bytes)).collect();
+        let found: Vec<_> = parts
+            .into_iter()
+            .map(|part| (part.places, part.bytes))
+            .collect();
         let expected: Vec<_> = expected
             .iter()
             .map(|(paths, bytes)| (paths.iter().map(PathBuf::from).collect::<Vec<_>>(), *bytes))
@@ -166,13 +198,33 @@ mod tests {
     #[test]
     fn quota_on_a_named_path_overrides_the_rest() {
         check(&[limit(these(&["/"]), 1)], &["/a"], &[(&["/"], 1)]);
-        check(&[limit(these(&["/a", "/"]), 1)], &["/a", "/b"], &[(&["/", "/a"], 1)]);
+        check(
+            &[limit(these(&["/a", "/"]), 1)],
+            &["/a", "/b"],
+            &[(&["/", "/a"], 1)],
+        );
         let apart = limit(LimitedPlaces::RestApart, 2);
-        check(std::slice::from_ref(&apart), &["/b", "/a"], &[(&["/"], 2), (&["/a"], 2), (&["/b"], 2)]);
+        check(
+            std::slice::from_ref(&apart),
+            &["/b", "/a"],
+            &[(&["/"], 2), (&["/a"], 2), (&["/b"], 2)],
+        );
         let both = [apart, limit(these(&["/a"]), 1)];
-        check(&both, &["/a", "/b"], &[(&["/"], 2), (&["/a"], 1), (&["/b"], 2)]);
-        check(&[limit(LimitedPlaces::Rest, 3)], &["/a"], &[(&["/", "/a"], 3)]);
-        check(&[limit(LimitedPlaces::Rest, 3), limit(these(&["/"]), 1)], &[], &[(&["/"], 1)]);
+        check(
+            &both,
+            &["/a", "/b"],
+            &[(&["/"], 2), (&["/a"], 1), (&["/b"], 2)],
+        );
+        check(
+            &[limit(LimitedPlaces::Rest, 3)],
+            &["/a"],
+            &[(&["/", "/a"], 3)],
+        );
+        check(
+            &[limit(LimitedPlaces::Rest, 3), limit(these(&["/"]), 1)],
+            &[],
+            &[(&["/"], 1)],
+        );
         check(&[], &["/a"], &[]);
     }
 
@@ -181,10 +233,16 @@ mod tests {
         for (limits, path) in [
             (vec![limit(these(&["/a"]), 1)], "/a is neither"),
             (vec![limit(these(&["/", "/"]), 1)], "/ is limited twice"),
-            (vec![limit(these(&["/"]), 1), limit(these(&["/", "/v"]), 1)], "/ is limited twice"),
+            (
+                vec![limit(these(&["/"]), 1), limit(these(&["/", "/v"]), 1)],
+                "/ is limited twice",
+            ),
         ] {
             let error = disk_parts(&limits, &["/v".into()]).expect_err("the limits are invalid");
-            assert!(error.to_string().starts_with(&format!("quota: {path}")), "{error}");
+            assert!(
+                error.to_string().starts_with(&format!("quota: {path}")),
+                "{error}"
+            );
         }
     }
 

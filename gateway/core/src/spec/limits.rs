@@ -82,9 +82,16 @@ fn within<T>(value: i128, unit: &str, range: &RangeInclusive<T>) -> Result<T, In
 where
     T: TryFrom<i128> + PartialOrd + fmt::Display,
 {
-    T::try_from(value).ok().filter(|value| range.contains(value)).ok_or_else(|| {
-        InvalidLimit(format!("{value}{unit} is not between {} and {}", range.start(), range.end()))
-    })
+    T::try_from(value)
+        .ok()
+        .filter(|value| range.contains(value))
+        .ok_or_else(|| {
+            InvalidLimit(format!(
+                "{value}{unit} is not between {} and {}",
+                range.start(),
+                range.end()
+            ))
+        })
 }
 
 // === impl CpuShares ===
@@ -208,7 +215,9 @@ impl CpuList {
         let text = text.into();
         match text.parse::<CpuSet>() {
             Ok(set) if !set.is_empty() => Ok(Self { text, set }),
-            Ok(_) | Err(_) => Err(InvalidLimit(format!("{text:?} is not a list such as \"0-3,8\""))),
+            Ok(_) | Err(_) => Err(InvalidLimit(format!(
+                "{text:?} is not a list such as \"0-3,8\""
+            ))),
         }
     }
 
@@ -245,8 +254,12 @@ impl MemoryLimit {
         match bytes {
             1.. => Ok(Self(Ceiling::At(bytes))),
             -1 => Ok(Self::UNLIMITED),
-            0 => Err(InvalidLimit("0 is not a limit; -1 is for no limit".to_owned())),
-            ..-1 => Err(InvalidLimit(format!("{bytes} is negative; -1 is for no limit"))),
+            0 => Err(InvalidLimit(
+                "0 is not a limit; -1 is for no limit".to_owned(),
+            )),
+            ..-1 => Err(InvalidLimit(format!(
+                "{bytes} is negative; -1 is for no limit"
+            ))),
         }
     }
 
@@ -258,7 +271,9 @@ impl MemoryLimit {
     pub fn check_includes(self, memory: Self) -> Result<(), InvalidLimit> {
         if self < memory {
             let why = "it is the sum of memory and swap";
-            return Err(InvalidLimit(format!("{self} is less than the memory limit of {memory}: {why}")));
+            return Err(InvalidLimit(format!(
+                "{self} is less than the memory limit of {memory}: {why}"
+            )));
         }
         Ok(())
     }

@@ -91,8 +91,13 @@ pub enum MountSource {
 #[must_use]
 pub fn is_volume_name(text: &str) -> bool {
     text.len() <= 128
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
-        && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
+        && text
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
 /// The policy for a host path that does not exist.

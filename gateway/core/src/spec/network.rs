@@ -65,12 +65,15 @@ impl MacAddress {
         let refused = |why: &str| Error::invalid("mac_address", format!("{text:?} {why}"));
         let parts: Vec<&str> = text.split([':', '-']).collect();
         let byte = |part: &&str| match part.len() {
-            2 if part.bytes().all(|digit| digit.is_ascii_hexdigit()) => u8::from_str_radix(part, 16).ok(),
+            2 if part.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                u8::from_str_radix(part, 16).ok()
+            }
             _ => None,
         };
         let bytes: Option<Vec<u8>> = parts.iter().map(byte).collect();
         let bytes = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
-        let bytes = bytes.ok_or_else(|| refused("is no hardware address, as 02:42:ac:11:00:02 is"))?;
+        let bytes =
+            bytes.ok_or_else(|| refused("is no hardware address, as 02:42:ac:11:00:02 is"))?;
         if bytes[0] & 1 == 1 || bytes == [0; 6] {
             return Err(refused("is not the address of one interface"));
         }
@@ -135,7 +138,9 @@ impl Protocol {
     /// The protocol with this [`Protocol::as_str`] name.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.as_str() == word)
+        [Self::Tcp, Self::Udp, Self::Sctp]
+            .into_iter()
+            .find(|protocol| protocol.as_str() == word)
     }
 }
 
@@ -187,7 +192,10 @@ mod tests {
     #[test]
     fn mac_address_is_a_six_byte_unicast_address() {
         for text in ["02:42:ac:11:00:02", "02-42-AC-11-00-02"] {
-            assert_eq!(MacAddress::parse(text).unwrap().to_string(), "02:42:ac:11:00:02");
+            assert_eq!(
+                MacAddress::parse(text).unwrap().to_string(),
+                "02:42:ac:11:00:02"
+            );
         }
         for text in [
             "",
@@ -199,7 +207,13 @@ mod tests {
             "01:42:ac:11:00:02",
             "00:00:00:00:00:00",
         ] {
-            assert!(MacAddress::parse(text).unwrap_err().to_string().starts_with("mac_address: "), "{text}");
+            assert!(
+                MacAddress::parse(text)
+                    .unwrap_err()
+                    .to_string()
+                    .starts_with("mac_address: "),
+                "{text}"
+            );
         }
     }
 }

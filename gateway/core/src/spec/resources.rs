@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::{
-    CgroupFile, CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageSize, MemoryLimit, OomScoreAdj, PidsLimit,
-    Swappiness,
+    CgroupFile, CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageSize, MemoryLimit, OomScoreAdj,
+    PidsLimit, Swappiness,
 };
 use crate::error::{Error, Result};
 
@@ -105,7 +105,8 @@ impl Resources {
             cpuset_cpus: cpuset_cpus.or_else(|| self.cpuset_cpus.clone()),
             cpuset_mems: cpuset_mems.or_else(|| self.cpuset_mems.clone()),
             memory_limit_bytes: memory_limit_bytes.or(self.memory_limit_bytes),
-            memory_swap_limit_bytes: memory_swap_limit_bytes.or_else(|| self.swap_beside(memory_limit_bytes)),
+            memory_swap_limit_bytes: memory_swap_limit_bytes
+                .or_else(|| self.swap_beside(memory_limit_bytes)),
             memory_reservation_bytes: memory_reservation_bytes.or(self.memory_reservation_bytes),
             memory_swappiness: memory_swappiness.or(self.memory_swappiness),
             pids_limit: pids_limit.or(self.pids_limit),
@@ -119,7 +120,11 @@ impl Resources {
         let (sum, Some(memory)) = (self.memory_swap_limit_bytes?, memory) else {
             return self.memory_swap_limit_bytes;
         };
-        Some(if Some(sum) == self.memory_limit_bytes || sum < memory { memory } else { sum })
+        Some(if Some(sum) == self.memory_limit_bytes || sum < memory {
+            memory
+        } else {
+            sum
+        })
     }
 
     /// Refuses limits of memory that contradict each other: a reservation above the limit, and a limit of
@@ -135,12 +140,19 @@ impl Resources {
             let why = format!("{reservation} is over the limit of {limit}");
             return Err(Error::invalid("resources.memory_reservation_bytes", why));
         }
-        let Some(swap) = self.memory_swap_limit_bytes else { return Ok(()) };
+        let Some(swap) = self.memory_swap_limit_bytes else {
+            return Ok(());
+        };
         let field = "resources.memory_swap_limit_bytes";
         match limit {
-            Some(limit) => swap.check_includes(limit).map_err(|error| error.in_field(field)),
+            Some(limit) => swap
+                .check_includes(limit)
+                .map_err(|error| error.in_field(field)),
             None if swap == MemoryLimit::UNLIMITED => Ok(()),
-            None => Err(Error::invalid(field, format!("{swap} needs memory_limit_bytes beside it"))),
+            None => Err(Error::invalid(
+                field,
+                format!("{swap} needs memory_limit_bytes beside it"),
+            )),
         }
     }
 }
@@ -186,24 +198,52 @@ mod tests {
     #[test]
     fn unrelated_update_keeps_the_memory_swap_sum() {
         let before = memory(Some(64), Some(128));
-        let shares = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
-        assert_eq!(before.merged(&shares), Resources { cpu_shares: shares.cpu_shares, ..before.clone() });
-        assert_eq!(before.merged(&memory(None, Some(96))), memory(Some(64), Some(96)));
+        let shares = Resources {
+            cpu_shares: Some(CpuShares::clamped(100)),
+            ..Resources::default()
+        };
+        assert_eq!(
+            before.merged(&shares),
+            Resources {
+                cpu_shares: shares.cpu_shares,
+                ..before.clone()
+            }
+        );
+        assert_eq!(
+            before.merged(&memory(None, Some(96))),
+            memory(Some(64), Some(96))
+        );
     }
 
     #[test]
     fn memory_plus_swap_needs_a_memory_limit_and_includes_it() {
-        for (limit, sum) in [(Some(100), 100), (Some(100), 200), (Some(100), -1), (Some(-1), -1), (None, -1)]
-        {
+        for (limit, sum) in [
+            (Some(100), 100),
+            (Some(100), 200),
+            (Some(100), -1),
+            (Some(-1), -1),
+            (None, -1),
+        ] {
             memory(limit, Some(sum)).check_memory().unwrap();
         }
         for (limit, sum, why) in [
-            (Some(200), 100, "100 is less than the memory limit of 200: it is the sum of memory and swap"),
-            (Some(-1), 100, "100 is less than the memory limit of -1: it is the sum of memory and swap"),
+            (
+                Some(200),
+                100,
+                "100 is less than the memory limit of 200: it is the sum of memory and swap",
+            ),
+            (
+                Some(-1),
+                100,
+                "100 is less than the memory limit of -1: it is the sum of memory and swap",
+            ),
             (None, 100, "100 needs memory_limit_bytes beside it"),
         ] {
             let error = memory(limit, Some(sum)).check_memory().unwrap_err();
-            assert_eq!(error.to_string(), format!("resources.memory_swap_limit_bytes: {why}"));
+            assert_eq!(
+                error.to_string(),
+                format!("resources.memory_swap_limit_bytes: {why}")
+            );
         }
     }
 
@@ -213,11 +253,20 @@ mod tests {
             memory_reservation_bytes: Some(MemoryLimit::new(reservation).unwrap()),
             ..memory(limit, None)
         };
-        for (limit, reservation) in [(Some(10), 10), (Some(-1), 11), (Some(-1), -1), (None, 11), (None, -1)] {
+        for (limit, reservation) in [
+            (Some(10), 10),
+            (Some(-1), 11),
+            (Some(-1), -1),
+            (None, 11),
+            (None, -1),
+        ] {
             reserved(limit, reservation).check_memory().unwrap();
         }
         for reservation in [11, -1] {
-            let error = reserved(Some(10), reservation).check_memory().unwrap_err().to_string();
+            let error = reserved(Some(10), reservation)
+                .check_memory()
+                .unwrap_err()
+                .to_string();
             let why = format!("{reservation} is over the limit of 10");
             assert_eq!(error, format!("resources.memory_reservation_bytes: {why}"));
         }

@@ -32,7 +32,12 @@ impl SelinuxLabel {
     /// # Errors
     /// `InvalidArgument`, naming `field` and the part, if a part is malformed.
     pub fn check(&self, field: impl fmt::Display) -> Result<()> {
-        let Self { user, role, type_, level } = self;
+        let Self {
+            user,
+            role,
+            type_,
+            level,
+        } = self;
         let parts = [
             (SelinuxPart::User, user),
             (SelinuxPart::Role, role),
@@ -40,7 +45,9 @@ impl SelinuxLabel {
             (SelinuxPart::Level, level),
         ];
         let given = parts.into_iter().filter(|(_, text)| !text.is_empty());
-        given.into_iter().try_for_each(|(part, text)| part.check(format_args!("{field}.{part}"), text))
+        given
+            .into_iter()
+            .try_for_each(|(part, text)| part.check(format_args!("{field}.{part}"), text))
     }
 }
 
@@ -68,13 +75,19 @@ impl SelinuxPart {
             Self::Level => (LEVEL_LIMIT, is_range(text)),
         };
         if text.len() > limit {
-            let why = format!("it has {} bytes, and an SELinux {self} {limit} at most", text.len());
+            let why = format!(
+                "it has {} bytes, and an SELinux {self} {limit} at most",
+                text.len()
+            );
             return Err(Error::invalid(field, why));
         }
         if fits {
             Ok(())
         } else {
-            Err(Error::invalid(field, format!("{text:?} cannot be an SELinux {self}")))
+            Err(Error::invalid(
+                field,
+                format!("{text:?} cannot be an SELinux {self}"),
+            ))
         }
     }
 }
@@ -94,24 +107,33 @@ impl fmt::Display for SelinuxPart {
 /// `_`.
 fn is_name(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-    begins && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+    begins
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
 /// A level, or two levels separated by `-`.
 fn is_range(text: &str) -> bool {
-    let (low, high) = text.split_once('-').map_or((text, None), |(low, high)| (low, Some(high)));
+    let (low, high) = text
+        .split_once('-')
+        .map_or((text, None), |(low, high)| (low, Some(high)));
     is_level(low) && high.is_none_or(is_level)
 }
 
 /// A sensitivity, optionally followed by `:` and its categories.
 fn is_level(text: &str) -> bool {
-    let (sensitivity, categories) = text.split_once(':').map_or((text, None), |(one, two)| (one, Some(two)));
+    let (sensitivity, categories) = text
+        .split_once(':')
+        .map_or((text, None), |(one, two)| (one, Some(two)));
     is_word(sensitivity) && categories.is_none_or(|list| list.split(',').all(is_categories))
 }
 
 /// A category, or the first and last category of a range, separated by `.`.
 fn is_categories(text: &str) -> bool {
-    let (first, last) = text.split_once('.').map_or((text, None), |(first, last)| (first, Some(last)));
+    let (first, last) = text
+        .split_once('.')
+        .map_or((text, None), |(first, last)| (first, Some(last)));
     is_word(first) && last.is_none_or(is_word)
 }
 
@@ -127,8 +149,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [SelinuxPart; 4] =
-        [SelinuxPart::User, SelinuxPart::Role, SelinuxPart::Type, SelinuxPart::Level];
+    const ALL: [SelinuxPart; 4] = [
+        SelinuxPart::User,
+        SelinuxPart::Role,
+        SelinuxPart::Type,
+        SelinuxPart::Level,
+    ];
 
     /// A level in the syntax of real policies.
     fn level() -> impl Strategy<Value = String> {
@@ -170,19 +196,40 @@ mod tests {
 
     #[test]
     fn level_with_a_quote_or_of_page_length_is_rejected() {
-        let level = |level: &str| SelinuxLabel { level: level.to_owned(), ..SelinuxLabel::default() };
+        let level = |level: &str| SelinuxLabel {
+            level: level.to_owned(),
+            ..SelinuxLabel::default()
+        };
         let refused = level("s0\",lowerdir=/,x=\"").check("selinux").unwrap_err();
-        assert!(refused.to_string().starts_with("selinux.level: \"s0"), "{refused}");
-        let refused = level(&format!("s0:{}", "c1,".repeat(2000))).check("selinux").unwrap_err();
+        assert!(
+            refused.to_string().starts_with("selinux.level: \"s0"),
+            "{refused}"
+        );
+        let refused = level(&format!("s0:{}", "c1,".repeat(2000)))
+            .check("selinux")
+            .unwrap_err();
         assert!(
             refused.to_string().contains("6003 bytes") && refused.to_string().contains("4096"),
             "{refused}"
         );
-        for bad in
-            ["", "s0:", "s0,c1", "s0:c1,", "-", "s0-", "s0-s1-s2", "s0:c1.c2.c3", "0", "s0:1", "s0:c1:c2"]
-        {
+        for bad in [
+            "",
+            "s0:",
+            "s0,c1",
+            "s0:c1,",
+            "-",
+            "s0-",
+            "s0-s1-s2",
+            "s0:c1.c2.c3",
+            "0",
+            "s0:1",
+            "s0:c1:c2",
+        ] {
             assert!(SelinuxPart::Level.check("x", bad).is_err(), "{bad:?}");
         }
-        assert!(level("").check("selinux").is_ok(), "a part that is not given is the policy's default");
+        assert!(
+            level("").check("selinux").is_ok(),
+            "a part that is not given is the policy's default"
+        );
     }
 }

@@ -13,7 +13,11 @@ impl Signal {
     /// The signal with this number, if it is valid.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
-        if number >= 1 && number <= 64 { Some(Self(number)) } else { None }
+        if number >= 1 && number <= 64 {
+            Some(Self(number))
+        } else {
+            None
+        }
     }
 
     /// Its number on Linux.
@@ -32,12 +36,28 @@ impl Signal {
         }
         let name = text.strip_prefix("SIG").unwrap_or(&text);
         if let Some(offset) = name.strip_prefix("RTMIN") {
-            let offset = if offset.is_empty() { 0 } else { offset.strip_prefix('+')?.parse::<u8>().ok()? };
-            return if offset <= 30 { Self::new(34 + offset) } else { None };
+            let offset = if offset.is_empty() {
+                0
+            } else {
+                offset.strip_prefix('+')?.parse::<u8>().ok()?
+            };
+            return if offset <= 30 {
+                Self::new(34 + offset)
+            } else {
+                None
+            };
         }
         if let Some(offset) = name.strip_prefix("RTMAX") {
-            let offset = if offset.is_empty() { 0 } else { offset.strip_prefix('-')?.parse::<u8>().ok()? };
-            return if offset <= 30 { Self::new(64 - offset) } else { None };
+            let offset = if offset.is_empty() {
+                0
+            } else {
+                offset.strip_prefix('-')?.parse::<u8>().ok()?
+            };
+            return if offset <= 30 {
+                Self::new(64 - offset)
+            } else {
+                None
+            };
         }
         let alias = match name {
             "IOT" => "ABRT",
@@ -52,7 +72,7 @@ impl Signal {
 
 /// Names of the signals 1 to 31, in order (x86 and ARM numbering).
 const SIGNAL_NAMES: [&str; 31] = [
-    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
 ];

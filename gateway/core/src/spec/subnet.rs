@@ -31,7 +31,10 @@ impl Subnet {
     pub fn of_v4(address: Ipv4Addr, prefix: u8) -> Self {
         let prefix = prefix.min(32);
         let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        Self { first: IpAddr::V4((address.to_bits() & mask).into()), prefix }
+        Self {
+            first: IpAddr::V4((address.to_bits() & mask).into()),
+            prefix,
+        }
     }
 
     /// The last address.
@@ -75,15 +78,26 @@ impl FromStr for Subnet {
 
     /// Accepts any address of the range, not only the first one.
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid("subnet", format!("{text:?} is no range such as 10.1.0.0/24"));
+        let wrong = || {
+            Error::invalid(
+                "subnet",
+                format!("{text:?} is no range such as 10.1.0.0/24"),
+            )
+        };
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let digits = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
         let prefix: u8 = prefix.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
-        match address.parse::<IpAddr>().map_err(|fault| wrong().with_source(fault))? {
+        match address
+            .parse::<IpAddr>()
+            .map_err(|fault| wrong().with_source(fault))?
+        {
             IpAddr::V4(address) if prefix <= 32 => Ok(Self::of_v4(address, prefix)),
             IpAddr::V6(address) if prefix <= 128 => {
                 let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-                Ok(Self { first: IpAddr::V6((address.to_bits() & mask).into()), prefix })
+                Ok(Self {
+                    first: IpAddr::V6((address.to_bits() & mask).into()),
+                    prefix,
+                })
             }
             IpAddr::V4(_) | IpAddr::V6(_) => Err(wrong()),
         }
@@ -110,7 +124,11 @@ mod tests {
             ("fd00:1:2::5/64", "fd00:1:2::/64"),
             ("::1/0", "::/0"),
         ] {
-            assert_eq!(text.parse::<Subnet>().unwrap().to_string(), expected, "{text}");
+            assert_eq!(
+                text.parse::<Subnet>().unwrap().to_string(),
+                expected,
+                "{text}"
+            );
         }
     }
 
@@ -131,14 +149,24 @@ mod tests {
         check("0.0.0.0/0", "10.1.2.3/32", true, true);
         check("0.0.0.0/0", "fd00::/8", false, false);
         check("::/0", "fd00::/8", true, true);
-        assert_eq!("10.1.2.0/23".parse::<Subnet>().unwrap().last().to_string(), "10.1.3.255");
+        assert_eq!(
+            "10.1.2.0/23".parse::<Subnet>().unwrap().last().to_string(),
+            "10.1.3.255"
+        );
     }
 
     #[test]
     fn malformed_subnet_is_rejected() {
-        for text in
-            ["", "10.1.0.0", "10.1.0.0/33", "10.1.0.0/+4", "10.1.0.0/", "fd00::/129", "10.1/16", "a/8"]
-        {
+        for text in [
+            "",
+            "10.1.0.0",
+            "10.1.0.0/33",
+            "10.1.0.0/+4",
+            "10.1.0.0/",
+            "fd00::/129",
+            "10.1/16",
+            "a/8",
+        ] {
             assert!(text.parse::<Subnet>().is_err(), "{text}");
         }
     }

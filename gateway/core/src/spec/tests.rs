@@ -29,13 +29,19 @@ fn an_update_changes_only_what_it_names() {
     let before = Resources {
         cpu_shares: Some(CpuShares::clamped(100)),
         memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
-        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 1 }],
+        hugepages: vec![HugepageLimit {
+            page_size: HugepageSize::new("2MB").unwrap(),
+            limit_bytes: 1,
+        }],
         unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "1".into())]),
         ..Resources::default()
     };
     let update = Resources {
         memory_limit_bytes: MemoryLimit::new(2 << 20).ok(),
-        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 4 }],
+        hugepages: vec![HugepageLimit {
+            page_size: HugepageSize::new("2MB").unwrap(),
+            limit_bytes: 4,
+        }],
         unified: BTreeMap::from([(CgroupFile::new("memory.low").unwrap(), "2".into())]),
         ..Resources::default()
     };

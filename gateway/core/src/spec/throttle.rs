@@ -55,9 +55,19 @@ mod tests {
 
     #[test]
     fn throttle_update_replaces_only_what_it_names() {
-        let limit = |device: &str, what, rate| Throttle { device: device.into(), what, rate };
-        let before = [limit("/dev/a", Throttled::Reads, 1), limit("/dev/a", Throttled::Writes, 2)];
-        let changes = [limit("/dev/a", Throttled::Reads, 3), limit("/dev/b", Throttled::Reads, 4)];
+        let limit = |device: &str, what, rate| Throttle {
+            device: device.into(),
+            what,
+            rate,
+        };
+        let before = [
+            limit("/dev/a", Throttled::Reads, 1),
+            limit("/dev/a", Throttled::Writes, 2),
+        ];
+        let changes = [
+            limit("/dev/a", Throttled::Reads, 3),
+            limit("/dev/b", Throttled::Reads, 4),
+        ];
         let expected = [before[1].clone(), changes[0].clone(), changes[1].clone()];
         assert_eq!(Throttle::merged(&before, &changes), expected);
     }

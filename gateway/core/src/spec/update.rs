@@ -20,6 +20,9 @@ pub struct TaskUpdate {
 impl From<&Resources> for TaskUpdate {
     /// A change of limits alone.
     fn from(resources: &Resources) -> Self {
-        Self { resources: resources.clone(), ..Self::default() }
+        Self {
+            resources: resources.clone(),
+            ..Self::default()
+        }
     }
 }

@@ -41,7 +41,8 @@ impl IdMap {
             let meets = |a: u32, b: u32, length: u32| a < b + length && b < a + range.length;
             // Compare with earlier ranges only; later ones are compared with this one in their own iteration.
             if ranges.iter().take(index).any(|other| {
-                meets(range.inside, other.inside, other.length) || meets(range.host, other.host, other.length)
+                meets(range.inside, other.inside, other.length)
+                    || meets(range.host, other.host, other.length)
             }) {
                 return Err("two of its ranges overlap".to_owned());
             }
@@ -64,7 +65,9 @@ impl IdMap {
     #[must_use]
     pub fn host(&self, inside: u32) -> Option<u32> {
         self.ranges.iter().find_map(|range| {
-            let above = inside.checked_sub(range.inside).filter(|above| *above < range.length)?;
+            let above = inside
+                .checked_sub(range.inside)
+                .filter(|above| *above < range.length)?;
             Some(range.host + above)
         })
     }
@@ -73,7 +76,9 @@ impl IdMap {
     #[must_use]
     pub fn inside(&self, host: u32) -> Option<u32> {
         self.ranges.iter().find_map(|range| {
-            let above = host.checked_sub(range.host).filter(|above| *above < range.length)?;
+            let above = host
+                .checked_sub(range.host)
+                .filter(|above| *above < range.length)?;
             Some(range.inside + above)
         })
     }
@@ -81,7 +86,8 @@ impl IdMap {
     /// The host id of root inside.
     #[must_use]
     pub fn root(&self) -> u32 {
-        self.host(0).expect("a map without the root inside is never made")
+        self.host(0)
+            .expect("a map without the root inside is never made")
     }
 }
 
@@ -90,16 +96,29 @@ mod tests {
     use super::*;
 
     fn range(inside: u32, host: u32, length: u32) -> IdRange {
-        IdRange { inside, host, length }
+        IdRange {
+            inside,
+            host,
+            length,
+        }
     }
 
     #[test]
     fn ids_map_only_within_their_range() {
         let map = IdMap::new(vec![range(0, 100_000, 1000), range(5000, 300_000, 1)]).unwrap();
-        assert_eq!((map.root(), map.host(999), map.host(1000)), (100_000, Some(100_999), None));
+        assert_eq!(
+            (map.root(), map.host(999), map.host(1000)),
+            (100_000, Some(100_999), None)
+        );
         assert_eq!((map.host(5000), map.host(5001)), (Some(300_000), None));
-        assert_eq!((map.inside(100_999), map.inside(300_000)), (Some(999), Some(5000)));
-        assert_eq!((map.inside(99_999), map.inside(101_000), map.inside(0)), (None, None, None));
+        assert_eq!(
+            (map.inside(100_999), map.inside(300_000)),
+            (Some(999), Some(5000))
+        );
+        assert_eq!(
+            (map.inside(99_999), map.inside(101_000), map.inside(0)),
+            (None, None, None)
+        );
     }
 
     #[test]

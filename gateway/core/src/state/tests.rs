@@ -21,7 +21,10 @@ fn task_event() -> impl Strategy<Value = TaskEvent> {
         Just(TaskEvent::StartWithdrawn),
         Just(TaskEvent::StartRefused),
         (1..9u32, 0..100u64).prop_map(|(pid, t)| TaskEvent::Started { pid, at: at(t) }),
-        Just(TaskEvent::StartFailed(Exit::start_failed(at(1), "no such file"))),
+        Just(TaskEvent::StartFailed(Exit::start_failed(
+            at(1),
+            "no such file"
+        ))),
         Just(TaskEvent::StopRequested),
         exit.prop_map(TaskEvent::Exited),
         Just(TaskEvent::RemoveRequested),
@@ -141,6 +144,8 @@ proptest! {
 
 #[test]
 fn invalid_transition_names_state_and_event() {
-    let refused = TaskState::Created.apply(TaskEvent::StopRequested).unwrap_err();
+    let refused = TaskState::Created
+        .apply(TaskEvent::StopRequested)
+        .unwrap_err();
     assert_eq!(refused.to_string(), "it is created: cannot stop");
 }

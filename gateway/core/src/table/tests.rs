@@ -26,15 +26,31 @@ fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
 #[test]
 fn sandboxes_are_found_by_name_prefix_and_owner() {
     let table = Table::new(EventBus::default());
-    let names = ["a/web/2", "a/web/1", "a/web", "a/web-2/1", "a/we", "b/web/1", "", "\u{10ffff}"];
+    let names = [
+        "a/web/2",
+        "a/web/1",
+        "a/web",
+        "a/web-2/1",
+        "a/we",
+        "b/web/1",
+        "",
+        "\u{10ffff}",
+    ];
     for (number, name) in (1..).zip(names) {
         insert(&table, Owner::Nomad, name, number);
         insert(&table, Owner::Kubernetes, name, number + 100);
     }
     let found = |beginning: &str| -> Vec<String> {
         let found = table.sandboxes_with_prefix(Owner::Nomad, beginning);
-        assert!(found.iter().all(|sandbox| sandbox.meta.owner == Owner::Nomad));
-        found.iter().map(|sandbox| sandbox.meta.name.clone()).collect()
+        assert!(
+            found
+                .iter()
+                .all(|sandbox| sandbox.meta.owner == Owner::Nomad)
+        );
+        found
+            .iter()
+            .map(|sandbox| sandbox.meta.name.clone())
+            .collect()
     };
     assert_eq!(found("a/web/"), ["a/web/1", "a/web/2"]);
     assert_eq!(found("a/web"), ["a/web", "a/web-2/1", "a/web/1", "a/web/2"]);
@@ -52,9 +68,13 @@ fn failure_is_recorded_only_of_a_sandbox_that_is_as_it_was_found() {
     insert(&table, Owner::Kubernetes, "pod", 1);
     let id = SandboxId::from_bytes([1; 32]);
     let is_ready = |sandbox: &Sandbox| sandbox.state.is_ready();
-    table.apply_sandbox(id, SandboxEvent::StopRequested).unwrap();
+    table
+        .apply_sandbox(id, SandboxEvent::StopRequested)
+        .unwrap();
     assert!(!table.sandbox_failed(id, is_ready, "its process has ended"));
-    table.apply_sandbox(id, SandboxEvent::Stopped).expect("the stop is not overwritten");
+    table
+        .apply_sandbox(id, SandboxEvent::Stopped)
+        .expect("the stop is not overwritten");
     insert(&table, Owner::Kubernetes, "next", 2);
     let next = SandboxId::from_bytes([2; 32]);
     assert!(table.sandbox_failed(next, is_ready, "its process has ended"));

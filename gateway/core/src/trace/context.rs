@@ -44,7 +44,11 @@ impl SpanContext {
         }
         let (known, rest) = traceparent.split_at(LEN);
         let mut fields = known.split('-');
-        let mut field = |digits: usize| fields.next().filter(|text| text.len() == digits && is_hex(text));
+        let mut field = |digits: usize| {
+            fields
+                .next()
+                .filter(|text| text.len() == digits && is_hex(text))
+        };
         let version = field(2)?;
         let trace = field(32)?;
         let span = field(16)?;
@@ -69,13 +73,19 @@ impl SpanContext {
     /// The context as a `traceparent`.
     #[must_use]
     pub fn traceparent(&self) -> String {
-        let Self { trace, span, is_sampled, state: _ } = self;
+        let Self {
+            trace,
+            span,
+            is_sampled,
+            state: _,
+        } = self;
         format!("00-{trace}-{span}-{:02x}", u8::from(*is_sampled))
     }
 }
 
 fn is_hex(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 // === impl TraceId ===

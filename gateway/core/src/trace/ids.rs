@@ -24,6 +24,7 @@ impl Ids {
     }
 
     fn number(&self) -> u64 {
-        self.keys.hash_one(self.next.fetch_add(1, Ordering::Relaxed))
+        self.keys
+            .hash_one(self.next.fetch_add(1, Ordering::Relaxed))
     }
 }

@@ -38,7 +38,10 @@ fn is_within(share: f64, trace: TraceId) -> bool {
     let [.., a, b, c, d, e, f, g, h] = trace.to_bytes();
     let id = u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 1;
     // 2^63: exact as a float, as are the comparisons that matter.
-    #[allow(clippy::cast_precision_loss, reason = "the share is no more precise than that")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "the share is no more precise than that"
+    )]
     let place = id as f64 / 9_223_372_036_854_775_808.0;
     place < share
 }

@@ -44,7 +44,9 @@ pub async fn traced<T>(
     describe: impl FnOnce(&mut Span),
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let Some(mut span) = super::begin(SpanKind::Internal, name) else { return work.await };
+    let Some(mut span) = super::begin(SpanKind::Internal, name) else {
+        return work.await;
+    };
     describe(&mut span);
     let result = span.scope(work).await;
     span.end_with(&result);

@@ -21,14 +21,18 @@ impl TraceState {
             return None;
         }
         let mut keys = BTreeSet::new();
-        let members = list.split(',').map(|member| member.trim_matches([' ', '\t']));
+        let members = list
+            .split(',')
+            .map(|member| member.trim_matches([' ', '\t']));
         for member in members.filter(|member| !member.is_empty()) {
             let (key, value) = member.split_once('=')?;
             if !is_key(key) || !is_value(value) || !keys.insert(key) {
                 return None;
             }
         }
-        (1..=MEMBERS).contains(&keys.len()).then(|| Self(Arc::from(list.trim_matches([' ', '\t']))))
+        (1..=MEMBERS)
+            .contains(&keys.len())
+            .then(|| Self(Arc::from(list.trim_matches([' ', '\t']))))
     }
 
     /// The list as it was received.
@@ -47,7 +51,8 @@ fn is_key(key: &str) -> bool {
 }
 
 fn is_part(part: &str, max: usize) -> bool {
-    let begins = part.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
+    let begins =
+        part.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
     let fits = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/');
     begins && part.len() <= max && part.bytes().all(fits)
 }

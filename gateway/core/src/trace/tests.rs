@@ -23,13 +23,18 @@ impl Kept {
     fn tree(&self) -> Vec<(String, String)> {
         let spans = self.0.lock();
         let above = |span: &EndedSpan| {
-            let named = spans.iter().find(|other| Some(other.context.span) == span.parent);
+            let named = spans
+                .iter()
+                .find(|other| Some(other.context.span) == span.parent);
             named.map_or_else(
                 || span.parent.map(|id| id.to_string()).unwrap_or_default(),
                 |other| other.name.to_string(),
             )
         };
-        spans.iter().map(|span| (span.name.to_string(), above(span))).collect()
+        spans
+            .iter()
+            .map(|span| (span.name.to_string(), above(span)))
+            .collect()
     }
 }
 
@@ -43,7 +48,9 @@ fn caller() -> SpanContext {
 }
 
 fn pairs(tree: &[(&str, &str)]) -> Vec<(String, String)> {
-    tree.iter().map(|(name, above)| ((*name).to_owned(), (*above).to_owned())).collect()
+    tree.iter()
+        .map(|(name, above)| ((*name).to_owned(), (*above).to_owned()))
+        .collect()
 }
 
 #[test]
@@ -54,7 +61,10 @@ fn context_is_read_by_the_rules_of_w3c() {
     assert!(!with("-01", "-02").unwrap().is_sampled);
     // Of a later version, what is known of it.
     assert_eq!(with("00-", "cc-").unwrap().traceparent(), PARENT);
-    assert_eq!(SpanContext::parse(&format!("cc{}-what-ever", &PARENT[2..])), Some(caller()));
+    assert_eq!(
+        SpanContext::parse(&format!("cc{}-what-ever", &PARENT[2..])),
+        Some(caller())
+    );
     for wrong in [
         "",
         "00",
@@ -76,15 +86,31 @@ fn context_is_read_by_the_rules_of_w3c() {
 
 #[test]
 fn state_of_other_systems_is_kept_only_if_it_is_valid_and_bounded() {
-    for valid in ["rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", "a=b, ,c@d=e f", "0x=1", "t@s=!~"] {
+    for valid in [
+        "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE",
+        "a=b, ,c@d=e f",
+        "0x=1",
+        "t@s=!~",
+    ] {
         assert_eq!(TraceState::parse(valid).unwrap().as_str(), valid);
     }
     let many: Vec<_> = (0..33).map(|number| format!("k{number}=v")).collect();
     let long = format!("a={}", "x".repeat(257));
     let longer = format!("a={0},b={0},c={0}", "x".repeat(200));
-    for wrong in
-        ["", " , ", "a", "A=b", "a=", "=b", "a=b=c", "a=b,a=c", "a=\u{e4}", &many.join(","), &long, &longer]
-    {
+    for wrong in [
+        "",
+        " , ",
+        "a",
+        "A=b",
+        "a=",
+        "=b",
+        "a=b=c",
+        "a=b,a=c",
+        "a=\u{e4}",
+        &many.join(","),
+        &long,
+        &longer,
+    ] {
         assert_eq!(TraceState::parse(wrong), None, "{wrong:?}");
     }
 }
@@ -92,14 +118,26 @@ fn state_of_other_systems_is_kept_only_if_it_is_valid_and_bounded() {
 #[test]
 fn sampler_follows_the_caller_or_the_share() {
     let (tracer, _kept) = tracer(Sampler::All);
-    let ids: Vec<_> = (0..4000).map(|_| tracer.root(SpanKind::Internal, "x", None).context().trace).collect();
-    let count = |sampler: Sampler, caller| ids.iter().filter(|id| sampler.samples(**id, caller)).count();
+    let ids: Vec<_> = (0..4000)
+        .map(|_| tracer.root(SpanKind::Internal, "x", None).context().trace)
+        .collect();
+    let count = |sampler: Sampler, caller| {
+        ids.iter()
+            .filter(|id| sampler.samples(**id, caller))
+            .count()
+    };
     assert_eq!(count(Sampler::All, Some(false)), 4000);
     assert_eq!(count(Sampler::Nothing, Some(true)), 0);
     assert_eq!(count(Sampler::CallerOrAll, Some(false)), 0);
     assert_eq!(count(Sampler::CallerOrNothing, Some(true)), 4000);
     assert_eq!(count(Sampler::CallerOrShare(0.0), Some(true)), 4000);
-    assert_eq!((count(Sampler::Share(0.0), None), count(Sampler::Share(1.0), None)), (0, 4000));
+    assert_eq!(
+        (
+            count(Sampler::Share(0.0), None),
+            count(Sampler::Share(1.0), None)
+        ),
+        (0, 4000)
+    );
     let quarter = count(Sampler::CallerOrShare(0.25), None);
     assert!((800..1200).contains(&quarter), "{quarter}");
 }
@@ -109,8 +147,14 @@ async fn operations_and_steps_are_below_the_call_that_began_them_also_when_it_is
     let (tracer, kept) = tracer(Sampler::CallerOrAll);
     let operations = Operations::default();
     operations.trace(tracer.clone());
-    let begin =
-        move |kind| operations.begin(kind, Some(Owner::Nomad), None, Subject::argument("the program"));
+    let begin = move |kind| {
+        operations.begin(
+            kind,
+            Some(Owner::Nomad),
+            None,
+            Subject::argument("the program"),
+        )
+    };
     let call = tracer.request("call", Some(caller()));
     let detached = call.enter(|| {
         let remove = begin(OperationKind::RemoveSandbox).run(step("remove_tasks", async move {
@@ -130,9 +174,16 @@ async fn operations_and_steps_are_below_the_call_that_began_them_also_when_it_is
     ];
     assert_eq!(kept.tree(), pairs(&expected));
     let spans = kept.0.lock();
-    assert!(spans.iter().all(|span| span.context.trace == caller().trace && span.failure.is_none()));
+    assert!(
+        spans
+            .iter()
+            .all(|span| span.context.trace == caller().trace && span.failure.is_none())
+    );
     // The program of a command is in no span.
-    let owner = Attribute { key: "switchyard.owner", value: "nomad".into() };
+    let owner = Attribute {
+        key: "switchyard.owner",
+        value: "nomad".into(),
+    };
     assert_eq!(spans[4].attributes, [owner]);
 }
 
@@ -142,13 +193,25 @@ async fn operation_without_a_call_is_a_tree_and_says_why_it_failed() {
     let operations = Operations::default();
     operations.trace(tracer);
     let image = format!("registry.example/{}", "x".repeat(400));
-    let pull = operations.begin(OperationKind::PullImage, None, None, Subject::argument(&image));
-    pull.run(async { Err::<(), _>(Error::unavailable("e".repeat(1000))) }).await.unwrap_err();
+    let pull = operations.begin(
+        OperationKind::PullImage,
+        None,
+        None,
+        Subject::argument(&image),
+    );
+    pull.run(async { Err::<(), _>(Error::unavailable("e".repeat(1000))) })
+        .await
+        .unwrap_err();
     drop(operations.begin(OperationKind::PullImage, None, None, Subject::default()));
     let spans = kept.0.lock();
     assert_eq!(spans[0].parent, None);
     assert_eq!(spans[0].failure, Some("e".repeat(TEXT_MAX)));
-    let [Attribute { key: "switchyard.image", value: AttributeValue::Text(text) }] = &*spans[0].attributes
+    let [
+        Attribute {
+            key: "switchyard.image",
+            value: AttributeValue::Text(text),
+        },
+    ] = &*spans[0].attributes
     else {
         panic!("{spans:?}")
     };
@@ -163,16 +226,27 @@ async fn step_fails_with_its_work_unless_its_error_is_not_for_others() {
     operations.trace(tracer);
     let stop = operations.begin(OperationKind::StopSandbox, None, None, Subject::default());
     let work = async {
-        let failed =
-            || async { Err::<(), _>(Error::unavailable("away").with_source(Error::internal("why"))) };
+        let failed = || async {
+            Err::<(), _>(Error::unavailable("away").with_source(Error::internal("why")))
+        };
         plain_step("contact", failed()).await.unwrap_err();
         step("kill", failed()).await
     };
     stop.run(work).await.unwrap_err();
     let spans = kept.0.lock();
-    let failures: Vec<_> = spans.iter().map(|span| (&*span.name, span.failure.as_deref())).collect();
+    let failures: Vec<_> = spans
+        .iter()
+        .map(|span| (&*span.name, span.failure.as_deref()))
+        .collect();
     let failed = Some("away: why");
-    assert_eq!(failures, [("contact", None), ("kill", failed), ("stop_sandbox", failed)]);
+    assert_eq!(
+        failures,
+        [
+            ("contact", None),
+            ("kill", failed),
+            ("stop_sandbox", failed)
+        ]
+    );
 }
 
 #[tokio::test]
@@ -195,9 +269,17 @@ async fn query_of_a_caller_without_a_trace_is_recorded_only_with_work_below_it()
     tracer.request("list", None).end();
     tracer.request("traced list", Some(caller())).end();
     let call = tracer.request("create", None);
-    call.scope(traced("work", |span| span.set("count", 3), async { Ok(()) })).await.unwrap();
+    call.scope(traced("work", |span| span.set("count", 3), async {
+        Ok(())
+    }))
+    .await
+    .unwrap();
     call.end();
-    let expected = [("traced list", "b7ad6b7169203331"), ("work", "create"), ("create", "")];
+    let expected = [
+        ("traced list", "b7ad6b7169203331"),
+        ("work", "create"),
+        ("create", ""),
+    ];
     assert_eq!(kept.tree(), pairs(&expected));
 }
 
@@ -207,14 +289,18 @@ async fn work_that_begins_after_the_answer_is_below_the_call_that_asked_for_it()
     let call = tracer.request("exec", None);
     let place = call.enter(TracePlace::current);
     call.end();
-    TracePlace::enter(place.as_ref(), || begin(SpanKind::Internal, "command")).unwrap().end();
+    TracePlace::enter(place.as_ref(), || begin(SpanKind::Internal, "command"))
+        .unwrap()
+        .end();
     // Within another call it is below that one.
     let other = tracer.root(SpanKind::Server, "other", None);
     let inside = || TracePlace::enter(place.as_ref(), || begin(SpanKind::Internal, "inner"));
     other.enter(inside).unwrap().end();
     other.end();
     let spans = kept.0.lock();
-    let [call, command, inner, other] = &spans[..] else { panic!("{spans:?}") };
+    let [call, command, inner, other] = &spans[..] else {
+        panic!("{spans:?}")
+    };
     assert_eq!(command.parent, Some(call.context.span));
     assert_eq!(inner.parent, Some(other.context.span));
     assert!(TracePlace::current().is_none());
@@ -225,6 +311,8 @@ async fn without_a_tracer_nothing_begins() {
     assert!(begin(SpanKind::Internal, "work").is_none());
     let operations = Operations::default();
     let work = operations.begin(OperationKind::PullImage, None, None, Subject::default());
-    let inside = step("step", async { Ok(begin(SpanKind::Internal, "work").is_none()) });
+    let inside = step("step", async {
+        Ok(begin(SpanKind::Internal, "work").is_none())
+    });
     assert!(work.run(inside).await.unwrap());
 }

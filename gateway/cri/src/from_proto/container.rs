@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use switchyard_core::id::{LeaseToken, Owner, TOKEN_LEN, TaskId};
-use switchyard_core::spec::{ComputeClaim, EnvVar, LeaseClaim, Meta, Output, Stdin, Stdio, TaskSpec};
+use switchyard_core::spec::{
+    ComputeClaim, EnvVar, LeaseClaim, Meta, Output, Stdin, Stdio, TaskSpec,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -36,7 +38,10 @@ pub(crate) fn container(
     target: &dyn Fn(&str) -> Result<TaskId>,
     now: SystemTime,
 ) -> Result<TaskSpec> {
-    let request = ContainerRecord { config: Some(config), ..Default::default() };
+    let request = ContainerRecord {
+        config: Some(config),
+        ..Default::default()
+    };
     let record = record::encode(&request);
     let cri::ContainerConfig {
         metadata,
@@ -63,9 +68,15 @@ pub(crate) fn container(
     let image = named_image(image)?;
     words("config.command", &command)?;
     words("config.args", &args)?;
-    let cri::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
-    let ContainerContext { security, user, pid } =
-        security::container_context(security_context, parent, settings, target)?;
+    let cri::LinuxContainerConfig {
+        resources: limits,
+        security_context,
+    } = linux.unwrap_or_default();
+    let ContainerContext {
+        security,
+        user,
+        pid,
+    } = security::container_context(security_context, parent, settings, target)?;
     Ok(TaskSpec {
         annotations: runtime_annotations(&metadata, &image, parent),
         meta: Meta {
@@ -100,7 +111,11 @@ pub(crate) fn container(
         pid: pid.unwrap_or_else(|| parent.pid()),
         cgroup_namespace: None,
         init: false,
-        stdio: Stdio { stdin: stdin_mode(stdin, stdin_once), tty, output: output(parent, &log_path)? },
+        stdio: Stdio {
+            stdin: stdin_mode(stdin, stdin_once),
+            tty,
+            output: output(parent, &log_path)?,
+        },
         stop_signal: signal::stop_signal(stop_signal)?,
     })
 }
@@ -115,7 +130,11 @@ fn named_image(image: Option<cri::ImageSpec>) -> Result<cri::ImageSpec> {
 }
 
 fn working_directory(path: &str) -> Result<Option<PathBuf>> {
-    if path.is_empty() { Ok(None) } else { absolute("config.working_dir", path).map(Some) }
+    if path.is_empty() {
+        Ok(None)
+    } else {
+        absolute("config.working_dir", path).map(Some)
+    }
 }
 
 const fn stdin_mode(is_open: bool, is_once: bool) -> Stdin {
@@ -127,7 +146,10 @@ const fn stdin_mode(is_open: bool, is_once: bool) -> Stdin {
 }
 
 /// The names of CDI devices: those of the field, then those of annotations, without duplicates.
-fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<Vec<String>> {
+fn cdi_names(
+    devices: &[cri::CdiDevice],
+    annotations: &BTreeMap<String, String>,
+) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let mut known = HashSet::new();
     let mut add = |field: fmt::Arguments<'_>, name: &str| {
@@ -144,7 +166,10 @@ fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>)
     for (index, device) in devices.iter().enumerate() {
         add(format_args!("config.CDI_devices[{index}]"), &device.name)?;
     }
-    for (key, list) in annotations.iter().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS)) {
+    for (key, list) in annotations
+        .iter()
+        .filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS))
+    {
         for name in list.split(',') {
             // A long key is written for an error alone, not for each name.
             add(format_args!("config.annotations[{key:?}]"), name)?;
@@ -157,15 +182,22 @@ fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>)
 fn leases(annotations: &BTreeMap<String, String>) -> Result<Vec<LeaseClaim>> {
     let mut leases = Vec::new();
     for key in annotations.keys() {
-        let Some(token) = key.strip_prefix(LEASE_ANNOTATIONS) else { continue };
+        let Some(token) = key.strip_prefix(LEASE_ANNOTATIONS) else {
+            continue;
+        };
         if leases.len() == LEASES_MAX {
-            let why =
-                format!("the container has {LEASES_MAX} leases of devices without it, and may have no more");
-            return Err(Error::invalid(format_args!("config.annotations[{key:?}]"), why));
+            let why = format!(
+                "the container has {LEASES_MAX} leases of devices without it, and may have no more"
+            );
+            return Err(Error::invalid(
+                format_args!("config.annotations[{key:?}]"),
+                why,
+            ));
         }
         let token: LeaseToken = token.parse().map_err(|_| {
-            let why =
-                format!("it names no lease of devices: expected {TOKEN_LEN} lower-case hexadecimal digits");
+            let why = format!(
+                "it names no lease of devices: expected {TOKEN_LEN} lower-case hexadecimal digits"
+            );
             Error::invalid(format_args!("config.annotations[{key:?}]"), why)
         })?;
         leases.push(LeaseClaim::new(token));
@@ -174,7 +206,10 @@ fn leases(annotations: &BTreeMap<String, String>) -> Result<Vec<LeaseClaim>> {
 }
 
 fn words(field: &str, words: &[String]) -> Result<()> {
-    words.iter().enumerate().try_for_each(|(index, word)| text(format_args!("{field}[{index}]"), word))
+    words
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, word)| text(format_args!("{field}[{index}]"), word))
 }
 
 fn environment(envs: Vec<cri::KeyValue>) -> Result<Vec<EnvVar>> {
@@ -185,10 +220,16 @@ fn variable((index, variable): (usize, cri::KeyValue)) -> Result<EnvVar> {
     let cri::KeyValue { key, value } = variable;
     let field = format!("config.envs[{index}]");
     if key.is_empty() || key.contains(['=', '\0']) {
-        return Err(Error::invalid(format_args!("{field}.key"), format!("{key:?} is not a variable's name")));
+        return Err(Error::invalid(
+            format_args!("{field}.key"),
+            format!("{key:?} is not a variable's name"),
+        ));
     }
     if value.contains(&0) {
-        return Err(Error::invalid(format_args!("{field}.value"), "it contains a NUL byte"));
+        return Err(Error::invalid(
+            format_args!("{field}.value"),
+            "it contains a NUL byte",
+        ));
     }
     Ok(EnvVar { name: key, value })
 }

@@ -17,12 +17,17 @@ pub(super) fn required<T>(field: impl Display, value: Option<T>) -> Result<T> {
 
 /// An enum value by its number on the wire.
 pub(super) fn known<E: TryFrom<i32>>(field: impl Display, number: i32) -> Result<E> {
-    E::try_from(number).map_err(|_| Error::invalid(field, format!("{number} is not one of its values")))
+    E::try_from(number)
+        .map_err(|_| Error::invalid(field, format!("{number} is not one of its values")))
 }
 
 /// Checks a text that is used as an argument, a variable or a part of a path.
 pub(super) fn text(field: impl Display, text: &str) -> Result<()> {
-    if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }
+    if text.contains('\0') {
+        Err(Error::invalid(field, "it contains a NUL byte"))
+    } else {
+        Ok(())
+    }
 }
 
 /// An absolute path.
@@ -32,7 +37,10 @@ pub(crate) fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
     } else if path.starts_with('/') {
         Ok(PathBuf::from(path))
     } else {
-        Err(Error::invalid(field, format!("{path:?} is not an absolute path")))
+        Err(Error::invalid(
+            field,
+            format!("{path:?} is not an absolute path"),
+        ))
     }
 }
 
@@ -48,10 +56,16 @@ pub(super) fn without_parents(field: impl Display, path: &Path) -> Result<()> {
 /// Checks that Linux accepts the length of the path and of each name in it.
 pub(super) fn makeable(field: impl Display, path: &Path) -> Result<()> {
     if path.iter().any(|name| name.len() > NAME_MAX) {
-        return Err(Error::invalid(field, format!("a name in it is longer than {NAME_MAX} bytes")));
+        return Err(Error::invalid(
+            field,
+            format!("a name in it is longer than {NAME_MAX} bytes"),
+        ));
     }
     if path.as_os_str().len() >= PATH_MAX {
-        return Err(Error::invalid(field, format!("it makes a path of {PATH_MAX} bytes or more")));
+        return Err(Error::invalid(
+            field,
+            format!("it makes a path of {PATH_MAX} bytes or more"),
+        ));
     }
     Ok(())
 }
@@ -61,12 +75,21 @@ pub(super) fn numeric_id(field: impl Display, number: i64) -> Result<u32> {
     u32::try_from(number)
         .ok()
         .filter(|id| *id != u32::MAX)
-        .ok_or_else(|| Error::invalid(field, format!("{number} is not between 0 and {}", u32::MAX - 1)))
+        .ok_or_else(|| {
+            Error::invalid(
+                field,
+                format!("{number} is not between 0 and {}", u32::MAX - 1),
+            )
+        })
 }
 
 /// Checks the name of an object, which is used in names, labels and the arguments of CNI plugins.
 pub(super) fn name(field: impl Display, text: &str) -> Result<()> {
-    if text.is_empty() { Err(Error::invalid(field, "it is empty")) } else { name_or_nothing(field, text) }
+    if text.is_empty() {
+        Err(Error::invalid(field, "it is empty"))
+    } else {
+        name_or_nothing(field, text)
+    }
 }
 
 /// As [`name`], but may be empty.

@@ -38,13 +38,25 @@ pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest
         None => Credentials::Anonymous,
         Some(auth) => credentials(auth, &reference)?,
     };
-    Ok(PullRequest { reference, credentials, handler: runtime_handler, owner: Owner::Kubernetes })
+    Ok(PullRequest {
+        reference,
+        credentials,
+        handler: runtime_handler,
+        owner: Owner::Kubernetes,
+    })
 }
 
 /// The credentials for the registry of `reference`. Credentials for another registry are not sent to it, and none if the
 /// text is not a reference, for which the pull is refused.
 fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
-    let cri::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
+    let cri::AuthConfig {
+        username,
+        password,
+        auth,
+        server_address,
+        identity_token,
+        registry_token,
+    } = auth;
     let is_for = |reference: ImageReference| reference.is_served_by(server_host(&server_address));
     if !server_address.is_empty() && !reference.parse().is_ok_and(is_for) {
         return Ok(Credentials::Anonymous);
@@ -59,7 +71,10 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
         let (username, password) = decoded.split_once(':').ok_or_else(malformed)?;
         // Some tools that write Docker's files pad with NULs.
         let password = password.trim_end_matches('\0');
-        return Ok(Credentials::Basic { username: username.to_owned(), password: password.to_owned() });
+        return Ok(Credentials::Basic {
+            username: username.to_owned(),
+            password: password.to_owned(),
+        });
     }
     if !identity_token.is_empty() {
         return Ok(Credentials::IdentityToken(identity_token));
@@ -81,17 +96,30 @@ mod tests {
     use super::*;
 
     fn basic(username: &str, password: &str) -> Credentials {
-        Credentials::Basic { username: username.into(), password: password.into() }
+        Credentials::Basic {
+            username: username.into(),
+            password: password.into(),
+        }
     }
 
     #[track_caller]
     fn check(auth: cri::AuthConfig, reference: &str, expected: Credentials) {
-        let image = cri::ImageSpec { image: reference.into(), ..Default::default() };
-        let request =
-            cri::PullImageRequest { image: Some(image), auth: Some(auth.clone()), sandbox_config: None };
+        let image = cri::ImageSpec {
+            image: reference.into(),
+            ..Default::default()
+        };
+        let request = cri::PullImageRequest {
+            image: Some(image),
+            auth: Some(auth.clone()),
+            sandbox_config: None,
+        };
         let pull = pull_request(request).expect("it is well formed");
         // `Debug` does not print credentials, so compare them and print the request.
-        assert!(pull.credentials == expected, "{auth:?} gave {:?}", pull.credentials);
+        assert!(
+            pull.credentials == expected,
+            "{auth:?} gave {:?}",
+            pull.credentials
+        );
     }
 
     #[test]
@@ -108,9 +136,17 @@ mod tests {
         auth.username.clear();
         check(auth.clone(), "busybox", basic("v", "q:r"));
         auth.auth.clear();
-        check(auth.clone(), "busybox", Credentials::IdentityToken("i".into()));
+        check(
+            auth.clone(),
+            "busybox",
+            Credentials::IdentityToken("i".into()),
+        );
         auth.identity_token.clear();
-        check(auth.clone(), "busybox", Credentials::RegistryToken("r".into()));
+        check(
+            auth.clone(),
+            "busybox",
+            Credentials::RegistryToken("r".into()),
+        );
         auth.registry_token.clear();
         check(auth, "busybox", Credentials::Anonymous);
     }
@@ -120,7 +156,14 @@ mod tests {
         let padded = BASE64.encode("a:bc");
         assert!(padded.ends_with('='));
         for text in [padded.as_str(), padded.trim_end_matches('=')] {
-            check(cri::AuthConfig { auth: text.into(), ..Default::default() }, "busybox", basic("a", "bc"));
+            check(
+                cri::AuthConfig {
+                    auth: text.into(),
+                    ..Default::default()
+                },
+                "busybox",
+                basic("a", "bc"),
+            );
         }
     }
 
@@ -131,15 +174,39 @@ mod tests {
             server_address: server.into(),
             ..Default::default()
         };
-        check(auth("reg.example:5000"), "reg.example:5000/a/b:1", basic("u", ""));
-        check(auth("https://reg.example/v2/"), "reg.example/a", basic("u", ""));
-        check(auth("https://index.docker.io/v1/"), "busybox", basic("u", ""));
+        check(
+            auth("reg.example:5000"),
+            "reg.example:5000/a/b:1",
+            basic("u", ""),
+        );
+        check(
+            auth("https://reg.example/v2/"),
+            "reg.example/a",
+            basic("u", ""),
+        );
+        check(
+            auth("https://index.docker.io/v1/"),
+            "busybox",
+            basic("u", ""),
+        );
         check(auth("docker.io"), "library/busybox", basic("u", ""));
         check(auth("localhost"), "localhost/a", basic("u", ""));
-        check(auth("reg.example"), "reg.example:5000/a", Credentials::Anonymous);
-        check(auth("https://evil.example"), "reg.example/a", Credentials::Anonymous);
+        check(
+            auth("reg.example"),
+            "reg.example:5000/a",
+            Credentials::Anonymous,
+        );
+        check(
+            auth("https://evil.example"),
+            "reg.example/a",
+            Credentials::Anonymous,
+        );
         check(auth("reg.example"), "busybox", Credentials::Anonymous);
-        check(auth("docker.io"), "registry-1.docker.io/a/b", basic("u", ""));
+        check(
+            auth("docker.io"),
+            "registry-1.docker.io/a/b",
+            basic("u", ""),
+        );
         // A name with capitals is that of a host.
         check(auth("docker.io"), "EVIL/a", Credentials::Anonymous);
         check(auth("evil"), "EVIL/a", basic("u", ""));
@@ -149,10 +216,23 @@ mod tests {
     fn invalid_pull_request_is_rejected_by_field() {
         let error = pull_request(cri::PullImageRequest::default()).expect_err("there is no image");
         assert_eq!(error.report(), "image: it is missing");
-        let image = Some(cri::ImageSpec { image: "a".into(), ..Default::default() });
-        let auth = Some(cri::AuthConfig { auth: "!!".into(), ..Default::default() });
-        let request = cri::PullImageRequest { image, auth, sandbox_config: None };
+        let image = Some(cri::ImageSpec {
+            image: "a".into(),
+            ..Default::default()
+        });
+        let auth = Some(cri::AuthConfig {
+            auth: "!!".into(),
+            ..Default::default()
+        });
+        let request = cri::PullImageRequest {
+            image,
+            auth,
+            sandbox_config: None,
+        };
         let error = pull_request(request).expect_err("it is not base64");
-        assert_eq!(error.report(), "auth.auth: it is not base64 of user:password");
+        assert_eq!(
+            error.report(),
+            "auth.auth: it is not base64 of user:password"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace};
+use switchyard_core::spec::{
+    DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace,
+};
 use switchyard_core::{Error, Reason, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -17,8 +19,16 @@ pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec
         .into_iter()
         .enumerate()
         .map(|(index, wire)| {
-            let volume = u32::try_from(index).ok().and_then(|index| parent.volumes.get(&index));
-            mount(wire, index, volume, parent.recursive_readonly, users.as_ref())
+            let volume = u32::try_from(index)
+                .ok()
+                .and_then(|index| parent.volumes.get(&index));
+            mount(
+                wire,
+                index,
+                volume,
+                parent.recursive_readonly,
+                users.as_ref(),
+            )
         })
         .collect()
 }
@@ -60,12 +70,16 @@ fn mount(
                 "it is for image volumes only",
             ));
         }
-        None if let Some(name) = volume => {
-            MountSource::Volume { name: name.clone(), sub_path: PathBuf::new() }
-        }
+        None if let Some(name) = volume => MountSource::Volume {
+            name: name.clone(),
+            sub_path: PathBuf::new(),
+        },
         None => {
             let path = absolute(format_args!("{field}.host_path"), &host_path)?;
-            MountSource::Host { path, missing: MissingSource::CreateDir }
+            MountSource::Host {
+                path,
+                missing: MissingSource::CreateDir,
+            }
         }
     };
     if recursive_read_only {
@@ -103,11 +117,16 @@ fn image_volume(
     readonly: bool,
 ) -> Result<MountSource> {
     // Kubelets send the id from the answer to PullImage; newer ones also send it as `image_ref`.
-    let reference = [image.image, image.image_ref].into_iter().find(|reference| !reference.is_empty());
-    let reference =
-        reference.ok_or_else(|| Error::invalid(format_args!("{field}.image.image"), "it is empty"))?;
+    let reference = [image.image, image.image_ref]
+        .into_iter()
+        .find(|reference| !reference.is_empty());
+    let reference = reference
+        .ok_or_else(|| Error::invalid(format_args!("{field}.image.image"), "it is empty"))?;
     if !host_path.is_empty() {
-        return Err(Error::invalid(format_args!("{field}.host_path"), "an image volume has none"));
+        return Err(Error::invalid(
+            format_args!("{field}.host_path"),
+            "an image volume has none",
+        ));
     }
     if !readonly {
         return Err(Error::invalid(
@@ -119,10 +138,16 @@ fn image_volume(
     text(&at, sub_path)?;
     let sub_path = PathBuf::from(sub_path);
     if sub_path.is_absolute() {
-        return Err(Error::invalid(at, "it must be relative to the root of the image"));
+        return Err(Error::invalid(
+            at,
+            "it must be relative to the root of the image",
+        ));
     }
     without_parents(&at, &sub_path)?;
-    Ok(MountSource::Image { reference, sub_path })
+    Ok(MountSource::Image {
+        reference,
+        sub_path,
+    })
 }
 
 /// Returns whether a mount is to be id-mapped. Only the pod's own mappings, as kubelets send, are supported.
@@ -170,7 +195,11 @@ pub(super) fn devices(devices: Vec<cri::Device>) -> Result<Vec<DeviceNode>> {
 }
 
 fn device((index, wire): (usize, cri::Device)) -> Result<DeviceNode> {
-    let cri::Device { container_path, host_path, permissions } = wire;
+    let cri::Device {
+        container_path,
+        host_path,
+        permissions,
+    } = wire;
     let field = format!("config.devices[{index}]");
     let known = !permissions.is_empty() && permissions.chars().all(|c| "rwm".contains(c));
     if !known {
@@ -181,7 +210,10 @@ fn device((index, wire): (usize, cri::Device)) -> Result<DeviceNode> {
     }
     Ok(DeviceNode {
         host_path: absolute(format_args!("{field}.host_path"), &host_path)?,
-        container_path: lexically_clean(&absolute(format_args!("{field}.container_path"), &container_path)?),
+        container_path: lexically_clean(&absolute(
+            format_args!("{field}.container_path"),
+            &container_path,
+        )?),
         permissions,
     })
 }

@@ -34,7 +34,9 @@ impl Parent<'_> {
 
     /// The pod's own user namespace, if it has one.
     pub(super) fn users(&self) -> Result<Option<UserNamespace>> {
-        let options = self.security().and_then(|context| context.namespace_options.as_ref());
+        let options = self
+            .security()
+            .and_then(|context| context.namespace_options.as_ref());
         let options = options.and_then(|options| options.userns_options.clone());
         user_namespace(options, "the pod's userns_options")
     }
@@ -42,7 +44,9 @@ impl Parent<'_> {
     /// The pid namespace of a container that requests the pod's. If the sandbox has no shared one, each
     /// container has its own.
     pub(super) fn pid(&self) -> PidMode {
-        let options = self.security().and_then(|context| context.namespace_options.as_ref());
+        let options = self
+            .security()
+            .and_then(|context| context.namespace_options.as_ref());
         match options.map_or(cri::NamespaceMode::Pod, cri::NamespaceOption::pid) {
             cri::NamespaceMode::Pod => PidMode::Sandbox,
             cri::NamespaceMode::Node => PidMode::Host,

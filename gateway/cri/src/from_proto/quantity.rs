@@ -3,7 +3,9 @@
 /// The value as a whole number, rounded up; `None` if the text is malformed, negative, or exceeds `u64`.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -13,7 +15,11 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     // Leading zeros do not count towards the length; what remains fits, or is too large in any unit but the
     // smallest.
     let digits = digits.trim_start_matches('0');
-    let mantissa: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    let mantissa: u128 = if digits.is_empty() {
+        0
+    } else {
+        digits.parse().ok()?
+    };
     let scale = scale(suffix)?;
     let (times, exponent) = match scale {
         Scale::Binary(power) => (1_u128.checked_shl(power)?, 0),
@@ -110,9 +116,10 @@ mod tests {
 
     #[test]
     fn malformed_quantity_is_rejected() {
-        for text in
-            ["", ".", "-1", "1.2.3", "x", "1 M", "1K", "1mi", "1e", "e3", "16Ei", "100E", "1e101", "0x10"]
-        {
+        for text in [
+            "", ".", "-1", "1.2.3", "x", "1 M", "1K", "1mi", "1e", "e3", "16Ei", "100E", "1e101",
+            "0x10",
+        ] {
             check(text, None);
         }
     }

@@ -18,7 +18,10 @@ const NOTHING: i32 = 999;
 /// Computes the reservation of a container with these limits on a node with this much memory, in bytes; 0 if
 /// the node's memory is unknown.
 pub(crate) fn reserved(limits: &Resources, node_memory: u64) -> Reserved {
-    Reserved { cpu_milli: cpu_milli(limits), memory_bytes: memory_bytes(limits, node_memory) }
+    Reserved {
+        cpu_milli: cpu_milli(limits),
+        memory_bytes: memory_bytes(limits, node_memory),
+    }
 }
 
 /// The shares are 1024 for each CPU, rounded down, and at least 2.
@@ -30,14 +33,20 @@ fn cpu_milli(limits: &Resources) -> u64 {
 }
 
 fn memory_bytes(limits: &Resources, node_memory: u64) -> u64 {
-    if let Some(bytes) = limits.unified.get(MEMORY_MIN).and_then(|text| text.trim().parse().ok()) {
+    if let Some(bytes) = limits
+        .unified
+        .get(MEMORY_MIN)
+        .and_then(|text| text.trim().parse().ok())
+    {
         return bytes;
     }
     let limit = limits.memory_limit_bytes.and_then(MemoryLimit::get);
     match limits.oom_score_adj.map(OomScoreAdj::get) {
         Some(score) if SCORES.contains(&score) => {
             let thousandths = u64::from(1000_u32.saturating_sub_signed(score));
-            (node_memory / 1000).saturating_mul(thousandths).min(limit.unwrap_or(u64::MAX))
+            (node_memory / 1000)
+                .saturating_mul(thousandths)
+                .min(limit.unwrap_or(u64::MAX))
         }
         Some(NOTHING..) => 0,
         // A pod whose requests equal its limits, or a client other than a kubelet.
@@ -66,12 +75,18 @@ mod tests {
         // As kubelets compute it: milli * 1024 / 1000, rounded down.
         for milli in [0_u64, 1, 2] {
             let shares = CpuShares::clamped(milli * 1024 / 1000);
-            let limits = Resources { cpu_shares: Some(shares), ..Resources::default() };
+            let limits = Resources {
+                cpu_shares: Some(shares),
+                ..Resources::default()
+            };
             assert_eq!(reserved(&limits, 0).cpu_milli, 0, "{milli}");
         }
         for milli in [3_u64, 10, 100, 250, 999, 1000, 1001, 64_000] {
             let shares = CpuShares::clamped(milli * 1024 / 1000);
-            let limits = Resources { cpu_shares: Some(shares), ..Resources::default() };
+            let limits = Resources {
+                cpu_shares: Some(shares),
+                ..Resources::default()
+            };
             assert_eq!(reserved(&limits, 0).cpu_milli, milli);
         }
         assert_eq!(reserved(&Resources::default(), 0).cpu_milli, 0);
@@ -82,7 +97,10 @@ mod tests {
         for request in [GIB / 2, GIB, 5 * GIB, 31 * GIB] {
             let score = 1000 - i32::try_from(1000 * request / (32 * GIB)).unwrap();
             let got = reserved(&limits(Some(score), None), 32 * GIB).memory_bytes;
-            assert!(got <= request && request - got <= 32 * GIB / 1000, "{request} {got}");
+            assert!(
+                got <= request && request - got <= 32 * GIB / 1000,
+                "{request} {got}"
+            );
         }
         let bounded = limits(Some(500), Some(1 << 20));
         assert_eq!(reserved(&bounded, 32 * GIB).memory_bytes, 1 << 20);
@@ -105,7 +123,9 @@ mod tests {
         check(None, Some(-1), 0);
         check(None, None, 0);
         let mut limits_set = limits(Some(500), None);
-        limits_set.unified.insert(CgroupFile::new("memory.min").unwrap(), "12345".to_owned());
+        limits_set
+            .unified
+            .insert(CgroupFile::new("memory.min").unwrap(), "12345".to_owned());
         assert_eq!(reserved(&limits_set, 32 * GIB).memory_bytes, 12345);
     }
 }

@@ -16,7 +16,10 @@ const PAGE_SIZES_MAX: usize = 64;
 
 /// The limits of a new container. Zero means not set, except for the OOM score adjustment, which a container
 /// always has.
-pub(super) fn limits(limits: Option<cri::LinuxContainerResources>, field: &str) -> Result<Resources> {
+pub(super) fn limits(
+    limits: Option<cri::LinuxContainerResources>,
+    field: &str,
+) -> Result<Resources> {
     let limits = limits.unwrap_or_default();
     let score = limits.oom_score_adj;
     let mut limits = convert(limits, field)?;
@@ -47,7 +50,10 @@ fn convert(limits: cri::LinuxContainerResources, field: &str) -> Result<Resource
         unified,
         memory_swap_limit_in_bytes,
     } = limits;
-    let limit = memory(memory_limit_in_bytes, format_args!("{field}.memory_limit_in_bytes"))?;
+    let limit = memory(
+        memory_limit_in_bytes,
+        format_args!("{field}.memory_limit_in_bytes"),
+    )?;
     let swap = swap(memory_swap_limit_in_bytes, limit, field)?;
     Ok(Resources {
         cpu_shares: shares(cpu_shares, field)?,
@@ -78,7 +84,10 @@ fn shares(shares: i64, field: &str) -> Result<Option<CpuShares>> {
     match u64::try_from(shares) {
         Ok(0) => Ok(None),
         Ok(shares) => Ok(Some(CpuShares::clamped(shares))),
-        Err(_) => Err(Error::invalid(format_args!("{field}.cpu_shares"), format!("{shares} is negative"))),
+        Err(_) => Err(Error::invalid(
+            format_args!("{field}.cpu_shares"),
+            format!("{shares} is negative"),
+        )),
     }
 }
 
@@ -86,28 +95,35 @@ fn period(period: i64, field: &str) -> Result<Option<CpuPeriod>> {
     if period == 0 {
         return Ok(None);
     }
-    CpuPeriod::new(period).map(Some).map_err(|error| error.in_field(format_args!("{field}.cpu_period")))
+    CpuPeriod::new(period)
+        .map(Some)
+        .map_err(|error| error.in_field(format_args!("{field}.cpu_period")))
 }
 
 fn quota(quota: i64, field: &str) -> Result<Option<CpuQuota>> {
     if quota == 0 {
         return Ok(None);
     }
-    CpuQuota::new(quota).map(Some).map_err(|error| error.in_field(format_args!("{field}.cpu_quota")))
+    CpuQuota::new(quota)
+        .map(Some)
+        .map_err(|error| error.in_field(format_args!("{field}.cpu_quota")))
 }
 
 fn memory(bytes: i64, field: impl Display) -> Result<Option<MemoryLimit>> {
     if bytes == 0 {
         return Ok(None);
     }
-    MemoryLimit::new(bytes).map(Some).map_err(|error| error.in_field(field))
+    MemoryLimit::new(bytes)
+        .map(Some)
+        .map_err(|error| error.in_field(field))
 }
 
 fn swap(bytes: i64, limit: Option<MemoryLimit>, field: &str) -> Result<Option<MemoryLimit>> {
     let field = format!("{field}.memory_swap_limit_in_bytes");
     let swap = memory(bytes, &field)?;
     if let (Some(swap), Some(limit)) = (swap, limit) {
-        swap.check_includes(limit).map_err(|error| error.in_field(field))?;
+        swap.check_includes(limit)
+            .map_err(|error| error.in_field(field))?;
     }
     Ok(swap)
 }
@@ -117,14 +133,17 @@ fn list(text: String, field: impl Display) -> Result<Option<CpuList>> {
     if text.is_empty() {
         return Ok(None);
     }
-    CpuList::new(text).map(Some).map_err(|error| error.in_field(field))
+    CpuList::new(text)
+        .map(Some)
+        .map_err(|error| error.in_field(field))
 }
 
 fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<HugepageLimit>> {
     let mut all = BTreeMap::new();
     for (index, cri::HugepageLimit { page_size, limit }) in limits.into_iter().enumerate() {
-        let page_size = HugepageSize::new(page_size)
-            .map_err(|error| error.in_field(format_args!("{field}.hugepage_limits[{index}].page_size")))?;
+        let page_size = HugepageSize::new(page_size).map_err(|error| {
+            error.in_field(format_args!("{field}.hugepage_limits[{index}].page_size"))
+        })?;
         // The last limit for a size counts.
         all.insert(page_size, limit);
         if all.len() > PAGE_SIZES_MAX {
@@ -136,10 +155,19 @@ fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<Hugepag
             ));
         }
     }
-    Ok(all.into_iter().map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes }).collect())
+    Ok(all
+        .into_iter()
+        .map(|(page_size, limit_bytes)| HugepageLimit {
+            page_size,
+            limit_bytes,
+        })
+        .collect())
 }
 
-fn cgroup_files(files: BTreeMap<String, String>, field: &str) -> Result<BTreeMap<CgroupFile, String>> {
+fn cgroup_files(
+    files: BTreeMap<String, String>,
+    field: &str,
+) -> Result<BTreeMap<CgroupFile, String>> {
     let checked = files.into_iter().map(|(name, value)| {
         let at = format!("{field}.unified[{name:?}]");
         let file = CgroupFile::new(name).map_err(|error| error.in_field(&at))?;

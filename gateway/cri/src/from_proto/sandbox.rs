@@ -7,8 +7,9 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, HostPort, HostPorts, ID_PLACEHOLDER, IpcMode, Link,
-    Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec, SelinuxLabel, Subnet, UtsMode,
+    Bandwidth, CgroupPlacement, DEFAULT_SHM_BYTES, Dns, HostPort, HostPorts, ID_PLACEHOLDER,
+    IpcMode, Link, Meta, PodNetwork, PortMapping, Protocol, SandboxNetwork, SandboxSpec,
+    SelinuxLabel, Subnet, UtsMode,
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
@@ -38,9 +39,16 @@ struct Linux {
 }
 
 /// Converts a sandbox that was requested at `now`.
-pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime) -> Result<SandboxSpec> {
+pub(crate) fn sandbox(
+    request: SandboxRecord,
+    settings: &Config,
+    now: SystemTime,
+) -> Result<SandboxSpec> {
     let bytes = record::encode(&request);
-    let SandboxRecord { config, runtime_handler } = request;
+    let SandboxRecord {
+        config,
+        runtime_handler,
+    } = request;
     let cri::PodSandboxConfig {
         metadata,
         hostname,
@@ -55,7 +63,13 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
     let metadata = required("config.metadata", metadata)?;
     check_metadata(&metadata)?;
     check_hostname(&hostname)?;
-    let Linux { cgroup, namespaces, privileged, selinux, sysctls } = linux_part(linux, settings)?;
+    let Linux {
+        cgroup,
+        namespaces,
+        privileged,
+        selinux,
+        sysctls,
+    } = linux_part(linux, settings)?;
     let ports = ports(port_mappings)?;
     let host_ports = host_ports(&metadata, &ports)?;
     let network = if namespaces.host_network {
@@ -67,11 +81,19 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
             ports,
             bandwidth: bandwidth(&annotations)?,
             args: cni_args(&metadata),
-            capabilities: BTreeMap::from([("io.kubernetes.cri.pod-annotations".to_owned(), annotations)]),
+            capabilities: BTreeMap::from([(
+                "io.kubernetes.cri.pod-annotations".to_owned(),
+                annotations,
+            )]),
         })
     };
     let annotations = runtime_annotations(&metadata);
-    let cri::PodSandboxMetadata { name, uid, namespace, attempt } = metadata;
+    let cri::PodSandboxMetadata {
+        name,
+        uid,
+        namespace,
+        attempt,
+    } = metadata;
     Ok(SandboxSpec {
         meta: Meta {
             owner: Owner::Kubernetes,
@@ -83,7 +105,11 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         handler: runtime_handler,
         // For a pod on the host's network, kubelets send the node's name here; the host's name must not
         // change.
-        hostname: if namespaces.host_network { String::new() } else { hostname },
+        hostname: if namespaces.host_network {
+            String::new()
+        } else {
+            hostname
+        },
         sysctls: with_defaults(sysctls, &namespaces, settings)?,
         network,
         host_ports,
@@ -112,11 +138,18 @@ fn runtime_annotations(metadata: &cri::PodSandboxMetadata) -> BTreeMap<String, S
         ("sandbox-namespace", metadata.namespace.as_str()),
         ("sandbox-uid", metadata.uid.as_str()),
     ];
-    facts.map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned())).into()
+    facts
+        .map(|(fact, value)| (format!("io.kubernetes.cri.{fact}"), value.to_owned()))
+        .into()
 }
 
 fn check_metadata(metadata: &cri::PodSandboxMetadata) -> Result<()> {
-    let cri::PodSandboxMetadata { name: pod, uid, namespace, attempt: _ } = metadata;
+    let cri::PodSandboxMetadata {
+        name: pod,
+        uid,
+        namespace,
+        attempt: _,
+    } = metadata;
     name("config.metadata.name", pod)?;
     name("config.metadata.namespace", namespace)?;
     // Pods that are written by hand for crictl often have none.
@@ -126,9 +159,15 @@ fn check_metadata(metadata: &cri::PodSandboxMetadata) -> Result<()> {
 fn check_hostname(hostname: &str) -> Result<()> {
     let field = "config.hostname";
     if hostname.len() > HOST_NAME_MAX {
-        return Err(Error::invalid(field, format!("it is longer than {HOST_NAME_MAX} bytes")));
+        return Err(Error::invalid(
+            field,
+            format!("it is longer than {HOST_NAME_MAX} bytes"),
+        ));
     }
-    match hostname.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.' | '_')) {
+    match hostname
+        .chars()
+        .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '.' | '_'))
+    {
         None => Ok(()),
         Some(c) => Err(Error::invalid(field, format!("it contains {c:?}"))),
     }
@@ -178,7 +217,10 @@ fn linux_part(linux: Option<cri::LinuxPodSandboxConfig>, settings: &Config) -> R
         }
     }
     security::groups(&supplemental_groups)?;
-    known::<cri::SupplementalGroupsPolicy>(at("supplemental_groups_policy"), supplemental_groups_policy)?;
+    known::<cri::SupplementalGroupsPolicy>(
+        at("supplemental_groups_policy"),
+        supplemental_groups_policy,
+    )?;
     security::check_sandbox_profiles(seccomp, &seccomp_profile_path, apparmor, settings)?;
     Ok(Linux {
         cgroup: CgroupPlacement::Parent(parent),
@@ -195,15 +237,21 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
     let mut ports = Vec::new();
     for (index, mapping) in mappings.into_iter().enumerate() {
         let at = |name: &str| format!("config.port_mappings[{index}].{name}");
-        let cri::PortMapping { protocol, container_port, host_port, host_ip } = mapping;
+        let cri::PortMapping {
+            protocol,
+            container_port,
+            host_port,
+            host_ip,
+        } = mapping;
         let protocol = match known(at("protocol"), protocol)? {
             cri::Protocol::Tcp => Protocol::Tcp,
             cri::Protocol::Udp => Protocol::Udp,
             cri::Protocol::Sctp => Protocol::Sctp,
         };
         let port = |name: &str, number: i32| {
-            u16::try_from(number)
-                .map_err(|_| Error::invalid(at(name), format!("{number} is not between 0 and 65535")))
+            u16::try_from(number).map_err(|_| {
+                Error::invalid(at(name), format!("{number} is not between 0 and 65535"))
+            })
         };
         let host_port = port("host_port", host_port)?;
         let container_port = port("container_port", container_port)?;
@@ -216,12 +264,16 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
         }
         let host_ip = match host_ip.as_str() {
             "" => None,
-            ip => Some(
-                ip.parse::<IpAddr>()
-                    .map_err(|_| Error::invalid(at("host_ip"), format!("{ip:?} is not an IP address")))?,
-            ),
+            ip => Some(ip.parse::<IpAddr>().map_err(|_| {
+                Error::invalid(at("host_ip"), format!("{ip:?} is not an IP address"))
+            })?),
         };
-        ports.push(PortMapping { protocol, container_port, host_port, host_ip });
+        ports.push(PortMapping {
+            protocol,
+            container_port,
+            host_port,
+            host_ip,
+        });
     }
     Ok(ports)
 }
@@ -231,11 +283,29 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
 /// next one is created.
 fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> Result<HostPorts> {
     let claim = |mapping: &PortMapping| {
-        let PortMapping { protocol, container_port: _, host_port, host_ip } = *mapping;
-        HostPort { protocol, port: host_port, ip: host_ip }
+        let PortMapping {
+            protocol,
+            container_port: _,
+            host_port,
+            host_ip,
+        } = *mapping;
+        HostPort {
+            protocol,
+            port: host_port,
+            ip: host_ip,
+        }
     };
-    let cri::PodSandboxMetadata { name, uid, namespace, attempt: _ } = metadata;
-    let group = if uid.is_empty() { format!("{namespace}/{name}") } else { uid.clone() };
+    let cri::PodSandboxMetadata {
+        name,
+        uid,
+        namespace,
+        attempt: _,
+    } = metadata;
+    let group = if uid.is_empty() {
+        format!("{namespace}/{name}")
+    } else {
+        uid.clone()
+    };
     HostPorts::new(group, mappings.iter().map(claim), "config.port_mappings")
 }
 
@@ -248,7 +318,11 @@ pub(crate) fn ranges(pod_cidr: &str) -> Result<Vec<Subnet>> {
         };
         text.trim().parse().map_err(|_| wrong())
     };
-    pod_cidr.split(',').filter(|_| !pod_cidr.is_empty()).map(range).collect()
+    pod_cidr
+        .split(',')
+        .filter(|_| !pod_cidr.is_empty())
+        .map(range)
+        .collect()
 }
 
 fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Bandwidth>> {
@@ -271,7 +345,12 @@ fn bandwidth(annotations: &BTreeMap<String, String>) -> Result<Option<Bandwidth>
     };
     let ingress_bits = rate("ingress")?;
     let egress_bits = rate("egress")?;
-    Ok((ingress_bits.is_some() || egress_bits.is_some()).then_some(Bandwidth { ingress_bits, egress_bits }))
+    Ok(
+        (ingress_bits.is_some() || egress_bits.is_some()).then_some(Bandwidth {
+            ingress_bits,
+            egress_bits,
+        }),
+    )
 }
 
 fn cni_args(metadata: &cri::PodSandboxMetadata) -> Vec<(String, String)> {
@@ -288,10 +367,19 @@ fn cni_args(metadata: &cri::PodSandboxMetadata) -> Vec<(String, String)> {
 
 /// The resolver configuration; an empty one means the host's, as if it were missing.
 fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
-    let Some(cri::DnsConfig { servers, searches, options }) = config else {
+    let Some(cri::DnsConfig {
+        servers,
+        searches,
+        options,
+    }) = config
+    else {
         return Ok(None);
     };
-    for (name, list) in [("servers", &servers), ("searches", &searches), ("options", &options)] {
+    for (name, list) in [
+        ("servers", &servers),
+        ("searches", &searches),
+        ("options", &options),
+    ] {
         for (index, word) in list.iter().enumerate() {
             if word.is_empty() || word.chars().any(|c| c.is_whitespace() || c.is_control()) {
                 return Err(Error::invalid(
@@ -302,7 +390,12 @@ fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
         }
     }
     let empty = servers.is_empty() && searches.is_empty() && options.is_empty();
-    Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: false }))
+    Ok((!empty).then_some(Dns {
+        servers,
+        searches,
+        options,
+        host_defaults: false,
+    }))
 }
 
 // === sysctls ===
@@ -319,7 +412,11 @@ fn with_defaults(
     }
     if !namespaces.host_network {
         let defaults = [
-            (settings.unprivileged_ports, "net.ipv4.ip_unprivileged_port_start", "0"),
+            (
+                settings.unprivileged_ports,
+                "net.ipv4.ip_unprivileged_port_start",
+                "0",
+            ),
             // Without a user namespace only: the range contains groups that a user namespace does not have.
             (
                 settings.unprivileged_icmp && namespaces.users.is_none(),
@@ -330,7 +427,9 @@ fn with_defaults(
         for (_, parameter, value) in defaults.into_iter().filter(|(wanted, ..)| *wanted) {
             let spelled_otherwise = parameter.replace('.', "/");
             if !sysctls.contains_key(&spelled_otherwise) {
-                sysctls.entry(parameter.to_owned()).or_insert_with(|| value.to_owned());
+                sysctls
+                    .entry(parameter.to_owned())
+                    .or_insert_with(|| value.to_owned());
             }
         }
     }
@@ -355,7 +454,10 @@ fn check_sysctl(parameter: &str, value: &str, namespaces: &SandboxNamespaces) ->
         }
     };
     if shared {
-        return Err(Error::invalid(field, format!("the sandbox uses the host's {what} namespace")));
+        return Err(Error::invalid(
+            field,
+            format!("the sandbox uses the host's {what} namespace"),
+        ));
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
-    AppArmorProfile, CapabilityChanges, GroupPolicy, IpcMode, PidMode, SandboxPid, SeccompProfile, Security,
-    SelinuxLabel, UserNamespace, UserRef, UserSpec,
+    AppArmorProfile, CapabilityChanges, GroupPolicy, IpcMode, PidMode, SandboxPid, SeccompProfile,
+    Security, SelinuxLabel, UserNamespace, UserRef, UserSpec,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -44,7 +44,9 @@ pub(super) struct ContainerContext {
 // === namespaces ===
 
 /// The namespaces of a sandbox; namespaces that are not specified are the pod's own.
-pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Result<SandboxNamespaces> {
+pub(super) fn sandbox_namespaces(
+    options: Option<cri::NamespaceOption>,
+) -> Result<SandboxNamespaces> {
     let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
     let cri::NamespaceOption {
         network,
@@ -59,9 +61,10 @@ pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Resul
     let pod_or_node = |name: &str, mode: Mode| match mode {
         Mode::Pod => Ok(false),
         Mode::Node => Ok(true),
-        Mode::Container | Mode::Target => {
-            Err(Error::invalid(at(name), format!("a sandbox's cannot be {}", mode.as_str_name())))
-        }
+        Mode::Container | Mode::Target => Err(Error::invalid(
+            at(name),
+            format!("a sandbox's cannot be {}", mode.as_str_name()),
+        )),
     };
     let host_network = pod_or_node("network", known(at("network"), network)?)?;
     let host_ipc = pod_or_node("ipc", known(at("ipc"), ipc)?)?;
@@ -71,14 +74,23 @@ pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Resul
         Mode::Node => SandboxPid::Host,
         Mode::Target => return Err(Error::invalid(at("pid"), "a sandbox's cannot be TARGET")),
     };
-    let ipc = if host_ipc { IpcMode::Host } else { IpcMode::Shared };
+    let ipc = if host_ipc {
+        IpcMode::Host
+    } else {
+        IpcMode::Shared
+    };
     if users.is_some() && (host_network || host_ipc || pid == SandboxPid::Host) {
         return Err(Error::invalid(
             at("userns_options"),
             "a user namespace needs network, pid and ipc namespaces of the pod's own: root inside has no say in the host's",
         ));
     }
-    Ok(SandboxNamespaces { host_network, pid, ipc, users })
+    Ok(SandboxNamespaces {
+        host_network,
+        pid,
+        ipc,
+        users,
+    })
 }
 
 /// The pid namespace of a container; its network, IPC and user namespaces are always the sandbox's.
@@ -88,11 +100,22 @@ fn pid_mode(
     target: &dyn Fn(&str) -> Result<TaskId>,
 ) -> Result<Option<PidMode>> {
     let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
-    let cri::NamespaceOption { network, pid, ipc, target_id, userns_options } = options;
+    let cri::NamespaceOption {
+        network,
+        pid,
+        ipc,
+        target_id,
+        userns_options,
+    } = options;
     known::<cri::NamespaceMode>(at("network"), network)?;
     known::<cri::NamespaceMode>(at("ipc"), ipc)?;
-    if userns_options.is_some() && user_namespace(userns_options, &at("userns_options"))? != parent.users()? {
-        return Err(Error::invalid(at("userns_options"), "they must be those of the pod"));
+    if userns_options.is_some()
+        && user_namespace(userns_options, &at("userns_options"))? != parent.users()?
+    {
+        return Err(Error::invalid(
+            at("userns_options"),
+            "they must be those of the pod",
+        ));
     }
     Ok(match known(at("pid"), pid)? {
         cri::NamespaceMode::Pod => None,
@@ -101,9 +124,9 @@ fn pid_mode(
         cri::NamespaceMode::Target if target_id.is_empty() => {
             return Err(Error::invalid(at("target_id"), "the mode TARGET needs it"));
         }
-        cri::NamespaceMode::Target => {
-            Some(PidMode::Target(target(&target_id).map_err(|error| error.context(at("target_id")))?))
-        }
+        cri::NamespaceMode::Target => Some(PidMode::Target(
+            target(&target_id).map_err(|error| error.context(at("target_id")))?,
+        )),
     })
 }
 
@@ -159,7 +182,10 @@ pub(super) fn container_context(
             .transpose()?,
         supplemental: groups(&supplemental_groups)?,
         named: Vec::new(),
-        policy: match known(format_args!("{FIELD}.supplemental_groups_policy"), supplemental_groups_policy)? {
+        policy: match known(
+            format_args!("{FIELD}.supplemental_groups_policy"),
+            supplemental_groups_policy,
+        )? {
             cri::SupplementalGroupsPolicy::Merge => GroupPolicy::Merge,
             cri::SupplementalGroupsPolicy::Strict => GroupPolicy::Strict,
         },
@@ -168,18 +194,27 @@ pub(super) fn container_context(
         None => None,
         Some(options) => pid_mode(options, parent, target)?,
     };
-    Ok(ContainerContext { security, user, pid })
+    Ok(ContainerContext {
+        security,
+        user,
+        pid,
+    })
 }
 
-fn user_ref(uid: Option<cri::Int64Value>, name: String, has_group: bool) -> Result<Option<UserRef>> {
+fn user_ref(
+    uid: Option<cri::Int64Value>,
+    name: String,
+    has_group: bool,
+) -> Result<Option<UserRef>> {
     match (uid, name.is_empty()) {
         (Some(_), false) => Err(Error::invalid(
             format_args!("{FIELD}.run_as_username"),
             "run_as_user is set as well: give one",
         )),
-        (Some(uid), true) => {
-            Ok(Some(UserRef::Uid(numeric_id(format_args!("{FIELD}.run_as_user"), uid.value)?)))
-        }
+        (Some(uid), true) => Ok(Some(UserRef::Uid(numeric_id(
+            format_args!("{FIELD}.run_as_user"),
+            uid.value,
+        )?))),
         (None, false) => {
             if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
                 return Err(Error::invalid(
@@ -202,7 +237,12 @@ pub(super) fn groups(numbers: &[i64]) -> Result<Vec<u32>> {
     numbers
         .iter()
         .enumerate()
-        .map(|(index, number)| numeric_id(format_args!("{FIELD}.supplemental_groups[{index}]"), *number))
+        .map(|(index, number)| {
+            numeric_id(
+                format_args!("{FIELD}.supplemental_groups[{index}]"),
+                *number,
+            )
+        })
         .collect()
 }
 
@@ -215,8 +255,11 @@ fn paths(name: &str, paths: &[String]) -> Result<Vec<PathBuf>> {
 }
 
 fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChanges> {
-    let cri::Capability { add_capabilities, drop_capabilities, add_ambient_capabilities } =
-        changes.unwrap_or_default();
+    let cri::Capability {
+        add_capabilities,
+        drop_capabilities,
+        add_ambient_capabilities,
+    } = changes.unwrap_or_default();
     for (name, list) in [
         ("add_capabilities", &add_capabilities),
         ("drop_capabilities", &drop_capabilities),
@@ -224,7 +267,11 @@ fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChan
     ] {
         for (index, capability) in list.iter().enumerate() {
             // Unknown names are passed on: the runtime may be newer than this program.
-            if capability.is_empty() || !capability.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            if capability.is_empty()
+                || !capability
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            {
                 return Err(Error::invalid(
                     format_args!("{FIELD}.capabilities.{name}[{index}]"),
                     format!("{capability:?} is not the name of a capability"),
@@ -247,15 +294,23 @@ fn seccomp_profile(
     old: &str,
     settings: &Config,
 ) -> Result<SeccompProfile> {
-    if let Some(cri::SecurityProfile { profile_type, localhost_ref }) = profile {
+    if let Some(cri::SecurityProfile {
+        profile_type,
+        localhost_ref,
+    }) = profile
+    {
         let field = format!("{FIELD}.seccomp");
-        return Ok(match known(format_args!("{field}.profile_type"), profile_type)? {
-            cri::security_profile::ProfileType::RuntimeDefault => SeccompProfile::RuntimeDefault,
-            cri::security_profile::ProfileType::Unconfined => SeccompProfile::Unconfined,
-            cri::security_profile::ProfileType::Localhost => {
-                SeccompProfile::Localhost(absolute(format_args!("{field}.localhost_ref"), &localhost_ref)?)
-            }
-        });
+        return Ok(
+            match known(format_args!("{field}.profile_type"), profile_type)? {
+                cri::security_profile::ProfileType::RuntimeDefault => {
+                    SeccompProfile::RuntimeDefault
+                }
+                cri::security_profile::ProfileType::Unconfined => SeccompProfile::Unconfined,
+                cri::security_profile::ProfileType::Localhost => SeccompProfile::Localhost(
+                    absolute(format_args!("{field}.localhost_ref"), &localhost_ref)?,
+                ),
+            },
+        );
     }
     let field = format_args!("{FIELD}.seccomp_profile_path");
     match old {
@@ -272,7 +327,10 @@ fn seccomp_profile(
     }
 }
 
-fn apparmor_of(profile: Option<cri::SecurityProfile>, old: &str) -> Result<Option<AppArmorProfile>> {
+fn apparmor_of(
+    profile: Option<cri::SecurityProfile>,
+    old: &str,
+) -> Result<Option<AppArmorProfile>> {
     let loaded = |field: &str, name: &str| {
         let name = name.strip_prefix("localhost/").unwrap_or(name);
         if name.is_empty() || name.chars().any(char::is_control) {
@@ -283,11 +341,19 @@ fn apparmor_of(profile: Option<cri::SecurityProfile>, old: &str) -> Result<Optio
         }
         Ok(Some(AppArmorProfile::Localhost(name.to_owned())))
     };
-    if let Some(cri::SecurityProfile { profile_type, localhost_ref }) = profile {
+    if let Some(cri::SecurityProfile {
+        profile_type,
+        localhost_ref,
+    }) = profile
+    {
         return match known(format_args!("{FIELD}.apparmor.profile_type"), profile_type)? {
-            cri::security_profile::ProfileType::RuntimeDefault => Ok(Some(AppArmorProfile::RuntimeDefault)),
+            cri::security_profile::ProfileType::RuntimeDefault => {
+                Ok(Some(AppArmorProfile::RuntimeDefault))
+            }
             cri::security_profile::ProfileType::Unconfined => Ok(Some(AppArmorProfile::Unconfined)),
-            cri::security_profile::ProfileType::Localhost => loaded("apparmor.localhost_ref", &localhost_ref),
+            cri::security_profile::ProfileType::Localhost => {
+                loaded("apparmor.localhost_ref", &localhost_ref)
+            }
         };
     }
     match old {
@@ -304,13 +370,27 @@ fn apparmor_of(profile: Option<cri::SecurityProfile>, old: &str) -> Result<Optio
 
 /// An SELinux label; an empty one is none.
 pub(super) fn selinux_label(options: Option<cri::SeLinuxOption>) -> Result<Option<SelinuxLabel>> {
-    let Some(cri::SeLinuxOption { user, role, r#type, level }) = options else {
+    let Some(cri::SeLinuxOption {
+        user,
+        role,
+        r#type,
+        level,
+    }) = options
+    else {
         return Ok(None);
     };
-    if [&user, &role, &r#type, &level].into_iter().all(String::is_empty) {
+    if [&user, &role, &r#type, &level]
+        .into_iter()
+        .all(String::is_empty)
+    {
         return Ok(None);
     }
-    let label = SelinuxLabel { user, role, type_: r#type, level };
+    let label = SelinuxLabel {
+        user,
+        role,
+        type_: r#type,
+        level,
+    };
     label.check(format_args!("{FIELD}.selinux_options"))?;
     Ok(Some(label))
 }

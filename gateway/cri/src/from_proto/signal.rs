@@ -10,7 +10,10 @@ use super::field::known;
 pub(super) fn stop_signal(number: i32) -> Result<Option<Signal>> {
     let signal: cri::Signal = known("config.stop_signal", number)?;
     // `SIGNAL_SIGRTMINPLUS3` is `RTMIN+3` in Linux notation.
-    let name = signal.as_str_name().replace("PLUS", "+").replace("MINUS", "-");
+    let name = signal
+        .as_str_name()
+        .replace("PLUS", "+")
+        .replace("MINUS", "-");
     Ok(name.strip_prefix("SIGNAL_").and_then(Signal::parse))
 }
 
@@ -21,7 +24,9 @@ mod tests {
     #[track_caller]
     fn check(wire: cri::Signal, linux: u8) {
         assert_eq!(
-            stop_signal(wire.into()).expect("it is known").map(Signal::number),
+            stop_signal(wire.into())
+                .expect("it is known")
+                .map(Signal::number),
             Some(linux),
             "{wire:?}"
         );
@@ -53,13 +58,19 @@ mod tests {
     fn every_wire_signal_except_default_maps_to_linux() {
         assert_eq!(stop_signal(0).expect("it is known"), None);
         for number in 1..=65 {
-            assert!(stop_signal(number).is_ok_and(|signal| signal.is_some()), "{number}");
+            assert!(
+                stop_signal(number).is_ok_and(|signal| signal.is_some()),
+                "{number}"
+            );
         }
     }
 
     #[test]
     fn unknown_signal_number_is_rejected() {
         let error = stop_signal(66).expect_err("there is no such number");
-        assert_eq!(error.report(), "config.stop_signal: 66 is not one of its values");
+        assert_eq!(
+            error.report(),
+            "config.stop_signal: 66 is not one of its values"
+        );
     }
 }

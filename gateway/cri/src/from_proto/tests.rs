@@ -24,7 +24,10 @@ fn now() -> SystemTime {
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 fn strings(words: &[&str]) -> Vec<String> {
@@ -58,14 +61,20 @@ fn pod() -> cri::PodSandboxConfig {
 }
 
 fn sandbox_of(config: cri::PodSandboxConfig) -> Result<SandboxSpec> {
-    let record = SandboxRecord { config: Some(config), runtime_handler: "crun".into() };
+    let record = SandboxRecord {
+        config: Some(config),
+        runtime_handler: "crun".into(),
+    };
     sandbox(record, &Config::default(), now())
 }
 
 /// A container as a kubelet sends it.
 fn app() -> cri::ContainerConfig {
     cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: "app".into(), attempt: 1 }),
+        metadata: Some(cri::ContainerMetadata {
+            name: "app".into(),
+            attempt: 1,
+        }),
         image: Some(cri::ImageSpec {
             image: "sha256:abc".into(),
             user_specified_image: "nginx:1".into(),
@@ -146,11 +155,23 @@ fn refuses_context(
 }
 
 fn context(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
-    config.linux.as_mut().expect("it is set").security_context.as_mut().expect("it is set")
+    config
+        .linux
+        .as_mut()
+        .expect("it is set")
+        .security_context
+        .as_mut()
+        .expect("it is set")
 }
 
 fn pod_context(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecurityContext {
-    config.linux.as_mut().expect("it is set").security_context.as_mut().expect("it is set")
+    config
+        .linux
+        .as_mut()
+        .expect("it is set")
+        .security_context
+        .as_mut()
+        .expect("it is set")
 }
 
 // === nothing panics ===
@@ -158,24 +179,39 @@ fn pod_context(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecu
 /// A container with a value in every field, to be corrupted.
 fn full() -> Vec<u8> {
     let mut config = app();
-    config.envs = vec![cri::KeyValue { key: "A".into(), value: b"b".to_vec() }];
-    config.mounts =
-        vec![cri::Mount { container_path: "/a".into(), host_path: "/b".into(), ..Default::default() }];
+    config.envs = vec![cri::KeyValue {
+        key: "A".into(),
+        value: b"b".to_vec(),
+    }];
+    config.mounts = vec![cri::Mount {
+        container_path: "/a".into(),
+        host_path: "/b".into(),
+        ..Default::default()
+    }];
     config.log_path = "a".into();
     config.working_dir = "/".into();
-    config.devices =
-        vec![cri::Device { container_path: "/d".into(), host_path: "/d".into(), permissions: "r".into() }];
+    config.devices = vec![cri::Device {
+        container_path: "/d".into(),
+        host_path: "/d".into(),
+        permissions: "r".into(),
+    }];
     config.stop_signal = 3;
     let linux = config.linux.as_mut().expect("it is set");
     let resources = linux.resources.as_mut().expect("it is set");
     resources.cpuset_cpus = "1-2".into();
     resources.cpu_quota = 5000;
-    resources.hugepage_limits = vec![cri::HugepageLimit { page_size: "2MB".into(), limit: 1 }];
+    resources.hugepage_limits = vec![cri::HugepageLimit {
+        page_size: "2MB".into(),
+        limit: 1,
+    }];
     resources.unified = map(&[("a.b", "c")]);
     let context = linux.security_context.as_mut().expect("it is set");
     context.run_as_user = Some(cri::Int64Value { value: 1 });
     context.masked_paths = strings(&["/a"]);
-    context.namespace_options = Some(cri::NamespaceOption { pid: 1, ..Default::default() });
+    context.namespace_options = Some(cri::NamespaceOption {
+        pid: 1,
+        ..Default::default()
+    });
     config.encode_to_vec()
 }
 

@@ -33,11 +33,28 @@ pub(super) fn id_maps(
 ) -> Result<UserNamespace> {
     let map = |name: &str, mappings: Vec<cri::IdMapping>| {
         let at = format!("{field}.{name}");
-        let [cri::IdMapping { host_id, container_id, length }] = mappings[..] else {
-            return Err(Error::invalid(at, format!("there must be one mapping, not {}", mappings.len())));
+        let [
+            cri::IdMapping {
+                host_id,
+                container_id,
+                length,
+            },
+        ] = mappings[..]
+        else {
+            return Err(Error::invalid(
+                at,
+                format!("there must be one mapping, not {}", mappings.len()),
+            ));
         };
-        let range = IdRange { inside: container_id, host: host_id, length };
+        let range = IdRange {
+            inside: container_id,
+            host: host_id,
+            length,
+        };
         IdMap::new(vec![range]).map_err(|why| Error::invalid(at, why))
     };
-    Ok(UserNamespace { uids: map("uids", uids)?, gids: map("gids", gids)? })
+    Ok(UserNamespace {
+        uids: map("uids", uids)?,
+        gids: map("gids", gids)?,
+    })
 }

@@ -20,7 +20,11 @@ impl Runtime {
         &self,
         request: cri::CheckpointContainerRequest,
     ) -> Result<cri::CheckpointContainerResponse> {
-        let cri::CheckpointContainerRequest { container_id, location, timeout } = request;
+        let cri::CheckpointContainerRequest {
+            container_id,
+            location,
+            timeout,
+        } = request;
         let task = self.scope.tasks().require_running(&container_id)?;
         let limit = match u64::try_from(timeout) {
             Ok(0) => LIMIT,
@@ -31,13 +35,24 @@ impl Runtime {
             }
         };
         if location.is_empty() {
-            return Err(Error::invalid("location", "the path of the archive is needed"));
+            return Err(Error::invalid(
+                "location",
+                "the path of the archive is needed",
+            ));
         }
         let inspection = self.scope.tasks().inspect(task.id).await?;
         let record = self.records.task(&task);
-        let notes =
-            to_proto::checkpoint_notes(&task, record.as_deref(), &inspection.runtime_type, SystemTime::now());
-        let spec = CheckpointSpec { location: PathBuf::from(location), limit, notes };
+        let notes = to_proto::checkpoint_notes(
+            &task,
+            record.as_deref(),
+            &inspection.runtime_type,
+            SystemTime::now(),
+        );
+        let spec = CheckpointSpec {
+            location: PathBuf::from(location),
+            limit,
+            notes,
+        };
         self.scope.tasks().checkpoint(&container_id, spec).await?;
         Ok(cri::CheckpointContainerResponse {})
     }

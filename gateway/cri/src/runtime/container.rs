@@ -33,7 +33,11 @@ impl Runtime {
         volumes: &BTreeMap<u32, String>,
         add: impl FnOnce(&mut TaskSpec) + Send,
     ) -> Result<cri::CreateContainerResponse> {
-        let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
+        let cri::CreateContainerRequest {
+            pod_sandbox_id,
+            config,
+            sandbox_config,
+        } = request;
         let sandbox = self.scope.sandboxes().find(&pod_sandbox_id)?;
         let record = self.records.sandbox(&sandbox);
         // The configuration that created the sandbox counts, not the one in this call, unless its record
@@ -45,16 +49,35 @@ impl Runtime {
             .ok_or_else(|| unreadable(&sandbox))?;
         let config = config.ok_or_else(|| Error::invalid("config", "it is missing"))?;
         let recursive_readonly = self.recursive_readonly(&sandbox);
-        let parent = Parent { id: sandbox.id, config: sandbox_config, recursive_readonly, volumes };
+        let parent = Parent {
+            id: sandbox.id,
+            config: sandbox_config,
+            recursive_readonly,
+            volumes,
+        };
         let target = |id: &str| self.target(&sandbox, id);
-        let mut spec =
-            from_proto::container(config, &parent, &self.config.get(), &target, SystemTime::now())?;
+        let mut spec = from_proto::container(
+            config,
+            &parent,
+            &self.config.get(),
+            &target,
+            SystemTime::now(),
+        )?;
         add(&mut spec);
-        let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_ref()).await;
+        let own = self
+            .cpus
+            .are_exclusive(spec.resources.cpuset_cpus.as_ref())
+            .await;
         let node = self.scope.claims().capacity().unwrap_or_default();
         spec.compute = compute(&spec.resources, own.unwrap_or_default(), node);
-        let task = self.scope.tasks().create(&sandbox.id.to_string(), spec).await?;
-        Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
+        let task = self
+            .scope
+            .tasks()
+            .create(&sandbox.id.to_string(), spec)
+            .await?;
+        Ok(cri::CreateContainerResponse {
+            container_id: task.id.to_string(),
+        })
     }
 
     fn recursive_readonly(&self, sandbox: &Sandbox) -> bool {
@@ -62,7 +85,9 @@ impl Runtime {
         let handler = if sandbox.handler.is_empty() {
             handlers.first()
         } else {
-            handlers.iter().find(|handler| handler.name == sandbox.handler)
+            handlers
+                .iter()
+                .find(|handler| handler.name == sandbox.handler)
         };
         handler.is_some_and(|handler| handler.recursive_readonly_mounts)
     }
@@ -101,7 +126,10 @@ impl Runtime {
         &self,
         request: cri::StopContainerRequest,
     ) -> Result<cri::StopContainerResponse> {
-        let cri::StopContainerRequest { container_id, timeout } = request;
+        let cri::StopContainerRequest {
+            container_id,
+            timeout,
+        } = request;
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
         self.scope.tasks().stop(&container_id, grace).await?;
         Ok(cri::StopContainerResponse {})
@@ -122,7 +150,11 @@ impl Runtime {
     pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
         let all = self.scope.tasks().list()?;
         self.records.retain_tasks(&all);
-        Ok(self.chosen(all, filter)?.iter().map(|task| self.container(task)).collect())
+        Ok(self
+            .chosen(all, filter)?
+            .iter()
+            .map(|task| self.container(task))
+            .collect())
     }
 
     /// CRI v1 ListContainers, encoded.
@@ -141,10 +173,24 @@ impl Runtime {
     }
 
     /// The containers of `all`, sorted by id, that match a filter.
-    fn chosen(&self, all: Vec<Arc<Task>>, filter: Option<cri::ContainerFilter>) -> Result<Vec<Arc<Task>>> {
-        let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
-        let mut found =
-            filter::tasks(all, || self.scope.sandboxes().list(), &id, &pod_sandbox_id, &label_selector)?;
+    fn chosen(
+        &self,
+        all: Vec<Arc<Task>>,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<Arc<Task>>> {
+        let cri::ContainerFilter {
+            id,
+            state,
+            pod_sandbox_id,
+            label_selector,
+        } = filter.unwrap_or_default();
+        let mut found = filter::tasks(
+            all,
+            || self.scope.sandboxes().list(),
+            &id,
+            &pod_sandbox_id,
+            &label_selector,
+        )?;
         if let Some(wanted) = state {
             found.retain(|task| i32::from(to_proto::container_state(&task.state)) == wanted.state);
         }
@@ -156,7 +202,10 @@ impl Runtime {
         &self,
         request: cri::ContainerStatusRequest,
     ) -> Result<cri::ContainerStatusResponse> {
-        let cri::ContainerStatusRequest { container_id, verbose } = request;
+        let cri::ContainerStatusRequest {
+            container_id,
+            verbose,
+        } = request;
         let task = self.scope.tasks().find(&container_id)?;
         let record = self.records.task(&task);
         let info = if verbose {
@@ -186,9 +235,18 @@ impl Runtime {
         request: cri::UpdateContainerResourcesRequest,
         add: impl FnOnce(&mut TaskUpdate) + Send,
     ) -> Result<cri::UpdateContainerResourcesResponse> {
-        let cri::UpdateContainerResourcesRequest { container_id, linux, windows: _, annotations } = request;
+        let cri::UpdateContainerResourcesRequest {
+            container_id,
+            linux,
+            windows: _,
+            annotations,
+        } = request;
         let resources = from_proto::update(linux.unwrap_or_default())?;
-        let mut update = TaskUpdate { resources, annotations, ..TaskUpdate::default() };
+        let mut update = TaskUpdate {
+            resources,
+            annotations,
+            ..TaskUpdate::default()
+        };
         add(&mut update);
         // `None` if the kubelet cannot be asked, or the CPUs do not change: it stays as it is.
         let own = match &update.resources.cpuset_cpus {
@@ -199,7 +257,10 @@ impl Runtime {
         let make = move |had: &TaskDetails| {
             let limits = had.resources.merged(&update.resources);
             let own = own.unwrap_or(had.compute.exclusive_cpus);
-            TaskUpdate { compute: Some(compute(&limits, own, node)), ..update }
+            TaskUpdate {
+                compute: Some(compute(&limits, own, node)),
+                ..update
+            }
         };
         self.scope.tasks().update_from(&container_id, make).await?;
         Ok(cri::UpdateContainerResourcesResponse {})
@@ -217,13 +278,23 @@ impl Runtime {
 
     /// CRI v1 ExecSync. A timeout of 0 is no limit. A command that exits with an error code is an answer, not
     /// an error.
-    pub(super) async fn exec_sync(&self, request: cri::ExecSyncRequest) -> Result<cri::ExecSyncResponse> {
-        let cri::ExecSyncRequest { container_id, cmd, timeout } = request;
+    pub(super) async fn exec_sync(
+        &self,
+        request: cri::ExecSyncRequest,
+    ) -> Result<cri::ExecSyncResponse> {
+        let cri::ExecSyncRequest {
+            container_id,
+            cmd,
+            timeout,
+        } = request;
         let limit = match u64::try_from(timeout) {
             Ok(0) => None,
             Ok(seconds) => Some(Duration::from_secs(seconds)),
             Err(_) => {
-                return Err(Error::invalid("timeout", format!("{timeout} is negative; 0 is for no limit")));
+                return Err(Error::invalid(
+                    "timeout",
+                    format!("{timeout} is negative; 0 is for no limit"),
+                ));
             }
         };
         let spec = ExecSpec {
@@ -235,7 +306,11 @@ impl Runtime {
             cwd: None,
             drain: self.config.get().exec_drain(),
         };
-        let output = self.scope.commands().exec_sync(&container_id, &spec, limit).await?;
+        let output = self
+            .scope
+            .commands()
+            .exec_sync(&container_id, &spec, limit)
+            .await?;
         Ok(cri::ExecSyncResponse {
             stdout: output.stdout.into(),
             stderr: output.stderr.into(),
@@ -246,5 +321,8 @@ impl Runtime {
 
 /// Makes the compute claim of a container with these limits on `node`.
 fn compute(limits: &Resources, exclusive_cpus: bool, node: Reserved) -> ComputeClaim {
-    ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
+    ComputeClaim {
+        reserved: from_proto::reserved(limits, node.memory_bytes),
+        exclusive_cpus,
+    }
 }

@@ -53,7 +53,13 @@ impl Runtime {
         let standing = std::mem::take(&mut following.sandboxes).into_iter();
         let scope = self.scope.clone();
         let records = Arc::clone(&self.records);
-        let feed = Feed { scope, records, watch: following, initial: standing, pending: VecDeque::new() };
+        let feed = Feed {
+            scope,
+            records,
+            watch: following,
+            initial: standing,
+            pending: VecDeque::new(),
+        };
         let messages = stream::unfold(Some(feed), |feed| async {
             let mut feed = feed?;
             match feed.next().await {
@@ -78,13 +84,18 @@ impl Feed {
             if let Some(id) = self.initial.next() {
                 // If a sandbox is gone by now, its events follow.
                 if let Ok(current) = self.scope.sandboxes().with_tasks(id) {
-                    self.pending.extend(initial_notices(&current, self.watch.since));
+                    self.pending
+                        .extend(initial_notices(&current, self.watch.since));
                 }
                 continue;
             }
             match self.watch.next().await {
                 Ok(Some(event)) => self.pending.extend(notices(event)),
-                Ok(None) => return Err(Error::unavailable("the gateway is shutting down: connect again")),
+                Ok(None) => {
+                    return Err(Error::unavailable(
+                        "the gateway is shutting down: connect again",
+                    ));
+                }
                 Err(lagged) => {
                     return Err(Error::new(
                         ErrorKind::ResourceExhausted,
@@ -100,7 +111,13 @@ impl Feed {
 
     /// The message of a notice, with the pod's current state, or its last one if it is gone.
     fn message(&self, notice: Notice) -> cri::ContainerEventResponse {
-        let Notice { at, kind, id, sandbox, last_seen: was } = notice;
+        let Notice {
+            at,
+            kind,
+            id,
+            sandbox,
+            last_seen: was,
+        } = notice;
         let (sandbox, containers_statuses) = match self.scope.sandboxes().with_tasks(sandbox) {
             Ok(current) => {
                 let statuses = container_statuses(&current, &self.records);
@@ -123,7 +140,10 @@ impl Feed {
 }
 
 /// The statuses of all containers of a sandbox.
-pub(super) fn container_statuses(current: &SandboxWithTasks, records: &Records) -> Vec<cri::ContainerStatus> {
+pub(super) fn container_statuses(
+    current: &SandboxWithTasks,
+    records: &Records,
+) -> Vec<cri::ContainerStatus> {
     let status = |task| to_proto::container_status(task, records.task(task).as_deref());
     current.tasks.iter().map(|task| status(task)).collect()
 }
@@ -133,7 +153,13 @@ pub(super) fn container_statuses(current: &SandboxWithTasks, records: &Records) 
 fn initial_notices(current: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
     let sandbox = current.sandbox.id;
-    let notice = |id: String, kind| Notice { at, kind, id, sandbox, last_seen: None };
+    let notice = |id: String, kind| Notice {
+        at,
+        kind,
+        id,
+        sandbox,
+        last_seen: None,
+    };
     let state = match to_proto::sandbox_state(&current.sandbox.state) {
         cri::PodSandboxState::SandboxReady => Kind::ContainerStartedEvent,
         cri::PodSandboxState::SandboxNotready => Kind::ContainerStoppedEvent,
@@ -148,18 +174,27 @@ fn initial_notices(current: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
         };
         notice(task.id.to_string(), kind)
     });
-    std::iter::once(notice(sandbox.to_string(), state)).chain(tasks).collect()
+    std::iter::once(notice(sandbox.to_string(), state))
+        .chain(tasks)
+        .collect()
 }
 
 /// Converts an event. CRI has separate events for creating and starting a sandbox, which happen together
 /// here.
 fn notices(event: Event) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
-    let Event { at, owner: _, kind, sandbox: was, task: _ } = event;
+    let Event {
+        at,
+        owner: _,
+        kind,
+        sandbox: was,
+        task: _,
+    } = event;
     let (id, kinds) = match kind {
-        EventKind::SandboxReady(id) => {
-            (id.to_string(), &[Kind::ContainerCreatedEvent, Kind::ContainerStartedEvent][..])
-        }
+        EventKind::SandboxReady(id) => (
+            id.to_string(),
+            &[Kind::ContainerCreatedEvent, Kind::ContainerStartedEvent][..],
+        ),
         EventKind::SandboxStopped(id) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::SandboxRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
         EventKind::TaskCreated(id) => (id.to_string(), &[Kind::ContainerCreatedEvent][..]),

@@ -20,14 +20,20 @@ impl Runtime {
         tasks.retain(|task| task.state.is_running());
         let sandbox_ids: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-        let (traffic, read) =
-            try_join(self.scope.sandboxes().traffic(&sandbox_ids), self.scope.tasks().metrics(&ids)).await?;
+        let (traffic, read) = try_join(
+            self.scope.sandboxes().traffic(&sandbox_ids),
+            self.scope.tasks().metrics(&ids),
+        )
+        .await?;
         let now = SystemTime::now();
         let mut all = Vec::with_capacity(sandboxes.len());
         let mut places = HashMap::with_capacity(sandboxes.len());
         for sandbox in &sandboxes {
             let subject = CommonLabels::of(sandbox, self.records.sandbox(sandbox).as_deref());
-            let interfaces = traffic.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
+            let interfaces = traffic
+                .get(&sandbox.id)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             let metrics = to_proto::sandbox_metrics(&subject, interfaces, now);
             places.insert(sandbox.id, (all.len(), subject));
             all.push(cri::PodSandboxMetrics {
@@ -38,7 +44,8 @@ impl Runtime {
         }
         for task in &tasks {
             // A container that has exited meanwhile has no readings; one whose pod is not ready is left out.
-            let (Some((place, pod)), Some(read)) = (places.get(&task.sandbox), read.get(&task.id)) else {
+            let (Some((place, pod)), Some(read)) = (places.get(&task.sandbox), read.get(&task.id))
+            else {
                 continue;
             };
             let record = self.records.task(task);

@@ -29,7 +29,9 @@ impl Runtime {
         request: cri::UpdateRuntimeConfigRequest,
     ) -> Result<cri::UpdateRuntimeConfigResponse> {
         let cri::UpdateRuntimeConfigRequest { runtime_config } = request;
-        let network = runtime_config.and_then(|config| config.network_config).unwrap_or_default();
+        let network = runtime_config
+            .and_then(|config| config.network_config)
+            .unwrap_or_default();
         let cri::NetworkConfig { pod_cidr } = network;
         let ranges = from_proto::ranges(&pod_cidr)?;
         if !ranges.is_empty() {
@@ -52,7 +54,10 @@ impl Runtime {
     }
 
     /// CRI v1 RuntimeConfig. Also answers before recovery.
-    pub(super) fn node_config(&self, request: cri::RuntimeConfigRequest) -> cri::RuntimeConfigResponse {
+    pub(super) fn node_config(
+        &self,
+        request: cri::RuntimeConfigRequest,
+    ) -> cri::RuntimeConfigResponse {
         let cri::RuntimeConfigRequest {} = request;
         to_proto::runtime_config(self.scope.status().cgroup_driver)
     }

@@ -19,23 +19,39 @@ impl Runtime {
         &self,
         request: cri::RunPodSandboxRequest,
     ) -> Result<cri::RunPodSandboxResponse> {
-        let cri::RunPodSandboxRequest { config, runtime_handler } = request;
-        let request = SandboxRecord { config, runtime_handler };
+        let cri::RunPodSandboxRequest {
+            config,
+            runtime_handler,
+        } = request;
+        let request = SandboxRecord {
+            config,
+            runtime_handler,
+        };
         let spec = from_proto::sandbox(request, &self.config.get(), SystemTime::now())?;
         let handlers = self.scope.handlers();
-        if !spec.handler.is_empty() && !handlers.iter().any(|handler| handler.name == spec.handler) {
+        if !spec.handler.is_empty() && !handlers.iter().any(|handler| handler.name == spec.handler)
+        {
             return Err(unknown_handler("runtime_handler", &spec.handler, &handlers));
         }
         let sandbox = self.scope.sandboxes().create(spec).await?;
-        Ok(cri::RunPodSandboxResponse { pod_sandbox_id: sandbox.id.to_string() })
+        Ok(cri::RunPodSandboxResponse {
+            pod_sandbox_id: sandbox.id.to_string(),
+        })
     }
 
     /// StartPodSandbox, an addition to v1alpha2: makes a pod that is not ready ready again, with the
     /// addresses that it had. Idempotent.
     pub(crate) async fn start_sandbox(&self, id: &str) -> Result<()> {
         let sandbox = self.scope.sandboxes().find(id)?;
-        let record = self.records.sandbox(&sandbox).ok_or_else(|| unreadable(&sandbox))?;
-        let spec = from_proto::sandbox((*record).clone(), &self.config.get(), sandbox.meta.created_at)?;
+        let record = self
+            .records
+            .sandbox(&sandbox)
+            .ok_or_else(|| unreadable(&sandbox))?;
+        let spec = from_proto::sandbox(
+            (*record).clone(),
+            &self.config.get(),
+            sandbox.meta.created_at,
+        )?;
         self.scope.sandboxes().start(sandbox.id, spec).await
     }
 
@@ -56,7 +72,8 @@ impl Runtime {
     ) -> Result<cri::RemovePodSandboxResponse> {
         let cri::RemovePodSandboxRequest { pod_sandbox_id } = request;
         self.scope.sandboxes().remove(&pod_sandbox_id).await?;
-        self.records.retain_sandboxes(&self.scope.sandboxes().list()?);
+        self.records
+            .retain_sandboxes(&self.scope.sandboxes().list()?);
         self.records.retain_tasks(&self.scope.tasks().list()?);
         Ok(cri::RemovePodSandboxResponse {})
     }
@@ -66,7 +83,10 @@ impl Runtime {
         &self,
         request: cri::PodSandboxStatusRequest,
     ) -> Result<cri::PodSandboxStatusResponse> {
-        let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
+        let cri::PodSandboxStatusRequest {
+            pod_sandbox_id,
+            verbose,
+        } = request;
         let id = self.scope.sandboxes().find(&pod_sandbox_id)?.id;
         let current = self.scope.sandboxes().with_tasks(id)?;
         let sandbox = &current.sandbox;
@@ -93,14 +113,21 @@ impl Runtime {
         &self,
         request: cri::UpdatePodSandboxResourcesRequest,
     ) -> Result<cri::UpdatePodSandboxResourcesResponse> {
-        let cri::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources } = request;
+        let cri::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id,
+            overhead,
+            resources,
+        } = request;
         let sandbox = self.scope.sandboxes().find(&pod_sandbox_id)?;
         from_proto::check_limits(overhead.as_ref(), "overhead")?;
         from_proto::check_limits(resources.as_ref(), "resources")?;
         let make = |sandbox: &Sandbox| {
             let before = record::note(sandbox);
             let overhead = overhead.or(before.overhead);
-            record::encode(&SandboxNote { overhead, resources: resources.or(before.resources) })
+            record::encode(&SandboxNote {
+                overhead,
+                resources: resources.or(before.resources),
+            })
         };
         self.scope.sandboxes().amend(sandbox.id, make).await?;
         Ok(cri::UpdatePodSandboxResourcesResponse {})
@@ -113,7 +140,10 @@ impl Runtime {
     ) -> Result<Vec<cri::PodSandbox>> {
         let all = self.scope.sandboxes().list()?;
         self.records.retain_sandboxes(&all);
-        Ok(chosen(all, filter).iter().map(|sandbox| self.pod_sandbox(sandbox)).collect())
+        Ok(chosen(all, filter)
+            .iter()
+            .map(|sandbox| self.pod_sandbox(sandbox))
+            .collect())
     }
 
     /// CRI v1 ListPodSandbox, encoded.
@@ -123,7 +153,9 @@ impl Runtime {
     ) -> Result<EncodedList> {
         let all = self.scope.sandboxes().list()?;
         self.records.retain_sandboxes(&all);
-        let encoded = self.encoded.sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
+        let encoded = self
+            .encoded
+            .sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
         Ok(encoded.of(&chosen(all, filter)))
     }
 
@@ -142,7 +174,11 @@ pub(super) fn unreadable(sandbox: &Sandbox) -> Error {
 
 /// The sandboxes of `all`, sorted by id, that match a filter.
 fn chosen(all: Vec<Arc<Sandbox>>, filter: Option<cri::PodSandboxFilter>) -> Vec<Arc<Sandbox>> {
-    let cri::PodSandboxFilter { id, state, label_selector } = filter.unwrap_or_default();
+    let cri::PodSandboxFilter {
+        id,
+        state,
+        label_selector,
+    } = filter.unwrap_or_default();
     let mut found = filter::sandboxes(all, &id, &label_selector);
     if let Some(wanted) = state {
         found.retain(|sandbox| i32::from(to_proto::sandbox_state(&sandbox.state)) == wanted.state);

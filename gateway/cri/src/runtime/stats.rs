@@ -25,7 +25,9 @@ impl Runtime {
     ) -> Result<cri::ContainerStatsResponse> {
         let cri::ContainerStatsRequest { container_id } = request;
         let task = self.scope.tasks().find(&container_id)?;
-        Ok(cri::ContainerStatsResponse { stats: self.container_usage(vec![task]).await?.pop() })
+        Ok(cri::ContainerStatsResponse {
+            stats: self.container_usage(vec![task]).await?.pop(),
+        })
     }
 
     /// CRI v1 ListContainerStats, of all containers that have not exited.
@@ -33,10 +35,19 @@ impl Runtime {
         &self,
         filter: Option<cri::ContainerStatsFilter>,
     ) -> Result<Vec<cri::ContainerStats>> {
-        let cri::ContainerStatsFilter { id, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
+        let cri::ContainerStatsFilter {
+            id,
+            pod_sandbox_id,
+            label_selector,
+        } = filter.unwrap_or_default();
         let all = self.scope.tasks().list()?;
-        let mut tasks =
-            filter::tasks(all, || self.scope.sandboxes().list(), &id, &pod_sandbox_id, &label_selector)?;
+        let mut tasks = filter::tasks(
+            all,
+            || self.scope.sandboxes().list(),
+            &id,
+            &pod_sandbox_id,
+            &label_selector,
+        )?;
         tasks.retain(|task| has_not_ended(task));
         self.container_usage(tasks).await
     }
@@ -51,7 +62,9 @@ impl Runtime {
         let mut tasks = self.scope.tasks().list()?;
         tasks.retain(|task| task.sandbox == sandbox.id && has_not_ended(task));
         let containers = self.container_usage(tasks).await?;
-        Ok(cri::PodSandboxStatsResponse { stats: Some(self.sandbox_usage(&sandbox, containers).await?) })
+        Ok(cri::PodSandboxStatsResponse {
+            stats: Some(self.sandbox_usage(&sandbox, containers).await?),
+        })
     }
 
     /// CRI v1 ListPodSandboxStats, of all sandboxes that are ready.
@@ -62,12 +75,17 @@ impl Runtime {
         let cri::PodSandboxStatsFilter { id, label_selector } = filter.unwrap_or_default();
         let mut sandboxes = filter::sandboxes(self.scope.sandboxes().list()?, &id, &label_selector);
         sandboxes.retain(|sandbox| sandbox.state.is_ready());
-        let mut inside: HashMap<SandboxId, Vec<cri::ContainerStats>> =
-            sandboxes.iter().map(|sandbox| (sandbox.id, Vec::new())).collect();
+        let mut inside: HashMap<SandboxId, Vec<cri::ContainerStats>> = sandboxes
+            .iter()
+            .map(|sandbox| (sandbox.id, Vec::new()))
+            .collect();
         let mut tasks = self.scope.tasks().list()?;
         tasks.retain(|task| inside.contains_key(&task.sandbox) && has_not_ended(task));
         let sandbox_ids: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
-        for (sandbox, stats) in sandbox_ids.into_iter().zip(self.container_usage(tasks).await?) {
+        for (sandbox, stats) in sandbox_ids
+            .into_iter()
+            .zip(self.container_usage(tasks).await?)
+        {
             inside.entry(sandbox).or_default().push(stats);
         }
         let reads: Vec<_> = sandboxes
@@ -84,13 +102,21 @@ impl Runtime {
                 }
             })
             .collect();
-        stream::iter(reads).buffered(AT_ONCE).try_filter_map(|stats| async { Ok(stats) }).try_collect().await
+        stream::iter(reads)
+            .buffered(AT_ONCE)
+            .try_filter_map(|stats| async { Ok(stats) })
+            .try_collect()
+            .await
     }
 
     /// The usage of these tasks, one entry each and in the same order, read in one pass.
     async fn container_usage(&self, tasks: Vec<Arc<Task>>) -> Result<Vec<cri::ContainerStats>> {
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-        let read = if ids.is_empty() { BTreeMap::new() } else { self.scope.tasks().stats(&ids).await? };
+        let read = if ids.is_empty() {
+            BTreeMap::new()
+        } else {
+            self.scope.tasks().stats(&ids).await?
+        };
         let stats = |task: &Arc<Task>| {
             let stats = read.get(&task.id);
             let rate = stats
@@ -107,10 +133,17 @@ impl Runtime {
         containers: Vec<cri::ContainerStats>,
     ) -> Result<cri::PodSandboxStats> {
         let stats = self.scope.sandboxes().stats(sandbox.id).await?;
-        let rate =
-            processor(&stats.usage).and_then(|(at, total)| self.sandbox_rates.rate(sandbox.id, at, total));
+        let rate = processor(&stats.usage)
+            .and_then(|(at, total)| self.sandbox_rates.rate(sandbox.id, at, total));
         let record = self.records.sandbox(sandbox);
-        Ok(to_proto::sandbox_stats(sandbox, record.as_deref(), &stats, rate, containers, SystemTime::now()))
+        Ok(to_proto::sandbox_stats(
+            sandbox,
+            record.as_deref(),
+            &stats,
+            rate,
+            containers,
+            SystemTime::now(),
+        ))
     }
 }
 

@@ -34,8 +34,14 @@ impl ServerFixture {
     fn new() -> Self {
         let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
         let scope = gateway.scope(Owner::Kubernetes);
-        let service = services(scope.clone(), Config::default().into(), None, None).runtime.0;
-        Self { gateway, service, images: Images::new(scope) }
+        let service = services(scope.clone(), Config::default().into(), None, None)
+            .runtime
+            .0;
+        Self {
+            gateway,
+            service,
+            images: Images::new(scope),
+        }
     }
 
     async fn pod(&self, name: &str) -> String {
@@ -45,7 +51,11 @@ impl ServerFixture {
             namespace: "shop".into(),
             attempt: 0,
         };
-        let labels = [("name".into(), name.into()), ("tier".into(), "front".into())].into();
+        let labels = [
+            ("name".into(), name.into()),
+            ("tier".into(), "front".into()),
+        ]
+        .into();
         let annotations = [("note".into(), "kept".into())].into();
         let config = cri::PodSandboxConfig {
             metadata: Some(metadata),
@@ -54,15 +64,31 @@ impl ServerFixture {
             annotations,
             ..Default::default()
         };
-        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        let answer = self.service.runtime.run_pod_sandbox(tonic::Request::new(request)).await;
-        answer.expect("it is well formed").into_inner().pod_sandbox_id
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            ..Default::default()
+        };
+        let answer = self
+            .service
+            .runtime
+            .run_pod_sandbox(tonic::Request::new(request))
+            .await;
+        answer
+            .expect("it is well formed")
+            .into_inner()
+            .pod_sandbox_id
     }
 
     async fn container(&self, pod: &str, name: &str) -> String {
         let config = cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: name.into(), attempt: 2 }),
-            image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+            metadata: Some(cri::ContainerMetadata {
+                name: name.into(),
+                attempt: 2,
+            }),
+            image: Some(cri::ImageSpec {
+                image: BUSYBOX.into(),
+                ..Default::default()
+            }),
             command: vec!["top".into()],
             labels: [("name".into(), name.into())].into(),
             ..Default::default()
@@ -72,7 +98,11 @@ impl ServerFixture {
             config: Some(config),
             sandbox_config: None,
         };
-        let answer = self.service.runtime.create_container(tonic::Request::new(request)).await;
+        let answer = self
+            .service
+            .runtime
+            .create_container(tonic::Request::new(request))
+            .await;
         answer.expect("it is well formed").into_inner().container_id
     }
 
@@ -85,15 +115,25 @@ impl ServerFixture {
     }
 
     async fn containers(&self, filter: cri::ContainerFilter) -> usize {
-        let request = cri::ListContainersRequest { filter: Some(filter) };
+        let request = cri::ListContainersRequest {
+            filter: Some(filter),
+        };
         let (_, body, _) = self.ask("ListContainers", &request.encode_to_vec()).await;
-        cri::ListContainersResponse::decode(&body[5..]).expect("it is a list").containers.len()
+        cri::ListContainersResponse::decode(&body[5..])
+            .expect("it is a list")
+            .containers
+            .len()
     }
 
     async fn pods(&self, filter: cri::PodSandboxFilter) -> usize {
-        let request = cri::ListPodSandboxRequest { filter: Some(filter) };
+        let request = cri::ListPodSandboxRequest {
+            filter: Some(filter),
+        };
         let (_, body, _) = self.ask("ListPodSandbox", &request.encode_to_vec()).await;
-        cri::ListPodSandboxResponse::decode(&body[5..]).expect("it is a list").items.len()
+        cri::ListPodSandboxResponse::decode(&body[5..])
+            .expect("it is a list")
+            .items
+            .len()
     }
 }
 
@@ -125,17 +165,26 @@ async fn lists_match_the_generated_server_byte_for_byte() {
     let node = ServerFixture::new();
     node.gateway.recover().await.expect("the fake recovers");
     let request = cri::PullImageRequest {
-        image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
+        image: Some(cri::ImageSpec {
+            image: BUSYBOX.into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    node.images.pull_image(tonic::Request::new(request)).await.expect("the registry has it");
+    node.images
+        .pull_image(tonic::Request::new(request))
+        .await
+        .expect("the registry has it");
     assert_eq!(node.containers(cri::ContainerFilter::default()).await, 0);
     let web = node.pod("web").await;
     let db = node.pod("db").await;
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {
         ids.push(node.container(&web, name).await);
-        assert_eq!(node.containers(cri::ContainerFilter::default()).await, ids.len());
+        assert_eq!(
+            node.containers(cri::ContainerFilter::default()).await,
+            ids.len()
+        );
     }
     node.container(&db, "a").await;
 
@@ -149,37 +198,121 @@ async fn lists_match_the_generated_server_byte_for_byte() {
 /// Starts the first container, removes the second, and stops a pod.
 async fn change_states(node: &ServerFixture, ids: &[String], pod: &str) {
     let runtime = &node.service.runtime;
-    let start = cri::StartContainerRequest { container_id: ids[0].clone() };
-    runtime.start_container(tonic::Request::new(start)).await.expect("it can be started");
-    let remove = cri::RemoveContainerRequest { container_id: ids[1].clone() };
-    runtime.remove_container(tonic::Request::new(remove)).await.expect("it can be removed");
-    let stop = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
-    runtime.stop_pod_sandbox(tonic::Request::new(stop)).await.expect("it can be stopped");
+    let start = cri::StartContainerRequest {
+        container_id: ids[0].clone(),
+    };
+    runtime
+        .start_container(tonic::Request::new(start))
+        .await
+        .expect("it can be started");
+    let remove = cri::RemoveContainerRequest {
+        container_id: ids[1].clone(),
+    };
+    runtime
+        .remove_container(tonic::Request::new(remove))
+        .await
+        .expect("it can be removed");
+    let stop = cri::StopPodSandboxRequest {
+        pod_sandbox_id: pod.to_owned(),
+    };
+    runtime
+        .stop_pod_sandbox(tonic::Request::new(stop))
+        .await
+        .expect("it can be stopped");
 }
 
 /// The second of three containers is removed, and only the first runs.
 async fn assert_containers_are_filtered(node: &ServerFixture, ids: &[String], web: &str) {
-    let state = |state: cri::ContainerState| Some(cri::ContainerStateValue { state: state.into() });
+    let state = |state: cri::ContainerState| {
+        Some(cri::ContainerStateValue {
+            state: state.into(),
+        })
+    };
     let of = |filter: cri::ContainerFilter| node.containers(filter);
     let any = cri::ContainerFilter::default;
     assert_eq!(of(any()).await, 3);
-    assert_eq!(of(cri::ContainerFilter { id: ids[2].clone(), ..any() }).await, 1);
-    assert_eq!(of(cri::ContainerFilter { id: ids[1].clone(), ..any() }).await, 0);
-    assert_eq!(of(cri::ContainerFilter { pod_sandbox_id: web.to_owned(), ..any() }).await, 2);
-    assert_eq!(of(cri::ContainerFilter { label_selector: labelled("a"), ..any() }).await, 2);
+    assert_eq!(
+        of(cri::ContainerFilter {
+            id: ids[2].clone(),
+            ..any()
+        })
+        .await,
+        1
+    );
+    assert_eq!(
+        of(cri::ContainerFilter {
+            id: ids[1].clone(),
+            ..any()
+        })
+        .await,
+        0
+    );
+    assert_eq!(
+        of(cri::ContainerFilter {
+            pod_sandbox_id: web.to_owned(),
+            ..any()
+        })
+        .await,
+        2
+    );
+    assert_eq!(
+        of(cri::ContainerFilter {
+            label_selector: labelled("a"),
+            ..any()
+        })
+        .await,
+        2
+    );
     let running = state(cri::ContainerState::ContainerRunning);
-    assert_eq!(of(cri::ContainerFilter { state: running, ..any() }).await, 1);
+    assert_eq!(
+        of(cri::ContainerFilter {
+            state: running,
+            ..any()
+        })
+        .await,
+        1
+    );
     let unknown = Some(cri::ContainerStateValue { state: 77 });
-    assert_eq!(of(cri::ContainerFilter { state: unknown, ..any() }).await, 0);
+    assert_eq!(
+        of(cri::ContainerFilter {
+            state: unknown,
+            ..any()
+        })
+        .await,
+        0
+    );
 }
 
 async fn assert_pods_are_filtered(node: &ServerFixture, db: &str) {
     let any = cri::PodSandboxFilter::default;
-    let ready = cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady.into() };
+    let ready = cri::PodSandboxStateValue {
+        state: cri::PodSandboxState::SandboxReady.into(),
+    };
     assert_eq!(node.pods(any()).await, 2);
-    assert_eq!(node.pods(cri::PodSandboxFilter { state: Some(ready), ..any() }).await, 1);
-    assert_eq!(node.pods(cri::PodSandboxFilter { id: db.to_owned(), ..any() }).await, 1);
-    assert_eq!(node.pods(cri::PodSandboxFilter { label_selector: labelled("web"), ..any() }).await, 1);
+    assert_eq!(
+        node.pods(cri::PodSandboxFilter {
+            state: Some(ready),
+            ..any()
+        })
+        .await,
+        1
+    );
+    assert_eq!(
+        node.pods(cri::PodSandboxFilter {
+            id: db.to_owned(),
+            ..any()
+        })
+        .await,
+        1
+    );
+    assert_eq!(
+        node.pods(cri::PodSandboxFilter {
+            label_selector: labelled("web"),
+            ..any()
+        })
+        .await,
+        1
+    );
 }
 
 #[tokio::test]

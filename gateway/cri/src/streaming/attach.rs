@@ -60,27 +60,49 @@ struct AttachedOutput {
 #[async_trait]
 impl Command for PendingAttach {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
-        let Self { scope, task, spec, until_the_end } = *self;
-        let joined =
-            scope.tasks().attach(&task.to_string(), spec).await.map_err(|error| to_refusal(&error))?;
-        let Attachment { stdin, stdout, stderr } = joined;
+        let Self {
+            scope,
+            task,
+            spec,
+            until_the_end,
+        } = *self;
+        let joined = scope
+            .tasks()
+            .attach(&task.to_string(), spec)
+            .await
+            .map_err(|error| to_refusal(&error))?;
+        let Attachment {
+            stdin,
+            stdout,
+            stderr,
+        } = joined;
         let stdin_closed = CancellationToken::new();
         let over = CancellationToken::new();
         let hearing = |source| {
-            Output::new(AttachedOutput { source, session_ended: Box::pin(over.clone().cancelled_owned()) })
+            Output::new(AttachedOutput {
+                source,
+                session_ended: Box::pin(over.clone().cancelled_owned()),
+            })
         };
         // The input of a client is discarded if the container has none.
         let saying = match stdin {
-            Some(sink) => {
-                Input::new(AttachedStdin { sink, stdin_closed: stdin_closed.clone(), until_the_end })
-            }
+            Some(sink) => Input::new(AttachedStdin {
+                sink,
+                stdin_closed: stdin_closed.clone(),
+                until_the_end,
+            }),
             None => Input::new(tokio::io::sink()),
         };
         Ok(Process {
             stdin: spec.stdin.then_some(saying),
             stdout: stdout.map(hearing),
             stderr: stderr.map(hearing),
-            control: Arc::new(Attached { scope, task, stdin_closed, session_ended: over }),
+            control: Arc::new(Attached {
+                scope,
+                task,
+                stdin_closed,
+                session_ended: over,
+            }),
         })
     }
 }
@@ -90,7 +112,11 @@ impl Control for Attached {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
         let width = size.width.get();
         let height = size.height.get();
-        let resized = self.scope.tasks().resize(&self.task.to_string(), width, height).await;
+        let resized = self
+            .scope
+            .tasks()
+            .resize(&self.task.to_string(), width, height)
+            .await;
         resized.map_err(|error| to_refusal(&error))
     }
 

@@ -31,10 +31,21 @@ struct RunningExec {
 impl Command for PendingExec {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let Self { scope, task, spec } = *self;
-        let started =
-            scope.commands().exec(&task.to_string(), &spec).await.map_err(|error| to_refusal(&error))?;
-        let ExecProcess { stdin, stdout, stderr, control } = started;
-        let running = RunningExec { process: control, drain: spec.drain };
+        let started = scope
+            .commands()
+            .exec(&task.to_string(), &spec)
+            .await
+            .map_err(|error| to_refusal(&error))?;
+        let ExecProcess {
+            stdin,
+            stdout,
+            stderr,
+            control,
+        } = started;
+        let running = RunningExec {
+            process: control,
+            drain: spec.drain,
+        };
         Ok(Process {
             stdin: stdin.map(Input::new),
             stdout: stdout.map(output),
@@ -47,7 +58,10 @@ impl Command for PendingExec {
 #[async_trait]
 impl Control for RunningExec {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        self.process.resize(size.width.get(), size.height.get()).await.map_err(|error| to_refusal(&error))
+        self.process
+            .resize(size.width.get(), size.height.get())
+            .await
+            .map_err(|error| to_refusal(&error))
     }
 
     async fn wait(&self) -> Outcome {
@@ -88,15 +102,30 @@ mod tests {
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         gateway.recover().await.expect("the fake recovers");
         let scope = gateway.scope(Owner::Kubernetes);
-        let sandbox =
-            scope.sandboxes().create(specs::sandbox(Owner::Kubernetes, "pod")).await.expect("it is new");
+        let sandbox = scope
+            .sandboxes()
+            .create(specs::sandbox(Owner::Kubernetes, "pod"))
+            .await
+            .expect("it is new");
         let task = specs::task(Owner::Kubernetes, "task", BUSYBOX, &["serve"]);
-        let task = scope.tasks().create(&sandbox.id.to_string(), task).await.expect("it is new").id;
-        scope.tasks().start(&task.to_string()).await.expect("it starts");
+        let task = scope
+            .tasks()
+            .create(&sandbox.id.to_string(), task)
+            .await
+            .expect("it is new")
+            .id;
+        scope
+            .tasks()
+            .start(&task.to_string())
+            .await
+            .expect("it starts");
         fake.set_left_output(LeftOutput::Open);
         let spec = specs::exec(&["sh", "-c", "sleep 1000 & exit 5"]);
         let drain = spec.drain;
-        let process = Box::new(PendingExec { scope, task, spec }).open().await.expect("it runs");
+        let process = Box::new(PendingExec { scope, task, spec })
+            .open()
+            .await
+            .expect("it runs");
         assert_eq!(process.control.wait().await, Outcome::Exited(5));
         let begun = tokio::time::Instant::now();
         process.control.cut_outputs().await;

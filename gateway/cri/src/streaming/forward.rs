@@ -18,8 +18,18 @@ pub(super) struct PodPorts {
 #[async_trait]
 impl Dial for PodPorts {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal> {
-        let dialled = self.scope.sandboxes().dial(&self.sandbox.to_string(), port).await;
-        let Dialled { input, output: from } = dialled.map_err(|error| to_refusal(&error))?;
-        Ok(Connection { input: Input::new(input), output: output(from) })
+        let dialled = self
+            .scope
+            .sandboxes()
+            .dial(&self.sandbox.to_string(), port)
+            .await;
+        let Dialled {
+            input,
+            output: from,
+        } = dialled.map_err(|error| to_refusal(&error))?;
+        Ok(Connection {
+            input: Input::new(input),
+            output: output(from),
+        })
     }
 }

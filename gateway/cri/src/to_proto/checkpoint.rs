@@ -43,9 +43,13 @@ pub(crate) fn checkpoint_notes(
         "Reason": status.reason,
         "Message": status.message,
     });
-    [("config.dump", config), ("status.dump", full(&status)), ("status", short)]
-        .map(|(name, value)| (name.to_owned(), value.to_string().into_bytes()))
-        .into()
+    [
+        ("config.dump", config),
+        ("status.dump", full(&status)),
+        ("status", short),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_string().into_bytes()))
+    .into()
 }
 
 fn full(status: &cri::ContainerStatus) -> Value {

@@ -32,7 +32,9 @@ pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
             cri::ContainerState::ContainerCreated
         }
         TaskState::Unattended => cri::ContainerState::ContainerUnknown,
-        TaskState::Running { .. } | TaskState::Stopping { .. } => cri::ContainerState::ContainerRunning,
+        TaskState::Running { .. } | TaskState::Stopping { .. } => {
+            cri::ContainerState::ContainerRunning
+        }
         TaskState::Exited { .. } | TaskState::Removing { exit: Some(_), .. } => {
             cri::ContainerState::ContainerExited
         }
@@ -56,10 +58,23 @@ pub(crate) fn container(task: &Task, record: Option<&ContainerRecord>) -> cri::C
 }
 
 /// A container's full status.
-pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerStatus {
-    let StatusFields { state, started_at, finished_at, exit_code, reason, message } =
-        status_fields(&task.state);
-    let log_path = task.details.log_path.as_ref().map(|path| path.to_string_lossy().into_owned());
+pub(crate) fn container_status(
+    task: &Task,
+    record: Option<&ContainerRecord>,
+) -> cri::ContainerStatus {
+    let StatusFields {
+        state,
+        started_at,
+        finished_at,
+        exit_code,
+        reason,
+        message,
+    } = status_fields(&task.state);
+    let log_path = task
+        .details
+        .log_path
+        .as_ref()
+        .map(|path| path.to_string_lossy().into_owned());
     cri::ContainerStatus {
         id: task.id.to_string(),
         metadata: Some(metadata(task, record)),
@@ -74,14 +89,18 @@ pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) ->
         message,
         labels: task.meta.labels.clone(),
         annotations: annotations(record),
-        mounts: config(record).map(|config| config.mounts.clone()).unwrap_or_default(),
+        mounts: config(record)
+            .map(|config| config.mounts.clone())
+            .unwrap_or_default(),
         log_path: log_path.unwrap_or_default(),
         resources: Some(cri::ContainerResources {
             linux: Some(resources::limits(&task.details.resources)),
             windows: None,
         }),
         image_id: task.details.image_id.to_string(),
-        user: Some(cri::ContainerUser { linux: Some(user(&task.details.user)) }),
+        user: Some(cri::ContainerUser {
+            linux: Some(user(&task.details.user)),
+        }),
         stop_signal: signal::stop_signal(task.details.stop_signal).into(),
     }
 }
@@ -103,9 +122,11 @@ fn status_fields(state: &TaskState) -> StatusFields {
         TaskState::Running { started_at, .. } | TaskState::Stopping { started_at, .. } => {
             begun(nanoseconds(*started_at))
         }
-        TaskState::Exited { started_at, exit } | TaskState::Removing { started_at, exit: Some(exit) } => {
-            exited_fields(*started_at, exit)
-        }
+        TaskState::Exited { started_at, exit }
+        | TaskState::Removing {
+            started_at,
+            exit: Some(exit),
+        } => exited_fields(*started_at, exit),
     }
 }
 
@@ -115,9 +136,10 @@ fn exited_fields(started_at: Option<SystemTime>, exit: &Exit) -> StatusFields {
         ExitCause::Exited => ("Error", String::new()),
         ExitCause::OomKilled => ("OOMKilled", String::new()),
         ExitCause::StartFailed(why) => ("StartError", why.clone()),
-        ExitCause::Lost => {
-            ("Unknown", "it exited while it was not observed; its exit code is unknown".to_owned())
-        }
+        ExitCause::Lost => (
+            "Unknown",
+            "it exited while it was not observed; its exit code is unknown".to_owned(),
+        ),
     };
     StatusFields {
         state: cri::ContainerState::ContainerExited,
@@ -144,18 +166,29 @@ pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::Co
 
 /// The container's name from the label that kubelets set; never empty.
 pub(crate) fn labelled_container(task: &Meta) -> cri::ContainerMetadata {
-    let name = task.labels.get("io.kubernetes.container.name").unwrap_or(&task.name);
-    cri::ContainerMetadata { name: name.clone(), attempt: 0 }
+    let name = task
+        .labels
+        .get("io.kubernetes.container.name")
+        .unwrap_or(&task.name);
+    cri::ContainerMetadata {
+        name: name.clone(),
+        attempt: 0,
+    }
 }
 
 /// The annotations of the request; none without a record.
 pub(super) fn annotations(record: Option<&ContainerRecord>) -> BTreeMap<String, String> {
-    config(record).map(|config| config.annotations.clone()).unwrap_or_default()
+    config(record)
+        .map(|config| config.annotations.clone())
+        .unwrap_or_default()
 }
 
 /// The image as the user wrote it; never empty.
 pub(super) fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
-    written_image(config(record).and_then(|config| config.image.clone()), &task.details.image_ref)
+    written_image(
+        config(record).and_then(|config| config.image.clone()),
+        &task.details.image_ref,
+    )
 }
 
 /// The image of a request as the user wrote it, or else `image_ref`.
@@ -174,8 +207,17 @@ pub(crate) fn written_image(requested: Option<cri::ImageSpec>, image_ref: &str) 
 fn user(user: &ResolvedUser) -> cri::LinuxContainerUser {
     let ResolvedUser { uid, gid, groups } = user;
     let mut supplemental_groups = vec![i64::from(*gid)];
-    supplemental_groups.extend(groups.iter().filter(|group| *group != gid).map(|group| i64::from(*group)));
-    cri::LinuxContainerUser { uid: i64::from(*uid), gid: i64::from(*gid), supplemental_groups }
+    supplemental_groups.extend(
+        groups
+            .iter()
+            .filter(|group| *group != gid)
+            .map(|group| i64::from(*group)),
+    );
+    cri::LinuxContainerUser {
+        uid: i64::from(*uid),
+        gid: i64::from(*gid),
+        supplemental_groups,
+    }
 }
 
 #[cfg(test)]
@@ -189,11 +231,23 @@ mod tests {
 
     #[track_caller]
     fn check(state: TaskState, expected: (cri::ContainerState, i64, i64, i32, &str)) {
-        let StatusFields { state: wire, started_at, finished_at, exit_code, reason, message: _ } =
-            status_fields(&state);
+        let StatusFields {
+            state: wire,
+            started_at,
+            finished_at,
+            exit_code,
+            reason,
+            message: _,
+        } = status_fields(&state);
         let seconds = |ns: i64| ns / 1_000_000_000;
         assert_eq!(
-            (wire, seconds(started_at), seconds(finished_at), exit_code, reason),
+            (
+                wire,
+                seconds(started_at),
+                seconds(finished_at),
+                exit_code,
+                reason
+            ),
             expected,
             "{state:?}"
         );
@@ -202,29 +256,78 @@ mod tests {
     #[test]
     fn times_codes_and_reasons_are_set_only_in_matching_states() {
         use cri::ContainerState as C;
-        let exit = |code, cause| Exit { code, finished_at: at(9), cause };
-        let exited = |code, cause| TaskState::Exited { started_at: Some(at(5)), exit: exit(code, cause) };
+        let exit = |code, cause| Exit {
+            code,
+            finished_at: at(9),
+            cause,
+        };
+        let exited = |code, cause| TaskState::Exited {
+            started_at: Some(at(5)),
+            exit: exit(code, cause),
+        };
         check(TaskState::Created, (C::ContainerCreated, 0, 0, 0, ""));
         check(TaskState::Starting, (C::ContainerCreated, 0, 0, 0, ""));
         check(TaskState::Unattended, (C::ContainerUnknown, 0, 0, 0, ""));
-        check(TaskState::Running { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
-        check(TaskState::Stopping { pid: 1, started_at: at(5) }, (C::ContainerRunning, 5, 0, 0, ""));
-        check(exited(0, ExitCause::Exited), (C::ContainerExited, 5, 9, 0, "Completed"));
-        check(exited(3, ExitCause::Exited), (C::ContainerExited, 5, 9, 3, "Error"));
-        check(exited(137, ExitCause::OomKilled), (C::ContainerExited, 5, 9, 137, "OOMKilled"));
-        check(exited(255, ExitCause::Lost), (C::ContainerExited, 5, 9, 255, "Unknown"));
-        let failed = TaskState::Exited { started_at: None, exit: Exit::start_failed(at(9), "no such file") };
-        check(failed.clone(), (C::ContainerExited, 9, 9, 128, "StartError"));
+        check(
+            TaskState::Running {
+                pid: 1,
+                started_at: at(5),
+            },
+            (C::ContainerRunning, 5, 0, 0, ""),
+        );
+        check(
+            TaskState::Stopping {
+                pid: 1,
+                started_at: at(5),
+            },
+            (C::ContainerRunning, 5, 0, 0, ""),
+        );
+        check(
+            exited(0, ExitCause::Exited),
+            (C::ContainerExited, 5, 9, 0, "Completed"),
+        );
+        check(
+            exited(3, ExitCause::Exited),
+            (C::ContainerExited, 5, 9, 3, "Error"),
+        );
+        check(
+            exited(137, ExitCause::OomKilled),
+            (C::ContainerExited, 5, 9, 137, "OOMKilled"),
+        );
+        check(
+            exited(255, ExitCause::Lost),
+            (C::ContainerExited, 5, 9, 255, "Unknown"),
+        );
+        let failed = TaskState::Exited {
+            started_at: None,
+            exit: Exit::start_failed(at(9), "no such file"),
+        };
+        check(
+            failed.clone(),
+            (C::ContainerExited, 9, 9, 128, "StartError"),
+        );
         assert_eq!(status_fields(&failed).message, "no such file");
-        let removing =
-            TaskState::Removing { started_at: Some(at(5)), exit: Some(exit(0, ExitCause::Exited)) };
+        let removing = TaskState::Removing {
+            started_at: Some(at(5)),
+            exit: Some(exit(0, ExitCause::Exited)),
+        };
         check(removing, (C::ContainerExited, 5, 9, 0, "Completed"));
-        check(TaskState::Removing { started_at: None, exit: None }, (C::ContainerCreated, 0, 0, 0, ""));
+        check(
+            TaskState::Removing {
+                started_at: None,
+                exit: None,
+            },
+            (C::ContainerCreated, 0, 0, 0, ""),
+        );
     }
 
     #[test]
     fn primary_group_is_listed_once() {
-        let wire = user(&ResolvedUser { uid: 1, gid: 2, groups: vec![3, 2] });
+        let wire = user(&ResolvedUser {
+            uid: 1,
+            gid: 2,
+            groups: vec![3, 2],
+        });
         assert_eq!(wire.supplemental_groups, [2, 3]);
     }
 }

@@ -46,7 +46,10 @@ fn user_of(line: &str) -> (Option<cri::Int64Value>, String) {
 /// The disk usage of images and writable layers. Both are on the same file systems, so both lists are equal.
 pub(crate) fn image_fs_info(usage: &[DiskUsage]) -> cri::ImageFsInfoResponse {
     let filesystems: Vec<_> = usage.iter().map(disk_usage).collect();
-    cri::ImageFsInfoResponse { image_filesystems: filesystems.clone(), container_filesystems: filesystems }
+    cri::ImageFsInfoResponse {
+        image_filesystems: filesystems.clone(),
+        container_filesystems: filesystems,
+    }
 }
 
 #[cfg(test)]
@@ -55,7 +58,10 @@ mod tests {
 
     #[track_caller]
     fn check(line: &str, uid: Option<i64>, username: &str) {
-        let expected = (uid.map(|value| cri::Int64Value { value }), username.to_owned());
+        let expected = (
+            uid.map(|value| cri::Int64Value { value }),
+            username.to_owned(),
+        );
         assert_eq!(user_of(line), expected, "{line}");
     }
 

@@ -27,7 +27,10 @@ pub(crate) fn sandbox_info(
     let mut info = inspected(inspection);
     info.insert("processStatus".to_owned(), json!(sandbox.state.as_str()));
     info.insert("runtimeHandler".to_owned(), json!(sandbox.handler));
-    info.insert("netNamespaceClosed".to_owned(), json!(sandbox.details.netns.is_none()));
+    info.insert(
+        "netNamespaceClosed".to_owned(),
+        json!(sandbox.details.netns.is_none()),
+    );
     info.insert(
         "config".to_owned(),
         record
@@ -44,13 +47,22 @@ pub(crate) fn sandbox_info(
 }
 
 /// The verbose information of a container.
-pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, inspection: &Inspection) -> Info {
+pub(crate) fn container_info(
+    task: &Task,
+    record: Option<&ContainerRecord>,
+    inspection: &Inspection,
+) -> Info {
     let mut info = inspected(inspection);
     info.insert("sandboxID".to_owned(), json!(task.sandbox.to_string()));
-    info.insert("removing".to_owned(), json!(matches!(task.state, TaskState::Removing { .. })));
+    info.insert(
+        "removing".to_owned(),
+        json!(matches!(task.state, TaskState::Removing { .. })),
+    );
     info.insert(
         "config".to_owned(),
-        record.and_then(|record| record.config.as_ref()).map_or(Value::Null, container_config),
+        record
+            .and_then(|record| record.config.as_ref())
+            .map_or(Value::Null, container_config),
     );
     wrapped("info", info)
 }
@@ -81,8 +93,11 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
         CgroupDriver::Cgroupfs => "cgroupfs",
     };
     let handlers: Vec<_> = handlers.iter().map(|handler| &handler.name).collect();
-    let mut config: Map<String, Value> =
-        backend.facts.iter().map(|(name, fact)| (name.clone(), json!(fact))).collect();
+    let mut config: Map<String, Value> = backend
+        .facts
+        .iter()
+        .map(|(name, fact)| (name.clone(), json!(fact)))
+        .collect();
     config.insert("backend".to_owned(), json!(backend.version));
     config.insert("cgroupDriver".to_owned(), json!(driver));
     config.insert("handlers".to_owned(), json!(handlers));
@@ -92,7 +107,10 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
     };
     let mut info = wrapped("config", config);
     info.insert("lastCNILoadStatus".to_owned(), loaded);
-    info.insert("cniconfig".to_owned(), cni_config(&backend.network_config).to_string());
+    info.insert(
+        "cniconfig".to_owned(),
+        cni_config(&backend.network_config).to_string(),
+    );
     info
 }
 
@@ -115,7 +133,9 @@ fn cni_config(network: &str) -> Value {
             },
             "IFName": "eth0",
         })],
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Vec::new(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Vec::new()
+        }
     };
     json!({ "Networks": networks })
 }
@@ -147,5 +167,9 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
 
 /// JSON as it is, other text as a string, an empty text as null.
 fn parsed(text: &str) -> Value {
-    if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
+    if text.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_str(text).unwrap_or_else(|_| json!(text))
+    }
 }

@@ -32,7 +32,11 @@ pub(crate) fn descriptors() -> Vec<cri::MetricDescriptor> {
         .map(|metric| cri::MetricDescriptor {
             name: metric.name().to_owned(),
             help: metric.help().to_owned(),
-            label_keys: COMMON.iter().chain(metric.labels()).map(|label| (*label).to_owned()).collect(),
+            label_keys: COMMON
+                .iter()
+                .chain(metric.labels())
+                .map(|label| (*label).to_owned())
+                .collect(),
         })
         .collect()
 }
@@ -55,7 +59,10 @@ pub(crate) fn container_metrics(
     sheet::of_task(task, metrics, now, |metric, labels, amount| {
         samples.push(subject.sample(metric, labels, amount, now));
     });
-    cri::ContainerMetrics { container_id: subject.id, metrics: samples }
+    cri::ContainerMetrics {
+        container_id: subject.id,
+        metrics: samples,
+    }
 }
 
 /// The metrics of a sandbox, read at `now`: its network traffic.
@@ -88,7 +95,13 @@ impl CommonLabels {
 
     /// A sample with these labels, and then the metric's own.
     fn sample(&self, metric: Metric, own: &[&str], amount: Amount, now: SystemTime) -> cri::Metric {
-        let Self { pod, namespace, container, id, image } = self;
+        let Self {
+            pod,
+            namespace,
+            container,
+            id,
+            image,
+        } = self;
         let mut label_values = Vec::with_capacity(COMMON.len() + own.len());
         label_values.extend([pod, namespace, container, id, image].map(String::clone));
         label_values.extend(own.iter().map(|label| (*label).to_owned()));
@@ -101,7 +114,9 @@ impl CommonLabels {
             timestamp: nanoseconds(now),
             metric_type: metric_type.into(),
             label_values,
-            value: Some(cri::UInt64Value { value: amount.whole() }),
+            value: Some(cri::UInt64Value {
+                value: amount.whole(),
+            }),
         }
     }
 }

@@ -5,15 +5,26 @@ use switchyard_proto::cri::v1 as cri;
 
 /// The status of the node. Until the gateway has recovered the state of its predecessor, the runtime is not
 /// ready, whatever the backend reports.
-pub(crate) fn status(backend: &BackendStatus, recovered: bool, handlers: &[Handler]) -> cri::StatusResponse {
+pub(crate) fn status(
+    backend: &BackendStatus,
+    recovered: bool,
+    handlers: &[Handler],
+) -> cri::StatusResponse {
     let recovering = Condition::False {
         reason: "Recovering".to_owned(),
         message: "the gateway is recovering the state of its predecessor".to_owned(),
     };
-    let runtime = if recovered { &backend.runtime } else { &recovering };
+    let runtime = if recovered {
+        &backend.runtime
+    } else {
+        &recovering
+    };
     cri::StatusResponse {
         status: Some(cri::RuntimeStatus {
-            conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", &backend.network)],
+            conditions: vec![
+                condition("RuntimeReady", runtime),
+                condition("NetworkReady", &backend.network),
+            ],
         }),
         info: std::collections::BTreeMap::new(),
         runtime_handlers: runtime_handlers(handlers),
@@ -32,7 +43,9 @@ pub(crate) fn runtime_config(driver: CgroupDriver) -> cri::RuntimeConfigResponse
         CgroupDriver::Cgroupfs => cri::CgroupDriver::Cgroupfs,
     };
     cri::RuntimeConfigResponse {
-        linux: Some(cri::LinuxRuntimeConfiguration { cgroup_driver: driver.into() }),
+        linux: Some(cri::LinuxRuntimeConfiguration {
+            cgroup_driver: driver.into(),
+        }),
     }
 }
 
@@ -41,7 +54,12 @@ fn condition(name: &str, condition: &Condition) -> cri::RuntimeCondition {
         Condition::True => (true, String::new(), String::new()),
         Condition::False { reason, message } => (false, reason.clone(), message.clone()),
     };
-    cri::RuntimeCondition { r#type: name.to_owned(), status, reason, message }
+    cri::RuntimeCondition {
+        r#type: name.to_owned(),
+        status,
+        reason,
+        message,
+    }
 }
 
 /// All handlers; the default one is listed again with an empty name.
@@ -55,5 +73,8 @@ fn runtime_handlers(handlers: &[Handler]) -> Vec<cri::RuntimeHandler> {
     };
     let default = handlers.first().map(|handler| wire("", handler));
     let named = handlers.iter().filter(|handler| !handler.name.is_empty());
-    default.into_iter().chain(named.map(|handler| wire(&handler.name, handler))).collect()
+    default
+        .into_iter()
+        .chain(named.map(|handler| wire(&handler.name, handler)))
+        .collect()
 }

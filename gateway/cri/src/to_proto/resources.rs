@@ -1,6 +1,8 @@
 //! Converts the effective limits of a container.
 
-use switchyard_core::spec::{CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj, Resources};
+use switchyard_core::spec::{
+    CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj, Resources,
+};
 use switchyard_proto::cri::v1 as cri;
 
 /// Limits; zero means unlimited.
@@ -38,7 +40,10 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
                 limit: limit.limit_bytes,
             })
             .collect(),
-        unified: unified.iter().map(|(file, value)| (file.to_string(), value.clone())).collect(),
+        unified: unified
+            .iter()
+            .map(|(file, value)| (file.to_string(), value.clone()))
+            .collect(),
         memory_swap_limit_in_bytes: memory_swap_limit_bytes.map_or(0, MemoryLimit::signed),
     }
 }

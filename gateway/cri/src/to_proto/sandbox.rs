@@ -36,7 +36,10 @@ pub(crate) fn pod_sandbox(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> 
 }
 
 /// A sandbox's full status.
-pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandboxStatus {
+pub(crate) fn sandbox_status(
+    sandbox: &Sandbox,
+    record: Option<&SandboxRecord>,
+) -> cri::PodSandboxStatus {
     let options = namespaces(sandbox, record);
     cri::PodSandboxStatus {
         id: sandbox.id.to_string(),
@@ -45,7 +48,9 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) 
         created_at: nanoseconds(sandbox.meta.created_at),
         network: network(sandbox),
         linux: Some(cri::LinuxPodSandboxStatus {
-            namespaces: Some(cri::Namespace { options: Some(options) }),
+            namespaces: Some(cri::Namespace {
+                options: Some(options),
+            }),
         }),
         labels: sandbox.meta.labels.clone(),
         annotations: annotations(record),
@@ -54,7 +59,10 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) 
 }
 
 /// The pod's name, namespace, uid and attempt; without a record, from the labels that kubelets set.
-pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandboxMetadata {
+pub(super) fn metadata(
+    sandbox: &Sandbox,
+    record: Option<&SandboxRecord>,
+) -> cri::PodSandboxMetadata {
     record
         .and_then(|record| record.config.as_ref())
         .and_then(|config| config.metadata.clone())
@@ -63,7 +71,12 @@ pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri
 
 /// The pod's name, namespace and uid from the labels that kubelets set; its name is never empty.
 pub(crate) fn labelled_pod(sandbox: &Meta) -> cri::PodSandboxMetadata {
-    let label = |name: &str| sandbox.labels.get(&format!("io.kubernetes.pod.{name}")).cloned();
+    let label = |name: &str| {
+        sandbox
+            .labels
+            .get(&format!("io.kubernetes.pod.{name}"))
+            .cloned()
+    };
     cri::PodSandboxMetadata {
         name: label("name").unwrap_or_else(|| sandbox.name.clone()),
         uid: label("uid").unwrap_or_default(),
@@ -108,7 +121,10 @@ fn namespaces(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::Namespa
             } else {
                 cri::NamespaceMode::Node
             };
-            cri::NamespaceOption { network: network.into(), ..Default::default() }
+            cri::NamespaceOption {
+                network: network.into(),
+                ..Default::default()
+            }
         }
     }
 }

@@ -62,7 +62,10 @@ mod tests {
     fn every_signal_is_named_as_linux_names_it() {
         for number in (1..=31).chain(34..=64) {
             let signal = Signal::new(number).expect("it is between 1 and 64");
-            let wire = stop_signal(signal).as_str_name().replace("PLUS", "+").replace("MINUS", "-");
+            let wire = stop_signal(signal)
+                .as_str_name()
+                .replace("PLUS", "+")
+                .replace("MINUS", "-");
             let name = wire.strip_prefix("SIGNAL_").expect("all names begin so");
             assert_eq!(Signal::parse(name), Some(signal), "{number} became {wire}");
         }

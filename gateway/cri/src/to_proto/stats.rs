@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use switchyard_core::backend::SandboxStats;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::{
-    CpuUsage, DiskUsage, InterfaceStats, IoUsage, MemoryUsage, Pressure, PressureLine, SwapUsage, TaskStats,
-    Usage,
+    CpuUsage, DiskUsage, InterfaceStats, IoUsage, MemoryUsage, Pressure, PressureLine, SwapUsage,
+    TaskStats, Usage,
 };
 use switchyard_proto::cri::v1 as cri;
 
@@ -33,9 +33,13 @@ pub(crate) fn container_stats(
             labels: task.meta.labels.clone(),
             annotations: container::annotations(record),
         }),
-        cpu: usage.and_then(|usage| usage.cpu.as_ref()).map(|usage| cpu(usage, rate)),
+        cpu: usage
+            .and_then(|usage| usage.cpu.as_ref())
+            .map(|usage| cpu(usage, rate)),
         memory: usage.and_then(|usage| usage.memory.as_ref()).map(memory),
-        writable_layer: stats.and_then(|stats| stats.writable_layer.as_ref()).map(disk_usage),
+        writable_layer: stats
+            .and_then(|stats| stats.writable_layer.as_ref())
+            .map(disk_usage),
         swap: usage.and_then(|usage| usage.swap.as_ref()).map(swap),
         io: usage.and_then(|usage| usage.io.as_ref()).map(io),
     }
@@ -50,8 +54,18 @@ pub(crate) fn sandbox_stats(
     containers: Vec<cri::ContainerStats>,
     now: SystemTime,
 ) -> cri::PodSandboxStats {
-    let SandboxStats { usage, processes, interfaces } = stats;
-    let Usage { cpu: cpu_usage, memory: memory_usage, swap: _, io: io_usage, pids: _ } = usage;
+    let SandboxStats {
+        usage,
+        processes,
+        interfaces,
+    } = stats;
+    let Usage {
+        cpu: cpu_usage,
+        memory: memory_usage,
+        swap: _,
+        io: io_usage,
+        pids: _,
+    } = usage;
     cri::PodSandboxStats {
         attributes: Some(cri::PodSandboxAttributes {
             id: sandbox.id.to_string(),
@@ -76,10 +90,17 @@ pub(crate) fn sandbox_stats(
 
 /// Usage of a file system or a directory tree.
 pub(super) fn disk_usage(usage: &DiskUsage) -> cri::FilesystemUsage {
-    let DiskUsage { at, mountpoint, used_bytes, inodes_used } = usage;
+    let DiskUsage {
+        at,
+        mountpoint,
+        used_bytes,
+        inodes_used,
+    } = usage;
     cri::FilesystemUsage {
         timestamp: nanoseconds(*at),
-        fs_id: Some(cri::FilesystemIdentifier { mountpoint: mountpoint.to_string_lossy().into_owned() }),
+        fs_id: Some(cri::FilesystemIdentifier {
+            mountpoint: mountpoint.to_string_lossy().into_owned(),
+        }),
         used_bytes: value(Some(*used_bytes)),
         inodes_used: value(*inodes_used),
     }
@@ -120,7 +141,10 @@ fn swap(usage: &SwapUsage) -> cri::SwapUsage {
 }
 
 fn io(usage: &IoUsage) -> cri::IoUsage {
-    cri::IoUsage { timestamp: nanoseconds(usage.at), psi: usage.pressure.as_ref().map(pressure) }
+    cri::IoUsage {
+        timestamp: nanoseconds(usage.at),
+        psi: usage.pressure.as_ref().map(pressure),
+    }
 }
 
 fn pressure(pressure: &Pressure) -> cri::PsiStats {
@@ -131,7 +155,10 @@ fn pressure(pressure: &Pressure) -> cri::PsiStats {
         avg60: line.avg60,
         avg300: line.avg300,
     };
-    cri::PsiStats { full: Some(line(&pressure.full)), some: Some(line(&pressure.some)) }
+    cri::PsiStats {
+        full: Some(line(&pressure.full)),
+        some: Some(line(&pressure.some)),
+    }
 }
 
 fn network(interfaces: &[InterfaceStats], now: SystemTime) -> Option<cri::NetworkUsage> {
@@ -160,8 +187,9 @@ fn network(interfaces: &[InterfaceStats], now: SystemTime) -> Option<cri::Networ
             tx_errors: value(Some(*tx_errors)),
         }
     };
-    let others =
-        interfaces.iter().filter(|interface| interface.name != default.name && interface.name != "lo");
+    let others = interfaces
+        .iter()
+        .filter(|interface| interface.name != default.name && interface.name != "lo");
     Some(cri::NetworkUsage {
         timestamp: nanoseconds(now),
         default_interface: Some(usage(default)),

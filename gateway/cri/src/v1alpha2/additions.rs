@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use switchyard_core::spec::{
-    DiskLimit, IoWeight, MemoryLimit, MissingSource, MountSource, Resources, Rlimit, Swappiness, TaskSpec,
-    TaskUpdate, Throttle, Throttled, is_volume_name,
+    DiskLimit, IoWeight, MemoryLimit, MissingSource, MountSource, Resources, Rlimit, Swappiness,
+    TaskSpec, TaskUpdate, Throttle, Throttled, is_volume_name,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -40,46 +40,81 @@ pub(super) struct Additions {
 
 /// The additions of a new container.
 pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Additions> {
-    let Some(config) = config else { return Ok(Additions::default()) };
+    let Some(config) = config else {
+        return Ok(Additions::default());
+    };
     let net_priority = net_priority(config.net_priority)?;
-    let resources = config.linux.as_ref().and_then(|linux| linux.resources.as_ref());
+    let resources = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.resources.as_ref());
     let volumes = named_volumes(&config.mounts)?;
     let names = names(&config.mounts);
     let field = "config.linux.resources";
     let quota_id = config.quota_id.clone();
-    let quotas = resources.map(|resources| resources.disk_quota.clone()).unwrap_or_default();
+    let quotas = resources
+        .map(|resources| resources.disk_quota.clone())
+        .unwrap_or_default();
     let disk_limits = disk_limits(&quotas, field, &quota_id)?;
     // Empty and "0" both mean none.
-    let quota_id = if quota_id == "0" { String::new() } else { quota_id };
+    let quota_id = if quota_id == "0" {
+        String::new()
+    } else {
+        quota_id
+    };
     let rest = of_resources(resources, field)?;
-    Ok(Additions { net_priority, volumes, names, disk_limits, quota_id, ..rest })
+    Ok(Additions {
+        net_priority,
+        volumes,
+        names,
+        disk_limits,
+        quota_id,
+        ..rest
+    })
 }
 
 /// The additions of an update.
 pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Result<Additions> {
     let additions = of_resources(resources, "linux")?;
-    let Additions { rlimits, io_weights, memory_swappiness, .. } = &additions;
+    let Additions {
+        rlimits,
+        io_weights,
+        memory_swappiness,
+        ..
+    } = &additions;
     let fixed = [
-        ("disk_quota", resources.is_some_and(|resources| !resources.disk_quota.is_empty())),
+        (
+            "disk_quota",
+            resources.is_some_and(|resources| !resources.disk_quota.is_empty()),
+        ),
         ("ulimits", !rlimits.is_empty()),
         ("blkio_weight*", !io_weights.is_empty()),
         ("memory_swappiness", memory_swappiness.is_some()),
     ];
     match fixed.iter().find(|(_, asked)| *asked) {
         None => Ok(additions),
-        Some((name, _)) => {
-            Err(unsupported(format_args!("linux.{name}"), "it is set when a container is made, and stays"))
-        }
+        Some((name, _)) => Err(unsupported(
+            format_args!("linux.{name}"),
+            "it is set when a container is made, and stays",
+        )),
     }
 }
 
 /// Refuses additions for a pod as a whole: v1's limits of a pod are stored, not applied.
 pub(super) fn of_sandbox(config: Option<&old::PodSandboxConfig>, field: &str) -> Result<()> {
-    let Some(linux) = config.and_then(|config| config.linux.as_ref()) else { return Ok(()) };
-    for (part, resources) in [("overhead", &linux.overhead), ("resources", &linux.resources)] {
+    let Some(linux) = config.and_then(|config| config.linux.as_ref()) else {
+        return Ok(());
+    };
+    for (part, resources) in [
+        ("overhead", &linux.overhead),
+        ("resources", &linux.resources),
+    ] {
         if let Some(name) = resources.as_ref().and_then(first_addition) {
             let field = format!("{field}.linux.{part}.{name}");
-            return Err(unsupported(field, "a pod has no such limit: ask for it in the containers"));
+            return Err(unsupported(
+                field,
+                "a pod has no such limit: ask for it in the containers",
+            ));
         }
     }
     Ok(())
@@ -92,19 +127,41 @@ fn first_addition(resources: &old::LinuxContainerResources) -> Option<&'static s
         ("disk_quota", !alone.disk_quota.is_empty()),
         ("blkio_weight", alone.blkio_weight != 0),
         ("blkio_weight_device", !alone.blkio_weight_device.is_empty()),
-        ("blkio_device_read_bps", !alone.blkio_device_read_bps.is_empty()),
-        ("blkio_device_write_bps", !alone.blkio_device_write_bps.is_empty()),
-        ("blkio_device_read_IOps", !alone.blkio_device_read_i_ops.is_empty()),
-        ("blkio_device_write_IOps", !alone.blkio_device_write_i_ops.is_empty()),
+        (
+            "blkio_device_read_bps",
+            !alone.blkio_device_read_bps.is_empty(),
+        ),
+        (
+            "blkio_device_write_bps",
+            !alone.blkio_device_write_bps.is_empty(),
+        ),
+        (
+            "blkio_device_read_IOps",
+            !alone.blkio_device_read_i_ops.is_empty(),
+        ),
+        (
+            "blkio_device_write_IOps",
+            !alone.blkio_device_write_i_ops.is_empty(),
+        ),
         ("kernel_memory", alone.kernel_memory != 0),
         ("memory_reservation", alone.memory_reservation != 0),
         ("memory_swappiness", alone.memory_swappiness.is_some()),
     ];
-    Some(asked.into_iter().find(|(_, asked)| *asked).map_or("ulimits", |(name, _)| name))
+    Some(
+        asked
+            .into_iter()
+            .find(|(_, asked)| *asked)
+            .map_or("ulimits", |(name, _)| name),
+    )
 }
 
-fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -> Result<Additions> {
-    let Some(resources) = resources else { return Ok(Additions::default()) };
+fn of_resources(
+    resources: Option<&old::LinuxContainerResources>,
+    field: &str,
+) -> Result<Additions> {
+    let Some(resources) = resources else {
+        return Ok(Additions::default());
+    };
     kernel_memory(resources.kernel_memory, field)?;
     Ok(Additions {
         rlimits: ulimits(&resources.ulimits, field)?,
@@ -146,8 +203,12 @@ fn unsupported(field: impl Display, why: &str) -> Error {
 
 /// The names of mounts, by their index.
 fn names(mounts: &[old::Mount]) -> BTreeMap<u32, String> {
-    let named = (0..).zip(mounts).filter(|(_, mount)| !mount.name.is_empty());
-    named.map(|(index, mount)| (index, mount.name.clone())).collect()
+    let named = (0..)
+        .zip(mounts)
+        .filter(|(_, mount)| !mount.name.is_empty());
+    named
+        .map(|(index, mount)| (index, mount.name.clone()))
+        .collect()
 }
 
 /// The names of volumes, by the index of their mount. A mount with a host path is that of the path, also if
@@ -192,22 +253,37 @@ fn net_priority(priority: i64) -> Result<Option<u32>> {
 /// Block I/O weights; the backend refuses them where the kernel has no support.
 fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<IoWeight>> {
     let share = |at: &str, weight: u32| {
-        u16::try_from(weight).ok().filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
-            let field = format_args!("{field}.{at}");
-            Error::invalid(
-                field,
-                format!("{weight} is not between {} and {}", WEIGHTS.start(), WEIGHTS.end()),
-            )
-        })
+        u16::try_from(weight)
+            .ok()
+            .filter(|weight| WEIGHTS.contains(weight))
+            .ok_or_else(|| {
+                let field = format_args!("{field}.{at}");
+                Error::invalid(
+                    field,
+                    format!(
+                        "{weight} is not between {} and {}",
+                        WEIGHTS.start(),
+                        WEIGHTS.end()
+                    ),
+                )
+            })
     };
     let mut weights = Vec::new();
     if resources.blkio_weight != 0 {
-        weights.push(IoWeight { device: None, weight: share("blkio_weight", resources.blkio_weight)? });
+        weights.push(IoWeight {
+            device: None,
+            weight: share("blkio_weight", resources.blkio_weight)?,
+        });
     }
-    for (index, old::WeightDevice { path, weight }) in resources.blkio_weight_device.iter().enumerate() {
+    for (index, old::WeightDevice { path, weight }) in
+        resources.blkio_weight_device.iter().enumerate()
+    {
         let at = format!("blkio_weight_device[{index}]");
         let device = Some(absolute(format_args!("{field}.{at}.path"), path)?);
-        weights.push(IoWeight { device, weight: share(&format!("{at}.Weight"), *weight)? });
+        weights.push(IoWeight {
+            device,
+            weight: share(&format!("{at}.Weight"), *weight)?,
+        });
     }
     Ok(weights)
 }
@@ -215,10 +291,26 @@ fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<
 /// Throttles of block devices.
 fn throttles(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<Throttle>> {
     let lists = [
-        ("blkio_device_read_bps", Throttled::ReadBytes, &resources.blkio_device_read_bps),
-        ("blkio_device_write_bps", Throttled::WriteBytes, &resources.blkio_device_write_bps),
-        ("blkio_device_read_IOps", Throttled::Reads, &resources.blkio_device_read_i_ops),
-        ("blkio_device_write_IOps", Throttled::Writes, &resources.blkio_device_write_i_ops),
+        (
+            "blkio_device_read_bps",
+            Throttled::ReadBytes,
+            &resources.blkio_device_read_bps,
+        ),
+        (
+            "blkio_device_write_bps",
+            Throttled::WriteBytes,
+            &resources.blkio_device_write_bps,
+        ),
+        (
+            "blkio_device_read_IOps",
+            Throttled::Reads,
+            &resources.blkio_device_read_i_ops,
+        ),
+        (
+            "blkio_device_write_IOps",
+            Throttled::Writes,
+            &resources.blkio_device_write_i_ops,
+        ),
     ];
     let mut all = Vec::new();
     for (name, what, list) in lists {
@@ -228,7 +320,11 @@ fn throttles(resources: &old::LinuxContainerResources, field: &str) -> Result<Ve
             if *rate == 0 {
                 return Err(Error::invalid(format_args!("{field}.rate"), "it is 0"));
             }
-            all.push(Throttle { device, what, rate: *rate });
+            all.push(Throttle {
+                device,
+                what,
+                rate: *rate,
+            });
         }
     }
     Ok(all)
@@ -246,9 +342,13 @@ fn kernel_memory(bytes: i64, field: &str) -> Result<()> {
 
 /// The swappiness; the backend refuses it on nodes with only cgroup v2.
 fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Option<Swappiness>> {
-    let Some(cri::Int64Value { value }) = percent else { return Ok(None) };
+    let Some(cri::Int64Value { value }) = percent else {
+        return Ok(None);
+    };
     let field = format_args!("{field}.memory_swappiness");
-    Swappiness::new(value).map(Some).map_err(|error| error.in_field(field))
+    Swappiness::new(value)
+        .map(Some)
+        .map_err(|error| error.in_field(field))
 }
 
 /// A soft memory limit in bytes; zero is not set, and there is no number for no limit.
@@ -257,7 +357,9 @@ fn memory_reservation(bytes: i64, field: &str) -> Result<Option<MemoryLimit>> {
     match bytes {
         0 => Ok(None),
         ..0 => Err(Error::invalid(field, format!("{bytes} is negative"))),
-        1.. => MemoryLimit::new(bytes).map(Some).map_err(|error| error.in_field(field)),
+        1.. => MemoryLimit::new(bytes)
+            .map(Some)
+            .map_err(|error| error.in_field(field)),
     }
 }
 
@@ -284,7 +386,10 @@ fn ulimit(limit: &old::Ulimit, field: &str) -> Result<Rlimit> {
             )
         }),
     };
-    let name = format!("RLIMIT_{}", name.to_ascii_uppercase().trim_start_matches("RLIMIT_"));
+    let name = format!(
+        "RLIMIT_{}",
+        name.to_ascii_uppercase().trim_start_matches("RLIMIT_")
+    );
     let soft = number("soft", *soft)?;
     let hard = number("hard", *hard)?;
     if soft > hard {
@@ -328,7 +433,13 @@ impl Additions {
         }
         if asked.is_some() || !names.is_empty() || net_priority.is_some() {
             let net_priority = net_priority.unwrap_or(0);
-            let more = ContainerRecord { config: None, additions: asked, names, net_priority, quota_id };
+            let more = ContainerRecord {
+                config: None,
+                additions: asked,
+                names,
+                net_priority,
+                quota_id,
+            };
             record::append(&mut spec.meta.record, &more);
         }
     }

@@ -23,8 +23,10 @@ pub(super) fn disk_limits(
 ) -> Result<Vec<DiskLimit>> {
     let project = project(quota_id)?;
     if project.is_some() && quotas.len() != 1 {
-        let why =
-            format!("{quota_id:?} is for exactly one entry of disk_quota, and there are {}", quotas.len());
+        let why = format!(
+            "{quota_id:?} is for exactly one entry of disk_quota, and there are {}",
+            quotas.len()
+        );
         return Err(Error::invalid("config.quota_id", why));
     }
     let limit = |(key, size): (&String, &String)| {
@@ -60,9 +62,16 @@ fn project(quota_id: &str) -> Result<Option<Project>> {
 /// The directories of a key; with `joined` they are counted together in one project.
 fn places(field: &str, key: &str, joined: bool) -> Result<LimitedPlaces> {
     if key == ALL {
-        return Ok(if joined { LimitedPlaces::Rest } else { LimitedPlaces::RestApart });
+        return Ok(if joined {
+            LimitedPlaces::Rest
+        } else {
+            LimitedPlaces::RestApart
+        });
     }
-    key.split(JOINT).map(|part| volume_path(field, part)).collect::<Result<_>>().map(LimitedPlaces::These)
+    key.split(JOINT)
+        .map(|part| volume_path(field, part))
+        .collect::<Result<_>>()
+        .map(LimitedPlaces::These)
 }
 
 /// The path of one directory of a key.
@@ -89,10 +98,17 @@ fn bytes(field: impl Display, size: &str) -> Result<u64> {
         "" | "b" => Some(0),
         unit => UNITS
             .iter()
-            .find(|(letter, _)| unit.strip_prefix(letter).is_some_and(|rest| matches!(rest, "" | "b" | "ib")))
+            .find(|(letter, _)| {
+                unit.strip_prefix(letter)
+                    .is_some_and(|rest| matches!(rest, "" | "b" | "ib"))
+            })
             .map(|(_, bits)| *bits),
     };
-    let bytes = number.parse::<u64>().ok().zip(bits).and_then(|(number, bits)| number.checked_mul(1 << bits));
+    let bytes = number
+        .parse::<u64>()
+        .ok()
+        .zip(bits)
+        .and_then(|(number, bits)| number.checked_mul(1 << bits));
     match bytes {
         Some(0) => Err(Error::invalid(field, "0 would be no limit: leave it out")),
         Some(bytes) => Ok(bytes),
@@ -112,7 +128,10 @@ mod tests {
     use super::*;
 
     fn asked(quotas: &[(&str, &str)], quota_id: &str) -> Result<Vec<DiskLimit>> {
-        let quotas = quotas.iter().map(|(key, size)| ((*key).to_owned(), (*size).to_owned())).collect();
+        let quotas = quotas
+            .iter()
+            .map(|(key, size)| ((*key).to_owned(), (*size).to_owned()))
+            .collect();
         disk_limits(&quotas, "linux", quota_id)
     }
 
@@ -127,16 +146,35 @@ mod tests {
             ("/", "", these(&["/"]), Project::New),
             ("/", "0", these(&["/"]), Project::New),
             ("/abc", "-1", these(&["/abc"]), Project::New),
-            ("/&/abc", "16777300", these(&["/", "/abc"]), Project::Given(id)),
+            (
+                "/&/abc",
+                "16777300",
+                these(&["/", "/abc"]),
+                Project::Given(id),
+            ),
             (".*", "", LimitedPlaces::RestApart, Project::New),
             (".*", "-1", LimitedPlaces::Rest, Project::New),
         ] {
             let limits = asked(&[(key, "10k")], quota_id).expect("it is well formed");
             let field = format!("linux.disk_quota[{key:?}]");
-            assert_eq!(limits, [DiskLimit { places, bytes: 10_240, project, field }], "{key} {quota_id}");
+            assert_eq!(
+                limits,
+                [DiskLimit {
+                    places,
+                    bytes: 10_240,
+                    project,
+                    field
+                }],
+                "{key} {quota_id}"
+            );
         }
         assert_eq!(asked(&[], "0").expect("nothing is asked for"), []);
-        assert_eq!(asked(&[("/", "1g"), ("/abc", "2g")], "").expect("they are well formed").len(), 2);
+        assert_eq!(
+            asked(&[("/", "1g"), ("/abc", "2g")], "")
+                .expect("they are well formed")
+                .len(),
+            2
+        );
     }
 
     #[test]
@@ -157,7 +195,10 @@ mod tests {
             (&[("/", "1g")], "mine", "config.quota_id"),
         ] {
             let error = asked(quotas, quota_id).expect_err("it cannot be meant");
-            assert!(error.to_string().starts_with(&format!("{field}: ")), "{error}");
+            assert!(
+                error.to_string().starts_with(&format!("{field}: ")),
+                "{error}"
+            );
         }
     }
 

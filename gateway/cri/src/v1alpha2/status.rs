@@ -23,10 +23,15 @@ pub(super) fn complete(
     record: Option<&ContainerRecord>,
     inspection: &Inspection,
 ) {
-    let limits = status.resources.as_mut().and_then(|resources| resources.linux.as_mut());
+    let limits = status
+        .resources
+        .as_mut()
+        .and_then(|resources| resources.linux.as_mut());
     if let Some(limits) = limits {
         // Settings that cannot change are those of the request.
-        let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
+        let asked = record
+            .and_then(|record| record.additions.clone())
+            .unwrap_or_default();
         limits.disk_quota = asked.disk_quota;
         limits.ulimits = asked.ulimits;
         limits.blkio_weight = asked.blkio_weight;
@@ -37,15 +42,24 @@ pub(super) fn complete(
         limits.blkio_device_write_bps = throttles(Throttled::WriteBytes);
         limits.blkio_device_read_i_ops = throttles(Throttled::Reads);
         limits.blkio_device_write_i_ops = throttles(Throttled::Writes);
-        limits.memory_reservation =
-            task.details.resources.memory_reservation_bytes.map_or(0, MemoryLimit::signed);
+        limits.memory_reservation = task
+            .details
+            .resources
+            .memory_reservation_bytes
+            .map_or(0, MemoryLimit::signed);
         status.pouch_resources = Some(limits.clone());
     }
     for (index, mount) in (0..).zip(&mut status.mounts) {
-        mount.name = record.and_then(|record| record.names.get(&index).cloned()).unwrap_or_default();
+        mount.name = record
+            .and_then(|record| record.names.get(&index).cloned())
+            .unwrap_or_default();
     }
     status.volumes = volumes(&task.details.image_volumes);
-    status.quota_id = task.details.project.map(|project| project.to_string()).unwrap_or_default();
+    status.quota_id = task
+        .details
+        .project
+        .map(|project| project.to_string())
+        .unwrap_or_default();
     status.envs = environment(&inspection.runtime_spec);
 }
 
@@ -68,7 +82,10 @@ fn throttles(all: &[Throttle], what: Throttled) -> Vec<old::ThrottleDevice> {
 }
 
 fn volumes(directories: &[PathBuf]) -> BTreeMap<String, old::Volume> {
-    directories.iter().map(|path| (path.to_string_lossy().into_owned(), old::Volume {})).collect()
+    directories
+        .iter()
+        .map(|path| (path.to_string_lossy().into_owned(), old::Volume {}))
+        .collect()
 }
 
 /// The environment in an OCI runtime spec; empty if there is none.
@@ -77,7 +94,10 @@ fn environment(spec: &str) -> Vec<cri::KeyValue> {
     let variables = spec["process"]["env"].as_array().into_iter().flatten();
     variables
         .filter_map(|variable| variable.as_str()?.split_once('='))
-        .map(|(key, value)| cri::KeyValue { key: key.to_owned(), value: value.to_owned().into() })
+        .map(|(key, value)| cri::KeyValue {
+            key: key.to_owned(),
+            value: value.to_owned().into(),
+        })
         .collect()
 }
 
@@ -88,9 +108,15 @@ mod tests {
     #[test]
     fn status_environment_matches_the_process() {
         let spec = r#"{"process":{"env":["PATH=/bin","EMPTY=","SUM=1=1"]}}"#;
-        let reported: Vec<_> = environment(spec).into_iter().map(|v| (v.key, v.value)).collect();
+        let reported: Vec<_> = environment(spec)
+            .into_iter()
+            .map(|v| (v.key, v.value))
+            .collect();
         let expected = [("PATH", "/bin"), ("EMPTY", ""), ("SUM", "1=1")];
-        assert_eq!(reported, expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())));
+        assert_eq!(
+            reported,
+            expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()))
+        );
         assert_eq!(environment(""), []);
     }
 }

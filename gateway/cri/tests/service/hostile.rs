@@ -43,14 +43,24 @@ struct Model {
 
 /// The answer to a call; `None` if it is refused.
 async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, Status>>) -> Option<T> {
-    match tokio::time::timeout(LIMIT, answer).await.unwrap_or_else(|_| panic!("{what} is not answered")) {
+    match tokio::time::timeout(LIMIT, answer)
+        .await
+        .unwrap_or_else(|_| panic!("{what} is not answered"))
+    {
         Ok(answer) => Some(answer),
         Err(status) => {
             assert!(REFUSALS.contains(&status.code()), "{what}: {status:?}");
             let length = status.message().len();
-            assert!((1..=STATUS_TEXT_MAX).contains(&length), "{what}: {:?} in {length} bytes", status.code());
+            assert!(
+                (1..=STATUS_TEXT_MAX).contains(&length),
+                "{what}: {:?} in {length} bytes",
+                status.code()
+            );
             // The text of a failed connection. Two letters of it are in some of the random texts.
-            assert!(!status.message().contains("h2 protocol error"), "{what}: {status:?}");
+            assert!(
+                !status.message().contains("h2 protocol error"),
+                "{what}: {status:?}"
+            );
             None
         }
     }
@@ -62,9 +72,11 @@ impl Model {
     /// The id of a target: one of these objects, or a text that need not be an id.
     fn pick<T>(objects: &BTreeMap<String, T>, target: &calls::Target) -> String {
         match target {
-            calls::Target::Known(number) if !objects.is_empty() => {
-                objects.keys().nth(number % objects.len()).cloned().unwrap_or_default()
-            }
+            calls::Target::Known(number) if !objects.is_empty() => objects
+                .keys()
+                .nth(number % objects.len())
+                .cloned()
+                .unwrap_or_default(),
             calls::Target::Known(_) => "none".to_owned(),
             calls::Target::Text(text) => text.clone(),
         }
@@ -77,7 +89,10 @@ impl Model {
 
     fn made_container(&mut self, id: String, pod: String, config: cri::ContainerConfig) {
         let new = (pod, config);
-        assert_eq!(*self.containers.entry(id).or_insert_with(|| new.clone()), new);
+        assert_eq!(
+            *self.containers.entry(id).or_insert_with(|| new.clone()),
+            new
+        );
     }
 
     fn removed_pod(&mut self, id: &str) {
@@ -89,23 +104,52 @@ impl Model {
 /// Checks that lists show what was created, as requested.
 async fn compare(node: &mut ServiceFixture, model: &Model) {
     let list = cri::ListPodSandboxRequest::default();
-    let pods = node.runtime.list_pod_sandbox(list).await.expect("pods can be listed").into_inner().items;
-    assert_eq!(sorted(&pods, |pod| &pod.id), model.pods.keys().collect::<Vec<_>>());
+    let pods = node
+        .runtime
+        .list_pod_sandbox(list)
+        .await
+        .expect("pods can be listed")
+        .into_inner()
+        .items;
+    assert_eq!(
+        sorted(&pods, |pod| &pod.id),
+        model.pods.keys().collect::<Vec<_>>()
+    );
     for pod in &pods {
         let asked = &model.pods[&pod.id];
-        assert_eq!((&pod.labels, &pod.annotations), (&asked.labels, &asked.annotations));
+        assert_eq!(
+            (&pod.labels, &pod.annotations),
+            (&asked.labels, &asked.annotations)
+        );
         assert_eq!(pod.metadata, asked.metadata);
     }
     let list = cri::ListContainersRequest::default();
-    let containers = node.runtime.list_containers(list).await.expect("they can be listed").into_inner();
+    let containers = node
+        .runtime
+        .list_containers(list)
+        .await
+        .expect("they can be listed")
+        .into_inner();
     let containers = containers.containers;
-    assert_eq!(sorted(&containers, |container| &container.id), model.containers.keys().collect::<Vec<_>>());
+    assert_eq!(
+        sorted(&containers, |container| &container.id),
+        model.containers.keys().collect::<Vec<_>>()
+    );
     for container in &containers {
         let (pod, asked) = &model.containers[&container.id];
-        assert_eq!((&container.labels, &container.annotations), (&asked.labels, &asked.annotations));
-        assert_eq!((&container.metadata, &container.pod_sandbox_id), (&asked.metadata, pod));
+        assert_eq!(
+            (&container.labels, &container.annotations),
+            (&asked.labels, &asked.annotations)
+        );
+        assert_eq!(
+            (&container.metadata, &container.pod_sandbox_id),
+            (&asked.metadata, pod)
+        );
         let status = node.status(&container.id).await.expect("it is there");
-        assert_eq!((&status.labels, &status.annotations), (&asked.labels, &asked.annotations));
+        assert_eq!(
+            (&status.labels, &status.annotations),
+            (&asked.labels, &asked.annotations)
+        );
     }
 }
 
@@ -116,7 +160,10 @@ fn sorted<'a, T>(list: &'a [T], id: impl Fn(&'a T) -> &'a String) -> Vec<&'a Str
 }
 
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48)
+    std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok())
+        .unwrap_or(48)
 }
 
 proptest! {

@@ -8,13 +8,28 @@ use tonic::Code;
 use crate::support::{ServiceFixture, code, spec};
 
 async fn find(node: &mut ServiceFixture, reference: &str) -> Option<cri::Image> {
-    let request = cri::ImageStatusRequest { image: Some(spec(reference)), verbose: false };
-    node.images.image_status(request).await.expect("it answers").into_inner().image
+    let request = cri::ImageStatusRequest {
+        image: Some(spec(reference)),
+        verbose: false,
+    };
+    node.images
+        .image_status(request)
+        .await
+        .expect("it answers")
+        .into_inner()
+        .image
 }
 
 async fn list(node: &mut ServiceFixture, filter: &str) -> Vec<cri::Image> {
-    let filter = Some(cri::ImageFilter { image: Some(spec(filter)) });
-    node.images.list_images(cri::ListImagesRequest { filter }).await.expect("it answers").into_inner().images
+    let filter = Some(cri::ImageFilter {
+        image: Some(spec(filter)),
+    });
+    node.images
+        .list_images(cri::ListImagesRequest { filter })
+        .await
+        .expect("it answers")
+        .into_inner()
+        .images
 }
 
 #[tokio::test]
@@ -41,9 +56,16 @@ async fn image_filter_selects_one_image() {
     assert_eq!(list(&mut node, "").await.len(), 1);
     assert_eq!(list(&mut node, BUSYBOX).await.len(), 1);
     assert_eq!(list(&mut node, "other").await, []);
-    let streamed = node.images.stream_images(cri::StreamImagesRequest { filter: None }).await;
+    let streamed = node
+        .images
+        .stream_images(cri::StreamImagesRequest { filter: None })
+        .await;
     let mut streamed = streamed.expect("it answers").into_inner();
-    let batch = streamed.message().await.expect("it is sent").expect("there is one image");
+    let batch = streamed
+        .message()
+        .await
+        .expect("it is sent")
+        .expect("there is one image");
     assert_eq!(batch.images, list(&mut node, "").await);
     assert_eq!(streamed.message().await.expect("it ends well"), None);
 }
@@ -53,8 +75,13 @@ async fn removing_an_image_is_idempotent() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     for _ in 0..2 {
-        let request = cri::RemoveImageRequest { image: Some(spec(BUSYBOX)) };
-        node.images.remove_image(request).await.expect("it is removed");
+        let request = cri::RemoveImageRequest {
+            image: Some(spec(BUSYBOX)),
+        };
+        node.images
+            .remove_image(request)
+            .await
+            .expect("it is removed");
         assert_eq!(find(&mut node, BUSYBOX).await, None);
     }
 }
@@ -62,49 +89,98 @@ async fn removing_an_image_is_idempotent() {
 #[tokio::test]
 async fn request_without_an_image_is_rejected() {
     let mut node = ServiceFixture::new().await;
-    assert_eq!(code(node.images.pull_image(cri::PullImageRequest::default()).await), Code::InvalidArgument);
     assert_eq!(
-        code(node.images.remove_image(cri::RemoveImageRequest::default()).await),
+        code(
+            node.images
+                .pull_image(cri::PullImageRequest::default())
+                .await
+        ),
         Code::InvalidArgument
     );
     assert_eq!(
-        code(node.images.image_status(cri::ImageStatusRequest::default()).await),
+        code(
+            node.images
+                .remove_image(cri::RemoveImageRequest::default())
+                .await
+        ),
         Code::InvalidArgument
     );
-    let image = Some(cri::ImageSpec { runtime_handler: "kata".to_owned(), ..spec(BUSYBOX) });
-    let request = cri::PullImageRequest { image, ..Default::default() };
-    let refusal = node.images.pull_image(request).await.expect_err("there is no such handler");
+    assert_eq!(
+        code(
+            node.images
+                .image_status(cri::ImageStatusRequest::default())
+                .await
+        ),
+        Code::InvalidArgument
+    );
+    let image = Some(cri::ImageSpec {
+        runtime_handler: "kata".to_owned(),
+        ..spec(BUSYBOX)
+    });
+    let request = cri::PullImageRequest {
+        image,
+        ..Default::default()
+    };
+    let refusal = node
+        .images
+        .pull_image(request)
+        .await
+        .expect_err("there is no such handler");
     assert_eq!(refusal.code(), Code::InvalidArgument);
-    assert_eq!(refusal.message(), "image.runtime_handler: there is no handler \"kata\": this node has runc");
+    assert_eq!(
+        refusal.message(),
+        "image.runtime_handler: there is no handler \"kata\": this node has runc"
+    );
 }
 
 #[tokio::test]
 async fn only_an_unavailable_registry_has_the_kubelet_error_prefix() {
     let mut node = ServiceFixture::new().await;
-    let registry = Error::unavailable("connect to 10.0.0.1:443").with_reason(Reason::RegistryUnavailable);
+    let registry =
+        Error::unavailable("connect to 10.0.0.1:443").with_reason(Reason::RegistryUnavailable);
     // containerd died during the pull, and its health check has not found that yet.
     let runtime = Error::unavailable("containerd: create lease a").with_reason(Reason::Runtime);
     for (error, is_of_registry) in [(registry, true), (runtime, false)] {
-        node.fake.fail_next(Method::Pull, error.context("pull busybox"));
-        let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
-        let refusal = node.images.pull_image(request).await.expect_err("something is away");
+        node.fake
+            .fail_next(Method::Pull, error.context("pull busybox"));
+        let request = cri::PullImageRequest {
+            image: Some(spec(BUSYBOX)),
+            ..Default::default()
+        };
+        let refusal = node
+            .images
+            .pull_image(request)
+            .await
+            .expect_err("something is away");
         assert_eq!(refusal.code(), Code::Unavailable);
         let text = refusal.message();
-        assert_eq!(text.starts_with("RegistryUnavailable: "), is_of_registry, "{text}");
+        assert_eq!(
+            text.starts_with("RegistryUnavailable: "),
+            is_of_registry,
+            "{text}"
+        );
     }
 }
 
 #[tokio::test]
 async fn unknown_image_is_not_found() {
     let mut node = ServiceFixture::new().await;
-    let request = cri::PullImageRequest { image: Some(spec("nothing")), ..Default::default() };
+    let request = cri::PullImageRequest {
+        image: Some(spec("nothing")),
+        ..Default::default()
+    };
     assert_eq!(code(node.images.pull_image(request).await), Code::NotFound);
 }
 
 #[tokio::test]
 async fn image_fs_info_is_never_empty() {
     let mut node = ServiceFixture::new().await;
-    let usage = node.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
+    let usage = node
+        .images
+        .image_fs_info(cri::ImageFsInfoRequest {})
+        .await
+        .expect("it answers")
+        .into_inner();
     assert!(!usage.image_filesystems.is_empty());
     assert_eq!(usage.image_filesystems, usage.container_filesystems);
 }
@@ -113,8 +189,17 @@ async fn image_fs_info_is_never_empty() {
 async fn verbose_image_status_has_the_config() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
-    let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };
-    let info = node.images.image_status(request).await.expect("it answers").into_inner().info;
+    let request = cri::ImageStatusRequest {
+        image: Some(spec(BUSYBOX)),
+        verbose: true,
+    };
+    let info = node
+        .images
+        .image_status(request)
+        .await
+        .expect("it answers")
+        .into_inner()
+        .info;
     let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
     assert_eq!(info["imageSpec"]["os"], "linux");
     assert!(info["imageSpec"]["config"]["User"].is_string(), "{info}");

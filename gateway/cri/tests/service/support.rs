@@ -117,8 +117,10 @@ impl ServiceFixture {
         Self {
             fake,
             gateway,
-            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
-            images: ImageServiceClient::new(channel.clone()).max_decoding_message_size(MESSAGE_LIMIT),
+            runtime: RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(MESSAGE_LIMIT),
+            images: ImageServiceClient::new(channel.clone())
+                .max_decoding_message_size(MESSAGE_LIMIT),
             channel,
             operations,
             leases,
@@ -131,17 +133,36 @@ impl ServiceFixture {
     pub(crate) async fn restarted(self) -> Self {
         let fake = self.fake.reopen();
         self.server.abort();
-        Self::serving(fake, Arc::clone(&self.leases)).await.recovered().await
+        Self::serving(fake, Arc::clone(&self.leases))
+            .await
+            .recovered()
+            .await
     }
 
     pub(crate) async fn pull(&mut self) -> String {
-        let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
-        self.images.pull_image(request).await.expect("the registry has it").into_inner().image_ref
+        let request = cri::PullImageRequest {
+            image: Some(spec(BUSYBOX)),
+            ..Default::default()
+        };
+        self.images
+            .pull_image(request)
+            .await
+            .expect("the registry has it")
+            .into_inner()
+            .image_ref
     }
 
     pub(crate) async fn run(&mut self, config: cri::PodSandboxConfig) -> Result<String, Status> {
-        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        Ok(self.runtime.run_pod_sandbox(request).await?.into_inner().pod_sandbox_id)
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            ..Default::default()
+        };
+        Ok(self
+            .runtime
+            .run_pod_sandbox(request)
+            .await?
+            .into_inner()
+            .pod_sandbox_id)
     }
 
     pub(crate) async fn create(
@@ -154,11 +175,18 @@ impl ServiceFixture {
             config: Some(config),
             sandbox_config: None,
         };
-        Ok(self.runtime.create_container(request).await?.into_inner().container_id)
+        Ok(self
+            .runtime
+            .create_container(request)
+            .await?
+            .into_inner()
+            .container_id)
     }
 
     pub(crate) async fn start(&mut self, container: &str) -> Result<(), Status> {
-        let request = cri::StartContainerRequest { container_id: container.to_owned() };
+        let request = cri::StartContainerRequest {
+            container_id: container.to_owned(),
+        };
         self.runtime.start_container(request).await.map(drop)
     }
 
@@ -166,19 +194,40 @@ impl ServiceFixture {
     pub(crate) async fn running(&mut self) -> (String, String) {
         self.pull().await;
         let sandbox = self.run(pod("web")).await.expect("it is well formed");
-        let container = self.create(&sandbox, app("app")).await.expect("it is well formed");
+        let container = self
+            .create(&sandbox, app("app"))
+            .await
+            .expect("it is well formed");
         self.start(&container).await.expect("it can be started");
         (sandbox, container)
     }
 
     pub(crate) async fn pod_status(&mut self, id: &str) -> Result<cri::PodSandboxStatus, Status> {
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        Ok(self.runtime.pod_sandbox_status(request).await?.into_inner().status.expect("it is always set"))
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        };
+        Ok(self
+            .runtime
+            .pod_sandbox_status(request)
+            .await?
+            .into_inner()
+            .status
+            .expect("it is always set"))
     }
 
     pub(crate) async fn status(&mut self, id: &str) -> Result<cri::ContainerStatus, Status> {
-        let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        Ok(self.runtime.container_status(request).await?.into_inner().status.expect("it is always set"))
+        let request = cri::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
+        Ok(self
+            .runtime
+            .container_status(request)
+            .await?
+            .into_inner()
+            .status
+            .expect("it is always set"))
     }
 
     pub(crate) async fn exec(
@@ -212,11 +261,17 @@ impl ServiceFixture {
 }
 
 pub(crate) fn spec(image: &str) -> cri::ImageSpec {
-    cri::ImageSpec { image: image.to_owned(), ..Default::default() }
+    cri::ImageSpec {
+        image: image.to_owned(),
+        ..Default::default()
+    }
 }
 
 pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 /// A pod as a kubelet requests it.
@@ -249,8 +304,14 @@ pub(crate) fn pod(name: &str) -> cri::PodSandboxConfig {
 /// A container as a kubelet requests it; it runs until it is stopped.
 pub(crate) fn app(name: &str) -> cri::ContainerConfig {
     cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
-        image: Some(cri::ImageSpec { user_specified_image: "busybox".to_owned(), ..spec(BUSYBOX) }),
+        metadata: Some(cri::ContainerMetadata {
+            name: name.to_owned(),
+            attempt: 0,
+        }),
+        image: Some(cri::ImageSpec {
+            user_specified_image: "busybox".to_owned(),
+            ..spec(BUSYBOX)
+        }),
         command: vec!["top".to_owned()],
         labels: map(&[("io.kubernetes.container.name", name)]),
         annotations: map(&[("restarts", "0")]),

@@ -7,7 +7,12 @@ use switchyard_core::trace::{Span, SpanContext, TraceState, Tracer};
 const STATE_MAX: usize = 512;
 
 /// The span of a call of this method that begins now.
-pub(super) fn begin(tracer: &Tracer, protocol: &'static str, path: &str, headers: &HeaderMap) -> Span {
+pub(super) fn begin(
+    tracer: &Tracer,
+    protocol: &'static str,
+    path: &str,
+    headers: &HeaderMap,
+) -> Span {
     let mut span = tracer.request(path.to_owned(), caller(headers));
     let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
     span.set("rpc.system", "grpc");
@@ -22,7 +27,10 @@ fn caller(headers: &HeaderMap) -> Option<SpanContext> {
     let mut parents = headers.get_all("traceparent").iter();
     let parent = parents.next().filter(|_| parents.next().is_none())?;
     let context = SpanContext::parse(parent.to_str().ok()?)?;
-    Some(SpanContext { state: state(headers), ..context })
+    Some(SpanContext {
+        state: state(headers),
+        ..context
+    })
 }
 
 /// Parses the trace state that the systems on the way have added, in one header or in several.

@@ -12,18 +12,27 @@ use tower::{ServiceExt, service_fn};
 use super::*;
 
 fn request(path: &str) -> Request<()> {
-    Request::builder().uri(format!("http://localhost{path}")).body(()).unwrap()
+    Request::builder()
+        .uri(format!("http://localhost{path}"))
+        .body(())
+        .unwrap()
 }
 
 fn trailers(status: Option<&str>) -> HeaderMap {
-    status.map(|code| ("grpc-status".parse().unwrap(), code.parse().unwrap())).into_iter().collect()
+    status
+        .map(|code| ("grpc-status".parse().unwrap(), code.parse().unwrap()))
+        .into_iter()
+        .collect()
 }
 
 /// Counts of all finished RPCs, as lines of the scrape.
 fn counted(metrics: &Metrics) -> Vec<String> {
     let text = String::from_utf8(metrics.render(&NodeCounts::default()).unwrap()).unwrap();
     let prefix = "switchyard_rpc_requests_total{";
-    text.lines().filter_map(|line| line.strip_prefix(prefix)).map(str::to_owned).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix(prefix))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn in_flight(metrics: &Metrics) -> i64 {
@@ -35,15 +44,23 @@ async fn success_is_counted_at_its_trailers() {
     let metrics = Metrics::new().unwrap();
     let service = service_fn(|_: Request<()>| {
         let body = Full::new(Bytes::from_static(b"answer"));
-        ready(Ok::<_, Infallible>(Response::new(body.with_trailers(ready(Some(Ok(trailers(Some("0")))))))))
+        ready(Ok::<_, Infallible>(Response::new(
+            body.with_trailers(ready(Some(Ok(trailers(Some("0")))))),
+        )))
     });
-    let response =
-        RpcLayer::new("cri", &metrics, None).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
+    let response = RpcLayer::new("cri", &metrics, None)
+        .layer(service)
+        .oneshot(request("/a.B/Do"))
+        .await
+        .unwrap();
     assert_eq!((counted(&metrics).len(), in_flight(&metrics)), (0, 1));
     let body = response.into_body().collect().await.unwrap();
     assert_eq!(body.trailers(), Some(&trailers(Some("0"))));
     assert_eq!(body.to_bytes(), "answer");
-    assert_eq!(counted(&metrics), ["code=\"OK\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+    assert_eq!(
+        counted(&metrics),
+        ["code=\"OK\",method=\"a.B/Do\",protocol=\"cri\"} 1"]
+    );
     assert_eq!(in_flight(&metrics), 0);
 }
 
@@ -51,12 +68,21 @@ async fn success_is_counted_at_its_trailers() {
 async fn failure_is_counted_once_at_its_headers() {
     let metrics = Metrics::new().unwrap();
     let service = service_fn(|_: Request<()>| {
-        let response = Response::builder().header("grpc-status", "5").body(Empty::<Bytes>::new()).unwrap();
+        let response = Response::builder()
+            .header("grpc-status", "5")
+            .body(Empty::<Bytes>::new())
+            .unwrap();
         ready(Ok::<_, Infallible>(response))
     });
-    let response =
-        RpcLayer::new("cri", &metrics, None).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
-    assert_eq!(counted(&metrics), ["code=\"NOT_FOUND\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+    let response = RpcLayer::new("cri", &metrics, None)
+        .layer(service)
+        .oneshot(request("/a.B/Do"))
+        .await
+        .unwrap();
+    assert_eq!(
+        counted(&metrics),
+        ["code=\"NOT_FOUND\",method=\"a.B/Do\",protocol=\"cri\"} 1"]
+    );
     drop(response.into_body().collect().await.unwrap());
     assert_eq!(counted(&metrics).len(), 1);
     assert_eq!(in_flight(&metrics), 0);
@@ -67,11 +93,20 @@ async fn dropped_body_or_request_counts_as_cancelled() {
     let metrics = Metrics::new().unwrap();
     let layer = RpcLayer::new("cri", &metrics, None);
     let answered = service_fn(|_: Request<()>| {
-        ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"x")))))
+        ready(Ok::<_, Infallible>(Response::new(Full::new(
+            Bytes::from_static(b"x"),
+        ))))
     });
-    drop(layer.layer(answered).oneshot(request("/a.B/Answered")).await.unwrap());
-    let never =
-        service_fn(|_: Request<()>| std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>());
+    drop(
+        layer
+            .layer(answered)
+            .oneshot(request("/a.B/Answered"))
+            .await
+            .unwrap(),
+    );
+    let never = service_fn(|_: Request<()>| {
+        std::future::pending::<Result<Response<Empty<Bytes>>, Infallible>>()
+    });
     let mut waiting = Box::pin(layer.layer(never).oneshot(request("/a.B/Never")));
     assert!(futures::poll!(&mut waiting).is_pending());
     assert_eq!(in_flight(&metrics), 1);
@@ -90,28 +125,44 @@ async fn dropped_body_or_request_counts_as_cancelled() {
 async fn calls_that_last_as_their_client_likes_are_counted_and_neither_timed_nor_in_flight() {
     let metrics = Metrics::new().unwrap();
     let layer = RpcLayer::new("cri", &metrics, None);
-    for path in ["runtime.v1.RuntimeService/GetContainerEvents", "runtime.v1.RuntimeService/Version"] {
+    for path in [
+        "runtime.v1.RuntimeService/GetContainerEvents",
+        "runtime.v1.RuntimeService/Version",
+    ] {
         let service = service_fn(|_: Request<()>| {
             let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(Some("0"))))));
             ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let response = layer.layer(service).oneshot(request(&format!("/{path}"))).await.unwrap();
+        let response = layer
+            .layer(service)
+            .oneshot(request(&format!("/{path}")))
+            .await
+            .unwrap();
         assert_eq!(in_flight(&metrics), i64::from(path.ends_with("Version")));
         drop(response.into_body().collect().await.unwrap());
     }
     assert_eq!(counted(&metrics).len(), 2);
     let text = String::from_utf8(metrics.render(&NodeCounts::default()).unwrap()).unwrap();
-    let timed = |method: &str| text.contains(&format!("duration_seconds_count{{method=\"{method}\""));
+    let timed =
+        |method: &str| text.contains(&format!("duration_seconds_count{{method=\"{method}\""));
     assert!(timed("runtime.v1.RuntimeService/Version"), "{text}");
-    assert!(!timed("runtime.v1.RuntimeService/GetContainerEvents"), "{text}");
+    assert!(
+        !timed("runtime.v1.RuntimeService/GetContainerEvents"),
+        "{text}"
+    );
     assert_eq!(in_flight(&metrics), 0);
 }
 
 #[test]
 fn each_stream_is_open_ended_or_a_list_in_pieces() {
-    let timed: Vec<_> = SERVER_STREAMS.iter().filter(|path| !is_open_ended(path)).collect();
+    let timed: Vec<_> = SERVER_STREAMS
+        .iter()
+        .filter(|path| !is_open_ended(path))
+        .collect();
     assert!(
-        timed.iter().all(|path| path.starts_with("runtime.v1.") && path.contains("/Stream")),
+        timed
+            .iter()
+            .all(|path| path.starts_with("runtime.v1.") && path.contains("/Stream")),
         "{timed:?}"
     );
     assert_eq!(timed.len(), 6, "{timed:?}");
@@ -125,7 +176,11 @@ fn each_stream_is_open_ended_or_a_list_in_pieces() {
     ] {
         assert!(is_open_ended(method), "{method}");
     }
-    for method in ["hashicorp.nomad.plugins.drivers.proto.Driver/StartTask", "any/WaitTask", ""] {
+    for method in [
+        "hashicorp.nomad.plugins.drivers.proto.Driver/StartTask",
+        "any/WaitTask",
+        "",
+    ] {
         assert!(!is_open_ended(method), "{method}");
     }
 }
@@ -136,11 +191,16 @@ async fn unknown_methods_share_one_series() {
     let layer = RpcLayer::new("cri", &metrics, None);
     for path in ["/a.B/Guess1", "/a.B/Guess2"] {
         let service = service_fn(|_: Request<()>| {
-            let response =
-                Response::builder().header("grpc-status", "12").body(Empty::<Bytes>::new()).unwrap();
+            let response = Response::builder()
+                .header("grpc-status", "12")
+                .body(Empty::<Bytes>::new())
+                .unwrap();
             ready(Ok::<_, Infallible>(response))
         });
         layer.layer(service).oneshot(request(path)).await.unwrap();
     }
-    assert_eq!(counted(&metrics), ["code=\"UNIMPLEMENTED\",method=\"other\",protocol=\"cri\"} 2"]);
+    assert_eq!(
+        counted(&metrics),
+        ["code=\"UNIMPLEMENTED\",method=\"other\",protocol=\"cri\"} 2"]
+    );
 }

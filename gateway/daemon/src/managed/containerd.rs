@@ -72,7 +72,11 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     Program {
         name: "containerd",
         exe: exe.to_owned(),
-        command: vec![config.containerd.binary.clone(), "--config".into(), file.display().to_string()],
+        command: vec![
+            config.containerd.binary.clone(),
+            "--config".into(),
+            file.display().to_string(),
+        ],
         pid_file: run.join("containerd.pid"),
         log: state.join("containerd.log"),
         prepare: Arc::new(prepare),
@@ -91,24 +95,28 @@ fn dirs(config: &Config) -> Vec<(PathBuf, u32)> {
     let of_namespace = tasks.join(&config.containerd.namespace);
     // Tasks in user namespaces must be able to traverse it.
     let open = [run, state, tasks, of_namespace].map(|dir| (dir, 0o711));
-    std::iter::once((config.paths.state.join("containerd"), 0o700)).chain(open).collect()
+    std::iter::once((config.paths.state.join("containerd"), 0o700))
+        .chain(open)
+        .collect()
 }
 
 /// The first line of the configuration.
-const HEAD: &str =
-    "# Written by switchyard for its managed containerd, at a start at which it differs; changes are lost.\n";
+const HEAD: &str = "# Written by switchyard for its managed containerd, at a start at which it differs; changes are lost.\n";
 
 /// Makes the directories, and the configuration if it differs from what is wanted. A configuration that cannot be
 /// written and may be used as it is, is used: containerd starts on a full disk too, and without it nothing can be
 /// removed from that disk.
 fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result<()> {
-    dirs.iter().try_for_each(|(dir, mode)| make_dir(dir, *mode))?;
+    dirs.iter()
+        .try_for_each(|(dir, mode)| make_dir(dir, *mode))?;
     let text = format!("{HEAD}{wanted}");
     let present = fs::read_to_string(file).unwrap_or_default();
     if present == text {
         return Ok(());
     }
-    let Err(error) = replace(file, &text) else { return Ok(()) };
+    let Err(error) = replace(file, &text) else {
+        return Ok(());
+    };
     if !serves_alike(&present, wanted) {
         return Err(error);
     }
@@ -118,7 +126,9 @@ fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result
 
 /// Not durable: each start writes a configuration that differs.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
-    files::replace(file, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::ContainerdDrafted))?;
+    files::replace(file, text.as_bytes(), 0o644, Durable::No, || {
+        reach(CrashPoint::ContainerdDrafted)
+    })?;
     reach(CrashPoint::ContainerdConfigured);
     Ok(())
 }
@@ -126,8 +136,12 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 /// Returns whether a containerd with this configuration would serve the same containers at the same address
 /// as one with the wanted configuration. Pure.
 fn serves_alike(present: &str, wanted: &Table) -> bool {
-    let Ok(present) = present.parse::<Table>() else { return false };
-    ["version", "root", "state", "grpc"].iter().all(|key| present.get(*key) == wanted.get(*key))
+    let Ok(present) = present.parse::<Table>() else {
+        return false;
+    };
+    ["version", "root", "state", "grpc"]
+        .iter()
+        .all(|key| present.get(*key) == wanted.get(*key))
 }
 
 /// Removes downloads without a name; returns how many. containerd identifies a download by a name that it
@@ -136,9 +150,15 @@ fn serves_alike(present: &str, wanted: &Table) -> bool {
 /// at each collection. No containerd is running that could be about to write the name. Errors are only
 /// logged.
 fn clear_nameless(downloads: &Path) -> usize {
-    let Ok(entries) = fs::read_dir(downloads) else { return 0 };
+    let Ok(entries) = fs::read_dir(downloads) else {
+        return 0;
+    };
     let mut removed = 0;
-    for dir in entries.flatten().take(MOST_DOWNLOADS).map(|entry| entry.path()) {
+    for dir in entries
+        .flatten()
+        .take(MOST_DOWNLOADS)
+        .map(|entry| entry.path())
+    {
         let is_nameless = match fs::metadata(dir.join("ref")) {
             Ok(name) => name.len() == 0,
             Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -154,7 +174,10 @@ fn clear_nameless(downloads: &Path) -> usize {
         }
     }
     if removed > 0 {
-        tracing::info!(removed, "removed downloads without a name, which a power cut leaves");
+        tracing::info!(
+            removed,
+            "removed downloads without a name, which a power cut leaves"
+        );
     }
     removed
 }
@@ -167,13 +190,19 @@ fn generate(config: &Config, oom: &OomScore) -> Table {
     let disabled = DISABLED_PLUGINS.into_iter().map(Value::from).collect();
     let mut table = Table::from_iter([
         ("version".to_owned(), Value::Integer(2)),
-        ("root".to_owned(), text(&config.paths.state.join("containerd/root"))),
+        (
+            "root".to_owned(),
+            text(&config.paths.state.join("containerd/root")),
+        ),
         ("state".to_owned(), text(&run.join("state"))),
         ("temp".to_owned(), Value::from("")),
         ("disabled_plugins".to_owned(), Value::Array(disabled)),
         (
             "grpc".to_owned(),
-            Value::Table(Table::from_iter([("address".to_owned(), text(&config.containerd_socket()))])),
+            Value::Table(Table::from_iter([(
+                "address".to_owned(),
+                text(&config.containerd_socket()),
+            )])),
         ),
     ]);
     if let Some(score) = oom.allowed(config.managed.oom_score) {
@@ -190,7 +219,8 @@ struct OomScore {
 
 impl OomScore {
     fn of_this_process() -> Self {
-        let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let read =
+            |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let capabilities = read("status")
             .lines()
             .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
@@ -204,7 +234,11 @@ impl OomScore {
     /// The allowed score nearest to `wanted` for a child; `None` if that is the inherited one. containerd
     /// does not start if its configuration has a score that it may not set.
     fn allowed(&self, wanted: i32) -> Option<i32> {
-        let score = if self.may_lower { wanted } else { wanted.max(self.current) };
+        let score = if self.may_lower {
+            wanted
+        } else {
+            wanted.max(self.current)
+        };
         (score != self.current).then_some(score)
     }
 }
@@ -213,12 +247,22 @@ impl OomScore {
 /// cannot serve.
 async fn probe(socket: PathBuf, namespace: String) -> Result<String, String> {
     let asked = async {
-        let channel = channel::grpc(&socket).await.map_err(|error| report(&error))?;
+        let channel = channel::grpc(&socket)
+            .await
+            .map_err(|error| report(&error))?;
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|error| report(&error))?;
-        let version: VersionResponse = ask(&mut grpc, VERSION, ()).await.map_err(|status| report(&status))?;
+        let version: VersionResponse = ask(&mut grpc, VERSION, ())
+            .await
+            .map_err(|status| report(&status))?;
         grpc.ready().await.map_err(|error| report(&error))?;
-        match ask(&mut grpc, NAMESPACE, GetNamespaceRequest { name: namespace }).await {
+        match ask(
+            &mut grpc,
+            NAMESPACE,
+            GetNamespaceRequest { name: namespace },
+        )
+        .await
+        {
             Ok(()) => {}
             // The namespace does not exist before its first object is created.
             Err(status) if status.code() == Code::NotFound => {}
@@ -257,7 +301,10 @@ where
 {
     let path = http::uri::PathAndQuery::from_static(method);
     let codec = ProstCodec::<Q, A>::default();
-    Ok(grpc.unary(tonic::Request::new(request), path, codec).await?.into_inner())
+    Ok(grpc
+        .unary(tonic::Request::new(request), path, codec)
+        .await?
+        .into_inner())
 }
 
 #[cfg(test)]
@@ -269,12 +316,26 @@ mod tests {
         let mut config = Config::default();
         config.paths.state = "/s".into();
         config.paths.run = "/r".into();
-        let table = generate(&config, &OomScore { current: 0, may_lower: true });
+        let table = generate(
+            &config,
+            &OomScore {
+                current: 0,
+                may_lower: true,
+            },
+        );
         assert_eq!(table["root"].as_str(), Some("/s/containerd/root"));
         assert_eq!(table["state"].as_str(), Some("/r/containerd/state"));
-        assert_eq!(table["grpc"]["address"].as_str(), Some("/r/containerd/containerd.sock"));
+        assert_eq!(
+            table["grpc"]["address"].as_str(),
+            Some("/r/containerd/containerd.sock")
+        );
         assert_eq!(table["oom_score"].as_integer(), Some(-999));
-        assert!(table["disabled_plugins"].as_array().unwrap().contains(&"io.containerd.grpc.v1.cri".into()));
+        assert!(
+            table["disabled_plugins"]
+                .as_array()
+                .unwrap()
+                .contains(&"io.containerd.grpc.v1.cri".into())
+        );
         assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
     }
 
@@ -282,7 +343,13 @@ mod tests {
     fn table(state: &Path) -> Table {
         let mut config = Config::default();
         config.paths.state = state.into();
-        generate(&config, &OomScore { current: 0, may_lower: true })
+        generate(
+            &config,
+            &OomScore {
+                current: 0,
+                may_lower: true,
+            },
+        )
     }
 
     #[test]
@@ -318,7 +385,11 @@ mod tests {
             let configured = configure(&file, &[], &wanted).map_err(|error| error.kind());
             assert_eq!(
                 configured,
-                if is_used { Ok(()) } else { Err(io::ErrorKind::IsADirectory) },
+                if is_used {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::IsADirectory)
+                },
                 "{present}"
             );
             assert_eq!(fs::read_to_string(&file).unwrap(), present);
@@ -330,17 +401,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str, files: &[(&str, &str)]| {
             fs::create_dir(dir.path().join(name)).unwrap();
-            files.iter().for_each(|(file, text)| fs::write(dir.path().join(name).join(file), text).unwrap());
+            files.iter().for_each(|(file, text)| {
+                fs::write(dir.path().join(name).join(file), text).unwrap()
+            });
         };
         make("empty", &[]);
-        make("empty-name", &[("ref", ""), ("data", "x"), ("startedat", "")]);
+        make(
+            "empty-name",
+            &[("ref", ""), ("data", "x"), ("startedat", "")],
+        );
         make("no-name", &[("data", "x")]);
         make("named", &[("ref", "k8s.io/1/layer-sha256:x"), ("data", "")]);
         fs::write(dir.path().join("a-file"), "").unwrap();
         for removed in [3, 0] {
             assert_eq!(clear_nameless(dir.path()), removed);
-            let mut left: Vec<_> =
-                fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+            let mut left: Vec<_> = fs::read_dir(dir.path())
+                .unwrap()
+                .map(|e| e.unwrap().file_name())
+                .collect();
             left.sort();
             assert_eq!(left, ["a-file", "named"]);
         }
@@ -349,17 +427,54 @@ mod tests {
 
     #[test]
     fn oom_score_is_clamped_to_the_permitted_range() {
-        assert_eq!(OomScore { current: 0, may_lower: false }.allowed(-999), None);
-        assert_eq!(OomScore { current: -5, may_lower: false }.allowed(-999), None);
-        assert_eq!(OomScore { current: 0, may_lower: false }.allowed(100), Some(100));
-        assert_eq!(OomScore { current: 0, may_lower: true }.allowed(-999), Some(-999));
-        assert_eq!(OomScore { current: -999, may_lower: true }.allowed(-999), None);
+        assert_eq!(
+            OomScore {
+                current: 0,
+                may_lower: false
+            }
+            .allowed(-999),
+            None
+        );
+        assert_eq!(
+            OomScore {
+                current: -5,
+                may_lower: false
+            }
+            .allowed(-999),
+            None
+        );
+        assert_eq!(
+            OomScore {
+                current: 0,
+                may_lower: false
+            }
+            .allowed(100),
+            Some(100)
+        );
+        assert_eq!(
+            OomScore {
+                current: 0,
+                may_lower: true
+            }
+            .allowed(-999),
+            Some(-999)
+        );
+        assert_eq!(
+            OomScore {
+                current: -999,
+                may_lower: true
+            }
+            .allowed(-999),
+            None
+        );
     }
 
     #[tokio::test]
     async fn unserved_socket_is_not_responsive() {
         let dir = tempfile::tempdir().unwrap();
-        let error = probe(dir.path().join("none.sock"), "k8s.io".to_owned()).await.unwrap_err();
+        let error = probe(dir.path().join("none.sock"), "k8s.io".to_owned())
+            .await
+            .unwrap_err();
         assert!(error.contains("No such file"), "{error}");
     }
 }

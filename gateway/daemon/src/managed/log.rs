@@ -36,18 +36,28 @@ impl OpenLog {
     pub(super) fn of_start(log: &Path) -> io::Result<Self> {
         let opened = if is_long(log) { rotate(log) } else { open(log) };
         match opened {
-            Ok(file) => Ok(Self { path: log.to_owned(), file }),
+            Ok(file) => Ok(Self {
+                path: log.to_owned(),
+                file,
+            }),
             Err(error) => {
                 tracing::warn!(log = %log.display(), %error, "cannot open the log of a managed process: its output is discarded");
                 let file = fs::OpenOptions::new().append(true).open(NOWHERE)?;
-                Ok(Self { path: NOWHERE.into(), file })
+                Ok(Self {
+                    path: NOWHERE.into(),
+                    file,
+                })
             }
         }
     }
 }
 
 fn open(log: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(log)
+    fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(log)
 }
 
 /// Renames a log and opens a new one; if there is no space for one, output continues in the same file.
@@ -72,7 +82,11 @@ pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::con
         tokio::time::sleep(every).await;
         let path = log.to_owned();
         let cut = blocking("the rotation of a log", move || {
-            if is_long(&path) { copy_truncate(&path, available(&path)) } else { Ok(()) }
+            if is_long(&path) {
+                copy_truncate(&path, available(&path))
+            } else {
+                Ok(())
+            }
         });
         let cut = cut.await;
         let has_failed = std::mem::replace(&mut is_failing, cut.is_err());
@@ -91,10 +105,19 @@ fn copy_truncate(log: &Path, available: u64) -> io::Result<()> {
     let copy = log.with_extension("log.1");
     let len = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
     let fits = available.saturating_add(len(&copy)) >= len(log).saturating_mul(2);
-    let copied = if fits { fs::copy(log, &copy).map(drop) } else { Err(io::ErrorKind::StorageFull.into()) };
+    let copied = if fits {
+        fs::copy(log, &copy).map(drop)
+    } else {
+        Err(io::ErrorKind::StorageFull.into())
+    };
     match copied {
         Ok(()) => {}
-        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            ) =>
+        {
             tracing::warn!(log = %log.display(), "the log of a managed process is emptied without a copy: its disk is full");
             if fits {
                 // It is a part of a log only.
@@ -108,7 +131,9 @@ fn copy_truncate(log: &Path, available: u64) -> io::Result<()> {
 
 /// The free bytes of the disk that a file is on; as many as can be if that is unknown.
 fn available(file: &Path) -> u64 {
-    statvfs(file).map_or(u64::MAX, |stat| stat.blocks_available().saturating_mul(stat.fragment_size()))
+    statvfs(file).map_or(u64::MAX, |stat| {
+        stat.blocks_available().saturating_mul(stat.fragment_size())
+    })
 }
 
 fn is_long(log: &Path) -> bool {
@@ -126,9 +151,12 @@ pub(super) fn last_line(log: &Path) -> String {
         Ok(String::from_utf8_lossy(&tail).into_owned())
     };
     match read() {
-        Ok(tail) => {
-            tail.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("its log is empty").into()
-        }
+        Ok(tail) => tail
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or("its log is empty")
+            .into(),
         Err(error) => format!("its log {} cannot be read: {error}", log.display()),
     }
 }
@@ -155,7 +183,10 @@ mod tests {
         fs::write(&log, "long").unwrap();
         copy_truncate(&log, u64::MAX).unwrap();
         assert_eq!(fs::read_to_string(&log).unwrap(), "");
-        assert!(!log.with_extension("log.1").is_symlink(), "what was copied of it goes");
+        assert!(
+            !log.with_extension("log.1").is_symlink(),
+            "what was copied of it goes"
+        );
     }
 
     #[test]
@@ -182,14 +213,23 @@ mod tests {
         let read = |path: &Path| fs::read_to_string(path).unwrap();
         fs::write(&log, "0123456789").unwrap();
         copy_truncate(&log, 20).unwrap();
-        assert_eq!((read(&log), read(&copy)), (String::new(), "0123456789".to_owned()));
+        assert_eq!(
+            (read(&log), read(&copy)),
+            (String::new(), "0123456789".to_owned())
+        );
         fs::write(&log, "abcdefghijklmno").unwrap();
         copy_truncate(&log, 19).unwrap();
-        assert_eq!((read(&log), read(&copy)), (String::new(), "0123456789".to_owned()));
+        assert_eq!(
+            (read(&log), read(&copy)),
+            (String::new(), "0123456789".to_owned())
+        );
         // The former copy makes way for the next.
         fs::write(&log, "abcdefghijklmno").unwrap();
         copy_truncate(&log, 20).unwrap();
-        assert_eq!((read(&log), read(&copy)), (String::new(), "abcdefghijklmno".to_owned()));
+        assert_eq!(
+            (read(&log), read(&copy)),
+            (String::new(), "abcdefghijklmno".to_owned())
+        );
         assert!(available(&log) < u64::MAX);
     }
 }

@@ -44,7 +44,10 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
-        timeouts: Timeouts { retry_max: RETRY_MAX, ..Timeouts::of(&config.managed) },
+        timeouts: Timeouts {
+            retry_max: RETRY_MAX,
+            ..Timeouts::of(&config.managed)
+        },
     }
 }
 
@@ -53,7 +56,10 @@ pub fn program(config: &Config, exe: &Path) -> Program {
 /// # Errors
 /// Why it does not answer.
 pub async fn probe(socket: PathBuf) -> Result<String, String> {
-    let welcome = Client::with_limit(socket, PROBE_LIMIT).hello().await.map_err(|error| report(&error))?;
+    let welcome = Client::with_limit(socket, PROBE_LIMIT)
+        .hello()
+        .await
+        .map_err(|error| report(&error))?;
     Ok(description(&welcome))
 }
 
@@ -72,8 +78,15 @@ pub async fn probe_state(socket: &Path) -> State {
         Ok(welcome) => {
             let version = description(&welcome);
             match i32::try_from(welcome.pid).ok().and_then(ProcessId::of) {
-                Some(process) => State::Up { process, adopted: true, version },
-                None => State::Down(format!("the process {} that answers is not on this node", welcome.pid)),
+                Some(process) => State::Up {
+                    process,
+                    adopted: true,
+                    version,
+                },
+                None => State::Down(format!(
+                    "the process {} that answers is not on this node",
+                    welcome.pid
+                )),
             }
         }
         Err(error) => State::Down(report(&error)),

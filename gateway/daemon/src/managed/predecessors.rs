@@ -18,8 +18,14 @@ use super::{Program, Running, terminate};
 pub(super) async fn running(program: &Program) -> Result<Vec<ProcessId>, String> {
     let command = program.command.clone();
     let found = blocking("the search for processes of a predecessor", move || {
-        let all = switchyard_linux::process::all().into_iter().filter(|stat| !stat.ended).map(|stat| stat.id);
-        Ok::<_, WorkLost>(all.filter(|process| is_running(*process, &command)).collect())
+        let all = switchyard_linux::process::all()
+            .into_iter()
+            .filter(|stat| !stat.ended)
+            .map(|stat| stat.id);
+        Ok::<_, WorkLost>(
+            all.filter(|process| is_running(*process, &command))
+                .collect(),
+        )
     });
     found.await.map_err(|lost| report(&lost))
 }
@@ -36,10 +42,16 @@ pub(super) async fn end(program: &Program, process: ProcessId) -> Result<(), Str
         pid_file = %program.pid_file.display(),
         "a predecessor's process runs and no pid file names it, as after a loss of the run directory's files: it is ended and another one started"
     );
-    let mut running = Running { process, child: None };
+    let mut running = Running {
+        process,
+        child: None,
+    };
     terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
     if process.is_alive() {
-        return Err(format!("process {}, which a predecessor has started, does not end", process.pid));
+        return Err(format!(
+            "process {}, which a predecessor has started, does not end",
+            process.pid
+        ));
     }
     Ok(())
 }
@@ -53,8 +65,12 @@ fn is_running(process: ProcessId, command: &[String]) -> bool {
 
 /// Returns whether a `/proc/<pid>/cmdline` is this command. Pure.
 fn is_command(cmdline: &[u8], command: &[String]) -> bool {
-    let Some(words) = cmdline.strip_suffix(&[0]) else { return false };
-    words.split(|byte| *byte == 0).eq(command.iter().map(String::as_bytes))
+    let Some(words) = cmdline.strip_suffix(&[0]) else {
+        return false;
+    };
+    words
+        .split(|byte| *byte == 0)
+        .eq(command.iter().map(String::as_bytes))
 }
 
 #[cfg(test)]
@@ -64,7 +80,10 @@ mod tests {
     #[test]
     fn command_is_told_from_another_by_each_word() {
         let command = ["containerd", "--config", "/s/config.toml"].map(str::to_owned);
-        assert!(is_command(b"containerd\0--config\0/s/config.toml\0", &command));
+        assert!(is_command(
+            b"containerd\0--config\0/s/config.toml\0",
+            &command
+        ));
         for other in [
             &b"containerd\0--config\0/s/config.toml"[..],
             b"containerd\0--config\0/s/config.toml\0--log-level\0debug\0",
@@ -74,7 +93,11 @@ mod tests {
             b"containerd\0--config\0",
             b"",
         ] {
-            assert!(!is_command(other, &command), "{}", String::from_utf8_lossy(other));
+            assert!(
+                !is_command(other, &command),
+                "{}",
+                String::from_utf8_lossy(other)
+            );
         }
         assert!(is_command(b"a\0\0", &["a".to_owned(), String::new()]));
     }

@@ -76,12 +76,30 @@ struct Requests {
 
 /// A process that a supervisor restarts, and the requests for that supervisor.
 #[must_use]
-pub fn supervised(name: &'static str, state: watch::Receiver<State>) -> (Restarter, RestartRequests) {
+pub fn supervised(
+    name: &'static str,
+    state: watch::Receiver<State>,
+) -> (Restarter, RestartRequests) {
     let (latest, requests) = watch::channel(0);
     let (served, reports) = watch::channel(Served::default());
-    let supervisor = Supervisor { latest: Arc::new(latest), served: reports };
-    let requests = Requests { latest: requests, served, started_after: 0, before: None };
-    (Restarter { name, state, means: Means::Supervisor(supervisor) }, RestartRequests(Some(requests)))
+    let supervisor = Supervisor {
+        latest: Arc::new(latest),
+        served: reports,
+    };
+    let requests = Requests {
+        latest: requests,
+        served,
+        started_after: 0,
+        before: None,
+    };
+    (
+        Restarter {
+            name,
+            state,
+            means: Means::Supervisor(supervisor),
+        },
+        RestartRequests(Some(requests)),
+    )
 }
 
 // === impl Restarter ===
@@ -90,7 +108,11 @@ impl Restarter {
     /// A process that the service manager restarts.
     #[must_use]
     pub fn service(name: &'static str, state: watch::Receiver<State>) -> Self {
-        Self { name, state, means: Means::ServiceManager }
+        Self {
+            name,
+            state,
+            means: Means::ServiceManager,
+        }
     }
 
     /// The process that runs, if it is known.
@@ -112,8 +134,10 @@ impl Restarter {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
                 Means::ServiceManager => {
                     let before = self.process().ok_or(RestartError::Absent(self.name))?;
-                    let unit = unit_of(before.pid)
-                        .ok_or(RestartError::External { name: self.name, pid: before.pid })?;
+                    let unit = unit_of(before.pid).ok_or(RestartError::External {
+                        name: self.name,
+                        pid: before.pid,
+                    })?;
                     restart_unit(unit).await?;
                     Ok((Some(before), self.serves_instead_of(before).await?))
                 }
@@ -142,8 +166,12 @@ impl Restarter {
     /// Waits until another process than this one serves.
     async fn serves_instead_of(&self, before: ProcessId) -> Result<ProcessId, RestartError> {
         let mut state = self.state.clone();
-        let is_next = |state: &State| matches!(state, State::Up { process, .. } if *process != before);
-        let next = state.wait_for(is_next).await.map_err(|_closed| RestartError::Stopping)?;
+        let is_next =
+            |state: &State| matches!(state, State::Up { process, .. } if *process != before);
+        let next = state
+            .wait_for(is_next)
+            .await
+            .map_err(|_closed| RestartError::Stopping)?;
         match &*next {
             State::Up { process, .. } => Ok(*process),
             State::Starting | State::Hanging { .. } | State::Down(_) => Err(RestartError::Stopping),
@@ -186,7 +214,11 @@ impl Supervisor {
         });
         let mut served = self.served.clone();
         let report = served.wait_for(|served| served.request >= number).await;
-        let Served { request: _, before, after } = *report.map_err(|_closed| RestartError::Stopping)?;
+        let Served {
+            request: _,
+            before,
+            after,
+        } = *report.map_err(|_closed| RestartError::Stopping)?;
         Ok((before, after.ok_or(RestartError::Stopping)?))
     }
 }
@@ -202,8 +234,15 @@ impl RestartRequests {
 
     /// Waits for a request that the present process was not started for. Cancel-safe.
     pub(super) async fn next(&mut self) {
-        if let Some(Requests { latest, started_after, .. }) = &mut self.0
-            && latest.wait_for(|latest| latest > started_after).await.is_ok()
+        if let Some(Requests {
+            latest,
+            started_after,
+            ..
+        }) = &mut self.0
+            && latest
+                .wait_for(|latest| latest > started_after)
+                .await
+                .is_ok()
         {
             return;
         }
@@ -219,8 +258,18 @@ impl RestartRequests {
 
     /// A process serves, which was adopted or started: those who asked for it before its start are answered.
     pub(super) fn serves(&mut self, process: ProcessId) {
-        if let Some(Requests { served, started_after, before, .. }) = &mut self.0 {
-            served.send_replace(Served { request: *started_after, before: *before, after: Some(process) });
+        if let Some(Requests {
+            served,
+            started_after,
+            before,
+            ..
+        }) = &mut self.0
+        {
+            served.send_replace(Served {
+                request: *started_after,
+                before: *before,
+                after: Some(process),
+            });
             *before = Some(process);
         }
     }
@@ -233,7 +282,11 @@ fn describe(state: &State) -> String {
 }
 
 async fn restart_unit(unit: String) -> Result<(), RestartError> {
-    let ended = Command::new("systemctl").args(["restart", "--", &unit]).kill_on_drop(true).output().await;
+    let ended = Command::new("systemctl")
+        .args(["restart", "--", &unit])
+        .kill_on_drop(true)
+        .output()
+        .await;
     match ended {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
@@ -251,8 +304,12 @@ fn unit_of(pid: i32) -> Option<String> {
 
 /// The service in the text of a `/proc/<pid>/cgroup`: of systemd's own hierarchy, or of the only one. Pure.
 fn unit_in(text: &str) -> Option<String> {
-    let of = |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path));
-    let path = of(":name=systemd:").or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
+    let of = |prefix: &str| {
+        text.lines()
+            .find_map(|line| line.split_once(prefix).map(|(_, path)| path))
+    };
+    let path =
+        of(":name=systemd:").or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
     let unit = path.split('/').find(|part| part.ends_with(".service"))?;
     Some(unit.to_owned())
 }
@@ -264,7 +321,10 @@ mod tests {
     #[test]
     fn service_of_a_process_is_found_in_its_cgroups() {
         let unified = "0::/system.slice/switchyard-logkeeper.service\n";
-        assert_eq!(unit_in(unified).as_deref(), Some("switchyard-logkeeper.service"));
+        assert_eq!(
+            unit_in(unified).as_deref(),
+            Some("switchyard-logkeeper.service")
+        );
         let delegated = "0::/system.slice/containerd.service/payload\n";
         assert_eq!(unit_in(delegated).as_deref(), Some("containerd.service"));
         let hybrid = "5:memory:/\n1:name=systemd:/system.slice/keeper.service\n0::/other.service\n";
@@ -276,12 +336,22 @@ mod tests {
     #[tokio::test]
     async fn a_process_of_no_service_is_not_restarted() {
         let process = ProcessId::of(1).unwrap();
-        let up = State::Up { process, adopted: true, version: String::new() };
+        let up = State::Up {
+            process,
+            adopted: true,
+            version: String::new(),
+        };
         let (sender, state) = watch::channel(State::Down("is not there".into()));
         let keeper = Restarter::service("logkeeper", state);
-        assert!(matches!(keeper.restart().await, Err(RestartError::Absent("logkeeper"))));
+        assert!(matches!(
+            keeper.restart().await,
+            Err(RestartError::Absent("logkeeper"))
+        ));
         sender.send_replace(up);
         // The first process is in no service.
-        assert!(matches!(keeper.restart().await, Err(RestartError::External { pid: 1, .. })));
+        assert!(matches!(
+            keeper.restart().await,
+            Err(RestartError::External { pid: 1, .. })
+        ));
     }
 }

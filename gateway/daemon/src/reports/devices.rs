@@ -60,9 +60,9 @@ fn kubelet(registrations: &Registrations) -> Option<Part> {
     let condition = match (offered, followed) {
         (0, _) => return None,
         (_, 0) => Condition::Down(format!("no kubelet follows any of {offered} resources")),
-        (_, _) if followed < offered => {
-            Condition::Down(format!("a kubelet follows {followed} of {offered} resources"))
-        }
+        (_, _) if followed < offered => Condition::Down(format!(
+            "a kubelet follows {followed} of {offered} resources"
+        )),
         (_, _) => Condition::Up(format!("a kubelet follows {offered} resources")),
     };
     // Not needed: the node may have no kubelet at the moment.
@@ -71,9 +71,13 @@ fn kubelet(registrations: &Registrations) -> Option<Part> {
 
 /// Reports whether vendors' device plugins can register, and the registered ones are connected.
 fn device_plugins(report: &Report) -> Part {
-    let away = report.plugins.iter().filter(|plugin| plugin.state != PluginState::Connected);
-    let away: Vec<_> =
-        away.map(|plugin| format!("{} ({})", plugin.resource, plugin.state.as_str())).collect();
+    let away = report
+        .plugins
+        .iter()
+        .filter(|plugin| plugin.state != PluginState::Connected);
+    let away: Vec<_> = away
+        .map(|plugin| format!("{} ({})", plugin.resource, plugin.state.as_str()))
+        .collect();
     let condition = match &report.fault {
         Some(fault) => Condition::Down(format!("none can register: {fault}")),
         None if away.is_empty() => Condition::Up(format!("{} connected", report.plugins.len())),

@@ -8,7 +8,12 @@ use switchyard_operator_api::{ErrorView, HostView, PluginView};
 /// The registration host of vendors' device plugins, for display.
 #[must_use]
 pub fn view(report: Report) -> HostView {
-    let Report { fault, plugins, refused, failures: _ } = report;
+    let Report {
+        fault,
+        plugins,
+        refused,
+        failures: _,
+    } = report;
     HostView {
         fault,
         plugins: plugins.into_iter().map(plugin_view).collect(),
@@ -27,14 +32,28 @@ pub fn figures(report: &Report) -> PluginFigures {
         healthy: plugin.healthy,
     };
     PluginFigures {
-        states: PluginState::ALL.map(|state| (state.as_str(), report.count(state))).to_vec(),
+        states: PluginState::ALL
+            .map(|state| (state.as_str(), report.count(state)))
+            .to_vec(),
         plugins: report.plugins.iter().map(figure).collect(),
-        failures: report.failures.iter().map(|(reason, count)| (*reason, *count)).collect(),
+        failures: report
+            .failures
+            .iter()
+            .map(|(reason, count)| (*reason, *count))
+            .collect(),
     }
 }
 
 fn plugin_view(report: PluginReport) -> PluginView {
-    let PluginReport { resource, endpoint, state, since, devices, healthy, last_error } = report;
+    let PluginReport {
+        resource,
+        endpoint,
+        state,
+        since,
+        devices,
+        healthy,
+        last_error,
+    } = report;
     PluginView {
         resource,
         endpoint,
@@ -47,5 +66,8 @@ fn plugin_view(report: PluginReport) -> PluginView {
 }
 
 fn error_view(LastError { at, text }: LastError) -> ErrorView {
-    ErrorView { at: rfc3339(at), error: text }
+    ErrorView {
+        at: rfc3339(at),
+        error: text,
+    }
 }

@@ -7,8 +7,8 @@ use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::text::rfc3339;
 use switchyard_operator_api::{DepartureView, SwarmJoin, SwarmView};
 use switchyard_swarm::{
-    AgentReport, Departure, DepartureCause, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, NodePhase, NodeStatus,
-    SwarmNode, check_address,
+    AgentReport, Departure, DepartureCause, JOIN_MANAGERS_MAX, JoinRequest, JoinToken, NodePhase,
+    NodeStatus, SwarmNode, check_address,
 };
 
 use futures::future::BoxFuture;
@@ -55,19 +55,33 @@ impl SwarmControl for SwarmHandle {
 /// The request that operators make, checked. No error shows any of it but addresses.
 fn checked(request: SwarmJoin) -> Result<JoinRequest> {
     let refused = |why: String| Error::new(ErrorKind::InvalidArgument, why);
-    let SwarmJoin { token, managers, availability } = request;
+    let SwarmJoin {
+        token,
+        managers,
+        availability,
+    } = request;
     if managers.is_empty() || managers.len() > JOIN_MANAGERS_MAX {
         let count = managers.len();
-        return Err(refused(format!("{count} managers are named: 1 to {JOIN_MANAGERS_MAX} are allowed")));
+        return Err(refused(format!(
+            "{count} managers are named: 1 to {JOIN_MANAGERS_MAX} are allowed"
+        )));
     }
     for manager in &managers {
         check_address(manager).map_err(|why| {
             let shown = beginning(manager, 100);
-            refused(format!("{shown:?} is no HOST or HOST:PORT of a manager: {why}"))
+            refused(format!(
+                "{shown:?} is no HOST or HOST:PORT of a manager: {why}"
+            ))
         })?;
     }
-    let token: JoinToken = token.parse().map_err(|error: switchyard_swarm::Error| refused(error.report()))?;
-    Ok(JoinRequest { managers, token, availability: proto_availability(availability) })
+    let token: JoinToken = token
+        .parse()
+        .map_err(|error: switchyard_swarm::Error| refused(error.report()))?;
+    Ok(JoinRequest {
+        managers,
+        token,
+        availability: proto_availability(availability),
+    })
 }
 
 /// The node's part in a swarm, in numbers.
@@ -92,7 +106,9 @@ fn part(status: &NodeStatus) -> Option<Part> {
     let condition = match &status.phase {
         NodePhase::NotJoined { .. } => return None,
         NodePhase::Joining { error: None } => Condition::Down("is joining".to_owned()),
-        NodePhase::Joining { error: Some(error) } => Condition::Down(format!("has not joined yet: {error}")),
+        NodePhase::Joining { error: Some(error) } => {
+            Condition::Down(format!("has not joined yet: {error}"))
+        }
         NodePhase::Member(report) => of_member(report),
         NodePhase::Leaving(_) => Condition::Down("is leaving".to_owned()),
         NodePhase::Ended { member: _, error } => Condition::Down(error.clone()),
@@ -103,7 +119,13 @@ fn part(status: &NodeStatus) -> Option<Part> {
 /// The node's part in a swarm, for display.
 fn view(status: NodeStatus) -> SwarmView {
     let problems = status.problems();
-    let NodeStatus { phase, since, sessions, failures, refusal: _ } = status;
+    let NodeStatus {
+        phase,
+        since,
+        sessions,
+        failures,
+        refusal: _,
+    } = status;
     let view = SwarmView {
         since: rfc3339(since),
         sessions,
@@ -114,13 +136,23 @@ fn view(status: NodeStatus) -> SwarmView {
     let state = |state: &str| state.to_owned();
     let of_member = |state: String, member: Option<switchyard_swarm::MemberName>| {
         let (cluster, node) = member.map(|member| (member.cluster, member.node)).unzip();
-        SwarmView { state, cluster, node, ..view.clone() }
+        SwarmView {
+            state,
+            cluster,
+            node,
+            ..view.clone()
+        }
     };
     match phase {
-        NodePhase::NotJoined { departure } => {
-            SwarmView { state: state("not_joined"), departure: departure.map(departure_view), ..view }
-        }
-        NodePhase::Joining { error: _ } => SwarmView { state: state("joining"), ..view },
+        NodePhase::NotJoined { departure } => SwarmView {
+            state: state("not_joined"),
+            departure: departure.map(departure_view),
+            ..view
+        },
+        NodePhase::Joining { error: _ } => SwarmView {
+            state: state("joining"),
+            ..view
+        },
         NodePhase::Member(report) => SwarmView {
             state: state("member"),
             cluster: Some(report.cluster),
@@ -137,21 +169,30 @@ fn view(status: NodeStatus) -> SwarmView {
 }
 
 fn departure_view(departure: Departure) -> DepartureView {
-    let Departure { cluster, node, cause } = departure;
+    let Departure {
+        cluster,
+        node,
+        cause,
+    } = departure;
     let cause = match cause {
         DepartureCause::Left => "left",
         DepartureCause::Removed => "removed",
     };
-    DepartureView { cluster, node, cause: cause.to_owned() }
+    DepartureView {
+        cluster,
+        node,
+        cause: cause.to_owned(),
+    }
 }
 
 fn of_member(report: &AgentReport) -> Condition {
     let problems = report.problems().join("; ");
     let since = rfc3339(report.since);
     match &report.manager {
-        Some(manager) if problems.is_empty() => {
-            Condition::Up(format!("node {} of swarm {}, by manager {manager}", report.node, report.cluster))
-        }
+        Some(manager) if problems.is_empty() => Condition::Up(format!(
+            "node {} of swarm {}, by manager {manager}",
+            report.node, report.cluster
+        )),
         Some(_) => Condition::Down(problems),
         None if problems.is_empty() => Condition::Down(format!("no session since {since}")),
         None => Condition::Down(format!("no session since {since}: {problems}")),
@@ -167,7 +208,13 @@ mod tests {
     use super::*;
 
     fn status(phase: NodePhase) -> NodeStatus {
-        NodeStatus { phase, since: SystemTime::UNIX_EPOCH, sessions: 1, failures: 0, refusal: None }
+        NodeStatus {
+            phase,
+            since: SystemTime::UNIX_EPOCH,
+            sessions: 1,
+            failures: 0,
+            refusal: None,
+        }
     }
 
     fn report() -> AgentReport {
@@ -189,7 +236,10 @@ mod tests {
 
     #[test]
     fn node_in_no_swarm_has_no_such_part() {
-        assert_eq!(part(&status(NodePhase::NotJoined { departure: None })), None);
+        assert_eq!(
+            part(&status(NodePhase::NotJoined { departure: None })),
+            None
+        );
     }
 
     #[test]
@@ -199,14 +249,37 @@ mod tests {
             assert!(!part.blocks_readiness());
             (part.is_up(), part.detail().to_owned())
         };
-        assert_eq!(told(report()), (true, "node n of swarm c, by manager m:2377".to_owned()));
-        let away = AgentReport { manager: None, ..report() };
-        assert_eq!(told(away.clone()), (false, "no session since 1970-01-01T00:00:00.000Z".to_owned()));
-        let failed = AgentReport { session_error: Some("m:2377 is gone".to_owned()), ..away };
+        assert_eq!(
+            told(report()),
+            (true, "node n of swarm c, by manager m:2377".to_owned())
+        );
+        let away = AgentReport {
+            manager: None,
+            ..report()
+        };
+        assert_eq!(
+            told(away.clone()),
+            (
+                false,
+                "no session since 1970-01-01T00:00:00.000Z".to_owned()
+            )
+        );
+        let failed = AgentReport {
+            session_error: Some("m:2377 is gone".to_owned()),
+            ..away
+        };
         assert!(told(failed).1.ends_with("Z: m:2377 is gone"));
-        let promoted = AgentReport { is_promoted: true, ..report() };
-        assert!(matches!(told(promoted), (false, text) if text.contains("docker node rm --force n")));
-        let ended = NodePhase::Ended { member: None, error: "it was removed".to_owned() };
+        let promoted = AgentReport {
+            is_promoted: true,
+            ..report()
+        };
+        assert!(
+            matches!(told(promoted), (false, text) if text.contains("docker node rm --force n"))
+        );
+        let ended = NodePhase::Ended {
+            member: None,
+            error: "it was removed".to_owned(),
+        };
         assert_eq!(part(&status(ended)).unwrap().detail(), "it was removed");
     }
 
@@ -214,34 +287,74 @@ mod tests {
     fn figures_tell_members_from_others() {
         let of = |phase| figures(&status(phase));
         let none = of(NodePhase::NotJoined { departure: None });
-        assert_eq!(none, SwarmFigures { sessions: 1, ..SwarmFigures::default() });
+        assert_eq!(
+            none,
+            SwarmFigures {
+                sessions: 1,
+                ..SwarmFigures::default()
+            }
+        );
         let member = of(NodePhase::Member(report()));
         let certificate = Some((SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH));
-        assert_eq!(member, SwarmFigures { is_member: true, has_session: true, certificate, ..none });
-        let ended = of(NodePhase::Ended { member: None, error: "gone".to_owned() });
-        assert_eq!(ended, SwarmFigures { is_member: true, ..none });
+        assert_eq!(
+            member,
+            SwarmFigures {
+                is_member: true,
+                has_session: true,
+                certificate,
+                ..none
+            }
+        );
+        let ended = of(NodePhase::Ended {
+            member: None,
+            error: "gone".to_owned(),
+        });
+        assert_eq!(
+            ended,
+            SwarmFigures {
+                is_member: true,
+                ..none
+            }
+        );
     }
 
     const TOKEN: &str =
         "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
 
     fn join(token: &str, managers: &[&str], availability: JoinAvailability) -> Result<JoinRequest> {
-        let managers = managers.iter().map(|manager| (*manager).to_owned()).collect();
-        checked(SwarmJoin { token: token.to_owned(), managers, availability })
+        let managers = managers
+            .iter()
+            .map(|manager| (*manager).to_owned())
+            .collect();
+        checked(SwarmJoin {
+            token: token.to_owned(),
+            managers,
+            availability,
+        })
     }
 
     #[test]
     fn request_names_token_managers_and_availability() {
-        let request = join(&format!("{TOKEN}\n"), &["m1", "[::1]:7"], JoinAvailability::Active).unwrap();
+        let request = join(
+            &format!("{TOKEN}\n"),
+            &["m1", "[::1]:7"],
+            JoinAvailability::Active,
+        )
+        .unwrap();
         assert_eq!(request.managers, ["m1", "[::1]:7"]);
         let drained = join(TOKEN, &["m1"], JoinAvailability::Drain).unwrap();
-        assert_eq!(drained.availability, proto_availability(JoinAvailability::Drain));
+        assert_eq!(
+            drained.availability,
+            proto_availability(JoinAvailability::Drain)
+        );
     }
 
     #[test]
     fn requests_that_cannot_be_right_are_refused_without_the_token() {
         let refused = |token: &str, managers: &[&str]| {
-            let Err(error) = join(token, managers, JoinAvailability::Active) else { panic!("{managers:?}") };
+            let Err(error) = join(token, managers, JoinAvailability::Active) else {
+                panic!("{managers:?}")
+            };
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             let text = error.report();
             assert!(!text.contains("abcdefgh"), "{text}");

@@ -46,11 +46,16 @@ impl AdminListeners {
         let admin = &config.admin;
         let address = admin.listen;
         let network = listen(address).map_err(|source| ServeError::Admin { address, source })?;
-        let local = GuardedListener::bind(&config.paths.admin_socket(), admin.socket_group.as_deref())?;
-        let metrics = admin
-            .metrics_listen
-            .map(|address| listen(address).map_err(|source| ServeError::MetricsListener { address, source }));
-        Ok(Self { network, local, metrics: metrics.transpose()? })
+        let local =
+            GuardedListener::bind(&config.paths.admin_socket(), admin.socket_group.as_deref())?;
+        let metrics = admin.metrics_listen.map(|address| {
+            listen(address).map_err(|source| ServeError::MetricsListener { address, source })
+        });
+        Ok(Self {
+            network,
+            local,
+            metrics: metrics.transpose()?,
+        })
     }
 
     /// The file of the unix socket.
@@ -82,7 +87,11 @@ impl Daemon {
         pages: &AdminPages,
         credentials: &MetricsCredentials,
     ) -> (Vec<PathBuf>, Question) {
-        let AdminListeners { network, local, metrics } = listeners;
+        let AdminListeners {
+            network,
+            local,
+            metrics,
+        } = listeners;
         let mut files = vec![self.serve_network(network, pages)];
         let question = self.serve_local(local, pages);
         if let Some(metrics) = metrics {
@@ -102,7 +111,12 @@ impl Daemon {
         pages.set_address(address);
         let hosts = Hosts::of(address, &self.config.admin.hosts);
         // Pages are short: open requests are aborted at the end, so that probes notice it at once.
-        let serve = admin::serve(listener, pages.router(Reach::Network), hosts, self.admin_limits());
+        let serve = admin::serve(
+            listener,
+            pages.router(Reach::Network),
+            hosts,
+            self.admin_limits(),
+        );
         self.spawn("admin http", serve);
         tracing::info!(bound = %address, "admin pages are served");
         self.write_address("admin.addr", address)
@@ -129,10 +143,14 @@ impl Daemon {
         let hosts = Hosts::of(address, &self.config.admin.hosts);
         tracing::info!(bound = %address, tls = certificate.is_some(), "metrics are served");
         match certificate {
-            Some(certificate) => {
-                self.spawn("metrics https", admin::serve_tls(listener, certificate, router, hosts, limits))
-            }
-            None => self.spawn("metrics http", admin::serve(listener, router, hosts, limits)),
+            Some(certificate) => self.spawn(
+                "metrics https",
+                admin::serve_tls(listener, certificate, router, hosts, limits),
+            ),
+            None => self.spawn(
+                "metrics http",
+                admin::serve(listener, router, hosts, limits),
+            ),
         }
         self.write_address("metrics.addr", address)
     }
@@ -155,7 +173,11 @@ impl Daemon {
 /// Listens on an address, with a large backlog: a connection that is dropped for a full backlog costs its
 /// client a second.
 fn listen(address: SocketAddr) -> io::Result<BoundListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     let listener = socket.listen(BACKLOG)?;
@@ -165,7 +187,9 @@ fn listen(address: SocketAddr) -> io::Result<BoundListener> {
 
 /// Not durable: the address is that of this process.
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    files::replace(path, text.as_bytes(), 0o644, Durable::No, || reach(CrashPoint::AddressDrafted))?;
+    files::replace(path, text.as_bytes(), 0o644, Durable::No, || {
+        reach(CrashPoint::AddressDrafted)
+    })?;
     reach(CrashPoint::AddressWritten);
     Ok(())
 }

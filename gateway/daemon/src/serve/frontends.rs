@@ -14,7 +14,9 @@ use switchyard_core::operation::Operations;
 use switchyard_linux::report;
 use switchyard_operator::control::{Reporter, SwarmControl};
 use switchyard_operator_api::VERSION;
-use switchyard_socket::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
+use switchyard_socket::listener::{
+    GuardedListener, ListenError, OwnConnector, SocketFile, own_connections,
+};
 use switchyard_swarm::NodeActor;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -74,21 +76,27 @@ impl FrontendSockets {
     /// Creates the sockets; calls queue until the frontends serve.
     pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
         let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
-            enabled.then(|| GuardedListener::bind(&socket, group.as_deref())).transpose()
+            enabled
+                .then(|| GuardedListener::bind(&socket, group.as_deref()))
+                .transpose()
         };
         let cri = &config.cri;
         let nomad = &config.nomad;
         Ok(Self {
             cri: bind(cri.enabled, config.cri_socket(), &cri.socket_group)?
                 .map(|listener| listener.with_limit(cri.max_connections, "cri.max_connections")),
-            nomad: bind(nomad.enabled, config.nomad_socket(), &nomad.socket_group)?
-                .map(|listener| listener.with_limit(nomad.max_connections, "nomad.max_connections")),
+            nomad: bind(nomad.enabled, config.nomad_socket(), &nomad.socket_group)?.map(
+                |listener| listener.with_limit(nomad.max_connections, "nomad.max_connections"),
+            ),
         })
     }
 
     /// The files of the sockets.
     pub(super) fn files(&self) -> impl Iterator<Item = Arc<SocketFile>> {
-        self.cri.iter().chain(&self.nomad).map(GuardedListener::file)
+        self.cri
+            .iter()
+            .chain(&self.nomad)
+            .map(GuardedListener::file)
     }
 }
 
@@ -113,19 +121,39 @@ impl Frontends {
                 sessions: streaming.sessions(),
             });
             let routes = wiring::cri(scope(Owner::Kubernetes), settings, report.sessions.clone());
-            Cri { listener, routes, streaming, report }
+            Cri {
+                listener,
+                routes,
+                streaming,
+                report,
+            }
         });
         let nomad = sockets.nomad.map(|listener| {
             // Launchers end with their sessions, and with them the calls of agents.
             let services = wiring::nomad(scope(Owner::Nomad), gateway.ending());
-            let switchyard_nomad::Services { routes, background, launchers } = services;
-            let report = Arc::new(NomadReport { is_serving: Serving::default(), launchers });
-            Nomad { listener, routes, background, report }
+            let switchyard_nomad::Services {
+                routes,
+                background,
+                launchers,
+            } = services;
+            let report = Arc::new(NomadReport {
+                is_serving: Serving::default(),
+                launchers,
+            });
+            Nomad {
+                listener,
+                routes,
+                background,
+                report,
+            }
         });
         let swarm = config.swarm.enabled.then(|| {
             let scope = scope(Owner::Swarm);
             let (node, actor) = wiring::swarm(config, settings, VERSION, scope, operations.clone());
-            Swarm { handle: Arc::new(SwarmHandle::new(node)), actor }
+            Swarm {
+                handle: Arc::new(SwarmHandle::new(node)),
+                actor,
+            }
         });
         Self { cri, nomad, swarm }
     }
@@ -147,7 +175,9 @@ impl Frontends {
 
     /// The node's part in a swarm, for operators; `None` if the configuration allows none.
     pub(super) fn swarm(&self) -> Option<Arc<dyn SwarmControl>> {
-        self.swarm.as_ref().map(|swarm| Arc::clone(&swarm.handle) as _)
+        self.swarm
+            .as_ref()
+            .map(|swarm| Arc::clone(&swarm.handle) as _)
     }
 }
 
@@ -168,7 +198,12 @@ impl Daemon {
     }
 
     fn serve_cri(&self, cri: Cri, gateway: &Gateway) -> Question {
-        let Cri { listener, routes, streaming, report } = cri;
+        let Cri {
+            listener,
+            routes,
+            streaming,
+            report,
+        } = cri;
         self.serve_streaming(streaming, report.is_streaming.clone());
         let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
         let streams = self.config.cri.max_streams;
@@ -183,7 +218,12 @@ impl Daemon {
     }
 
     fn serve_nomad(&self, nomad: Nomad, gateway: &Gateway) -> Question {
-        let Nomad { listener, routes, background, report } = nomad;
+        let Nomad {
+            listener,
+            routes,
+            background,
+            report,
+        } = nomad;
         self.spawn("nomad background work", background);
         // Calls wait without a timeout, until they are cancelled: an agent whose call is refused would
         // start a second task.
@@ -213,9 +253,18 @@ impl Daemon {
         });
     }
 
-    fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {
+    fn server(
+        &self,
+        name: &'static str,
+        gate: GateLayer,
+        server: Server,
+        routes: Routes,
+    ) -> LayeredRouter {
         let tracer = self.history.operations.tracer().cloned();
-        server.layer(RpcLayer::new(name, &self.metrics, tracer)).layer(gate).add_routes(routes)
+        server
+            .layer(RpcLayer::new(name, &self.metrics, tracer))
+            .layer(gate)
+            .add_routes(routes)
     }
 
     fn serve_grpc(
@@ -232,7 +281,9 @@ impl Daemon {
         is_serving.set(true);
         tracing::info!(socket = %listener.path().display(), "{name} is served");
         let serve = async move {
-            let ended = server.serve_with_incoming_shutdown(listener.into_stream(own), stopped.ended()).await;
+            let ended = server
+                .serve_with_incoming_shutdown(listener.into_stream(own), stopped.ended())
+                .await;
             is_serving.set(false);
             if let Err(error) = ended {
                 fault.fail(format!("the {name} server ended: {}", report(&error)));

@@ -39,19 +39,26 @@ impl NeededProcesses {
     pub(super) fn new(config: &Config) -> Self {
         let containerd = (config.containerd.mode == ContainerdMode::Managed)
             .then(|| NeededProcess::new("containerd", ContainerdMode::Managed));
-        Self { containerd, logkeeper: NeededProcess::new("logkeeper", config.logkeeper.mode) }
+        Self {
+            containerd,
+            logkeeper: NeededProcess::new("logkeeper", config.logkeeper.mode),
+        }
     }
 
     /// Their states, from now on.
     pub(super) fn states(&self) -> ProcessStates {
-        let containerd = self.containerd.as_ref().map(|containerd| containerd.state.clone());
+        let containerd = self
+            .containerd
+            .as_ref()
+            .map(|containerd| containerd.state.clone());
         (containerd, self.logkeeper.state.clone())
     }
 
     /// Returns the handles by which they report and are restarted.
     pub(super) fn restarters(&self) -> Vec<Arc<dyn RestartableProcess>> {
         let both = self.containerd.iter().chain([&self.logkeeper]);
-        both.map(|process| Arc::new(process.restarter.clone()) as _).collect()
+        both.map(|process| Arc::new(process.restarter.clone()) as _)
+            .collect()
     }
 }
 
@@ -62,9 +69,17 @@ impl NeededProcess {
         let (published, state) = watch::channel(State::Starting);
         let (restarter, requests) = match mode {
             ContainerdMode::Managed => restart::supervised(name, state.clone()),
-            ContainerdMode::External => (Restarter::service(name, state.clone()), RestartRequests::none()),
+            ContainerdMode::External => (
+                Restarter::service(name, state.clone()),
+                RestartRequests::none(),
+            ),
         };
-        Self { published, state, restarter, requests }
+        Self {
+            published,
+            state,
+            restarter,
+            requests,
+        }
     }
 }
 
@@ -73,13 +88,18 @@ impl NeededProcess {
 impl Daemon {
     /// Keeps both running, as far as the daemon manages them; `exe` is our own binary.
     pub(super) fn keep_running(&self, processes: NeededProcesses, exe: &Path) {
-        let NeededProcesses { containerd, logkeeper } = processes;
+        let NeededProcesses {
+            containerd,
+            logkeeper,
+        } = processes;
         let config = &self.config;
         if let Some(containerd) = containerd {
             self.supervise(managed::containerd::program(config, exe), containerd);
         }
         match config.logkeeper.mode {
-            ContainerdMode::Managed => self.supervise(managed::logkeeper::program(config, exe), logkeeper),
+            ContainerdMode::Managed => {
+                self.supervise(managed::logkeeper::program(config, exe), logkeeper)
+            }
             ContainerdMode::External => {
                 let watch = watch_logkeeper(Arc::clone(config), logkeeper.published);
                 self.spawn("logkeeper watch", watch);
@@ -89,9 +109,17 @@ impl Daemon {
 
     fn supervise(&self, program: Program, process: NeededProcess) {
         let stop = self.shutdown.token().clone();
-        let NeededProcess { published, state: _, restarter: _, requests } = process;
+        let NeededProcess {
+            published,
+            state: _,
+            restarter: _,
+            requests,
+        } = process;
         let restarts = self.metrics.restarts(program.name);
-        self.spawn(program.name, managed::supervise(program, published, requests, restarts, stop));
+        self.spawn(
+            program.name,
+            managed::supervise(program, published, requests, restarts, stop),
+        );
     }
 }
 

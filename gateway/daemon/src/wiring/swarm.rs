@@ -9,8 +9,8 @@ use switchyard_core::operation::Operations;
 use switchyard_logkeeper as logkeeper;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{
-    Executor, JoinByFile, MakeExecutor, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode, TaskExecutor,
-    TaskExecutorSettings,
+    Executor, JoinByFile, MakeExecutor, NodeActor, NodeFacts, NodeParts, Reports, SwarmNode,
+    TaskExecutor, TaskExecutorSettings,
 };
 
 use super::LiveSettings;
@@ -38,7 +38,12 @@ struct RunTasks {
 impl MakeExecutor for RunTasks {
     fn make(&self, reports: Arc<Reports>) -> Arc<dyn Executor> {
         let settings = self.settings.clone();
-        Arc::new(TaskExecutor::offering(self.scope.clone(), settings, self.facts.clone(), reports))
+        Arc::new(TaskExecutor::offering(
+            self.scope.clone(),
+            settings,
+            self.facts.clone(),
+            reports,
+        ))
     }
 }
 

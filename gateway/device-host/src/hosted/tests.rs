@@ -30,7 +30,9 @@ impl Subscriber for Warnings {
 
     fn event(&self, event: &Event<'_>) {
         let mut line = String::new();
-        event.record(&mut |field: &Field, value: &dyn Debug| write!(line, "{field}={value:?} ").unwrap());
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            write!(line, "{field}={value:?} ").unwrap()
+        });
         self.0.lock().push(line);
     }
 
@@ -47,11 +49,23 @@ async fn list_that_stays_invalid_is_logged_once_and_again_when_it_changes() {
     let _logging = tracing::subscriber::set_default(warnings.clone());
     let hosted = Hosted::new(ReservedNames::default(), &Config::default());
     let channel = Endpoint::from_static("http://localhost").connect_lazy();
-    let plugin = Plugin { channel, pre_start: false, preferred: false };
-    let connection = hosted.connect(TPU, "tpu.sock", plugin, CancellationToken::new()).unwrap();
+    let plugin = Plugin {
+        channel,
+        pre_start: false,
+        preferred: false,
+    };
+    let connection = hosted
+        .connect(TPU, "tpu.sock", plugin, CancellationToken::new())
+        .unwrap();
     let list = |count, why: &str| {
         let left_out = Some((count, why.to_owned()));
-        hosted.list(&connection, ListedDevices { left_out, ..ListedDevices::default() });
+        hosted.list(
+            &connection,
+            ListedDevices {
+                left_out,
+                ..ListedDevices::default()
+            },
+        );
     };
     for _ in 0..100 {
         list(7, "one has no id");
@@ -62,9 +76,15 @@ async fn list_that_stays_invalid_is_logged_once_and_again_when_it_changes() {
     list(8, "one is listed twice");
     let logged: Vec<String> = std::mem::take(&mut *warnings.0.lock());
     assert_eq!(logged.len(), 3, "{logged:?}");
-    for (line, (count, why)) in logged.iter().zip([(7, "no id"), (8, "no id"), (8, "twice")]) {
+    for (line, (count, why)) in logged
+        .iter()
+        .zip([(7, "no id"), (8, "no id"), (8, "twice")])
+    {
         let has = |part: &str| line.contains(part);
-        assert!(has(TPU) && has(&format!("entries={count}")) && has(why) && has("left out"), "{line}");
+        assert!(
+            has(TPU) && has(&format!("entries={count}")) && has(why) && has("left out"),
+            "{line}"
+        );
     }
     // Each counts, in a metric.
     assert_eq!(hosted.count_of(Failure::Malformed), 201);

@@ -11,7 +11,9 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, Result};
-use switchyard_device_host::{Config, Host, Hosted, PluginState, ReservedNames, ResourceConfig, inventory};
+use switchyard_device_host::{
+    Config, Host, Hosted, PluginState, ReservedNames, ResourceConfig, inventory,
+};
 use switchyard_device_plugin::Frontend;
 use switchyard_fake::{BUSYBOX, Fake};
 use switchyard_kubelet::vendor::VendorPlugin;
@@ -57,15 +59,31 @@ impl HostFixture {
         let stop = CancellationToken::new();
         let fake = Fake::with_local_busybox().await;
         let taken = ReservedNames {
-            resources: inventory.groups.iter().map(|group| group.resource.clone()).collect(),
-            names: vec![["taken.com".to_owned(), "gpu".to_owned(), "default".to_owned()]],
+            resources: inventory
+                .groups
+                .iter()
+                .map(|group| group.resource.clone())
+                .collect(),
+            names: vec![[
+                "taken.com".to_owned(),
+                "gpu".to_owned(),
+                "default".to_owned(),
+            ]],
         };
-        let config = Config { enabled: true, directory: dir.path().join("host"), resources };
+        let config = Config {
+            enabled: true,
+            directory: dir.path().join("host"),
+            resources,
+        };
         let hosted = Hosted::new(taken, &config);
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
         gateway.devices().set_provider(Arc::new(hosted.clone()));
-        gateway.devices().watch(inventory::merged(inventories, hosted.groups(), stop.clone()));
+        gateway.devices().watch(inventory::merged(
+            inventories,
+            hosted.groups(),
+            stop.clone(),
+        ));
         gateway.recover().await.unwrap();
         tokio::spawn(Host::new(hosted.clone(), config).serve(stop.clone()));
         let config = switchyard_device_plugin::Config {
@@ -74,10 +92,20 @@ impl HostFixture {
             ..Default::default()
         };
         tokio::spawn(Frontend::new(gateway.scope(Owner::Kubernetes), config).serve(stop.clone()));
-        let node = Self { gateway, hosted, fake, hardware, stop, dir };
+        let node = Self {
+            gateway,
+            hosted,
+            fake,
+            hardware,
+            stop,
+            dir,
+        };
         // The file is there before anybody listens.
         let registry = node.directory().join("kubelet.sock");
-        until("plugins can register", || UnixStream::connect(&registry).is_ok()).await;
+        until("plugins can register", || {
+            UnixStream::connect(&registry).is_ok()
+        })
+        .await;
         node
     }
 
@@ -105,7 +133,11 @@ impl HostFixture {
     /// A kubelet, once it knows `healthy` healthy devices of the resource.
     pub(crate) async fn kubelet(&self, healthy: usize) -> Kubelet {
         let kubelet = Kubelet::start(&self.dir.path().join("kubelet"), Options::default());
-        kubelet.wait_until("they are offered", |kubelet| kubelet.capacity(GPU).1 == healthy).await;
+        kubelet
+            .wait_until("they are offered", |kubelet| {
+                kubelet.capacity(GPU).1 == healthy
+            })
+            .await;
         kubelet
     }
 
@@ -117,14 +149,20 @@ impl HostFixture {
             group.map(|group| group.devices.clone()).unwrap_or_default()
         };
         let seen = view.wait_for(|now| now.as_deref().is_some_and(|now| so(&of_it(now))));
-        let seen = tokio::time::timeout(Duration::from_secs(20), seen).await.expect("it comes to that");
+        let seen = tokio::time::timeout(Duration::from_secs(20), seen)
+            .await
+            .expect("it comes to that");
         of_it(seen.unwrap().as_deref().unwrap())
     }
 
     /// Waits until Nomad sees `count` healthy devices.
     pub(crate) async fn healthy(&self, count: usize) {
         self.seen(Owner::Nomad, |devices| {
-            devices.iter().filter(|device| device.health == Health::Healthy).count() == count
+            devices
+                .iter()
+                .filter(|device| device.health == Health::Healthy)
+                .count()
+                == count
         })
         .await;
     }
@@ -138,7 +176,12 @@ impl HostFixture {
         token: LeaseToken,
     ) -> Result<(String, TaskSpec)> {
         let scope = self.gateway.scope(owner);
-        let sandbox = scope.sandboxes().create(specs::sandbox(owner, name)).await?.id.to_string();
+        let sandbox = scope
+            .sandboxes()
+            .create(specs::sandbox(owner, name))
+            .await?
+            .id
+            .to_string();
         let spec = self.task(owner, &sandbox, name, token).await?;
         Ok((sandbox, spec))
     }
@@ -156,7 +199,9 @@ impl HostFixture {
         spec.leases = vec![LeaseClaim::new(token)];
         let task = scope.tasks().create(sandbox, spec).await?;
         scope.tasks().start(&task.id.to_string()).await?;
-        self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
+        self.fake
+            .spec(task.id)
+            .ok_or_else(|| Error::internal("it was just made"))
     }
 
     /// The number of plugins in a state.
@@ -167,14 +212,26 @@ impl HostFixture {
     /// Returns the number of failures of a kind.
     pub(crate) fn failures(&self, word: &str) -> u64 {
         let report = self.hosted.report();
-        report.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
+        report
+            .failures
+            .iter()
+            .find(|(name, _)| *name == word)
+            .expect("it is one")
+            .1
     }
 }
 
 /// The token of the lease in an answer to Allocate.
 pub(crate) fn token(options: &RunOptions) -> LeaseToken {
-    let mut tokens = options.annotations.keys().filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
-    tokens.next().expect("there is a token").parse().expect("it is one")
+    let mut tokens = options
+        .annotations
+        .keys()
+        .filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
+    tokens
+        .next()
+        .expect("there is a token")
+        .parse()
+        .expect("it is one")
 }
 
 /// The value of an environment variable.
@@ -189,13 +246,17 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), condition).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(Duration::from_secs(20), condition)
+        .await
+        .unwrap_or_else(|_| panic!("{what}"));
 }
 
 /// The names of the files in a directory.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap().flatten();
-    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }

@@ -28,7 +28,11 @@ impl Watching {
         let dir = tempfile::tempdir().unwrap();
         let (sender, kubelets) = watch::channel(None);
         let task = tokio::spawn(follow(dir.path().join(below), sender, BTreeMap::new));
-        Self { dir, kubelets, task }
+        Self {
+            dir,
+            kubelets,
+            task,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -36,13 +40,20 @@ impl Watching {
     }
 
     async fn generation(&mut self, after: u64) -> u64 {
-        let newer = |kubelet: &Option<Kubelet>| kubelet.as_ref().is_some_and(|k| k.generation > after);
-        let seen = timeout(SOON, self.kubelets.wait_for(newer)).await.expect("it is seen").unwrap();
+        let newer =
+            |kubelet: &Option<Kubelet>| kubelet.as_ref().is_some_and(|k| k.generation > after);
+        let seen = timeout(SOON, self.kubelets.wait_for(newer))
+            .await
+            .expect("it is seen")
+            .unwrap();
         seen.as_ref().unwrap().generation
     }
 
     async fn gone(&mut self) {
-        timeout(SOON, self.kubelets.wait_for(Option::is_none)).await.expect("it is seen").unwrap();
+        timeout(SOON, self.kubelets.wait_for(Option::is_none))
+            .await
+            .expect("it is seen")
+            .unwrap();
     }
 }
 
@@ -90,7 +101,8 @@ async fn what_is_no_socket_is_no_kubelet_and_other_names_are_not_either() {
 async fn a_directory_that_is_not_there_yet_is_waited_for() {
     let mut watching = Watching::begin("kubelet/device-plugins");
     fs::create_dir_all(watching.path("kubelet/device-plugins")).unwrap();
-    let _listener = UnixListener::bind(watching.path("kubelet/device-plugins/kubelet.sock")).unwrap();
+    let _listener =
+        UnixListener::bind(watching.path("kubelet/device-plugins/kubelet.sock")).unwrap();
     watching.generation(0).await;
 }
 

@@ -7,8 +7,21 @@ use crate::listing::{Offer, Slot};
 
 /// A listing of slots, with their NUMA nodes.
 fn listing(slots: &[(&str, Option<u32>)], placement: SlotPlacement) -> Listing {
-    let slots = slots.iter().map(|(id, numa_node)| (*id, Slot { healthy: true, numa_node: *numa_node }));
-    Listing::default().after(&Offer { slots: slots.collect(), placement }).0
+    let slots = slots.iter().map(|(id, numa_node)| {
+        (
+            *id,
+            Slot {
+                healthy: true,
+                numa_node: *numa_node,
+            },
+        )
+    });
+    Listing::default()
+        .after(&Offer {
+            slots: slots.collect(),
+            placement,
+        })
+        .0
 }
 
 fn ids(ids: &[&str]) -> BTreeSet<SlotId> {
@@ -31,9 +44,16 @@ const SHARED: [(&str, Option<u32>); 9] = [
 #[track_caller]
 fn check(placement: SlotPlacement, used: &[&str], must: &[&str], size: usize, expected: &[&str]) {
     let listing = listing(&SHARED, placement);
-    let ids_of = listing.slots().map(|(id, _)| id).filter(|id| !used.contains(id));
+    let ids_of = listing
+        .slots()
+        .map(|(id, _)| id)
+        .filter(|id| !used.contains(id));
     let available = ids_of.map(|id| id.parse().unwrap()).collect();
-    let question = PreferenceRequest { available, required: ids(must), size };
+    let question = PreferenceRequest {
+        available,
+        required: ids(must),
+        size,
+    };
     assert_eq!(prefer(&listing, &question), expected);
 }
 
@@ -61,7 +81,13 @@ fn slots_come_from_the_memory_node_of_what_must_be_included() {
     use SlotPlacement::{Packed, Spread};
     check(Packed, &["a::0"], &["c::2"], 2, &["c::0", "c::2"]);
     check(Spread, &[], &["c::2"], 3, &["c::0", "c::1", "c::2"]);
-    check(Packed, &[], &["c::2"], 5, &["a::0", "a::1", "c::0", "c::1", "c::2"]);
+    check(
+        Packed,
+        &[],
+        &["c::2"],
+        5,
+        &["a::0", "a::1", "c::0", "c::1", "c::2"],
+    );
 }
 
 #[test]
@@ -69,21 +95,33 @@ fn one_memory_node_that_has_enough_is_preferred_to_two() {
     use SlotPlacement::{Packed, Spread};
     check(Packed, &["c::0"], &[], 4, &["a::0", "a::1", "a::2", "b::0"]);
     check(Spread, &[], &[], 4, &["a::0", "a::1", "b::0", "b::1"]);
-    check(Packed, &[], &[], 7, &["a::0", "a::1", "a::2", "b::0", "b::1", "b::2", "c::0"]);
+    check(
+        Packed,
+        &[],
+        &[],
+        7,
+        &["a::0", "a::1", "a::2", "b::0", "b::1", "b::2", "c::0"],
+    );
 }
 
 #[test]
 fn what_was_never_listed_is_taken_all_the_same() {
     let listing = Listing::default();
-    let question = PreferenceRequest { available: ids(&["x", "y"]), required: ids(&["z"]), size: 5 };
+    let question = PreferenceRequest {
+        available: ids(&["x", "y"]),
+        required: ids(&["z"]),
+        size: 5,
+    };
     assert_eq!(prefer(&listing, &question), ["x", "y"]);
 }
 
 #[test]
 fn many_slots_are_chosen_quickly() {
-    let names: Vec<String> =
-        (0..4000).map(|number| format!("d{:04}::{}", number / 10, number % 10)).collect();
-    let slots: Vec<(&str, Option<u32>)> = names.iter().map(|name| (name.as_str(), Some(0))).collect();
+    let names: Vec<String> = (0..4000)
+        .map(|number| format!("d{:04}::{}", number / 10, number % 10))
+        .collect();
+    let slots: Vec<(&str, Option<u32>)> =
+        names.iter().map(|name| (name.as_str(), Some(0))).collect();
     for placement in [SlotPlacement::Packed, SlotPlacement::Spread] {
         let listing = listing(&slots, placement);
         let question = PreferenceRequest {

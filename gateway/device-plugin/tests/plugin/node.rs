@@ -40,7 +40,10 @@ impl PluginFixture {
     }
 
     /// A node with another configuration of the frontend.
-    pub(crate) async fn configured(inventory: Inventory, configure: impl FnOnce(&mut Config, &Path)) -> Self {
+    pub(crate) async fn configured(
+        inventory: Inventory,
+        configure: impl FnOnce(&mut Config, &Path),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
             directory: dir.path().join("device-plugins"),
@@ -58,7 +61,15 @@ impl PluginFixture {
         let stop = CancellationToken::new();
         let registrations = frontend.registrations();
         let serving = tokio::spawn(frontend.serve(stop.clone()));
-        Self { gateway, registrations, config, hardware, stop, serving, dir }
+        Self {
+            gateway,
+            registrations,
+            config,
+            hardware,
+            stop,
+            serving,
+            dir,
+        }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -89,7 +100,9 @@ impl PluginFixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), followed).await.expect("they are followed");
+        tokio::time::timeout(Duration::from_secs(10), followed)
+            .await
+            .expect("they are followed");
     }
 
     /// Changes the inventory.
@@ -111,16 +124,28 @@ impl PluginFixture {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await;
         ended.expect("it ends").unwrap();
-        let left: Vec<_> = std::fs::read_dir(self.directory()).unwrap().flatten().collect();
-        let ours = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with("switchyard-");
+        let left: Vec<_> = std::fs::read_dir(self.directory())
+            .unwrap()
+            .flatten()
+            .collect();
+        let ours = |entry: &std::fs::DirEntry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("switchyard-")
+        };
         assert!(!left.iter().any(ours), "{left:?}");
     }
 
     /// The path of the plugin's socket that was registered last for a resource.
     pub(crate) fn endpoint(&self, kubelet: &Kubelet, resource: &str) -> PathBuf {
         let all = kubelet.registrations();
-        let last = all.iter().rev().find(|registered| registered.resource == resource);
-        self.directory().join(&last.expect("it is registered").endpoint)
+        let last = all
+            .iter()
+            .rev()
+            .find(|registered| registered.resource == resource);
+        self.directory()
+            .join(&last.expect("it is registered").endpoint)
     }
 }
 
@@ -140,7 +165,10 @@ pub(crate) fn group(resource: &str, devices: usize, shares: u16) -> DeviceGroup 
     let device = |number: usize| Device {
         cdi: vec![format!("{resource}={number}")],
         numa_node: u32::try_from(number % 2).ok(),
-        ..Device::new(&format!("{name}-{number:03}"), node(format!("/dev/{name}{number}").into(), "rw"))
+        ..Device::new(
+            &format!("{name}-{number:03}"),
+            node(format!("/dev/{name}{number}").into(), "rw"),
+        )
     };
     let mut devices: Vec<Device> = (0..devices).map(device).collect();
     devices.sort_by(|one, other| one.id.cmp(&other.id));

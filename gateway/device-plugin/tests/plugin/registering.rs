@@ -14,7 +14,11 @@ const SOON: Duration = Duration::from_secs(5);
 
 #[track_caller]
 fn check_soon(kubelet: &Kubelet) {
-    let last = kubelet.registrations().last().expect("something is registered").clone();
+    let last = kubelet
+        .registrations()
+        .last()
+        .expect("something is registered")
+        .clone();
     let took = last.answered.duration_since(kubelet.began());
     assert!(took < SOON, "{took:?}");
 }
@@ -24,8 +28,10 @@ async fn a_kubelet_that_was_there_before_is_registered_with() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device-plugins");
     let kubelet = Kubelet::start(&path, Options::default());
-    let node =
-        PluginFixture::configured(inventory([group(TPU, 4, 1)]), |config, _| config.directory = path).await;
+    let node = PluginFixture::configured(inventory([group(TPU, 4, 1)]), |config, _| {
+        config.directory = path
+    })
+    .await;
     registered(&kubelet, 1).await;
     assert_eq!(kubelet.capacity(TPU), (4, 4));
     assert_eq!(node.registrations.resources(), 1);
@@ -35,15 +41,25 @@ async fn a_kubelet_that_was_there_before_is_registered_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
-    let node = PluginFixture::with(inventory([group(TPU, 4, 1), group("acme.com/fpga", 2, 3)])).await;
+    let node =
+        PluginFixture::with(inventory([group(TPU, 4, 1), group("acme.com/fpga", 2, 3)])).await;
     let mut endpoints = Vec::new();
     let mut kubelet = node.followed(2).await;
     for _ in 0..10 {
         check_soon(&kubelet);
-        assert_eq!((kubelet.capacity(TPU), kubelet.capacity("acme.com/fpga")), ((4, 4), (6, 6)));
+        assert_eq!(
+            (kubelet.capacity(TPU), kubelet.capacity("acme.com/fpga")),
+            ((4, 4), (6, 6))
+        );
         endpoints.push(node.endpoint(&kubelet, TPU));
         let checkpoint = kubelet.kill();
-        kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });
+        kubelet = Kubelet::start(
+            node.directory(),
+            Options {
+                checkpoint,
+                ..Options::default()
+            },
+        );
         registered(&kubelet, 2).await;
     }
     endpoints.sort();
@@ -87,7 +103,11 @@ async fn a_stream_that_the_kubelet_breaks_off_is_made_anew_soon() {
     let kubelet = node.followed(1).await;
     for round in 2..5 {
         kubelet.disconnect_all();
-        kubelet.wait_until("it is registered again", |kubelet| kubelet.registrations().len() == round).await;
+        kubelet
+            .wait_until("it is registered again", |kubelet| {
+                kubelet.registrations().len() == round
+            })
+            .await;
         registered(&kubelet, round).await;
     }
     node.follows(1).await;
@@ -99,17 +119,33 @@ async fn sockets_that_somebody_deletes_are_no_end_of_a_registration() {
     let kubelet = node.followed(1).await;
     remove_sockets(node.directory());
     node.change_group(|group| group.devices.truncate(3));
-    kubelet.wait_until("a change is seen", |kubelet| kubelet.capacity(TPU) == (4, 3)).await;
+    kubelet
+        .wait_until("a change is seen", |kubelet| {
+            kubelet.capacity(TPU) == (4, 3)
+        })
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_hangs_holds_nothing_up() {
     let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
-    let hangs = Kubelet::start(node.directory(), Options { hangs: true, ..Options::default() });
+    let hangs = Kubelet::start(
+        node.directory(),
+        Options {
+            hangs: true,
+            ..Options::default()
+        },
+    );
     let kubelet = node.followed(1).await;
     check_soon(&kubelet);
     drop(hangs);
-    let _hangs = Kubelet::start(node.directory(), Options { hangs: true, ..Options::default() });
+    let _hangs = Kubelet::start(
+        node.directory(),
+        Options {
+            hangs: true,
+            ..Options::default()
+        },
+    );
     let began = Instant::now();
     node.stop().await;
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
@@ -124,8 +160,16 @@ async fn many_resources_are_registered_in_a_moment() {
     let kubelet = node.followed(64).await;
     let began = kubelet.began();
     let registrations = kubelet.registrations();
-    let called = registrations.iter().map(|one| one.called.duration_since(began)).max().unwrap();
-    let answered = registrations.iter().map(|one| one.answered.duration_since(began)).max().unwrap();
+    let called = registrations
+        .iter()
+        .map(|one| one.called.duration_since(began))
+        .max()
+        .unwrap();
+    let answered = registrations
+        .iter()
+        .map(|one| one.answered.duration_since(began))
+        .max()
+        .unwrap();
     println!(
         "64 resources of 100 devices: the last Register was called after {called:?}, answered after {answered:?}"
     );
@@ -136,7 +180,9 @@ async fn many_resources_are_registered_in_a_moment() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_that_pods_may_have_devices_of_are_registered_before_all_others() {
-    let names: Vec<String> = (0..24).map(|number| format!("acme.com/r{number:02}")).collect();
+    let names: Vec<String> = (0..24)
+        .map(|number| format!("acme.com/r{number:02}"))
+        .collect();
     let node = PluginFixture::with(inventory(names.iter().map(|name| group(name, 4, 1)))).await;
     let kubelet = node.followed(names.len()).await;
     // The last ones in alphabetical order: of a pod that runs, of one that has stopped, and of one that has
@@ -147,15 +193,31 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
         if pod != "waits" {
             let sandbox = run(&node, pod, token(&given)).await;
             if pod == "stopped" {
-                node.gateway.scope(Owner::Kubernetes).sandboxes().stop(&sandbox).await.unwrap();
+                node.gateway
+                    .scope(Owner::Kubernetes)
+                    .sandboxes()
+                    .stop(&sandbox)
+                    .await
+                    .unwrap();
             }
         }
     }
     // A device that another owner has is not urgent for a kubelet.
-    node.gateway.scope(Owner::Nomad).devices().lease(&["acme-com-r20-000".parse().unwrap()]).await.unwrap();
+    node.gateway
+        .scope(Owner::Nomad)
+        .devices()
+        .lease(&["acme-com-r20-000".parse().unwrap()])
+        .await
+        .unwrap();
     let mut checkpoint = kubelet.kill();
     for _ in 0..5 {
-        let kubelet = Kubelet::start(node.directory(), Options { checkpoint, ..Options::default() });
+        let kubelet = Kubelet::start(
+            node.directory(),
+            Options {
+                checkpoint,
+                ..Options::default()
+            },
+        );
         registered(&kubelet, names.len()).await;
         let (first, rest): (Vec<_>, Vec<_>) = kubelet
             .registrations()
@@ -179,7 +241,10 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
     })
     .await;
     let registry = node.path("plugins_registry");
-    let options = || Options { plugins_registry: Some(registry.clone()), ..Options::default() };
+    let options = || Options {
+        plugins_registry: Some(registry.clone()),
+        ..Options::default()
+    };
     fs::create_dir(&registry).unwrap();
     let kubelet = Kubelet::start(node.directory(), options());
     registered(&kubelet, 1).await;
@@ -190,7 +255,11 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
     let kubelet = Kubelet::start(node.directory(), options());
     registered(&kubelet, 1).await;
     kubelet.disconnect_all();
-    kubelet.wait_until("it is found again", |kubelet| kubelet.registrations().len() == 2).await;
+    kubelet
+        .wait_until("it is found again", |kubelet| {
+            kubelet.registrations().len() == 2
+        })
+        .await;
     registered(&kubelet, 2).await;
 }
 
@@ -198,7 +267,11 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
 async fn a_resource_without_devices_is_registered_so_that_no_pod_starts_without_one() {
     let node = PluginFixture::with(inventory([group(TPU, 0, 1)])).await;
     let kubelet = node.kubelet();
-    kubelet.wait_until("it is registered", |kubelet| kubelet.registrations().len() == 1).await;
+    kubelet
+        .wait_until("it is registered", |kubelet| {
+            kubelet.registrations().len() == 1
+        })
+        .await;
     let refused = kubelet.admit("pod", "app", &[(TPU, 1)]).await.unwrap_err();
     assert!(refused.contains("Requested: 1, Available: 0"), "{refused}");
 }

@@ -22,10 +22,17 @@ pub(super) struct Archive {
 impl Archive {
     /// Creates the file, which must not exist yet; only its owner can read it.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let modified = now.map(|since| since.as_secs()).unwrap_or_default();
-        Ok(Self { builder: Builder::new(GzEncoder::new(file, Compression::default())), modified })
+        Ok(Self {
+            builder: Builder::new(GzEncoder::new(file, Compression::default())),
+            modified,
+        })
     }
 
     /// Appends a file.
@@ -34,7 +41,8 @@ impl Archive {
         header.set_size(u64::try_from(bytes.len()).map_err(io::Error::other)?);
         header.set_mode(0o600);
         header.set_mtime(self.modified);
-        self.builder.append_data(&mut header, format!("{DIRECTORY}/{name}"), bytes)
+        self.builder
+            .append_data(&mut header, format!("{DIRECTORY}/{name}"), bytes)
     }
 
     /// Completes the file.

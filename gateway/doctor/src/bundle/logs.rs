@@ -17,7 +17,9 @@ const JOURNAL_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end of a log file.
 pub(super) fn of_file(path: &Path) -> Result<Vec<u8>, String> {
-    RegularFile::open_no_link(path).and_then(end).map_err(|error| format!("{}: {error}", path.display()))
+    RegularFile::open_no_link(path)
+        .and_then(end)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The end of the file that a process writes its messages to; an error if it writes them elsewhere.
@@ -25,7 +27,9 @@ pub(super) fn of_process(pid: u32) -> Result<Vec<u8>, String> {
     let path = format!("/proc/{pid}/fd/2");
     RegularFile::open(Path::new(&path))
         .and_then(end)
-        .map_err(|error| format!("standard error of process {pid} is no file that can be read: {error}"))
+        .map_err(|error| {
+            format!("standard error of process {pid} is no file that can be read: {error}")
+        })
 }
 
 /// The last lines of a file.
@@ -37,8 +41,14 @@ fn end(file: RegularFile) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
     file.take(max).read_to_end(&mut bytes)?;
     // The first line is not whole.
-    let whole =
-        if start == 0 { 0 } else { bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
+    let whole = if start == 0 {
+        0
+    } else {
+        bytes
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1)
+    };
     bytes.drain(..whole);
     Ok(bytes)
 }
@@ -47,15 +57,31 @@ fn end(file: RegularFile) -> Result<Vec<u8>, ReadError> {
 /// is the oldest.
 pub(super) fn of_unit(view: &dyn NodeView, unit: &str) -> Result<Vec<u8>, String> {
     let dirs = PROGRAM_DIRS.map(Into::into);
-    let journalctl = view.program("journalctl", &dirs).ok_or("there is no journalctl")?;
-    let args = ["--unit", unit, "--reverse", "--no-pager", "--quiet", "--output=short-iso-precise"];
+    let journalctl = view
+        .program("journalctl", &dirs)
+        .ok_or("there is no journalctl")?;
+    let args = [
+        "--unit",
+        unit,
+        "--reverse",
+        "--no-pager",
+        "--quiet",
+        "--output=short-iso-precise",
+    ];
     let done = run_command(&journalctl, &args, &search_path(), JOURNAL_LIMIT, LOG_MAX);
     let done = done.map_err(|error| report(&error))?;
     if done.status.is_some_and(|status| status != 0) {
-        return Err(format!("journalctl: {}", String::from_utf8_lossy(&done.stderr).trim()));
+        return Err(format!(
+            "journalctl: {}",
+            String::from_utf8_lossy(&done.stderr).trim()
+        ));
     }
     let text = in_order(&done.stdout, done.is_cut);
-    if text.is_empty() { Err(format!("the journal has nothing of {unit}")) } else { Ok(text) }
+    if text.is_empty() {
+        Err(format!("the journal has nothing of {unit}"))
+    } else {
+        Ok(text)
+    }
 }
 
 /// Lines in reverse; the last one is left out if it is not whole.
@@ -80,7 +106,9 @@ mod tests {
         let count = 2 * LOG_MAX / line.len();
         std::fs::write(&path, line.repeat(count)).unwrap();
         let end = of_file(&path).unwrap();
-        assert!(end.len() <= LOG_MAX && end.len() > LOG_MAX - 100 && end.starts_with(line.as_bytes()));
+        assert!(
+            end.len() <= LOG_MAX && end.len() > LOG_MAX - 100 && end.starts_with(line.as_bytes())
+        );
         std::fs::write(&path, "short").unwrap();
         assert_eq!(of_file(&path).unwrap(), b"short");
     }
@@ -91,7 +119,11 @@ mod tests {
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
         assert!(of_file(&link).is_err() && of_file(Path::new("/dev/zero")).is_err());
-        assert!(of_file(&dir.path().join("missing")).unwrap_err().contains("missing"));
+        assert!(
+            of_file(&dir.path().join("missing"))
+                .unwrap_err()
+                .contains("missing")
+        );
     }
 
     #[test]

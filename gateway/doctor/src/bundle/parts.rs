@@ -59,14 +59,24 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn of(mut request: BundleRequest) -> Self {
         let read = |sources: &Sources| {
-            config::load(sources).map(|loaded| loaded.effective.config).unwrap_or_default()
+            config::load(sources)
+                .map(|loaded| loaded.effective.config)
+                .unwrap_or_default()
         };
         let view = Arc::new(LocalNode::default());
-        let socket = request.socket.clone().unwrap_or_else(|| read(&request.sources).paths.admin_socket());
+        let socket = request
+            .socket
+            .clone()
+            .unwrap_or_else(|| read(&request.sources).paths.admin_socket());
         // The running daemon may have other sources than this command was given.
         request.sources = FoundDaemon::look(&*view, &request.sources, &socket).sources;
         let config = read(&request.sources);
-        Self { request, view, config, socket }
+        Self {
+            request,
+            view,
+            config,
+            socket,
+        }
     }
 
     /// A page of the daemon.
@@ -75,7 +85,9 @@ impl Context {
     }
 
     fn pid(&self) -> Option<u32> {
-        serde_json::from_slice::<StatusReport>(&self.page("/statusz").ok()?).ok()?.pid
+        serde_json::from_slice::<StatusReport>(&self.page("/statusz").ok()?)
+            .ok()?
+            .pid
     }
 
     fn has_systemd(&self) -> bool {
@@ -98,24 +110,43 @@ impl Context {
 
 fn versions(context: &Context) -> Result<Vec<u8>, String> {
     let mut text = format!("switchyard {VERSION} ({REVISION})\n");
-    let runtimes = context.config.containerd.runtimes.values().map(|runtime| runtime.binary.as_str());
+    let runtimes = context
+        .config
+        .containerd
+        .runtimes
+        .values()
+        .map(|runtime| runtime.binary.as_str());
     let mut programs: Vec<&str> = runtimes.collect();
-    programs.extend([context.config.containerd.binary.as_str(), "kubelet", "iptables", "systemctl", "criu"]);
+    programs.extend([
+        context.config.containerd.binary.as_str(),
+        "kubelet",
+        "iptables",
+        "systemctl",
+        "criu",
+    ]);
     programs.sort_unstable();
     programs.dedup();
     for program in programs {
         let printed = context.output(program, &["--version"]);
-        text.push_str(&format!("\n== {program} --version\n{}", printed.as_deref().unwrap_or("not there\n")));
+        text.push_str(&format!(
+            "\n== {program} --version\n{}",
+            printed.as_deref().unwrap_or("not there\n")
+        ));
     }
     let nomad = context.output("nomad", &["version"]);
-    text.push_str(&format!("\n== nomad version\n{}", nomad.as_deref().unwrap_or("not there\n")));
+    text.push_str(&format!(
+        "\n== nomad version\n{}",
+        nomad.as_deref().unwrap_or("not there\n")
+    ));
     Ok(text.into_bytes())
 }
 
 fn doctor_report(context: &Context) -> Result<Vec<u8>, String> {
     let BundleRequest { sources, socket } = context.request.clone();
-    let report =
-        doctor::run(Arc::clone(&context.view) as Arc<dyn NodeView>, DoctorRequest { sources, socket });
+    let report = doctor::run(
+        Arc::clone(&context.view) as Arc<dyn NodeView>,
+        DoctorRequest { sources, socket },
+    );
     serde_json::to_vec_pretty(&report).map_err(|error| error.to_string())
 }
 
@@ -125,7 +156,11 @@ fn config_in_force(context: &Context) -> Result<Vec<u8>, String> {
 
 fn config_files(context: &Context) -> Result<Vec<u8>, String> {
     let loaded = config::load(&context.request.sources).map_err(|error| report(&error))?;
-    let files: String = loaded.files.iter().map(|file| format!("# read: {}\n", file.display())).collect();
+    let files: String = loaded
+        .files
+        .iter()
+        .map(|file| format!("# read: {}\n", file.display()))
+        .collect();
     let mut text = files.into_bytes();
     text.extend(withhold(&loaded.effective.dump(false))?);
     Ok(text)
@@ -133,7 +168,9 @@ fn config_files(context: &Context) -> Result<Vec<u8>, String> {
 
 /// A configuration without the values of variables that tasks get.
 fn withhold(text: &str) -> Result<Vec<u8>, String> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let table: Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| error.message().to_owned())?;
     let mut value = Value::Table(table);
     withhold_environments(&mut value);
     let text = toml::to_string(&value).map_err(|error| error.to_string())?;
@@ -143,9 +180,13 @@ fn withhold(text: &str) -> Result<Vec<u8>, String> {
 fn withhold_environments(value: &mut Value) {
     if let Value::Table(table) = value {
         if let Some(Value::Table(variables)) = table.get_mut("environment") {
-            variables.iter_mut().for_each(|(_, variable)| *variable = WITHHELD.into());
+            variables
+                .iter_mut()
+                .for_each(|(_, variable)| *variable = WITHHELD.into());
         }
-        table.iter_mut().for_each(|(_, value)| withhold_environments(value));
+        table
+            .iter_mut()
+            .for_each(|(_, value)| withhold_environments(value));
     } else if let Value::Array(values) = value {
         values.iter_mut().for_each(withhold_environments);
     }
@@ -192,7 +233,9 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
         "/proc/sys/net/ipv4/ip_forward",
     ];
     let shown = files.iter().map(|path| {
-        let text = context.file(path).unwrap_or_else(|| "not there\n".to_owned());
+        let text = context
+            .file(path)
+            .unwrap_or_else(|| "not there\n".to_owned());
         format!("== {path}\n{text}\n")
     });
     Ok(shown.collect::<String>().into_bytes())
@@ -200,13 +243,16 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
 
 /// The mounts below the daemon's directories, and those that these are on.
 fn mounts(context: &Context) -> Result<Vec<u8>, String> {
-    let text = context.file(OWN_MOUNTS).ok_or_else(|| format!("{OWN_MOUNTS} cannot be read"))?;
+    let text = context
+        .file(OWN_MOUNTS)
+        .ok_or_else(|| format!("{OWN_MOUNTS} cannot be read"))?;
     let dirs = [&context.config.paths.state, &context.config.paths.run];
     let is_ours = |line: &&str| {
         let mount = MountTable::from_text(*line);
-        mount
-            .iter()
-            .any(|mount| dirs.iter().any(|dir| mount.point.starts_with(dir) || dir.starts_with(&mount.point)))
+        mount.iter().any(|mount| {
+            dirs.iter()
+                .any(|dir| mount.point.starts_with(dir) || dir.starts_with(&mount.point))
+        })
     };
     let lines: Vec<&str> = text.lines().filter(is_ours).collect();
     Ok((lines.join("\n") + "\n").into_bytes())
@@ -236,7 +282,9 @@ fn logkeeper_log(context: &Context) -> Result<Vec<u8>, String> {
 
 fn containerd_log(context: &Context) -> Result<Vec<u8>, String> {
     match context.config.containerd.mode {
-        ContainerdMode::Managed => of_file(&context.config.paths.state.join("containerd/containerd.log")),
+        ContainerdMode::Managed => {
+            of_file(&context.config.paths.state.join("containerd/containerd.log"))
+        }
         ContainerdMode::External => of_unit(&*context.view, "containerd.service"),
     }
 }

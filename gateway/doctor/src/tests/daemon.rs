@@ -14,7 +14,10 @@ fn of_status(change: impl FnOnce(&mut StatusReport), expected: &[&str]) -> Vec<F
 fn daemon_that_does_not_run() {
     let notes = ["SY801 error", "SY803 note", "SY803 note", "SY803 note"];
     let found = check(TestNode::kill_daemon, &notes);
-    assert_eq!(found[0].command.as_deref(), Some("systemctl status switchyard"));
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("systemctl status switchyard")
+    );
     assert!(!look(TestNode::kill_daemon).daemon);
 }
 
@@ -22,8 +25,14 @@ fn daemon_that_does_not_run() {
 fn sockets_that_nobody_listens_on() {
     let stale = |path: &'static str| move |node: &mut TestNode| node.socket(path, false);
     check(stale("/run/switchyard/nomad.sock"), &["SY803 error"]);
-    let found = check(stale("/run/switchyard/logkeeper/logkeeper.sock"), &["SY803 error"]);
-    assert_eq!(found[0].command.as_deref(), Some("systemctl restart switchyard-logkeeper"));
+    let found = check(
+        stale("/run/switchyard/logkeeper/logkeeper.sock"),
+        &["SY803 error"],
+    );
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("systemctl restart switchyard-logkeeper")
+    );
 }
 
 #[test]
@@ -40,12 +49,24 @@ fn parts_that_are_down() {
 
 #[test]
 fn programs_of_other_versions() {
-    let found = of_status(|status| status.programs[0].replaced = true, &["SY809 warning"]);
-    assert_eq!(found[0].command.as_deref(), Some("systemctl restart switchyard"));
+    let found = of_status(
+        |status| status.programs[0].replaced = true,
+        &["SY809 warning"],
+    );
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("systemctl restart switchyard")
+    );
     let older = "logkeeper 0.0.1 protocol 2, process 7".to_owned();
     let found = of_status(|status| status.parts[0].detail = older, &["SY810 warning"]);
-    assert_eq!(found[0].command.as_deref(), Some("switchyard restart logkeeper"));
-    of_status(|status| status.parts[0].detail = "logkeeper protocol 2".into(), &["SY810 warning"]);
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("switchyard restart logkeeper")
+    );
+    of_status(
+        |status| status.parts[0].detail = "logkeeper protocol 2".into(),
+        &["SY810 warning"],
+    );
     let other = |status: &mut StatusReport| {
         status.version = "0.0.1".into();
         status.parts[0].detail = "logkeeper 0.0.1 protocol 2".into();
@@ -55,7 +76,10 @@ fn programs_of_other_versions() {
 
 #[test]
 fn configuration_files() {
-    let found = check(|node| node.config("[cri]\nsocket_grup = \"x\""), &["SY804 error"]);
+    let found = check(
+        |node| node.config("[cri]\nsocket_grup = \"x\""),
+        &["SY804 error"],
+    );
     assert!(found[0].found.contains("config.toml:3"), "{found:?}");
     let group = "[[devices.groups]]\nvendor = \"a\"\ntype = \"t\"\nname = \"v\"\nresource = \"a.com/t\"\npaths = [\"/dev/a\"]";
     check(
@@ -74,14 +98,21 @@ fn configuration_files() {
         },
         &["SY806 note"],
     );
-    assert!(found[0].found.contains("log.level is overridden by"), "{found:?}");
+    assert!(
+        found[0].found.contains("log.level is overridden by"),
+        "{found:?}"
+    );
     // A relative path is one from the directory of the daemon.
     let found = check(
         |node| {
             node.process(DAEMON, "/usr/bin/switchyard serve -c node.toml");
-            node.links.insert(format!("/proc/{DAEMON}/cwd").into(), "/srv/switchyard".into());
+            node.links.insert(
+                format!("/proc/{DAEMON}/cwd").into(),
+                "/srv/switchyard".into(),
+            );
             let text = "version = 1\n[cri]\nsocket_grup = \"x\"\n";
-            node.configs.insert("/srv/switchyard/node.toml".into(), text.to_owned());
+            node.configs
+                .insert("/srv/switchyard/node.toml".into(), text.to_owned());
         },
         &["SY804 error"],
     );
@@ -90,8 +121,14 @@ fn configuration_files() {
 
 #[test]
 fn reloads() {
-    let refused = RefusedReloadView { at: "now".into(), why: "/etc/x:1: unknown key".into() };
-    of_status(|status| status.config.as_mut().unwrap().refused = Some(refused), &["SY807 warning"]);
+    let refused = RefusedReloadView {
+        at: "now".into(),
+        why: "/etc/x:1: unknown key".into(),
+    };
+    of_status(
+        |status| status.config.as_mut().unwrap().refused = Some(refused),
+        &["SY807 warning"],
+    );
     let change = Change {
         key: "log.format".into(),
         effect: Effect::Restart,
@@ -99,7 +136,10 @@ fn reloads() {
         before: None,
         after: None,
     };
-    let found = of_status(|status| status.config.as_mut().unwrap().pending.push(change), &["SY808 note"]);
+    let found = of_status(
+        |status| status.config.as_mut().unwrap().pending.push(change),
+        &["SY808 note"],
+    );
     assert!(found[0].found.contains("log.format"), "{found:?}");
 }
 
@@ -107,7 +147,10 @@ fn reloads() {
 fn groups_and_addresses_of_servers() {
     let config = "[nomad]\nsocket_group = \"nomads\"";
     let found = check(|node| node.config(config), &["SY811 error"]);
-    assert_eq!(found[0].command.as_deref(), Some("groupadd --system nomads"));
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("groupadd --system nomads")
+    );
     check(
         |node| {
             node.config(config);
@@ -115,7 +158,10 @@ fn groups_and_addresses_of_servers() {
         },
         &[],
     );
-    check(|node| node.config("[admin]\nlisten = \"0.0.0.0:9640\""), &["SY812 warning"]);
+    check(
+        |node| node.config("[admin]\nlisten = \"0.0.0.0:9640\""),
+        &["SY812 warning"],
+    );
 }
 
 #[test]
@@ -123,7 +169,8 @@ fn instances_that_share_something() {
     let second = |text: &'static str| {
         move |node: &mut TestNode| {
             node.process(101, "/usr/bin/switchyard serve --config /srv/other.toml");
-            node.configs.insert("/srv/other.toml".into(), format!("version = 1\n{text}\n"));
+            node.configs
+                .insert("/srv/other.toml".into(), format!("version = 1\n{text}\n"));
         }
     };
     let apart = "[paths]\nstate = \"/srv/state\"\nrun = \"/srv/run\"\n[admin]\nlisten = \"127.0.0.1:9641\"\n\
@@ -141,19 +188,38 @@ fn instances_that_share_something() {
 fn name_is_given_back_to_the_daemon_that_answers_and_else_to_the_one_that_is_given() {
     let socket = Path::new("/run/switchyard/admin.sock");
     let state = |path: &str| vec![("SWITCHYARD_PATHS__STATE".to_owned(), path.to_owned())];
-    let given = Sources { env: state("/srv/given"), ..Sources::default() };
+    let given = Sources {
+        env: state("/srv/given"),
+        ..Sources::default()
+    };
     let mut node = TestNode::healthy();
-    node.file(&format!("/proc/{DAEMON}/environ"), "PATH=/usr/bin\0SWITCHYARD_PATHS__STATE=/srv/own\0");
-    let sources = |node: &TestNode, given: &Sources| FoundDaemon::sources_of_running(node, given, socket);
+    node.file(
+        &format!("/proc/{DAEMON}/environ"),
+        "PATH=/usr/bin\0SWITCHYARD_PATHS__STATE=/srv/own\0",
+    );
+    let sources =
+        |node: &TestNode, given: &Sources| FoundDaemon::sources_of_running(node, given, socket);
     assert_eq!(sources(&node, &given).unwrap().env, state("/srv/own"));
 
     // Its file may be given as well, and no other one.
-    let default = Sources { file: Some(config::DEFAULT_FILE.into()), ..given.clone() };
+    let default = Sources {
+        file: Some(config::DEFAULT_FILE.into()),
+        ..given.clone()
+    };
     assert_eq!(sources(&node, &default).unwrap().env, state("/srv/own"));
-    let other = Sources { file: Some("/srv/other.toml".into()), ..given.clone() };
+    let other = Sources {
+        file: Some("/srv/other.toml".into()),
+        ..given.clone()
+    };
     let refused = sources(&node, &other).unwrap_err().report();
-    assert!(refused.contains("/srv/other.toml") && refused.contains(config::DEFAULT_FILE), "{refused}");
-    assert!(refused.contains("--config") && refused.contains("--socket"), "{refused}");
+    assert!(
+        refused.contains("/srv/other.toml") && refused.contains(config::DEFAULT_FILE),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("--config") && refused.contains("--socket"),
+        "{refused}"
+    );
 
     // The unit of a daemon that does not run has no say.
     node.kill_daemon();
@@ -171,10 +237,20 @@ fn file_of_the_daemon_may_be_given_by_another_path() {
     }
     std::os::unix::fs::symlink("conf/own.toml", path("link.toml")).unwrap();
     let mut node = TestNode::healthy();
-    node.process(DAEMON, &format!("/usr/bin/switchyard serve --config {}", path("link.toml").display()));
+    node.process(
+        DAEMON,
+        &format!(
+            "/usr/bin/switchyard serve --config {}",
+            path("link.toml").display()
+        ),
+    );
     let refuses = |name: &str| {
-        let given = Sources { file: Some(path(name)), ..Sources::default() };
-        FoundDaemon::sources_of_running(&node, &given, Path::new("/run/switchyard/admin.sock")).is_err()
+        let given = Sources {
+            file: Some(path(name)),
+            ..Sources::default()
+        };
+        FoundDaemon::sources_of_running(&node, &given, Path::new("/run/switchyard/admin.sock"))
+            .is_err()
     };
     for same in ["link.toml", "conf/own.toml", "conf/../conf/own.toml"] {
         assert!(!refuses(same), "{same}");

@@ -4,9 +4,11 @@ use super::*;
 
 #[test]
 fn kernel_without_overlay() {
-    check(|node| node.file("/proc/filesystems", "\text4\n"), &["SY101 error"]);
-    let loadable =
-        "kernel/fs/overlayfs/overlay.ko: x\nkernel/net/bridge.ko:\nkernel/veth.ko:\n/veth.ko /bridge.ko";
+    check(
+        |node| node.file("/proc/filesystems", "\text4\n"),
+        &["SY101 error"],
+    );
+    let loadable = "kernel/fs/overlayfs/overlay.ko: x\nkernel/net/bridge.ko:\nkernel/veth.ko:\n/veth.ko /bridge.ko";
     check(
         |node| {
             node.file("/proc/filesystems", "\text4\n");
@@ -19,17 +21,29 @@ fn kernel_without_overlay() {
 #[test]
 fn kernel_without_features_for_networks() {
     let lists = "kernel/net/bridge/bridge.ko:\n";
-    let found = check(|node| node.file("/lib/modules/6.1.0/modules.dep", lists), &["SY102 error"]);
+    let found = check(
+        |node| node.file("/lib/modules/6.1.0/modules.dep", lists),
+        &["SY102 error"],
+    );
     assert!(found[0].found.contains("veth"), "{found:?}");
-    check(|node| node.remove("/sys/module/nf_tables"), &["SY102 error"]);
+    check(
+        |node| node.remove("/sys/module/nf_tables"),
+        &["SY102 error"],
+    );
     // Where the kernel has no package of modules, it cannot be known.
     check(|node| node.remove("/lib/modules"), &[]);
 }
 
 #[test]
 fn node_that_does_not_forward() {
-    let found = check(|node| node.file("/proc/sys/net/ipv4/ip_forward", "0\n"), &["SY103 warning"]);
-    assert_eq!(found[0].command.as_deref(), Some("sysctl -w net.ipv4.ip_forward=1"));
+    let found = check(
+        |node| node.file("/proc/sys/net/ipv4/ip_forward", "0\n"),
+        &["SY103 warning"],
+    );
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("sysctl -w net.ipv4.ip_forward=1")
+    );
     check(
         |node| {
             node.config("[network.bridge]\nsubnets = [\"fd00:1::/64\"]");
@@ -43,7 +57,10 @@ fn node_that_does_not_forward() {
 fn bridged_packets_that_bypass_rules() {
     let key = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     check(|node| node.file(key, "0\n"), &["SY104 warning"]);
-    check(|node| node.remove("/proc/sys/net/bridge"), &["SY104 warning"]);
+    check(
+        |node| node.remove("/proc/sys/net/bridge"),
+        &["SY104 warning"],
+    );
 }
 
 fn without_kubelet(node: &mut TestNode) {
@@ -57,26 +74,41 @@ fn cgroup_hierarchies_and_controllers() {
         without_kubelet(node);
         node.remove("/sys/fs/cgroup");
         node.file("/sys/fs/cgroup/memory/tasks", "");
-        node.file("/proc/cgroups", "#name\nmemory 1 5 1\ncpu 2 1 1\npids 3 1 1\n");
+        node.file(
+            "/proc/cgroups",
+            "#name\nmemory 1 5 1\ncpu 2 1 1\npids 3 1 1\n",
+        );
     };
     check(v1, &["SY105 warning"]);
     let found = check(
         |node| {
             v1(node);
             node.file("/sys/fs/cgroup/unified/cgroup.procs", "");
-            node.file("/proc/cgroups", "#name\nmemory 1 5 0\ncpu 2 1 1\npids 3 1 1\n");
+            node.file(
+                "/proc/cgroups",
+                "#name\nmemory 1 5 0\ncpu 2 1 1\npids 3 1 1\n",
+            );
         },
         &["SY105 warning", "SY106 error"],
     );
-    assert!(found[0].found.contains("memory") && found[1].found.contains("hybrid"), "{found:?}");
-    check(|node| node.file("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n"), &["SY106 error"]);
+    assert!(
+        found[0].found.contains("memory") && found[1].found.contains("hybrid"),
+        "{found:?}"
+    );
+    check(
+        |node| node.file("/sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
+        &["SY106 error"],
+    );
 }
 
 #[test]
 fn low_limits_of_the_kernel() {
     let instances = "/proc/sys/fs/inotify/max_user_instances";
     check(|node| node.file(instances, "128\n"), &["SY107 warning"]);
-    check(|node| node.file("/proc/sys/fs/inotify/max_user_watches", "8192\n"), &["SY107 warning"]);
+    check(
+        |node| node.file("/proc/sys/fs/inotify/max_user_watches", "8192\n"),
+        &["SY107 warning"],
+    );
     check(
         |node| {
             without_kubelet(node);
@@ -84,8 +116,14 @@ fn low_limits_of_the_kernel() {
         },
         &["SY107 note"],
     );
-    check(|node| node.file("/proc/sys/kernel/pid_max", "32768\n"), &["SY108 note"]);
-    check(|node| node.file("/proc/100/limits", "Max open files 1024 4096 files\n"), &["SY109 warning"]);
+    check(
+        |node| node.file("/proc/sys/kernel/pid_max", "32768\n"),
+        &["SY108 note"],
+    );
+    check(
+        |node| node.file("/proc/100/limits", "Max open files 1024 4096 files\n"),
+        &["SY109 warning"],
+    );
     let count = "/proc/sys/net/netfilter/nf_conntrack_count";
     check(|node| node.file(count, "80\n"), &["SY110 warning"]);
 }
@@ -96,18 +134,29 @@ fn disks_that_fill_up() {
     check(|node| node.space.free_bytes = 1 << 20, &["SY111 error"]);
     check(|node| node.space.free_inodes = 49, &["SY112 warning"]);
     check(|node| node.space.free_inodes = 0, &["SY112 error"]);
-    check(|node| (node.space.inodes, node.space.free_inodes) = (0, 0), &[]);
+    check(
+        |node| (node.space.inodes, node.space.free_inodes) = (0, 0),
+        &[],
+    );
 }
 
 #[test]
 fn mounts_of_state_and_run_directories() {
     let mounts = "/proc/self/mountinfo";
-    let found = check(|node| node.file(mounts, "22 1 254:0 / / rw - ext4 /dev/vda rw\n"), &["SY113 warning"]);
+    let found = check(
+        |node| node.file(mounts, "22 1 254:0 / / rw - ext4 /dev/vda rw\n"),
+        &["SY113 warning"],
+    );
     assert!(found[0].found.contains("paths.run") && found[0].found.contains("logkeeper.state_dir"));
     let with = |options: &str| {
-        format!("22 1 254:0 / / {options} - ext4 /dev/vda rw\n23 22 0:21 / /run rw,noexec - tmpfs tmpfs rw\n")
+        format!(
+            "22 1 254:0 / / {options} - ext4 /dev/vda rw\n23 22 0:21 / /run rw,noexec - tmpfs tmpfs rw\n"
+        )
     };
-    check(|node| node.file(mounts, &with("rw,nosuid,noexec")), &["SY114 warning"]);
+    check(
+        |node| node.file(mounts, &with("rw,nosuid,noexec")),
+        &["SY114 warning"],
+    );
     check(|node| node.file(mounts, &with("ro")), &["SY114 error"]);
 }
 
@@ -126,29 +175,67 @@ fn security_modules() {
 }
 
 fn units(node: &mut TestNode, from: &str, to: &str) {
-    let (_, text) = node.commands.get_mut("systemctl show --property=Id").unwrap();
+    let (_, text) = node
+        .commands
+        .get_mut("systemctl show --property=Id")
+        .unwrap();
     *text = text.replacen(from, to, 1);
 }
 
 #[test]
 fn units_of_systemd() {
-    check(|node| units(node, "UnitFileState=enabled", "UnitFileState=disabled"), &["SY117 warning"]);
-    check(|node| units(node, "LoadState=loaded", "LoadState=masked"), &["SY117 warning"]);
-    check(|node| units(node, "LoadState=loaded", "LoadState=not-found"), &["SY117 note"]);
-    check(|node| units(node, "Delegate=yes", "Delegate=no"), &["SY118 error"]);
-    check(|node| units(node, "KillMode=process", "KillMode=control-group"), &["SY118 error"]);
+    check(
+        |node| units(node, "UnitFileState=enabled", "UnitFileState=disabled"),
+        &["SY117 warning"],
+    );
+    check(
+        |node| units(node, "LoadState=loaded", "LoadState=masked"),
+        &["SY117 warning"],
+    );
+    check(
+        |node| units(node, "LoadState=loaded", "LoadState=not-found"),
+        &["SY117 note"],
+    );
+    check(
+        |node| units(node, "Delegate=yes", "Delegate=no"),
+        &["SY118 error"],
+    );
+    check(
+        |node| units(node, "KillMode=process", "KillMode=control-group"),
+        &["SY118 error"],
+    );
     let limit = "StartLimitIntervalUSec=10s";
-    check(|node| units(node, "StartLimitIntervalUSec=0", limit), &["SY119 warning"]);
-    check(|node| units(node, "Result=success", "Result=start-limit-hit"), &["SY119 error"]);
-    check(|node| node.commands.get_mut("systemctl show --property=Id").unwrap().0 = 1, &[]);
+    check(
+        |node| units(node, "StartLimitIntervalUSec=0", limit),
+        &["SY119 warning"],
+    );
+    check(
+        |node| units(node, "Result=success", "Result=start-limit-hit"),
+        &["SY119 error"],
+    );
+    check(
+        |node| {
+            node.commands
+                .get_mut("systemctl show --property=Id")
+                .unwrap()
+                .0 = 1
+        },
+        &[],
+    );
 }
 
 #[test]
 fn what_could_not_be_looked_at() {
-    let found = check(|node| node.denied.push("/etc/nomad.d".into()), &["SY120 note"]);
+    let found = check(
+        |node| node.denied.push("/etc/nomad.d".into()),
+        &["SY120 note"],
+    );
     assert!(found[0].found.contains("/etc/nomad.d"));
     // A daemon that another user may not ask does not count as down.
-    check(|node| node.denied.push("/run/switchyard/admin.sock".into()), &["SY120 note"]);
+    check(
+        |node| node.denied.push("/run/switchyard/admin.sock".into()),
+        &["SY120 note"],
+    );
 }
 
 #[test]
@@ -157,10 +244,14 @@ fn check_that_hangs_or_fails_is_reported() {
     let hanging = super::super::within("disks", std::time::Duration::from_millis(10), || {
         std::thread::sleep(std::time::Duration::from_secs(2));
     });
-    let failing =
-        super::super::within::<()>("disks", std::time::Duration::from_secs(20), || panic!("as meant"));
+    let failing = super::super::within::<()>("disks", std::time::Duration::from_secs(20), || {
+        panic!("as meant")
+    });
     for finding in [hanging.unwrap_err(), failing.unwrap_err()] {
-        assert_eq!(format!("{} {}", finding.code, finding.severity.as_str()), unfinished);
+        assert_eq!(
+            format!("{} {}", finding.code, finding.severity.as_str()),
+            unfinished
+        );
         assert!(finding.found.starts_with("disks: "), "{finding:?}");
     }
 }

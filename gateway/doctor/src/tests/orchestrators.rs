@@ -21,9 +21,13 @@ fn kubelet_with_another_runtime() {
         },
         &[],
     );
-    check(|node| node.file(KUBELET, other), &["SY401 warning", "SY402 error"]);
+    check(
+        |node| node.file(KUBELET, other),
+        &["SY401 warning", "SY402 error"],
+    );
     // An argument wins over the file, also one of kubeadm.
-    let flags = "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/dockershim.sock --x=y\"\n";
+    let flags =
+        "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/dockershim.sock --x=y\"\n";
     let found = check(
         |node| {
             node.file("/var/lib/kubelet/kubeadm-flags.env", flags);
@@ -56,14 +60,23 @@ fn kubelet_with_another_cgroup_driver() {
 
 #[test]
 fn kubelet_without_the_service_it_uses() {
-    check(|node| node.config("[cri]\nenabled = false"), &["SY404 error"]);
+    check(
+        |node| node.config("[cri]\nenabled = false"),
+        &["SY404 error"],
+    );
 }
 
 #[test]
 fn sockets_and_tools_of_other_runtimes() {
-    check(|node| node.socket("/run/crio/crio.sock", false), &["SY405 note"]);
+    check(
+        |node| node.socket("/run/crio/crio.sock", false),
+        &["SY405 note"],
+    );
     check(|node| node.socket("/run/crio/crio.sock", true), &[]);
-    check(|node| node.file("/etc/crictl.yaml", "runtime-endpoint: /run/x.sock\n"), &["SY406 note"]);
+    check(
+        |node| node.file("/etc/crictl.yaml", "runtime-endpoint: /run/x.sock\n"),
+        &["SY406 note"],
+    );
 }
 
 #[test]
@@ -114,14 +127,20 @@ fn devices_of_the_node() {
         reason: "it is missing".into(),
         holders: Vec::new(),
     };
-    let found = check(|node| node.devices.slots = vec![slot.clone(), slot], &["SY703 warning"]);
+    let found = check(
+        |node| node.devices.slots = vec![slot.clone(), slot],
+        &["SY703 warning"],
+    );
     assert_eq!(found[0].found, "/dev/a0 (it is missing)");
 }
 
 #[test]
 fn files_of_the_container_device_interface() {
     let file = |name: &str, text: &str, expected: &[&str]| {
-        check(|node| node.file(&format!("/etc/cdi/{name}"), text), expected);
+        check(
+            |node| node.file(&format!("/etc/cdi/{name}"), text),
+            expected,
+        );
     };
     file("a.json", "{\"kind\": \"a.com/x\"}", &[]);
     file("a.json", "{", &["SY702 warning"]);
@@ -163,10 +182,22 @@ fn agent_without_plugin_blocks() {
 
 #[test]
 fn plugins_in_the_agents_directory() {
-    let found = check(|node| node.remove("/opt/nomad/data/plugins/switchyard"), &["SY502 error"]);
-    assert_eq!(found[0].command.as_deref(), Some("switchyard nomad-plugin install /opt/nomad/data/plugins"));
-    let found = check(|node| node.remove("/usr/bin/switchyard"), &["SY503 error", "SY503 error"]);
-    assert!(found[0].found.contains("leads to /usr/bin/switchyard"), "{found:?}");
+    let found = check(
+        |node| node.remove("/opt/nomad/data/plugins/switchyard"),
+        &["SY502 error"],
+    );
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("switchyard nomad-plugin install /opt/nomad/data/plugins")
+    );
+    let found = check(
+        |node| node.remove("/usr/bin/switchyard"),
+        &["SY503 error", "SY503 error"],
+    );
+    assert!(
+        found[0].found.contains("leads to /usr/bin/switchyard"),
+        "{found:?}"
+    );
     check(
         |node| {
             node.file(AGENT, "plugin_dir = \"/p\"\nplugin \"switchyard\" {}\n");
@@ -179,9 +210,18 @@ fn plugins_in_the_agents_directory() {
 #[test]
 fn agent_and_daemon_that_do_not_fit() {
     let args = |args: &str| format!("plugin \"switchyard\" {{\n  args = [{args}]\n}}\n");
-    check(|node| node.file(AGENT, &args("\"--socket\", \"/x.sock\"")), &["SY504 error"]);
-    check(|node| node.file(AGENT, &args("\"--socket=/run/switchyard/nomad.sock\"")), &[]);
-    check(|node| node.config("[nomad]\nenabled = false"), &["SY506 error"]);
+    check(
+        |node| node.file(AGENT, &args("\"--socket\", \"/x.sock\"")),
+        &["SY504 error"],
+    );
+    check(
+        |node| node.file(AGENT, &args("\"--socket=/run/switchyard/nomad.sock\"")),
+        &[],
+    );
+    check(
+        |node| node.config("[nomad]\nenabled = false"),
+        &["SY506 error"],
+    );
     let docker = |node: &mut TestNode| node.socket("/run/docker.sock", true);
     check(docker, &["SY505 note"]);
     check(

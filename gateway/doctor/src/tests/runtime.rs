@@ -26,7 +26,10 @@ fn cri_plugin_of_containerd_in_the_same_namespace() {
         },
         &["SY201 error"],
     );
-    assert!(found[0].found.contains("/etc/containerd/config.toml"), "{found:?}");
+    assert!(
+        found[0].found.contains("/etc/containerd/config.toml"),
+        "{found:?}"
+    );
     check(
         |node| {
             external(node);
@@ -86,24 +89,50 @@ fn programs_that_are_missing() {
     check(|node| node.remove("/usr/bin/containerd"), &["SY203 error"]);
     check(|node| node.remove("/usr/bin/runc"), &["SY204 error"]);
     check(|node| node.remove("/usr/bin/crun"), &["SY204 note"]);
-    let found = check(|node| node.remove("/usr/bin/containerd-shim-runc-v2"), &["SY205 error", "SY205 note"]);
-    assert!(found[0].found.contains("containerd-shim-runc-v2"), "{found:?}");
+    let found = check(
+        |node| node.remove("/usr/bin/containerd-shim-runc-v2"),
+        &["SY205 error", "SY205 note"],
+    );
+    assert!(
+        found[0].found.contains("containerd-shim-runc-v2"),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn versions_with_vulnerabilities_and_old_ones() {
-    let advisory =
-        AdvisoryView { program: "runc".into(), version: "1.1.5".into(), ids: vec!["CVE-2024-21626".into()] };
-    let found = check(|node| node.status.as_mut().unwrap().advisories.push(advisory), &["SY206 warning"]);
-    assert!(found[0].found.contains("runc 1.1.5: CVE-2024-21626"), "{found:?}");
+    let advisory = AdvisoryView {
+        program: "runc".into(),
+        version: "1.1.5".into(),
+        ids: vec!["CVE-2024-21626".into()],
+    };
+    let found = check(
+        |node| node.status.as_mut().unwrap().advisories.push(advisory),
+        &["SY206 warning"],
+    );
+    assert!(
+        found[0].found.contains("runc 1.1.5: CVE-2024-21626"),
+        "{found:?}"
+    );
     let report = look(|node| {
         node.kill_daemon();
         node.command("runc --version", "runc version 1.1.5+ds1\ncommit: x\n");
     });
-    let mut of_runc = report.findings.iter().filter(|finding| finding.code == "SY206");
-    assert!(of_runc.next().is_some_and(|finding| finding.found.contains("CVE-2024-21626")), "{report:?}");
+    let mut of_runc = report
+        .findings
+        .iter()
+        .filter(|finding| finding.code == "SY206");
+    assert!(
+        of_runc
+            .next()
+            .is_some_and(|finding| finding.found.contains("CVE-2024-21626")),
+        "{report:?}"
+    );
     let old = "containerd github.com/containerd/containerd 1.5.9~ds1 1.5.9~ds1-1\n";
-    check(|node| node.command("containerd --version", old), &["SY207 error"]);
+    check(
+        |node| node.command("containerd --version", old),
+        &["SY207 error"],
+    );
 }
 
 const CONFLIST: &str = "/etc/cni/net.d/10-net.conflist";
@@ -119,8 +148,10 @@ fn network_configurations() {
         },
         &[],
     );
-    let found =
-        check(|node| node.file("/etc/cni/net.d/05-broken.conf", "{\"name\": \"x\"}"), &["SY302 warning"]);
+    let found = check(
+        |node| node.file("/etc/cni/net.d/05-broken.conf", "{\"name\": \"x\"}"),
+        &["SY302 warning"],
+    );
     assert!(found[0].found.contains("05-broken.conf"), "{found:?}");
     check(
         |node| {
@@ -141,9 +172,18 @@ fn plugins_that_are_missing() {
         },
         &["SY303 error", "SY303 error"],
     );
-    assert!(found[0].found.contains("\"dhcp\"") && found[1].found.contains("\"vendor\""), "{found:?}");
-    check(|node| node.remove("/usr/lib/cni/firewall"), &["SY304 error"]);
-    check(|node| node.remove("/usr/lib/cni/portmap"), &["SY303 error", "SY304 error"]);
+    assert!(
+        found[0].found.contains("\"dhcp\"") && found[1].found.contains("\"vendor\""),
+        "{found:?}"
+    );
+    check(
+        |node| node.remove("/usr/lib/cni/firewall"),
+        &["SY304 error"],
+    );
+    check(
+        |node| node.remove("/usr/lib/cni/portmap"),
+        &["SY303 error", "SY304 error"],
+    );
     check(|node| node.remove("/usr/bin/iptables"), &["SY305 error"]);
 }
 
@@ -151,12 +191,24 @@ fn plugins_that_are_missing() {
 fn bridge_that_overlaps_a_route() {
     let [to, mask] = [[172, 26, 64, 0], [255, 255, 0, 0]].map(u32::from_ne_bytes);
     let route = |interface: &str| {
-        format!("Iface\tDestination\n{interface}\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n")
+        format!(
+            "Iface\tDestination\n{interface}\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n"
+        )
     };
-    let found = check(|node| node.file("/proc/net/route", &route("eth1")), &["SY306 error"]);
-    assert!(found[0].found.contains("172.26.0.0/16 by eth1"), "{found:?}");
-    check(|node| node.file("/proc/net/route", &route("switchyard0")), &[]);
-    let default = "Iface\tDestination\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+    let found = check(
+        |node| node.file("/proc/net/route", &route("eth1")),
+        &["SY306 error"],
+    );
+    assert!(
+        found[0].found.contains("172.26.0.0/16 by eth1"),
+        "{found:?}"
+    );
+    check(
+        |node| node.file("/proc/net/route", &route("switchyard0")),
+        &[],
+    );
+    let default =
+        "Iface\tDestination\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
     check(|node| node.file("/proc/net/route", default), &[]);
     let zero = "0".repeat(32);
     let six = |to: &str, interface: &str| {
@@ -166,14 +218,20 @@ fn bridge_that_overlaps_a_route() {
     check(
         |node| {
             node.config(dual);
-            node.file("/proc/net/ipv6_route", &six("fd000005000000000000000000000000", "eth1"));
+            node.file(
+                "/proc/net/ipv6_route",
+                &six("fd000005000000000000000000000000", "eth1"),
+            );
         },
         &["SY306 error"],
     );
     check(
         |node| {
             node.config(dual);
-            node.file("/proc/net/ipv6_route", &six("fe800000000000000000000000000000", "eth1"));
+            node.file(
+                "/proc/net/ipv6_route",
+                &six("fe800000000000000000000000000000", "eth1"),
+            );
         },
         &[],
     );
@@ -187,17 +245,32 @@ fn networks_that_overlap() {
         )
     };
     let path = "/etc/cni/net.d/20-b.conflist";
-    let found = check(|node| node.file(path, &other("10.85.3.0/24")), &["SY307 warning"]);
-    assert!(found[0].found.contains("10-net.conflist has 10.85.0.0/16"), "{found:?}");
-    let found = check(|node| node.file(path, &other("172.26.0.0/16")), &["SY307 warning"]);
-    assert!(found[0].found.contains("network.bridge (switchyard0)"), "{found:?}");
+    let found = check(
+        |node| node.file(path, &other("10.85.3.0/24")),
+        &["SY307 warning"],
+    );
+    assert!(
+        found[0].found.contains("10-net.conflist has 10.85.0.0/16"),
+        "{found:?}"
+    );
+    let found = check(
+        |node| node.file(path, &other("172.26.0.0/16")),
+        &["SY307 warning"],
+    );
+    assert!(
+        found[0].found.contains("network.bridge (switchyard0)"),
+        "{found:?}"
+    );
     check(|node| node.file(path, &other("10.86.0.0/16")), &[]);
 }
 
 #[test]
 fn port_ranges_that_overlap() {
     let agent = "data_dir = \"/opt/nomad/data\"\nclient {\n  enabled = true\n}\n";
-    let found = check(|node| node.file("/etc/nomad.d/nomad.hcl", agent), &["SY308 warning"]);
+    let found = check(
+        |node| node.file("/etc/nomad.d/nomad.hcl", agent),
+        &["SY308 warning"],
+    );
     assert!(found[0].found.contains("30000 to 32000"), "{found:?}");
     let range = "/proc/sys/net/ipv4/ip_local_port_range";
     let found = check(|node| node.file(range, "32000 60999\n"), &["SY308 warning"]);
@@ -205,7 +278,10 @@ fn port_ranges_that_overlap() {
     check(
         |node| {
             node.file(range, "32000 60999\n");
-            node.file("/proc/sys/net/ipv4/ip_local_reserved_ports", "30000-32767\n");
+            node.file(
+                "/proc/sys/net/ipv4/ip_local_reserved_ports",
+                "30000-32767\n",
+            );
         },
         &[],
     );
@@ -213,11 +289,17 @@ fn port_ranges_that_overlap() {
     let found = check(
         |node| {
             node.file(range, "1024 60999\n");
-            node.file("/proc/sys/net/ipv4/ip_local_reserved_ports", "20000-32767\n");
+            node.file(
+                "/proc/sys/net/ipv4/ip_local_reserved_ports",
+                "20000-32767\n",
+            );
         },
         &["SY308 note"],
     );
-    assert!(found[0].found.contains("9640, 10248, 10250, 4646"), "{found:?}");
+    assert!(
+        found[0].found.contains("9640, 10248, 10250, 4646"),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -225,10 +307,15 @@ fn forwarded_packets_that_are_dropped() {
     let rules = |node: &mut TestNode, rules: &str| {
         node.command("iptables -S FORWARD", &format!("-P FORWARD DROP\n{rules}"));
     };
-    check(|node| rules(node, "-A FORWARD -i docker0 -j ACCEPT\n"), &["SY309 warning"]);
-    for accepted in
-        ["-A FORWARD -i cni0 -j ACCEPT\n", "-A FORWARD -j ACCEPT\n", "-A FORWARD -j CNI-FORWARD\n"]
-    {
+    check(
+        |node| rules(node, "-A FORWARD -i docker0 -j ACCEPT\n"),
+        &["SY309 warning"],
+    );
+    for accepted in [
+        "-A FORWARD -i cni0 -j ACCEPT\n",
+        "-A FORWARD -j ACCEPT\n",
+        "-A FORWARD -j CNI-FORWARD\n",
+    ] {
         check(|node| rules(node, accepted), &[]);
     }
     // A legacy iptables would load its module.

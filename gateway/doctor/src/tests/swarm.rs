@@ -29,10 +29,16 @@ fn node_that_does_not_join_though_it_is_to() {
     let joining = |node: &mut TestNode, problems: &[&str]| {
         node.config(BY_FILE);
         node.swarm.state = "joining".to_owned();
-        node.swarm.problems = problems.iter().map(|problem| (*problem).to_owned()).collect();
+        node.swarm.problems = problems
+            .iter()
+            .map(|problem| (*problem).to_owned())
+            .collect();
     };
     check(|node| joining(node, &[]), &[]);
-    let found = check(|node| joining(node, &["the token is cut"]), &["SY601 warning"]);
+    let found = check(
+        |node| joining(node, &["the token is cut"]),
+        &["SY601 warning"],
+    );
     assert!(found[0].found.contains("the token is cut"), "{found:?}");
     check(
         |node| {
@@ -45,7 +51,10 @@ fn node_that_does_not_join_though_it_is_to() {
 
 #[test]
 fn membership_that_has_ended_or_has_no_session() {
-    let found = check(|node| node.swarm.state = "ended".to_owned(), &["SY602 error"]);
+    let found = check(
+        |node| node.swarm.state = "ended".to_owned(),
+        &["SY602 error"],
+    );
     // A clock that is set right and a disk that answers again end it, and a leave would cost the node its tasks.
     assert_eq!(found[0].command.as_deref(), Some("switchyard swarm status"));
     check(|node| member(node, 24 * 30, 24 * 60), &[]);
@@ -67,8 +76,11 @@ fn certificate_that_ends_and_a_clock_that_is_wrong() {
     let shifted = |node: &mut TestNode, earlier: bool| {
         member(node, 0, 0);
         let now = SystemTime::now();
-        let (begins, ends) =
-            if earlier { (now - HOUR * 9, now - HOUR) } else { (now + HOUR, now + HOUR * 9) };
+        let (begins, ends) = if earlier {
+            (now - HOUR * 9, now - HOUR)
+        } else {
+            (now + HOUR, now + HOUR * 9)
+        };
         node.swarm.certificate_begins = Some(rfc3339(begins));
         node.swarm.certificate_ends = Some(rfc3339(ends));
     };

@@ -28,14 +28,25 @@ pub(super) struct TestNode {
 impl NodeView for TestNode {
     fn read(&self, path: &Path, max: usize) -> io::Result<Vec<u8>> {
         let text = self.files.get(path).ok_or(io::ErrorKind::NotFound)?;
-        if text.len() > max { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(text.clone().into_bytes()) }
+        if text.len() > max {
+            Err(io::ErrorKind::FileTooLarge.into())
+        } else {
+            Ok(text.clone().into_bytes())
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let below = self.paths().filter_map(|path| path.strip_prefix(dir).ok()?.components().next());
-        let names: BTreeSet<String> =
-            below.map(|name| name.as_os_str().to_string_lossy().into_owned()).collect();
-        if names.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(names.into_iter().collect()) }
+        let below = self
+            .paths()
+            .filter_map(|path| path.strip_prefix(dir).ok()?.components().next());
+        let names: BTreeSet<String> = below
+            .map(|name| name.as_os_str().to_string_lossy().into_owned())
+            .collect();
+        if names.is_empty() {
+            Err(io::ErrorKind::NotFound.into())
+        } else {
+            Ok(names.into_iter().collect())
+        }
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileFacts> {
@@ -55,7 +66,10 @@ impl NodeView for TestNode {
     }
 
     fn link(&self, path: &Path) -> io::Result<PathBuf> {
-        self.links.get(path).cloned().ok_or(io::ErrorKind::InvalidInput.into())
+        self.links
+            .get(path)
+            .cloned()
+            .ok_or(io::ErrorKind::InvalidInput.into())
     }
 
     fn space(&self, _: &Path) -> io::Result<DiskSpace> {
@@ -63,9 +77,16 @@ impl NodeView for TestNode {
     }
 
     fn run(&self, program: &Path, args: &[&str]) -> Result<CommandOutput, CommandError> {
-        let name = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = program
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let command = [&[name.as_str()], args].concat().join(" ");
-        match self.commands.iter().find(|(known, _)| command.starts_with(*known)) {
+        match self
+            .commands
+            .iter()
+            .find(|(known, _)| command.starts_with(*known))
+        {
             Some((_, (status, stdout))) => Ok(CommandOutput {
                 status: Some(*status),
                 stdout: stdout.clone().into_bytes(),
@@ -96,15 +117,30 @@ impl NodeView for TestNode {
     }
 
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {
-        let name = sources.file.clone().unwrap_or_else(|| "/etc/switchyard/config.toml".into());
+        let name = sources
+            .file
+            .clone()
+            .unwrap_or_else(|| "/etc/switchyard/config.toml".into());
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.toml");
-        std::fs::write(&file, self.configs.get(&name).map_or("version = 1\n", String::as_str)).unwrap();
-        config::load(&Sources { file: Some(file), ..sources.clone() })
+        std::fs::write(
+            &file,
+            self.configs
+                .get(&name)
+                .map_or("version = 1\n", String::as_str),
+        )
+        .unwrap();
+        config::load(&Sources {
+            file: Some(file),
+            ..sources.clone()
+        })
     }
 
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {
-        let status = self.status.as_ref().filter(|_| self.connect(socket).is_ok());
+        let status = self
+            .status
+            .as_ref()
+            .filter(|_| self.connect(socket).is_ok());
         let status = status.ok_or("connection refused")?;
         match page {
             "/statusz" => Ok(serde_json::to_vec(status).unwrap()),
@@ -128,12 +164,20 @@ impl TestNode {
             links: BTreeMap::new(),
             sockets: BTreeMap::new(),
             commands: BTreeMap::new(),
-            space: DiskSpace { bytes: 100 << 30, free_bytes: 50 << 30, inodes: 1000, free_inodes: 900 },
+            space: DiskSpace {
+                bytes: 100 << 30,
+                free_bytes: 50 << 30,
+                inodes: 1000,
+                free_inodes: 900,
+            },
             groups: BTreeSet::new(),
             configs: BTreeMap::new(),
             status: Some(status()),
             devices: DevicesView::default(),
-            swarm: SwarmView { state: "not_joined".to_owned(), ..SwarmView::default() },
+            swarm: SwarmView {
+                state: "not_joined".to_owned(),
+                ..SwarmView::default()
+            },
             denied: Vec::new(),
             contained: BTreeSet::new(),
         };
@@ -146,26 +190,45 @@ impl TestNode {
             "logkeeper/logkeeper.sock",
             "containerd/containerd.sock",
         ];
-        node.sockets = sockets.map(|name| (Path::new("/run/switchyard").join(name), true)).into();
-        let bin =
-            ["containerd", "containerd-shim-runc-v2", "runc", "crun", "iptables", "systemctl", "kubelet"];
-        node.programs.extend(bin.map(|name| Path::new("/usr/bin").join(name)));
+        node.sockets = sockets
+            .map(|name| (Path::new("/run/switchyard").join(name), true))
+            .into();
+        let bin = [
+            "containerd",
+            "containerd-shim-runc-v2",
+            "runc",
+            "crun",
+            "iptables",
+            "systemctl",
+            "kubelet",
+        ];
+        node.programs
+            .extend(bin.map(|name| Path::new("/usr/bin").join(name)));
         let plugins = ["bridge", "host-local", "firewall", "portmap"];
-        node.programs.extend(plugins.map(|name| Path::new("/usr/lib/cni").join(name)));
+        node.programs
+            .extend(plugins.map(|name| Path::new("/usr/lib/cni").join(name)));
         let unit = |name: &str| {
             format!(
                 "Id={name}\nLoadState=loaded\nUnitFileState=enabled\nActiveState=active\nResult=success\n\
                  Delegate=yes\nKillMode=process\nStartLimitIntervalUSec=0\n"
             )
         };
-        let units = ["switchyard.service", "switchyard-logkeeper.service"].map(unit).join("\n");
+        let units = ["switchyard.service", "switchyard-logkeeper.service"]
+            .map(unit)
+            .join("\n");
         node.command("systemctl show --property=Id", &units);
-        node.command("systemctl show --property=Environment", "SWITCHYARD_LOGKEEPER__MODE=external\n");
+        node.command(
+            "systemctl show --property=Environment",
+            "SWITCHYARD_LOGKEEPER__MODE=external\n",
+        );
         node.command("iptables --version", "iptables v1.8.9 (nf_tables)\n");
         node.command("iptables -S FORWARD", "-P FORWARD ACCEPT\n");
         node.command("runc --version", "runc version 1.5.1\n");
         node.command("crun --version", "crun version 1.30\n");
-        node.command("containerd --version", "containerd github.com/containerd/containerd v2.2.1 abc\n");
+        node.command(
+            "containerd --version",
+            "containerd github.com/containerd/containerd v2.2.1 abc\n",
+        );
         node.command("kubelet --version", "Kubernetes v1.33.1\n");
         node
     }
@@ -173,8 +236,14 @@ impl TestNode {
     pub(super) fn kernel(&mut self) {
         for (path, text) in [
             ("/proc/sys/kernel/osrelease", "6.1.0\n"),
-            ("/proc/filesystems", "nodev\ttmpfs\nnodev\toverlay\n\text4\n"),
-            ("/lib/modules/6.1.0/modules.builtin", "kernel/fs/ext4/ext4.ko\n"),
+            (
+                "/proc/filesystems",
+                "nodev\ttmpfs\nnodev\toverlay\n\text4\n",
+            ),
+            (
+                "/lib/modules/6.1.0/modules.builtin",
+                "kernel/fs/ext4/ext4.ko\n",
+            ),
             (
                 "/lib/modules/6.1.0/modules.dep",
                 "kernel/net/bridge/bridge.ko.xz: x\nkernel/drivers/net/veth.ko.xz:\n",
@@ -191,21 +260,33 @@ impl TestNode {
             ("/proc/sys/net/netfilter/nf_conntrack_max", "100\n"),
             ("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
             ("/proc/sys/net/ipv4/ip_local_reserved_ports", "\n"),
-            ("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
+            (
+                "/sys/fs/cgroup/cgroup.controllers",
+                "cpuset cpu io memory pids\n",
+            ),
             ("/proc/swaps", "Filename Type Size Used Priority\n"),
             (
                 "/proc/self/mountinfo",
                 "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n23 22 0:21 / /run rw,nosuid,noexec - tmpfs tmpfs rw\n",
             ),
-            ("/proc/net/route", "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"),
+            (
+                "/proc/net/route",
+                "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n",
+            ),
             ("/run/systemd/system/x", ""),
             ("/var/lib/switchyard/lock", ""),
         ] {
             self.file(path, text);
         }
         self.process(DAEMON, "/usr/bin/switchyard serve");
-        self.file(&format!("/proc/{DAEMON}/environ"), "PATH=/usr/bin\0SWITCHYARD_LOGKEEPER__MODE=external\0");
-        self.file(&format!("/proc/{DAEMON}/limits"), "Max open files   1048576   1048576   files\n");
+        self.file(
+            &format!("/proc/{DAEMON}/environ"),
+            "PATH=/usr/bin\0SWITCHYARD_LOGKEEPER__MODE=external\0",
+        );
+        self.file(
+            &format!("/proc/{DAEMON}/limits"),
+            "Max open files   1048576   1048576   files\n",
+        );
     }
 
     pub(super) fn orchestrators(&mut self) {
@@ -213,8 +294,14 @@ impl TestNode {
             "/var/lib/kubelet/config.yaml",
             "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/switchyard/cri.sock\n",
         );
-        self.file("/etc/crictl.yaml", "runtime-endpoint: unix:///run/switchyard/cri.sock\n");
-        self.process(200, "/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml");
+        self.file(
+            "/etc/crictl.yaml",
+            "runtime-endpoint: unix:///run/switchyard/cri.sock\n",
+        );
+        self.process(
+            200,
+            "/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml",
+        );
         self.process(201, "/usr/bin/nomad agent -config /etc/nomad.d");
         self.file(
             "/etc/nomad.d/nomad.hcl",
@@ -225,7 +312,10 @@ impl TestNode {
             "plugin \"switchyard\" {}\nplugin \"switchyard-device\" {}\n",
         );
         for name in ["switchyard", "switchyard-device"] {
-            self.links.insert(Path::new("/opt/nomad/data/plugins").join(name), "/usr/bin/switchyard".into());
+            self.links.insert(
+                Path::new("/opt/nomad/data/plugins").join(name),
+                "/usr/bin/switchyard".into(),
+            );
         }
         self.programs.insert("/usr/bin/switchyard".into());
         self.file(
@@ -235,7 +325,11 @@ impl TestNode {
     }
 
     pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.files.keys().chain(&self.programs).chain(self.links.keys()).chain(self.sockets.keys())
+        self.files
+            .keys()
+            .chain(&self.programs)
+            .chain(self.links.keys())
+            .chain(self.sockets.keys())
     }
 
     pub(super) fn file(&mut self, path: &str, text: &str) {
@@ -250,7 +344,10 @@ impl TestNode {
     }
 
     pub(super) fn process(&mut self, pid: u32, command: &str) {
-        self.file(&format!("/proc/{pid}/cmdline"), &(command.replace(' ', "\0") + "\0"));
+        self.file(
+            &format!("/proc/{pid}/cmdline"),
+            &(command.replace(' ', "\0") + "\0"),
+        );
     }
 
     pub(super) fn socket(&mut self, path: &str, is_listening: bool) {
@@ -258,11 +355,15 @@ impl TestNode {
     }
 
     pub(super) fn command(&mut self, command: &str, output: &str) {
-        self.commands.insert(command.to_owned(), (0, output.to_owned()));
+        self.commands
+            .insert(command.to_owned(), (0, output.to_owned()));
     }
 
     pub(super) fn config(&mut self, text: &str) {
-        self.configs.insert("/etc/switchyard/config.toml".into(), format!("version = 1\n{text}\n"));
+        self.configs.insert(
+            "/etc/switchyard/config.toml".into(),
+            format!("version = 1\n{text}\n"),
+        );
     }
 
     /// Ends the daemon as a kill does.
@@ -270,7 +371,8 @@ impl TestNode {
         self.status = None;
         self.remove(&format!("/proc/{DAEMON}"));
         for name in ["admin.sock", "cri.sock", "nomad.sock"] {
-            self.sockets.insert(Path::new("/run/switchyard").join(name), false);
+            self.sockets
+                .insert(Path::new("/run/switchyard").join(name), false);
         }
     }
 }

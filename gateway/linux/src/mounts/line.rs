@@ -34,7 +34,18 @@ pub(super) fn parse(line: &[u8]) -> Option<Mount<'_>> {
     let source = text(fields.next()?);
     // Their absence makes no other field uncertain, so the line is accepted.
     let fs_options = Options(fields.next().unwrap_or_default());
-    Some(Mount { id, parent, device, root, point, options, propagation, fs_type, source, fs_options })
+    Some(Mount {
+        id,
+        parent,
+        device,
+        root,
+        point,
+        options,
+        propagation,
+        fs_type,
+        source,
+        fs_options,
+    })
 }
 
 fn number(field: &[u8]) -> Option<u32> {
@@ -64,7 +75,13 @@ pub(super) fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
         match rest {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] => {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] => {
                 plain.push(((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'));
                 rest = after;
             }

@@ -43,17 +43,27 @@ fn line_is_parsed_completely() {
 
 #[test]
 fn malformed_lines_are_reported_in_their_place_or_skipped() {
-    for line in
-        ["36 35 98:0 / /mnt rw shared:7", "36 35", "x 35 98:0 / / rw - ext3 a b", "36 35 98:0 / / rw - ext3"]
-    {
+    for line in [
+        "36 35 98:0 / /mnt rw shared:7",
+        "36 35",
+        "x 35 98:0 / / rw - ext3 a b",
+        "36 35 98:0 / / rw - ext3",
+    ] {
         let table = MountTable::from_text(line);
         let malformed = table.checked().next().unwrap().unwrap_err();
         assert!(malformed.to_string().contains(line), "{malformed}");
     }
     let table = table();
     assert_eq!(table.iter().count(), 6);
-    let places: Vec<_> = table.checked().enumerate().filter(|(_, line)| line.is_err()).collect();
-    assert_eq!(places.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [6, 7]);
+    let places: Vec<_> = table
+        .checked()
+        .enumerate()
+        .filter(|(_, line)| line.is_err())
+        .collect();
+    assert_eq!(
+        places.iter().map(|(place, _)| *place).collect::<Vec<_>>(),
+        [6, 7]
+    );
 }
 
 #[test]
@@ -68,17 +78,28 @@ fn path_is_on_its_nearest_and_last_mount() {
         ("/over/x", "0:9", Propagation::Shared),
     ] {
         let mount = table.containing(Path::new(path)).unwrap();
-        assert_eq!((mount.device, mount.propagation), (device, propagation), "{path}");
+        assert_eq!(
+            (mount.device, mount.propagation),
+            (device, propagation),
+            "{path}"
+        );
     }
     assert_eq!(MountTable::default().containing(Path::new("/")), None);
 }
 
 #[test]
 fn mounts_of_this_machine_are_all_well_formed() {
-    for table in [MountTable::of_this_process(), MountTable::of_this_thread(), MountTable::of_process(1)] {
+    for table in [
+        MountTable::of_this_process(),
+        MountTable::of_this_thread(),
+        MountTable::of_process(1),
+    ] {
         let table = table.unwrap();
         assert!(table.checked().all(|mount| mount.is_ok()));
-        assert_eq!(&*table.containing(Path::new("/proc/self")).unwrap().point, Path::new("/proc"));
+        assert_eq!(
+            &*table.containing(Path::new("/proc/self")).unwrap().point,
+            Path::new("/proc")
+        );
     }
 }
 

@@ -42,7 +42,10 @@ fn exited_process_is_not_alive_even_unreaped() {
     let id = child.id();
     assert!(id.is_alive());
     assert_eq!(id.to_string().parse::<ProcessId>().unwrap(), id);
-    let before = ProcessId { started: id.started.wrapping_sub(1), ..id };
+    let before = ProcessId {
+        started: id.started.wrapping_sub(1),
+        ..id
+    };
     assert!(!before.is_alive());
     child.end();
     assert!(!id.is_alive());
@@ -52,9 +55,15 @@ fn exited_process_is_not_alive_even_unreaped() {
 fn signal_reaches_only_the_original_process_of_a_pid() {
     let mut child = Sleeper::start(&mut sleep());
     let id = child.id();
-    let before = ProcessId { started: id.started.wrapping_sub(1), ..id };
+    let before = ProcessId {
+        started: id.started.wrapping_sub(1),
+        ..id
+    };
     before.signal(Signal::SIGKILL).unwrap();
-    assert!(child.0.try_wait().unwrap().is_none() && id.is_alive(), "a stranger was killed");
+    assert!(
+        child.0.try_wait().unwrap().is_none() && id.is_alive(),
+        "a stranger was killed"
+    );
     id.signal(Signal::SIGKILL).unwrap();
     child.0.wait().unwrap();
     id.signal(Signal::SIGKILL).unwrap();
@@ -80,12 +89,19 @@ fn exit_code_follows_shell_convention() {
 
 #[test]
 fn only_root_of_the_host_namespace_is_trusted() {
-    let is_root = |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
+    let is_root =
+        |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
     assert!(is_root("0\t0\t0\t0", "7"));
     assert!(!is_root("0\t0\t0\t0", "7\t1"), "a container's");
     assert!(!is_root("100000\t100000\t100000\t100000", "7"));
-    assert!(!is_root("1000\t0\t0\t0", "7"), "a program that is set to run as root");
-    assert!(!is_root_here("Uid:\t0\t0\t0\t0\n"), "nothing is known of its namespace");
+    assert!(
+        !is_root("1000\t0\t0\t0", "7"),
+        "a program that is set to run as root"
+    );
+    assert!(
+        !is_root_here("Uid:\t0\t0\t0\t0\n"),
+        "nothing is known of its namespace"
+    );
     assert!(!is_root_here(""));
 }
 
@@ -99,11 +115,16 @@ fn processes_of_other_users_or_roots_are_not_own() {
     let inside = Sleeper::start(Command::new("unshare").args(["--pid", "--fork", "sleep", "1000"]));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let child = loop {
-        let child = all().into_iter().find(|stat| stat.parent == inside.id().pid && !stat.ended);
+        let child = all()
+            .into_iter()
+            .find(|stat| stat.parent == inside.id().pid && !stat.ended);
         if let Some(child) = child {
             break child.id;
         }
-        assert!(std::time::Instant::now() < deadline, "unshare starts no process");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "unshare starts no process"
+        );
         std::thread::yield_now();
     };
     assert!(!is_own_root(child.pid));
@@ -122,7 +143,8 @@ fn another_mount_namespace_is_trusted_only_with_all_capabilities() {
     let private = in_another_mount_namespace(&["sleep", "1000"]);
     assert!(is_own_root(private.id().pid));
     // As a container that shares the node's pid namespace, and has changed its root to a mount of the node's.
-    let contained = in_another_mount_namespace(&["setpriv", "--bounding-set=-sys_admin", "sleep", "1000"]);
+    let contained =
+        in_another_mount_namespace(&["setpriv", "--bounding-set=-sys_admin", "sleep", "1000"]);
     assert!(!is_own_root(contained.id().pid));
     // Without the namespace it is one of the node's services, which need not have all capabilities.
     let mut service = Command::new("setpriv");
@@ -133,10 +155,16 @@ fn another_mount_namespace_is_trusted_only_with_all_capabilities() {
 
 #[test]
 fn capabilities_are_those_of_the_bounding_set() {
-    let has =
-        |theirs: &str| has_capabilities_of(theirs, "CapEff:\t0000000000000000\nCapBnd:\t00000000000000f0\n");
+    let has = |theirs: &str| {
+        has_capabilities_of(
+            theirs,
+            "CapEff:\t0000000000000000\nCapBnd:\t00000000000000f0\n",
+        )
+    };
     assert!(has("CapBnd:\t00000000000000f0\n") && has("CapBnd:\t00000000000001f8\n"));
-    assert!(!has("CapEff:\t00000000000000f0\nCapBnd:\t00000000000000e0\n"));
+    assert!(!has(
+        "CapEff:\t00000000000000f0\nCapBnd:\t00000000000000e0\n"
+    ));
     assert!(!has("") && !has("CapBnd:\tnone\n"), "nothing is known");
 }
 
@@ -152,7 +180,10 @@ fn wait_for_sleep(sleeper: &Sleeper) {
     let name = format!("/proc/{}/comm", sleeper.id().pid);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while fs::read_to_string(&name).unwrap().trim_end() != "sleep" {
-        assert!(std::time::Instant::now() < deadline, "{name} is never sleep");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{name} is never sleep"
+        );
         std::thread::yield_now();
     }
 }

@@ -18,10 +18,16 @@ fn frame(input: &[u8], max_line: usize) -> (Vec<(Tag, Vec<u8>)>, usize) {
 /// would.
 fn model(input: &[u8], max_line: usize) -> Vec<(Tag, Vec<u8>)> {
     let mut lines = Vec::new();
-    for raw in input.split_inclusive(|byte| *byte == b'\n').filter(|raw| raw.ends_with(b"\n")) {
+    for raw in input
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter(|raw| raw.ends_with(b"\n"))
+    {
         let raw = &raw[..raw.len() - 1];
         let content = raw.strip_suffix(b"\r").unwrap_or(raw);
-        let mut chunks: Vec<_> = content.chunks(max_line).map(|c| (Tag::Partial, c.to_vec())).collect();
+        let mut chunks: Vec<_> = content
+            .chunks(max_line)
+            .map(|c| (Tag::Partial, c.to_vec()))
+            .collect();
         if chunks.is_empty() {
             chunks.push((Tag::Full, Vec::new()));
         }
@@ -34,7 +40,10 @@ fn model(input: &[u8], max_line: usize) -> Vec<(Tag, Vec<u8>)> {
 #[track_caller]
 fn check(input: &[u8], max_line: usize, expected: &[(Tag, &[u8])], held: usize) {
     let (lines, used) = frame(input, max_line);
-    let expected: Vec<_> = expected.iter().map(|(tag, content)| (*tag, content.to_vec())).collect();
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(tag, content)| (*tag, content.to_vec()))
+        .collect();
     assert_eq!(lines, expected);
     assert_eq!(input.len() - used, held, "bytes held back");
 }
@@ -54,7 +63,12 @@ fn a_log_line_has_time_stream_tag_and_content() {
 
 #[test]
 fn empty_lines_are_kept() {
-    check(b"\n\na\n", 4, &[(Tag::Full, b""), (Tag::Full, b""), (Tag::Full, b"a")], 0);
+    check(
+        b"\n\na\n",
+        4,
+        &[(Tag::Full, b""), (Tag::Full, b""), (Tag::Full, b"a")],
+        0,
+    );
 }
 
 #[test]
@@ -73,8 +87,22 @@ fn line_of_exactly_the_limit_is_full() {
 #[test]
 fn longer_line_is_split_into_partial_chunks_and_a_full_rest() {
     check(b"abcde", 4, &[(Tag::Partial, b"abcd")], 1);
-    check(b"abcdefghi\n", 4, &[(Tag::Partial, b"abcd"), (Tag::Partial, b"efgh"), (Tag::Full, b"i")], 0);
-    check(b"abcd\r\r\n", 4, &[(Tag::Partial, b"abcd"), (Tag::Full, b"\r")], 0);
+    check(
+        b"abcdefghi\n",
+        4,
+        &[
+            (Tag::Partial, b"abcd"),
+            (Tag::Partial, b"efgh"),
+            (Tag::Full, b"i"),
+        ],
+        0,
+    );
+    check(
+        b"abcd\r\r\n",
+        4,
+        &[(Tag::Partial, b"abcd"), (Tag::Full, b"\r")],
+        0,
+    );
 }
 
 #[test]
@@ -161,7 +189,13 @@ fn header_tick_advances_one_nanosecond_within_a_second() {
         header.push_line(&mut out, Tag::Full, b"");
         (within, String::from_utf8(out[20..29].to_vec()).unwrap())
     };
-    assert_eq!(tick(b"2016-10-06T00:17:09.669794209Z"), (true, "669794210".into()));
-    assert_eq!(tick(b"2016-10-06T00:17:09.099999999Z"), (true, "100000000".into()));
+    assert_eq!(
+        tick(b"2016-10-06T00:17:09.669794209Z"),
+        (true, "669794210".into())
+    );
+    assert_eq!(
+        tick(b"2016-10-06T00:17:09.099999999Z"),
+        (true, "100000000".into())
+    );
     assert!(!tick(b"2016-10-06T00:17:09.999999999Z").0);
 }

@@ -33,7 +33,12 @@ impl Setup {
             let path = dir.path().join(name);
             nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
             let flags = OFlag::O_NONBLOCK.bits();
-            OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap()
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(flags)
+                .open(path)
+                .unwrap()
         });
         let spec = LogSpec {
             id: "c1".into(),
@@ -45,7 +50,14 @@ impl Setup {
         };
         let paths = StateDir::open(dir.path()).unwrap().0.paths("c1");
         let windows = WindowBudget::of(dir.path());
-        Self { dir, paths, spec, fifos, windows, scratch: Scratch::new() }
+        Self {
+            dir,
+            paths,
+            spec,
+            fifos,
+            windows,
+            scratch: Scratch::new(),
+        }
     }
 
     fn create(&self) -> Journal {
@@ -57,7 +69,9 @@ impl Setup {
     }
 
     fn write(&mut self, stream: Stream, text: &str) {
-        self.fifos[stream.index()].write_all(text.as_bytes()).unwrap();
+        self.fifos[stream.index()]
+            .write_all(text.as_bytes())
+            .unwrap();
     }
 
     /// Receives until nothing is left.
@@ -73,7 +87,9 @@ impl Setup {
 
     fn read(path: &Path) -> String {
         let text = fs::read_to_string(path).unwrap();
-        text.lines().map(|line| format!("{}\n", &line[STAMP..])).collect()
+        text.lines()
+            .map(|line| format!("{}\n", &line[STAMP..]))
+            .collect()
     }
 }
 
@@ -89,8 +105,16 @@ fn unfinished_line_is_logged_partial_at_eof() {
     setup.receive(&mut journal, Stream::Stderr);
     assert_eq!(setup.log(), "stdout F one\nstdout F \nstderr F err\n");
     journal.finish(&mut setup.scratch);
-    assert_eq!(setup.log(), "stdout F one\nstdout F \nstderr F err\nstdout P tw\n");
-    let counters = Counters { lines: 4, bytes: 8, dropped_lines: 0, dropped_bytes: 0 };
+    assert_eq!(
+        setup.log(),
+        "stdout F one\nstdout F \nstderr F err\nstdout P tw\n"
+    );
+    let counters = Counters {
+        lines: 4,
+        bytes: 8,
+        dropped_lines: 0,
+        dropped_bytes: 0,
+    };
     assert_eq!(journal.counters(), counters);
 }
 
@@ -122,7 +146,10 @@ fn check_killed_between_log_and_record(cut: usize, rename: bool) {
     setup.receive(&mut journal, Stream::Stdout);
     drop(journal);
     fs::write(&setup.paths.position, record).unwrap();
-    let file = OpenOptions::new().write(true).open(log(&setup.spec)).unwrap();
+    let file = OpenOptions::new()
+        .write(true)
+        .open(log(&setup.spec))
+        .unwrap();
     let full = file.metadata().unwrap().len();
     file.set_len(full - cut as u64).unwrap();
     assert!(full - cut as u64 > before, "the batch was begun");
@@ -197,7 +224,11 @@ fn logged_output_leaves_no_blocks_in_the_spool() {
     setup.receive(&mut journal, Stream::Stdout);
     let spool = fs::metadata(&setup.paths.spools[0]).unwrap();
     assert_eq!(spool.len(), 200 * 4096 + 4);
-    assert!(spool.blocks() * 512 <= 4 * PAGE, "{} blocks", spool.blocks());
+    assert!(
+        spool.blocks() * 512 <= 4 * PAGE,
+        "{} blocks",
+        spool.blocks()
+    );
     // The held-back bytes are still there.
     journal.finish(&mut setup.scratch);
     assert!(setup.log().ends_with("stdout P held\n"));
@@ -228,8 +259,14 @@ fn output_is_logged_without_its_spool_when_that_cannot_be_written() {
     journal.spools[0] = Some(Spool::read_only(&setup.paths.spools[0], end));
     setup.write(Stream::Stdout, "ld\nnext\nunfinished");
     setup.receive(&mut journal, Stream::Stdout);
-    assert_eq!(setup.log(), "stdout F held\nstdout F next\nstdout P unfinished\n");
+    assert_eq!(
+        setup.log(),
+        "stdout F held\nstdout F next\nstdout P unfinished\n"
+    );
     // Attached clients have got the content of the spool, and the number of bytes that are missing.
-    assert_eq!(journal.feeds[0].unshown(), "ld\nnext\nunfinished".len() as u64);
+    assert_eq!(
+        journal.feeds[0].unshown(),
+        "ld\nnext\nunfinished".len() as u64
+    );
     assert_eq!(journal.counters().dropped_lines, 0);
 }

@@ -73,14 +73,18 @@ impl Keeper {
     /// no later logkeeper recovers it, and has its task drop the rest when the file system answers. Returns zeros for an
     /// unknown id. Idempotent. If the future is dropped, it is done all the same.
     pub(crate) async fn abandon(&self, id: &str) -> Result<Finished, Fault> {
-        let Some(rest) = self.serving()?.begin_abandoning(id)? else { return Ok(Finished::default()) };
+        let Some(rest) = self.serving()?.begin_abandoning(id)? else {
+            return Ok(Finished::default());
+        };
         let table = Arc::clone(&self.table);
         let counted = blocking("the removal of a container's files", move || {
             let lost = Loss::of(&rest.spec, &rest.paths);
             Ok::<_, WorkLost>(table.lock().end_abandoning(rest, lost))
         });
         // Another call removes the files.
-        counted.await.map_err(|lost| io_fault("give up", id, &lost.into()))?
+        counted
+            .await
+            .map_err(|lost| io_fault("give up", id, &lost.into()))?
     }
 }
 
@@ -92,16 +96,23 @@ impl Table {
     fn begin_abandoning(&mut self, id: &str) -> Result<Option<RestOfOutput>, Fault> {
         if let Some(known) = self.abandoned.get(id) {
             if known.is_being_counted() {
-                return Err(Fault::new(FaultKind::Busy, format!("container {id} is being given up; retry")));
+                return Err(Fault::new(
+                    FaultKind::Busy,
+                    format!("container {id} is being given up; retry"),
+                ));
             }
             return self.remove_files(id).map(|()| None);
         }
-        let Some(container) = self.find(id)? else { return Ok(None) };
+        let Some(container) = self.find(id)? else {
+            return Ok(None);
+        };
         let Err(cause) = container.handle.stalled(id) else {
             let why = format!("the file system of the log of container {id} answers: finish it");
             return Err(Fault::new(FaultKind::Busy, why));
         };
-        let Some(container) = self.live.remove(id) else { return Ok(None) };
+        let Some(container) = self.live.remove(id) else {
+            return Ok(None);
+        };
         // From here on the task writes nothing to the state directory that it does not remove itself.
         container.handle.progress().abandon();
         let counters = *container.counters.lock();
@@ -109,10 +120,19 @@ impl Table {
         self.finished_totals.add(counters);
         let counting = Arc::new(());
         let spec = container.spec.clone();
-        let abandoned = AbandonedContainer { container, counting: Arc::downgrade(&counting) };
+        let abandoned = AbandonedContainer {
+            container,
+            counting: Arc::downgrade(&counting),
+        };
         self.abandoned.insert(id.to_owned(), abandoned);
         let paths = self.shared.state.paths(id);
-        Ok(Some(RestOfOutput { spec, paths, counters, cause, _counting: counting }))
+        Ok(Some(RestOfOutput {
+            spec,
+            paths,
+            counters,
+            cause,
+            _counting: counting,
+        }))
     }
 
     /// Removes the files of a container whose rest was counted.
@@ -121,9 +141,18 @@ impl Table {
         if self.stopped {
             return Err(shutting_down());
         }
-        let RestOfOutput { spec: LogSpec { id, .. }, paths: _, mut counters, cause, _counting } = rest;
-        let dropped =
-            Counters { dropped_lines: lost.lines, dropped_bytes: lost.bytes, ..Counters::default() };
+        let RestOfOutput {
+            spec: LogSpec { id, .. },
+            paths: _,
+            mut counters,
+            cause,
+            _counting,
+        } = rest;
+        let dropped = Counters {
+            dropped_lines: lost.lines,
+            dropped_bytes: lost.bytes,
+            ..Counters::default()
+        };
         self.finished_totals.add(dropped);
         counters.add(dropped);
         tracing::warn!(
@@ -137,7 +166,10 @@ impl Table {
     }
 
     fn remove_files(&self, id: &str) -> Result<(), Fault> {
-        self.shared.state.remove(id).map_err(|error| io_fault("forget", id, &error))
+        self.shared
+            .state
+            .remove(id)
+            .map_err(|error| io_fault("forget", id, &error))
     }
 
     /// Forgets the containers that were given up and whose tasks have ended since.
@@ -158,13 +190,16 @@ impl Loss {
     /// Takes the content of the FIFOs. A file that cannot be read counts as empty.
     fn of(spec: &LogSpec, paths: &EntryPaths) -> Self {
         // Without a record it is unknown what of the spool is logged: the FIFOs alone are counted.
-        let position = PositionFile::open(&paths.position).ok().and_then(|(_, position)| position);
+        let position = PositionFile::open(&paths.position)
+            .ok()
+            .and_then(|(_, position)| position);
         let mut loss = Self::default();
         for (stream, path) in Stream::ALL.into_iter().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
             let logged = position.map(|position| position.logged[stream.index()]);
-            let counted =
-                logged.map_or(Ok(()), |logged| loss.add_spool(&paths.spools[stream.index()], logged));
+            let counted = logged.map_or(Ok(()), |logged| {
+                loss.add_spool(&paths.spools[stream.index()], logged)
+            });
             if let Err(error) = counted.and_then(|()| loss.add_fifo(path)) {
                 tracing::debug!(id = spec.id, %error, "cannot count all output of a container that is given up");
             }
@@ -211,7 +246,9 @@ impl Loss {
         let ends = memchr::memchr_iter(b'\n', output).count() as u64;
         self.lines += ends;
         self.bytes += output.len() as u64 - ends;
-        self.is_unfinished = output.last().map_or(self.is_unfinished, |last| *last != b'\n');
+        self.is_unfinished = output
+            .last()
+            .map_or(self.is_unfinished, |last| *last != b'\n');
     }
 
     fn end_stream(&mut self) {
@@ -232,6 +269,13 @@ mod tests {
         loss.end_stream();
         loss.add(b"four\n");
         loss.end_stream();
-        assert_eq!(loss, Loss { lines: 4, bytes: 15, is_unfinished: false });
+        assert_eq!(
+            loss,
+            Loss {
+                lines: 4,
+                bytes: 15,
+                is_unfinished: false
+            }
+        );
     }
 }

@@ -21,7 +21,11 @@ impl Setup {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         nix::unistd::mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-        let fifo = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let fifo = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
         let spec = LogSpec {
             id: "c1".into(),
             stdout: Some(path),
@@ -32,7 +36,12 @@ impl Setup {
         };
         let keeper = Keeper::recover(&dir.path().join("state")).await.unwrap();
         keeper.table.lock().shared.state.write(&spec).unwrap();
-        Self { keeper, spec, fifo, dir }
+        Self {
+            keeper,
+            spec,
+            fifo,
+            dir,
+        }
     }
 
     /// Gives the container a task that ends amid its first command, as one that panics does.
@@ -46,8 +55,18 @@ impl Setup {
         let task = tokio::spawn(async move { drop(receiver.recv().await) });
         let handle = ContainerHandle::new(commands);
         let (spec, counters) = (self.spec.clone(), Arc::default());
-        let dying = ContainerTask { spec, handle, counters, task, finishing: false };
-        self.keeper.table.lock().live.insert(self.spec.id.clone(), dying);
+        let dying = ContainerTask {
+            spec,
+            handle,
+            counters,
+            task,
+            finishing: false,
+        };
+        self.keeper
+            .table
+            .lock()
+            .live
+            .insert(self.spec.id.clone(), dying);
     }
 }
 
@@ -58,10 +77,19 @@ async fn request_takes_up_a_container_whose_task_has_died() {
     setup.give_dying_task().await;
     setup.keeper.reopen("c1").await.unwrap();
     setup.give_dying_task().await;
-    drop(setup.keeper.attach("c1", Stream::Stdout, None).await.unwrap());
+    drop(
+        setup
+            .keeper
+            .attach("c1", Stream::Stdout, None)
+            .await
+            .unwrap(),
+    );
     setup.give_dying_task().await;
     assert_eq!(setup.keeper.finish("c1", 0).await.unwrap().lines, 1);
-    assert_eq!(setup.keeper.finish("c1", 0).await.unwrap(), Finished::default());
+    assert_eq!(
+        setup.keeper.finish("c1", 0).await.unwrap(),
+        Finished::default()
+    );
     let text = std::fs::read_to_string(setup.dir.path().join("0.log")).unwrap();
     assert!(text.ends_with(" stdout F one\n"), "{text}");
 }
@@ -72,9 +100,22 @@ async fn container_whose_task_has_died_is_listed_until_its_output_is_logged() {
     setup.give_dying_task().await;
     let handle = setup.keeper.table.lock().live["c1"].handle.clone();
     let (done, answer) = oneshot::channel();
-    assert_eq!(handle.ask("c1", Command::Started(done), answer, COMMAND_LIMIT).await, Ok(None));
-    let listed =
-        || setup.keeper.list(None).unwrap().entries.into_iter().map(|entry| entry.id).collect::<Vec<_>>();
+    assert_eq!(
+        handle
+            .ask("c1", Command::Started(done), answer, COMMAND_LIMIT)
+            .await,
+        Ok(None)
+    );
+    let listed = || {
+        setup
+            .keeper
+            .list(None)
+            .unwrap()
+            .entries
+            .into_iter()
+            .map(|entry| entry.id)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(listed(), ["c1"]);
     setup.keeper.finish("c1", 0).await.unwrap();
     assert_eq!(listed(), [""; 0]);
@@ -94,12 +135,29 @@ async fn id_of_a_container_that_is_given_up_is_taken_until_its_output_is_counted
     };
     assert!(container.handle.is_closed(), "the task has ended");
     let counting = Arc::new(());
-    let abandoned = AbandonedContainer { container, counting: Arc::downgrade(&counting) };
-    setup.keeper.table.lock().abandoned.insert("c1".into(), abandoned);
+    let abandoned = AbandonedContainer {
+        container,
+        counting: Arc::downgrade(&counting),
+    };
+    setup
+        .keeper
+        .table
+        .lock()
+        .abandoned
+        .insert("c1".into(), abandoned);
     let is_busy = |fault: Fault| fault.kind == FaultKind::Busy;
-    assert!(setup.keeper.open(setup.spec.clone()).await.is_err_and(is_busy));
+    assert!(
+        setup
+            .keeper
+            .open(setup.spec.clone())
+            .await
+            .is_err_and(is_busy)
+    );
     assert!(setup.keeper.abandon("c1").await.is_err_and(is_busy));
-    assert_eq!(setup.keeper.finish("c1", 0).await.unwrap(), Finished::default());
+    assert_eq!(
+        setup.keeper.finish("c1", 0).await.unwrap(),
+        Finished::default()
+    );
     assert!(setup.keeper.table.lock().shared.state.contains("c1"));
     drop(counting);
     setup.keeper.open(setup.spec.clone()).await.unwrap();

@@ -50,27 +50,60 @@ impl Lines {
 
 /// Reads a log file in several ways, and compares the results.
 pub(crate) fn log_file(data: &[u8]) {
-    let Some((first, content)) = data.split_first() else { return };
+    let Some((first, content)) = data.split_first() else {
+        return;
+    };
     let query = LogQuery::default();
     let all = read(content, &query);
     let tail = u64::from(first % 16);
-    let last = read(content, &LogQuery { tail: Some(tail), ..query });
-    assert!(last.count() as u64 <= tail, "{} lines of {tail}", last.count());
+    let last = read(
+        content,
+        &LogQuery {
+            tail: Some(tail),
+            ..query
+        },
+    );
+    assert!(
+        last.count() as u64 <= tail,
+        "{} lines of {tail}",
+        last.count()
+    );
     let expected = all.count().min(usize::from(first % 16));
     assert_eq!(last.count(), expected, "of {} lines", all.count());
     for stream in Stream::ALL {
         let all = &all.0[stream.index()];
         let last = &last.0[stream.index()];
-        assert!(all.ends_with(last), "the last lines of {stream:?} are others: {last:?} of {all:?}");
-        let alone = read(content, &LogQuery { stream: Some(stream), ..query });
+        assert!(
+            all.ends_with(last),
+            "the last lines of {stream:?} are others: {last:?} of {all:?}"
+        );
+        let alone = read(
+            content,
+            &LogQuery {
+                stream: Some(stream),
+                ..query
+            },
+        );
         assert_eq!(alone.0[stream.index()], *all);
         assert_eq!(alone.count(), all.len());
     }
     let since = UNIX_EPOCH + Duration::from_secs(u64::from(*first) << 24);
-    assert!(read(content, &LogQuery { since: Some(since), ..query }).count() <= all.count());
+    assert!(
+        read(
+            content,
+            &LogQuery {
+                since: Some(since),
+                ..query
+            }
+        )
+        .count()
+            <= all.count()
+    );
     assert_eq!(line_starts_backward(content), line_starts(content));
     if let Some(head) = EntryHead::parse(content) {
-        assert!(head.len <= content.len() && !head.time.contains(|c: char| c.is_control() || c == ' '));
+        assert!(
+            head.len <= content.len() && !head.time.contains(|c: char| c.is_control() || c == ' ')
+        );
     }
     compressed(content);
 }
@@ -79,8 +112,12 @@ pub(crate) fn log_file(data: &[u8]) {
 fn read(content: &[u8], query: &LogQuery) -> Lines {
     let dir = LogDir::open(Path::new("/proc"), Path::new("")).expect("proc is mounted");
     let waiter = ReadWaiter::default();
-    let files =
-        LogFiles { dir, name: "no such log".into(), rotated: Vec::new(), newest: Some(in_memory(content)) };
+    let files = LogFiles {
+        dir,
+        name: "no such log".into(),
+        rotated: Vec::new(),
+        newest: Some(in_memory(content)),
+    };
     let mut reader = CriReader::of_files(files, query, waiter.interest(), SEARCH_MAX);
     reader.end();
     let mut lines = Lines::default();
@@ -138,5 +175,9 @@ fn in_memory(content: &[u8]) -> OpenLog {
     let file: OwnedFd = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory is there");
     let mut file = File::from(file);
     file.write_all(content).expect("memory is there");
-    OpenLog { file, id: FileId::default(), len: content.len() as u64 }
+    OpenLog {
+        file,
+        id: FileId::default(),
+        len: content.len() as u64,
+    }
 }

@@ -108,7 +108,10 @@ impl CriReader {
         query: &LogQuery,
         interest: ReadInterest,
     ) -> Result<Self, ReadError> {
-        let name = path.file_name().map(OsString::from).ok_or_else(|| ReadError::Path(path.to_owned()))?;
+        let name = path
+            .file_name()
+            .map(OsString::from)
+            .ok_or_else(|| ReadError::Path(path.to_owned()))?;
         let dir = LogDir::open(root, path.parent().unwrap_or(Path::new("")))?;
         // The newest one first: if it is rotated now, it is still read as the newest.
         let newest = dir.file(&name)?;
@@ -123,7 +126,17 @@ impl CriReader {
         if newest.is_none() && rotated.is_empty() && !query.follow {
             return Err(ReadError::Absent(dir.path_of(&name)));
         }
-        Ok(Self::of_files(LogFiles { dir, name, rotated, newest }, query, interest, SEARCH_MAX))
+        Ok(Self::of_files(
+            LogFiles {
+                dir,
+                name,
+                rotated,
+                newest,
+            },
+            query,
+            interest,
+            SEARCH_MAX,
+        ))
     }
 
     /// A reader of these files. To find where it begins, it decompresses about `search_max` bytes at most.
@@ -133,12 +146,19 @@ impl CriReader {
         interest: ReadInterest,
         search_max: u64,
     ) -> Self {
-        let LogFiles { dir, name, rotated, newest } = files;
+        let LogFiles {
+            dir,
+            name,
+            rotated,
+            newest,
+        } = files;
         let newest = newest.map(|opened| {
             let len = opened.len;
             (LogText::new(opened, false, &interest), len)
         });
-        let since = query.since.map(|since| since.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let since = query
+            .since
+            .map(|since| since.duration_since(UNIX_EPOCH).unwrap_or_default());
         let mut reader = Self {
             dir,
             name,
@@ -183,7 +203,13 @@ impl CriReader {
     }
 
     fn piece(&self) -> LogPiece<'_> {
-        let PieceRange { time, stream, text, is_ended, is_malformed } = &self.piece;
+        let PieceRange {
+            time,
+            stream,
+            text,
+            is_ended,
+            is_malformed,
+        } = &self.piece;
         LogPiece {
             time: time.as_deref(),
             stream: *stream,
@@ -245,12 +271,18 @@ impl CriReader {
 
     /// Takes what is left at the end of a file, a torn line.
     fn take_rest(&mut self) -> bool {
-        self.window.take_line(1).is_some_and(|part| self.take(part, true))
+        self.window
+            .take_line(1)
+            .is_some_and(|part| self.take(part, true))
     }
 
     /// Makes a part of a line the present piece; returns whether it is wanted.
     fn take(&mut self, part: LinePart, is_torn: bool) -> bool {
-        let LinePart { bytes, is_ended, at } = part;
+        let LinePart {
+            bytes,
+            is_ended,
+            at,
+        } = part;
         let mut text = bytes.clone();
         let mut facts = match self.open_line.take() {
             Some(facts) => facts,
@@ -269,7 +301,13 @@ impl CriReader {
         };
         let is_wanted = facts.is_wanted;
         if facts.is_malformed && !is_wanted && self.filter.leave_out(self.piece.text.len()) {
-            facts.is_wanted = self.filter.is_selected(Mark { file: self.file, at }, facts.stream);
+            facts.is_wanted = self.filter.is_selected(
+                Mark {
+                    file: self.file,
+                    at,
+                },
+                facts.stream,
+            );
         }
         if !is_ended && !is_torn {
             self.open_line = Some(facts);
@@ -280,7 +318,10 @@ impl CriReader {
     /// Parses the beginning of a line; also returns its length.
     fn facts_of(&mut self, bytes: Range<usize>, at: u64, is_ended: bool) -> (LineFacts, usize) {
         let line = self.window.bytes(bytes);
-        let mark = Mark { file: self.file, at };
+        let mark = Mark {
+            file: self.file,
+            at,
+        };
         let Some(head) = EntryHead::parse(line) else {
             let is_wanted = self.filter.is_reached && self.filter.is_selected(mark, Stream::Stdout);
             let facts = LineFacts {
@@ -294,7 +335,8 @@ impl CriReader {
         };
         let time = head.at();
         self.last_time = Some(time);
-        let is_repeated = self.follows && is_ended && self.replay.note(at, line, head.len, head.stream);
+        let is_repeated =
+            self.follows && is_ended && self.replay.note(at, line, head.len, head.stream);
         let is_wanted = self.filter.accepts(mark, head.stream, time) && !is_repeated;
         let facts = LineFacts {
             time: is_wanted.then(|| head.time.to_owned()),
@@ -308,7 +350,9 @@ impl CriReader {
 
     /// Reads more of the present file; `false` at its end.
     fn fill(&mut self) -> io::Result<bool> {
-        let Some(text) = &mut self.text else { return Ok(false) };
+        let Some(text) = &mut self.text else {
+            return Ok(false);
+        };
         let len = self.window.fill(text, self.limit)?;
         if self.follows
             && let Some(size) = text.plain_len()?
@@ -318,7 +362,10 @@ impl CriReader {
             if let Some(from) = self.replay.rewritten_from(text)?.or(truncated_to) {
                 self.window.move_to(from);
                 self.open_line = None;
-                self.filter.restart(Mark { file: self.file, at: from });
+                self.filter.restart(Mark {
+                    file: self.file,
+                    at: from,
+                });
                 return Ok(true);
             }
         }
@@ -400,7 +447,11 @@ impl CriReader {
 
     /// Leaves out the rest of a file that cannot be read on, if others follow.
     fn omit_rest(&mut self, source: io::Error) -> Result<(), ReadError> {
-        let error = ReadError::File { action: "read", path: self.dir.path_of(&self.name), source };
+        let error = ReadError::File {
+            action: "read",
+            path: self.dir.path_of(&self.name),
+            source,
+        };
         if !self.has_next() {
             return Err(error);
         }
@@ -411,21 +462,31 @@ impl CriReader {
 
     /// The file that was written after the present one, if that was rotated.
     fn find_successor(&self) -> Result<Option<LogText>, ReadError> {
-        let Some(reading) = self.text.as_ref().map(|text| text.id) else { return Ok(None) };
-        let Some(newest) = self.dir.id_of(&self.name)? else { return Ok(None) };
+        let Some(reading) = self.text.as_ref().map(|text| text.id) else {
+            return Ok(None);
+        };
+        let Some(newest) = self.dir.id_of(&self.name)? else {
+            return Ok(None);
+        };
         if newest == reading {
             return Ok(None);
         }
         let rotated = rotation::rotated(&self.dir, &self.name)?;
-        let is_ours = |log: &RotatedLog| matches!(self.dir.id_of(&log.name), Ok(Some(id)) if id == reading);
+        let is_ours =
+            |log: &RotatedLog| matches!(self.dir.id_of(&log.name), Ok(Some(id)) if id == reading);
         let first = match rotated.iter().rposition(is_ours) {
             Some(ours) => ours + 1,
             // It was removed, or compressed: the successor is known by its time.
             None => {
                 let is_later = |log: &RotatedLog| {
-                    let text = rotation::open(&self.dir, log, &self.interest).ok().flatten();
-                    let first = text.and_then(|mut text| start::first_time(&mut text).ok().flatten());
-                    first.zip(self.last_time).is_some_and(|(first, last)| first > last)
+                    let text = rotation::open(&self.dir, log, &self.interest)
+                        .ok()
+                        .flatten();
+                    let first =
+                        text.and_then(|mut text| start::first_time(&mut text).ok().flatten());
+                    first
+                        .zip(self.last_time)
+                        .is_some_and(|(first, last)| first > last)
                 };
                 rotated.iter().position(is_later).unwrap_or(rotated.len())
             }
@@ -435,7 +496,10 @@ impl CriReader {
                 return Ok(Some(text));
             }
         }
-        Ok(self.dir.file(&self.name)?.map(|opened| LogText::new(opened, false, &self.interest)))
+        Ok(self
+            .dir
+            .file(&self.name)?
+            .map(|opened| LogText::new(opened, false, &self.interest)))
     }
 }
 
@@ -443,7 +507,13 @@ impl CriReader {
 
 impl PieceRange {
     const fn empty() -> Self {
-        Self { time: None, stream: Stream::Stdout, text: 0..0, is_ended: true, is_malformed: false }
+        Self {
+            time: None,
+            stream: Stream::Stdout,
+            text: 0..0,
+            is_ended: true,
+            is_malformed: false,
+        }
     }
 }
 

@@ -19,8 +19,9 @@ const FILES_MAX: usize = 100_000;
 const ATTEMPTS: u32 = 16;
 
 /// No component may be a symbolic link, and none may lead out of the root.
-const BENEATH: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
 
 /// An open directory with logs.
 #[derive(Debug)]
@@ -58,7 +59,11 @@ impl LogDir {
         let failed = |errno| ReadError::of_open(path.clone(), errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, root, flags, Mode::empty()).map_err(failed)?;
-        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let below = if below.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            below
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = beneath(&root, below.as_os_str(), flags).map_err(failed)?;
         Ok(Self { dir, path })
@@ -76,7 +81,9 @@ impl LogDir {
     /// effects, and opening a FIFO can wait.
     pub(super) fn file(&self, name: &OsStr) -> Result<Option<OpenLog>, ReadError> {
         let failed = |errno| ReadError::of_open(self.path_of(name), errno);
-        let Some(handle) = self.handle(name)? else { return Ok(None) };
+        let Some(handle) = self.handle(name)? else {
+            return Ok(None);
+        };
         // The handle stays at the checked file, whatever is at the name by now.
         let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -84,7 +91,10 @@ impl LogDir {
         let found = fstat(&file).map_err(failed)?;
         Ok(Some(OpenLog {
             file: file.into(),
-            id: FileId { device: found.st_dev, inode: found.st_ino },
+            id: FileId {
+                device: found.st_dev,
+                inode: found.st_ino,
+            },
             len: u64::try_from(found.st_size).unwrap_or(0),
         }))
     }
@@ -94,9 +104,14 @@ impl LogDir {
     /// # Errors
     /// As [`LogDir::file`].
     pub(super) fn id_of(&self, name: &OsStr) -> Result<Option<FileId>, ReadError> {
-        let Some(handle) = self.handle(name)? else { return Ok(None) };
+        let Some(handle) = self.handle(name)? else {
+            return Ok(None);
+        };
         let found = fstat(handle).map_err(|errno| ReadError::of_open(self.path_of(name), errno))?;
-        Ok(Some(FileId { device: found.st_dev, inode: found.st_ino }))
+        Ok(Some(FileId {
+            device: found.st_dev,
+            inode: found.st_ino,
+        }))
     }
 
     /// A handle to a regular file, by which it cannot be read yet.

@@ -31,9 +31,13 @@ impl<'a> EntryHead<'a> {
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let line = &line[..line.len().min(HEAD_MAX)];
         let (time, rest) = split_word(line, TIME_MAX)?;
-        let time = std::str::from_utf8(time).ok().filter(|time| to_unix(time).is_some())?;
+        let time = std::str::from_utf8(time)
+            .ok()
+            .filter(|time| to_unix(time).is_some())?;
         let (stream, rest) = split_word(rest, 6)?;
-        let stream = Stream::ALL.into_iter().find(|known| known.as_str().as_bytes() == stream)?;
+        let stream = Stream::ALL
+            .into_iter()
+            .find(|known| known.as_str().as_bytes() == stream)?;
         let (tags, rest) = split_word(rest, TAGS_MAX)?;
         // Further tags may follow in later versions of the format.
         let tag = match tags.split(|byte| *byte == b':').next() {
@@ -41,7 +45,12 @@ impl<'a> EntryHead<'a> {
             Some(b"P") => Tag::Partial,
             Some(_) | None => return None,
         };
-        Some(Self { time, stream, tag, len: line.len() - rest.len() })
+        Some(Self {
+            time,
+            stream,
+            tag,
+            len: line.len() - rest.len(),
+        })
     }
 
     /// The time since 1970.
@@ -83,8 +92,20 @@ mod tests {
                 Tag::Full,
                 "some  text",
             ),
-            ("2016-10-06T00:17:09.669794202Z stderr P ", TIME, Stream::Stderr, Tag::Partial, ""),
-            ("2016-10-06T00:17:09Z stdout F:x:y a", "2016-10-06T00:17:09Z", Stream::Stdout, Tag::Full, "a"),
+            (
+                "2016-10-06T00:17:09.669794202Z stderr P ",
+                TIME,
+                Stream::Stderr,
+                Tag::Partial,
+                "",
+            ),
+            (
+                "2016-10-06T00:17:09Z stdout F:x:y a",
+                "2016-10-06T00:17:09Z",
+                Stream::Stdout,
+                Tag::Full,
+                "a",
+            ),
             (
                 "2016-10-06T02:17:09.6+02:00 stdout P b",
                 "2016-10-06T02:17:09.6+02:00",
@@ -94,13 +115,19 @@ mod tests {
             ),
         ] {
             let head = EntryHead::parse(line.as_bytes()).unwrap();
-            assert_eq!((head.time, head.stream, head.tag, &line[head.len..]), (time, stream, tag, text));
+            assert_eq!(
+                (head.time, head.stream, head.tag, &line[head.len..]),
+                (time, stream, tag, text)
+            );
         }
     }
 
     #[test]
     fn offset_from_utc_is_part_of_the_time() {
-        assert_eq!(to_unix("1970-01-01T02:00:01.5+02:00"), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            to_unix("1970-01-01T02:00:01.5+02:00"),
+            Some(Duration::from_millis(1500))
+        );
         assert_eq!(to_unix("1969-12-31T23:59:59Z"), None);
     }
 

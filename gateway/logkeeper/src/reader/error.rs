@@ -56,7 +56,11 @@ impl ReadError {
         match errno {
             Errno::LOOP | Errno::XDEV => Self::Link(path),
             Errno::NOENT => Self::Absent(path),
-            errno => Self::File { action: "open", path, source: io::Error::from(errno) },
+            errno => Self::File {
+                action: "open",
+                path,
+                source: io::Error::from(errno),
+            },
         }
     }
 }

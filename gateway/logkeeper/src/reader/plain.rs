@@ -78,7 +78,9 @@ impl PlainReader {
         if let Some(last) = reader.files.back()
             && !query.follow
         {
-            let len = reader.open_file(*last)?.map_or(Ok(None), |text| text.plain_len());
+            let len = reader
+                .open_file(*last)?
+                .map_or(Ok(None), |text| text.plain_len());
             reader.limits = Some((*last, reader.checked(len)?.unwrap_or(0)));
         }
         if let Some(wanted) = query.tail {
@@ -95,7 +97,13 @@ impl PlainReader {
     pub(super) fn piece(&self) -> Option<LogPiece<'_>> {
         let (text, is_ended) = self.piece.clone()?;
         let text = self.window.bytes(text);
-        Some(LogPiece { time: None, stream: self.stream, text, is_ended, is_malformed: false })
+        Some(LogPiece {
+            time: None,
+            stream: self.stream,
+            text,
+            is_ended,
+            is_malformed: false,
+        })
     }
 
     /// Advances to the next piece; `false` if all that was written was read.
@@ -128,16 +136,33 @@ impl PlainReader {
         }
     }
 
-    fn take(&mut self, LinePart { bytes, is_ended, at: _ }: LinePart) -> bool {
+    fn take(
+        &mut self,
+        LinePart {
+            bytes,
+            is_ended,
+            at: _,
+        }: LinePart,
+    ) -> bool {
         self.piece = Some((bytes, is_ended));
         true
     }
 
     fn fill(&mut self) -> io::Result<bool> {
-        let Some((number, text)) = &mut self.text else { return Ok(false) };
-        let limit = self.limits.filter(|(last, _)| last == number).map_or(u64::MAX, |(_, limit)| limit);
+        let Some((number, text)) = &mut self.text else {
+            return Ok(false);
+        };
+        let limit = self
+            .limits
+            .filter(|(last, _)| last == number)
+            .map_or(u64::MAX, |(_, limit)| limit);
         let len = self.window.fill(text, limit)?;
-        if self.follows && len == 0 && text.plain_len()?.is_some_and(|size| size < self.window.position()) {
+        if self.follows
+            && len == 0
+            && text
+                .plain_len()?
+                .is_some_and(|size| size < self.window.position())
+        {
             self.window.move_to(0);
             return Ok(true);
         }
@@ -148,8 +173,13 @@ impl PlainReader {
     fn seek(&mut self, wanted: u64) -> Result<(), ReadError> {
         let mut found = 0;
         for (place, number) in self.files.clone().into_iter().enumerate().rev() {
-            let Some(mut text) = self.open_file(number)? else { continue };
-            let limit = self.limits.filter(|(last, _)| *last == number).map(|(_, limit)| limit);
+            let Some(mut text) = self.open_file(number)? else {
+                continue;
+            };
+            let limit = self
+                .limits
+                .filter(|(last, _)| *last == number)
+                .map(|(_, limit)| limit);
             let searched = text.plain_len().and_then(|len| {
                 let end = limit.or(len).unwrap_or(0);
                 if found >= wanted {
@@ -157,7 +187,11 @@ impl PlainReader {
                 }
                 scan::backward(&mut text, end, |at, _| {
                     found += 1;
-                    if found == wanted { ControlFlow::Break(at) } else { ControlFlow::Continue(()) }
+                    if found == wanted {
+                        ControlFlow::Break(at)
+                    } else {
+                        ControlFlow::Continue(())
+                    }
                 })
             });
             if let ControlFlow::Break(at) = self.checked(searched)? {
@@ -186,8 +220,12 @@ impl PlainReader {
 
     /// The lowest number above that of the present file.
     fn find_successor(&self) -> Result<Option<u64>, ReadError> {
-        let (Some((number, text)), Some(dir)) = (&self.text, &self.dir) else { return Ok(None) };
-        let Some(next) = number.checked_add(1) else { return Ok(None) };
+        let (Some((number, text)), Some(dir)) = (&self.text, &self.dir) else {
+            return Ok(None);
+        };
+        let Some(next) = number.checked_add(1) else {
+            return Ok(None);
+        };
         if dir.id_of(&self.name(next))?.is_some() {
             return Ok(Some(next));
         }
@@ -203,20 +241,29 @@ impl PlainReader {
     }
 
     fn open_file(&self, number: u64) -> Result<Option<LogText>, ReadError> {
-        let Some(dir) = &self.dir else { return Ok(None) };
-        Ok(dir.file(&self.name(number))?.map(|opened| LogText::new(opened, false, &self.interest)))
+        let Some(dir) = &self.dir else {
+            return Ok(None);
+        };
+        Ok(dir
+            .file(&self.name(number))?
+            .map(|opened| LogText::new(opened, false, &self.interest)))
     }
 
     /// The numbers of the newest files, in order.
     fn numbers(&self) -> Result<Vec<u64>, ReadError> {
-        let Some(dir) = &self.dir else { return Ok(Vec::new()) };
+        let Some(dir) = &self.dir else {
+            return Ok(Vec::new());
+        };
         let number = |name: &[u8]| -> Option<u64> {
             let digits = std::str::from_utf8(name.strip_prefix(self.prefix.as_bytes())?).ok()?;
             let number: u64 = digits.parse().ok()?;
             (number.to_string() == digits).then_some(number)
         };
         let names = dir.names(|name| number(name).is_some())?;
-        let mut numbers: Vec<u64> = names.iter().filter_map(|name| number(name.as_bytes())).collect();
+        let mut numbers: Vec<u64> = names
+            .iter()
+            .filter_map(|name| number(name.as_bytes()))
+            .collect();
         numbers.sort_unstable();
         numbers.drain(..numbers.len().saturating_sub(FILES_MAX));
         Ok(numbers)
@@ -225,8 +272,15 @@ impl PlainReader {
     fn checked<T>(&self, result: io::Result<T>) -> Result<T, ReadError> {
         result.map_err(|source| {
             let name = OsString::from(format!("{}*", self.prefix));
-            let path = self.dir.as_ref().map_or_else(|| name.clone().into(), |dir| dir.path_of(&name));
-            ReadError::File { action: "read", path, source }
+            let path = self
+                .dir
+                .as_ref()
+                .map_or_else(|| name.clone().into(), |dir| dir.path_of(&name));
+            ReadError::File {
+                action: "read",
+                path,
+                source,
+            }
         })
     }
 }

@@ -48,9 +48,19 @@ impl Replay {
         let end = at + line.len() as u64 + 1;
         // The tag is before the blank that precedes the text.
         let text = checksum(&[&line[head..], &line[head.saturating_sub(2)..head]]);
-        let entry = ReadEntry { at, end, head: (head, checksum(&[&line[..head]])), stream, text };
+        let entry = ReadEntry {
+            at,
+            end,
+            head: (head, checksum(&[&line[..head]])),
+            stream,
+            text,
+        };
         self.entries.push_back(entry);
-        while self.entries.front().is_some_and(|first| end - first.at > TRUNCATED_MAX) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|first| end - first.at > TRUNCATED_MAX)
+        {
             self.entries.pop_front();
         }
         let expected = &mut self.expected[stream.index()];

@@ -42,7 +42,10 @@ pub(super) fn rotated(dir: &LogDir, name: &OsStr) -> Result<Vec<RotatedLog>, Rea
     let file = |(time, is_compressed): (Vec<u8>, bool)| {
         let suffix: &[u8] = if is_compressed { b".gz" } else { b"" };
         let name = [name.as_bytes(), b".", &time, suffix].concat();
-        RotatedLog { name: OsString::from_vec(name), is_compressed }
+        RotatedLog {
+            name: OsString::from_vec(name),
+            is_compressed,
+        }
     };
     Ok(by_time.into_iter().map(file).collect())
 }
@@ -55,10 +58,13 @@ pub(crate) fn rotation_time<'a>(found: &'a [u8], name: &OsStr) -> Option<(&'a [u
         None => (suffix, false),
     };
     let is_time = time.len() == 15
-        && time
-            .iter()
-            .enumerate()
-            .all(|(at, byte)| if at == 8 { *byte == b'-' } else { byte.is_ascii_digit() });
+        && time.iter().enumerate().all(|(at, byte)| {
+            if at == 8 {
+                *byte == b'-'
+            } else {
+                byte.is_ascii_digit()
+            }
+        });
     is_time.then_some((time, is_compressed))
 }
 
@@ -79,7 +85,9 @@ pub(super) fn open(
     }
     let mut name = log.name.clone();
     name.push(".gz");
-    Ok(dir.file(&name)?.map(|opened| LogText::new(opened, true, interest)))
+    Ok(dir
+        .file(&name)?
+        .map(|opened| LogText::new(opened, true, interest)))
 }
 
 #[cfg(test)]
@@ -99,8 +107,8 @@ mod tests {
             ("0.log.20260102-03040x", None),
             ("1.log.20260102-030405", None),
         ] {
-            let expected =
-                expected.map(|(time, is_compressed): (&str, bool)| (time.as_bytes(), is_compressed));
+            let expected = expected
+                .map(|(time, is_compressed): (&str, bool)| (time.as_bytes(), is_compressed));
             assert_eq!(rotation_time(found.as_bytes(), name), expected, "{found}");
         }
     }

@@ -83,7 +83,11 @@ pub(super) fn forward<B>(
         }
         if len == 0 {
             let is_begun = position > line;
-            return Ok(if is_begun { visit(line, &head) } else { ControlFlow::Continue(()) });
+            return Ok(if is_begun {
+                visit(line, &head)
+            } else {
+                ControlFlow::Continue(())
+            });
         }
     }
 }

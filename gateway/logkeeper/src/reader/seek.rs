@@ -61,7 +61,10 @@ impl StartSearch<'_> {
             if self.left == 0 && self.rotated.get(file).is_some_and(|log| log.is_compressed) {
                 return tail.unwrap_or_else(|| {
                     self.omit_from(file);
-                    Mark { file: file + 1, at: 0 }
+                    Mark {
+                        file: file + 1,
+                        at: 0,
+                    }
                 });
             }
             let older = self.look_at(file, |text, _| match start::first_time(text)? {
@@ -101,14 +104,22 @@ impl StartSearch<'_> {
         };
         found.map(Some).map_err(|source| {
             let path = self.dir.path_of(name);
-            self.omitted.push(ReadError::File { action: "read", path, source });
+            self.omitted.push(ReadError::File {
+                action: "read",
+                path,
+                source,
+            });
             Unreadable
         })
     }
 
     /// Leaves out a file and those before it, because too much was decompressed.
     fn omit_from(&mut self, file: usize) {
-        let name = self.rotated.get(file).map_or(self.name, |log| log.name.as_os_str());
-        self.omitted.push(ReadError::SearchTooLong(self.dir.path_of(name)));
+        let name = self
+            .rotated
+            .get(file)
+            .map_or(self.name, |log| log.name.as_os_str());
+        self.omitted
+            .push(ReadError::SearchTooLong(self.dir.path_of(name)));
     }
 }

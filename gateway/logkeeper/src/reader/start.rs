@@ -90,7 +90,16 @@ impl TailSearch {
     /// A search from the end of a log.
     pub(super) fn new(wanted: u64, selected: [bool; 2], end: Mark) -> Self {
         let settled = selected.map(|selected| !selected);
-        Self { wanted, found: 0, selected, starts: [end; 2], seen: [false; 2], settled, beyond: 0, last: end }
+        Self {
+            wanted,
+            found: 0,
+            selected,
+            starts: [end; 2],
+            seen: [false; 2],
+            settled,
+            beyond: 0,
+            last: end,
+        }
     }
 
     /// Start of each stream.
@@ -103,19 +112,37 @@ impl TailSearch {
     ///
     /// # Errors
     /// The file's.
-    pub(super) fn search(&mut self, file: usize, text: &mut LogText, left: u64) -> io::Result<Searched> {
+    pub(super) fn search(
+        &mut self,
+        file: usize,
+        text: &mut LogText,
+        left: u64,
+    ) -> io::Result<Searched> {
         if self.is_over() {
             return Ok(Searched::Over);
         }
-        let Some(len) = text.plain_len()? else { return self.search_compressed(file, text, left) };
+        let Some(len) = text.plain_len()? else {
+            return self.search_compressed(file, text, left);
+        };
         self.last = Mark { file, at: len };
-        let found = scan::backward(text, len, |at, head| self.visit(Mark { file, at }, LineKind::of(head)))?;
-        Ok(if found.is_break() { Searched::Over } else { Searched::GoOn })
+        let found = scan::backward(text, len, |at, head| {
+            self.visit(Mark { file, at }, LineKind::of(head))
+        })?;
+        Ok(if found.is_break() {
+            Searched::Over
+        } else {
+            Searched::GoOn
+        })
     }
 
     /// Goes through a compressed file forward, to count its lines, and once more to find where the wanted ones begin,
     /// unless all of its lines are wanted, or none.
-    fn search_compressed(&mut self, file: usize, text: &mut LogText, left: u64) -> io::Result<Searched> {
+    fn search_compressed(
+        &mut self,
+        file: usize,
+        text: &mut LogText,
+        left: u64,
+    ) -> io::Result<Searched> {
         let mut all = ForwardLines::default();
         self.walk(text, &mut all, left)?;
         if text.expanded() > left {
@@ -130,12 +157,19 @@ impl TailSearch {
         } else if passed_over == 0 {
             all
         } else {
-            let mut counted = ForwardLines { passed_over, ends_at: all.ends_at, ..ForwardLines::default() };
+            let mut counted = ForwardLines {
+                passed_over,
+                ends_at: all.ends_at,
+                ..ForwardLines::default()
+            };
             self.walk(text, &mut counted, u64::MAX)?;
             counted
         };
         for (stream, (all, counted)) in all.streams.iter().zip(&counted.streams).enumerate() {
-            let rest = all.unfinished.map(|(begin, _)| begin).filter(|_| !self.settled[stream]);
+            let rest = all
+                .unfinished
+                .map(|(begin, _)| begin)
+                .filter(|_| !self.settled[stream]);
             if let Some(at) = counted.first_line.or(rest) {
                 self.starts[stream] = Mark { file, at };
             }
@@ -146,18 +180,32 @@ impl TailSearch {
         if self.found == self.wanted {
             self.beyond += counted.first_end.unwrap_or(all.last);
         }
-        Ok(if self.is_over() { Searched::Over } else { Searched::GoOn })
+        Ok(if self.is_over() {
+            Searched::Over
+        } else {
+            Searched::GoOn
+        })
     }
 
     /// Goes through a text, until about `left` bytes of it were read.
     fn walk(&self, text: &mut LogText, lines: &mut ForwardLines, left: u64) -> io::Result<()> {
-        let walked = scan::forward(text, 0, u64::MAX, scan::UNBROKEN_MAX.min(left), |at, head| {
-            let kind = LineKind::of(head);
-            if self.selected[kind.stream.index()] {
-                lines.visit(at, kind);
-            }
-            if at > left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+        let walked = scan::forward(
+            text,
+            0,
+            u64::MAX,
+            scan::UNBROKEN_MAX.min(left),
+            |at, head| {
+                let kind = LineKind::of(head);
+                if self.selected[kind.stream.index()] {
+                    lines.visit(at, kind);
+                }
+                if at > left {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            },
+        );
         walked.map(|_: ControlFlow<()>| ())
     }
 
@@ -180,12 +228,20 @@ impl TailSearch {
                 self.settled[stream] = true;
             }
         }
-        if self.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.is_over() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
     fn is_over(&self) -> bool {
         // A stream that was not seen has none of the lines.
-        let is_certain = self.settled.iter().zip(&self.seen).all(|(settled, seen)| *settled || !seen);
+        let is_certain = self
+            .settled
+            .iter()
+            .zip(&self.seen)
+            .all(|(settled, seen)| *settled || !seen);
         self.found == self.wanted && (is_certain || self.beyond > LINE_SEARCH)
     }
 }
@@ -231,8 +287,14 @@ impl ForwardLines {
 impl LineKind {
     fn of(head: &[u8]) -> Self {
         match EntryHead::parse(head) {
-            Some(EntryHead { stream, tag, .. }) => Self { stream, is_full: tag == Tag::Full },
-            None => Self { stream: Stream::Stdout, is_full: true },
+            Some(EntryHead { stream, tag, .. }) => Self {
+                stream,
+                is_full: tag == Tag::Full,
+            },
+            None => Self {
+                stream: Stream::Stdout,
+                is_full: true,
+            },
         }
     }
 }
@@ -251,7 +313,9 @@ pub(super) fn first_time(text: &mut LogText) -> io::Result<Option<Duration>> {
 /// # Errors
 /// The file's.
 pub(super) fn since(text: &mut LogText, since: Duration) -> io::Result<u64> {
-    let Some(len) = text.plain_len()? else { return Ok(0) };
+    let Some(len) = text.plain_len()? else {
+        return Ok(0);
+    };
     // Entries before `low` are older.
     let mut low = 0;
     let mut high = len;
@@ -266,13 +330,19 @@ pub(super) fn since(text: &mut LogText, since: Duration) -> io::Result<u64> {
 }
 
 /// The first entry after a position, and its time. If the position may be amid a line, the rest of that is skipped.
-fn entry_after(text: &mut LogText, position: u64, is_amid: bool) -> io::Result<Option<(u64, Duration)>> {
+fn entry_after(
+    text: &mut LogText,
+    position: u64,
+    is_amid: bool,
+) -> io::Result<Option<(u64, Duration)>> {
     let found = scan::forward(text, position, u64::MAX, TIME_SEARCH, |at, head| {
         if at - position > TIME_SEARCH {
             return ControlFlow::Break(None);
         }
         match EntryHead::parse(head) {
-            Some(entry) if !(is_amid && at == position) => ControlFlow::Break(Some((at, entry.at()))),
+            Some(entry) if !(is_amid && at == position) => {
+                ControlFlow::Break(Some((at, entry.at())))
+            }
             Some(_) | None => ControlFlow::Continue(()),
         }
     })?;

@@ -51,7 +51,10 @@ impl TestLog {
     }
 
     fn location(&self) -> LogLocation {
-        LogLocation::Cri { root: self.dir.path().to_owned(), path: "main/0.log".into() }
+        LogLocation::Cri {
+            root: self.dir.path().to_owned(),
+            path: "main/0.log".into(),
+        }
     }
 
     /// Writes entries as one batch.
@@ -91,8 +94,14 @@ impl TestLog {
     /// Compresses a rotated file as a kubelet does.
     fn compress(&self, time: &str) {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        encoder.write_all(&fs::read(self.rotated(time)).unwrap()).unwrap();
-        fs::write(self.rotated(&format!("{time}.gz")), encoder.finish().unwrap()).unwrap();
+        encoder
+            .write_all(&fs::read(self.rotated(time)).unwrap())
+            .unwrap();
+        fs::write(
+            self.rotated(&format!("{time}.gz")),
+            encoder.finish().unwrap(),
+        )
+        .unwrap();
         fs::remove_file(self.rotated(time)).unwrap();
     }
 
@@ -115,7 +124,10 @@ fn drain(reader: &mut LogReader) -> Vec<String> {
 }
 
 fn text_of(lines: &Lines, stream: Stream) -> Vec<String> {
-    lines.0[stream.index()].iter().map(|(line, _)| String::from_utf8_lossy(line).into_owned()).collect()
+    lines.0[stream.index()]
+        .iter()
+        .map(|(line, _)| String::from_utf8_lossy(line).into_owned())
+        .collect()
 }
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
@@ -123,31 +135,49 @@ fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
 }
 
 fn tail(lines: u64) -> LogQuery {
-    LogQuery { tail: Some(lines), ..LogQuery::default() }
+    LogQuery {
+        tail: Some(lines),
+        ..LogQuery::default()
+    }
 }
 
 fn follow() -> LogQuery {
-    LogQuery { follow: true, ..LogQuery::default() }
+    LogQuery {
+        follow: true,
+        ..LogQuery::default()
+    }
 }
 
 #[test]
 fn entry_has_time_stream_and_text() {
     let mut log = TestLog::new();
-    log.write(&[(Stream::Stdout, Tag::Full, b"said"), (Stream::Stderr, Tag::Partial, b"unfinished")]);
+    log.write(&[
+        (Stream::Stdout, Tag::Full, b"said"),
+        (Stream::Stderr, Tag::Partial, b"unfinished"),
+    ]);
     let mut reader = log.open(&LogQuery::default());
     let first = reader.next_piece().unwrap().unwrap();
     assert_eq!(first.time, Some("2023-11-14T22:13:20.000000000Z"));
-    assert_eq!((first.stream, first.text, first.is_ended), (Stream::Stdout, &b"said"[..], true));
+    assert_eq!(
+        (first.stream, first.text, first.is_ended),
+        (Stream::Stdout, &b"said"[..], true)
+    );
     let second = reader.next_piece().unwrap().unwrap();
     assert_eq!(second.time, Some("2023-11-14T22:13:20.001000000Z"));
-    assert_eq!((second.stream, second.text, second.is_ended), (Stream::Stderr, &b"unfinished"[..], false));
+    assert_eq!(
+        (second.stream, second.text, second.is_ended),
+        (Stream::Stderr, &b"unfinished"[..], false)
+    );
     assert_eq!(reader.next_piece().unwrap(), None);
 }
 
 #[test]
 fn rotated_files_are_read_in_order_compressed_or_not() {
     let mut log = TestLog::new();
-    for (number, time) in ["20260101-000000", "20260101-000010", "20260101-000020"].into_iter().enumerate() {
+    for (number, time) in ["20260101-000000", "20260101-000010", "20260101-000020"]
+        .into_iter()
+        .enumerate()
+    {
         let first = u32::try_from(number).unwrap() * 1000;
         log.write_lines(numbers(first..first + 1000));
         log.rotate(time);
@@ -161,7 +191,13 @@ fn rotated_files_are_read_in_order_compressed_or_not() {
     for lines in [0, 1, 999, 1000, 1001, 2000, 2500, 3000, 3999, 4000, 5000] {
         let first = 4000 - u32::try_from(lines).unwrap().min(4000);
         assert_eq!(log.read(&tail(lines)), numbers(first..4000), "{lines}");
-        assert_eq!(drain(&mut log.open(&LogQuery { follow: true, ..tail(lines) })), numbers(first..4000));
+        assert_eq!(
+            drain(&mut log.open(&LogQuery {
+                follow: true,
+                ..tail(lines)
+            })),
+            numbers(first..4000)
+        );
     }
 }
 
@@ -187,12 +223,21 @@ fn entries_since_a_time_are_found_in_any_file() {
     log.compress("20260101-000000");
     for number in [0, 1, 100, 2999, 3000, 3001, 4567, 5999, 6000, 8999, 9000] {
         let since = UNIX_EPOCH + begin + Duration::from_millis(u64::from(number));
-        let query = LogQuery { since: Some(since), ..LogQuery::default() };
+        let query = LogQuery {
+            since: Some(since),
+            ..LogQuery::default()
+        };
         assert_eq!(log.read(&query), numbers(number..9000), "{number}");
-        let both = LogQuery { tail: Some(4000), ..query };
+        let both = LogQuery {
+            tail: Some(4000),
+            ..query
+        };
         assert_eq!(log.read(&both), numbers(number.max(5000)..9000), "{number}");
     }
-    let past = LogQuery { since: Some(SystemTime::now() + Duration::from_secs(60)), ..LogQuery::default() };
+    let past = LogQuery {
+        since: Some(SystemTime::now() + Duration::from_secs(60)),
+        ..LogQuery::default()
+    };
     assert_eq!(log.read(&past), numbers(0..0));
 }
 
@@ -208,7 +253,12 @@ fn damaged_compressed_file_is_left_out_and_told() {
         let mut reader = log.open(&query);
         assert_eq!(drain(&mut reader), numbers(100..110));
         let omitted = reader.take_omitted();
-        assert!(omitted.iter().all(|error| error.to_string().contains("cannot read")), "{omitted:?}");
+        assert!(
+            omitted
+                .iter()
+                .all(|error| error.to_string().contains("cannot read")),
+            "{omitted:?}"
+        );
         assert_eq!(omitted.len(), 1);
     }
 }
@@ -228,7 +278,10 @@ fn line_that_is_being_written_is_held_back_until_the_end() {
 
 /// Some entries of both streams.
 fn entries() -> impl Strategy<Value = Vec<(bool, bool, Vec<u8>)>> {
-    let text = proptest::collection::vec(any::<u8>().prop_filter("no line end", |byte| *byte != b'\n'), 0..8);
+    let text = proptest::collection::vec(
+        any::<u8>().prop_filter("no line end", |byte| *byte != b'\n'),
+        0..8,
+    );
     proptest::collection::vec((any::<bool>(), any::<bool>(), text), 0..60)
 }
 

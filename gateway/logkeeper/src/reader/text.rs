@@ -47,11 +47,19 @@ impl LogText {
         let OpenLog { file, id, len: _ } = log;
         let source = if is_compressed {
             let decoder = GzDecoder::new(BufReader::new(file));
-            Source::Gzip(Box::new(Gzip { decoder, position: 0, expanded: 0 }))
+            Source::Gzip(Box::new(Gzip {
+                decoder,
+                position: 0,
+                expanded: 0,
+            }))
         } else {
             Source::Plain(file)
         };
-        Self { id, source, interest: interest.clone() }
+        Self {
+            id,
+            source,
+            interest: interest.clone(),
+        }
     }
 
     /// Number of bytes that were decompressed so far; 0 for a file that is not compressed.
@@ -105,7 +113,12 @@ impl LogText {
 // === impl Gzip ===
 
 impl Gzip {
-    fn read_at(&mut self, buffer: &mut [u8], position: u64, interest: &ReadInterest) -> io::Result<usize> {
+    fn read_at(
+        &mut self,
+        buffer: &mut [u8],
+        position: u64,
+        interest: &ReadInterest,
+    ) -> io::Result<usize> {
         if position < self.position {
             let mut file = self.decoder.get_mut().get_mut().try_clone()?;
             file.rewind()?;
@@ -115,8 +128,8 @@ impl Gzip {
         let mut skipped = [0; 8192];
         while self.position < position {
             interest.check()?;
-            let wanted =
-                usize::try_from(position - self.position).map_or(skipped.len(), |n| n.min(skipped.len()));
+            let wanted = usize::try_from(position - self.position)
+                .map_or(skipped.len(), |n| n.min(skipped.len()));
             if self.read(&mut skipped[..wanted])? == 0 {
                 return Ok(0);
             }
@@ -127,7 +140,10 @@ impl Gzip {
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.position >= EXPANDED_MAX {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it expands to more than 1 GiB"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "it expands to more than 1 GiB",
+            ));
         }
         let len = self.decoder.read(buffer)?;
         self.position += len as u64;

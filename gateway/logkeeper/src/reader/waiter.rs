@@ -30,7 +30,10 @@ impl ReadInterest {
         if self.0.strong_count() > 0 {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::ConnectionAborted, "nobody waits for it any more"))
+            Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "nobody waits for it any more",
+            ))
         }
     }
 }

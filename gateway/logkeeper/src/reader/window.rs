@@ -31,7 +31,11 @@ pub(super) struct LinePart {
 impl Window {
     /// An empty window at a position.
     pub(super) const fn at(position: u64) -> Self {
-        Self { bytes: Vec::new(), unused: 0..0, at: position }
+        Self {
+            bytes: Vec::new(),
+            unused: 0..0,
+            at: position,
+        }
     }
 
     /// The position of what is not used yet.
@@ -65,10 +69,16 @@ impl Window {
     pub(super) fn take_line(&mut self, longest: usize) -> Option<LinePart> {
         let Range { start, end } = self.unused;
         let part = match memchr::memchr(b'\n', &self.bytes[start..end]) {
-            Some(len) => LinePart { bytes: start..start + len, is_ended: true, at: self.at },
-            None if end - start >= longest.max(1) => {
-                LinePart { bytes: start..end, is_ended: false, at: self.at }
-            }
+            Some(len) => LinePart {
+                bytes: start..start + len,
+                is_ended: true,
+                at: self.at,
+            },
+            None if end - start >= longest.max(1) => LinePart {
+                bytes: start..end,
+                is_ended: false,
+                at: self.at,
+            },
             None => return None,
         };
         let used = part.bytes.len() + usize::from(part.is_ended);
@@ -86,7 +96,8 @@ impl Window {
         self.unused = 0..self.len();
         let end = self.unused.end;
         let position = self.at + end as u64;
-        let wanted = usize::try_from(limit.saturating_sub(position)).map_or(BLOCK, |rest| rest.min(BLOCK));
+        let wanted =
+            usize::try_from(limit.saturating_sub(position)).map_or(BLOCK, |rest| rest.min(BLOCK));
         if self.bytes.len() < end + wanted {
             self.bytes.resize(end + wanted, 0);
         }

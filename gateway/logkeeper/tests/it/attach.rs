@@ -17,14 +17,20 @@ use crate::support::{Output, PATIENCE, Running, Site, log, texts};
 /// Reads this many bytes, as text.
 async fn read(from: &mut (impl tokio::io::AsyncRead + Unpin), len: usize) -> String {
     let mut bytes = vec![0; len];
-    tokio::time::timeout(PATIENCE, from.read_exact(&mut bytes)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, from.read_exact(&mut bytes))
+        .await
+        .unwrap()
+        .unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
 /// Reads until the end of the stream.
 async fn read_all(mut from: impl tokio::io::AsyncRead + Unpin) -> Vec<u8> {
     let mut bytes = Vec::new();
-    tokio::time::timeout(PATIENCE, from.read_to_end(&mut bytes)).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, from.read_to_end(&mut bytes))
+        .await
+        .unwrap()
+        .unwrap();
     bytes
 }
 
@@ -32,7 +38,8 @@ async fn read_all(mut from: impl tokio::io::AsyncRead + Unpin) -> Vec<u8> {
 fn write_numbers(mut fifo: File, numbers: std::ops::Range<u32>) -> std::thread::JoinHandle<File> {
     std::thread::spawn(move || {
         for number in numbers {
-            fifo.write_all(format!("{number:063}\n").as_bytes()).unwrap();
+            fifo.write_all(format!("{number:063}\n").as_bytes())
+                .unwrap();
         }
         fifo
     })
@@ -53,7 +60,13 @@ async fn followers_get_all_output_from_attach_to_eof() {
     // The order between two pipes is undefined.
     site.await_lines("c1", 2).await;
     output.err("two\n");
-    assert_eq!((read(&mut first, 4).await.as_str(), read(&mut errors, 4).await.as_str()), ("one\n", "two\n"));
+    assert_eq!(
+        (
+            read(&mut first, 4).await.as_str(),
+            read(&mut errors, 4).await.as_str()
+        ),
+        ("one\n", "two\n")
+    );
     let second = site.client.attach("c1", Stream::Stdout).await.unwrap();
     // Output is sent without waiting for a newline.
     output.out("$ ");
@@ -63,7 +76,15 @@ async fn followers_get_all_output_from_attach_to_eof() {
     assert_eq!(read_all(first).await, b"exit");
     assert_eq!(read_all(second).await, b"$ exit");
     assert_eq!(read_all(errors).await, b"");
-    assert_eq!(texts(log(&spec)), ["stdout F before", "stdout F one", "stderr F two", "stdout P $ exit"]);
+    assert_eq!(
+        texts(log(&spec)),
+        [
+            "stdout F before",
+            "stdout F one",
+            "stderr F two",
+            "stdout P $ exit"
+        ]
+    );
     keeper.stop().await;
 }
 
@@ -76,11 +97,17 @@ async fn slow_follower_blocks_nobody_and_misses_old_output() {
     let output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
     let stuck = site.client.attach("c1", Stream::Stdout).await.unwrap();
-    let reading = tokio::spawn(read_all(site.client.attach("c1", Stream::Stdout).await.unwrap()));
+    let reading = tokio::spawn(read_all(
+        site.client.attach("c1", Stream::Stdout).await.unwrap(),
+    ));
     let writer = write_numbers(output.stdout, 0..LINES);
     site.await_lines("c1", u64::from(LINES)).await;
     let spool = std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap();
-    assert!(spool.blocks() * 512 < 10 << 20, "the spool holds {} bytes", spool.blocks() * 512);
+    assert!(
+        spool.blocks() * 512 < 10 << 20,
+        "the spool holds {} bytes",
+        spool.blocks() * 512
+    );
     let fifo = writer.join().unwrap();
     site.client.finish("c1", Duration::ZERO).await.unwrap();
     drop(fifo);
@@ -89,13 +116,23 @@ async fn slow_follower_blocks_nobody_and_misses_old_output() {
     // A number is missing only from one point on, perhaps within a line, and after it all numbers come to the
     // end.
     let numbers: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    let gaps = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    let gaps = numbers
+        .windows(2)
+        .filter(|pair| pair[1] != pair[0] + 1)
+        .count();
     assert!(gaps <= 2, "{gaps} gaps");
-    assert_eq!((numbers.first(), numbers.last()), (Some(&0), Some(&(LINES - 1))));
+    assert_eq!(
+        (numbers.first(), numbers.last()),
+        (Some(&0), Some(&(LINES - 1)))
+    );
     let other = reading.await.unwrap();
     assert!(other.ends_with(format!("{:063}\n", LINES - 1).as_bytes()));
     let logged = texts(log(&spec)).len();
-    assert_eq!(logged, usize::try_from(LINES).unwrap(), "the log has all of it");
+    assert_eq!(
+        logged,
+        usize::try_from(LINES).unwrap(),
+        "the log has all of it"
+    );
     keeper.stop().await;
 }
 
@@ -131,12 +168,21 @@ async fn spool_space_of_a_follower_is_freed_on_disconnect() {
     let client = site.client.attach("c1", Stream::Stdout).await.unwrap();
     let writer = write_numbers(output.stdout, 0..20_000);
     site.await_lines("c1", 20_000).await;
-    let used = || std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap().blocks() * 512;
+    let used = || {
+        std::fs::metadata(site.config.state_dir.join("c1.stdout.spool"))
+            .unwrap()
+            .blocks()
+            * 512
+    };
     assert!(used() > 1 << 20, "only {} bytes are kept", used());
     drop(client);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while used() > 8192 {
-        assert!(tokio::time::Instant::now() < deadline, "{} bytes are still kept", used());
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{} bytes are still kept",
+            used()
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop(writer.join().unwrap());
@@ -161,7 +207,12 @@ async fn spool_space_of_a_client_that_is_behind_is_freed_when_it_goes_while_anot
     let writer = write_numbers(output.stdout, 0..1 << 15);
     let stays = reading.await.unwrap();
     site.await_lines("c1", 1 << 15).await;
-    let used = || std::fs::metadata(site.config.state_dir.join("c1.stdout.spool")).unwrap().blocks() * 512;
+    let used = || {
+        std::fs::metadata(site.config.state_dir.join("c1.stdout.spool"))
+            .unwrap()
+            .blocks()
+            * 512
+    };
     assert!(used() > 1 << 20, "only {} bytes are kept", used());
     // The client that has caught up was noticed before, and releases nothing while the other is behind.
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -169,7 +220,11 @@ async fn spool_space_of_a_client_that_is_behind_is_freed_when_it_goes_while_anot
     drop(behind);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while used() > 512 << 10 {
-        assert!(tokio::time::Instant::now() < deadline, "{} bytes are still kept", used());
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{} bytes are still kept",
+            used()
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     drop((stays, writer.join().unwrap()));
@@ -235,7 +290,10 @@ impl Shown {
     }
 
     async fn open(&self, id: &str) -> Output {
-        let spec = LogSpec { log: None, ..self.site.spec(id) };
+        let spec = LogSpec {
+            log: None,
+            ..self.site.spec(id)
+        };
         let output = self.site.output(&spec);
         self.site.client.open(&spec).await.unwrap();
         output
@@ -255,7 +313,11 @@ async fn clients_that_read_nothing_leave_room_in_the_state_directory() {
         writers.push(write_numbers(output.stdout, 0..1 << 16));
     }
     for writer in writers {
-        drop(tokio::task::spawn_blocking(|| writer.join().unwrap()).await.unwrap());
+        drop(
+            tokio::task::spawn_blocking(|| writer.join().unwrap())
+                .await
+                .unwrap(),
+        );
     }
     let _another = shown.open("another").await;
     let disk = statvfs(&shown.disk.0).unwrap();
@@ -263,7 +325,12 @@ async fn clients_that_read_nothing_leave_room_in_the_state_directory() {
     assert!(used < 20 << 20, "{used} bytes are kept");
     // Each client continues with the most recent output, whatever it has missed.
     for (number, client) in clients.into_iter().enumerate() {
-        shown.site.client.finish(&format!("c{number}"), Duration::ZERO).await.unwrap();
+        shown
+            .site
+            .client
+            .finish(&format!("c{number}"), Duration::ZERO)
+            .await
+            .unwrap();
         let text = read_all(client).await;
         assert!(text.ends_with(format!("{:063}\n", (1 << 16) - 1).as_bytes()));
     }
@@ -279,7 +346,12 @@ async fn small_state_directory_has_room_for_few_followed_streams() {
     let refused = attach("c2").await.unwrap_err();
     let fault = refused.fault().unwrap();
     assert_eq!(fault.kind, FaultKind::Busy, "{fault}");
-    assert!(fault.message.contains("no room for the output of more streams"), "{fault}");
+    assert!(
+        fault
+            .message
+            .contains("no room for the output of more streams"),
+        "{fault}"
+    );
     drop(clients);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = attach("c2").await {

@@ -24,9 +24,17 @@ async fn every_thread_has_no_new_privs_and_seccomp() {
     for task in fs::read_dir(format!("/proc/{}/task", victim.pid())).unwrap() {
         let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
         let field = |name: &str| {
-            status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap().to_owned()
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
+                .unwrap()
+                .to_owned()
         };
-        assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"), "{status}");
+        assert_eq!(
+            (field("NoNewPrivs").as_str(), field("Seccomp").as_str()),
+            ("1", "2"),
+            "{status}"
+        );
         if field("Name") != "logs" {
             continue;
         }
@@ -40,5 +48,12 @@ async fn every_thread_has_no_new_privs_and_seccomp() {
         }
     }
     assert!(writers > 0);
-    assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(
+        site.client
+            .finish("c1", Duration::ZERO)
+            .await
+            .unwrap()
+            .lines,
+        1
+    );
 }

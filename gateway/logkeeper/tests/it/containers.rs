@@ -21,11 +21,25 @@ async fn output_of_both_streams_is_logged() {
     site.await_lines("c1", 3).await;
     output.err("two\n");
     let finished = site.client.finish("c1", Duration::ZERO).await.unwrap();
-    assert_eq!(finished, Finished { lines: 4, bytes: 7, dropped_lines: 0, dropped_bytes: 0 });
-    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F ", "stdout F \0", "stderr F two"]);
+    assert_eq!(
+        finished,
+        Finished {
+            lines: 4,
+            bytes: 7,
+            dropped_lines: 0,
+            dropped_bytes: 0
+        }
+    );
+    assert_eq!(
+        texts(log(&spec)),
+        ["stdout F one", "stdout F ", "stdout F \0", "stderr F two"]
+    );
     let mode = fs::metadata(log(&spec)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777 & !0o640, 0, "{mode:o}");
-    assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
+    assert!(
+        fs::read_dir(&site.config.state_dir).unwrap().count() <= 1,
+        "only the lock is left"
+    );
     assert_eq!(site.client.list().await.unwrap(), []);
     keeper.stop().await;
 }
@@ -88,9 +102,15 @@ async fn finish_is_idempotent_and_unknown_ids_are_not_found() {
     let _output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
     for _ in 0..2 {
-        assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap(), Finished::default());
+        assert_eq!(
+            site.client.finish("c1", Duration::ZERO).await.unwrap(),
+            Finished::default()
+        );
     }
-    assert_eq!(site.client.finish("../etc", Duration::ZERO).await.unwrap(), Finished::default());
+    assert_eq!(
+        site.client.finish("../etc", Duration::ZERO).await.unwrap(),
+        Finished::default()
+    );
     keeper.stop().await;
 }
 
@@ -128,7 +148,14 @@ async fn finish_ends_at_its_deadline_with_open_writers() {
     let mut output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
     output.out("one\ntwo");
-    assert_eq!(site.client.finish("c1", Duration::from_millis(20)).await.unwrap().lines, 2);
+    assert_eq!(
+        site.client
+            .finish("c1", Duration::from_millis(20))
+            .await
+            .unwrap()
+            .lines,
+        2
+    );
     assert_eq!(texts(log(&spec)), ["stdout F one", "stdout P two"]);
     keeper.stop().await;
 }
@@ -146,7 +173,11 @@ async fn renamed_log_does_not_grow_after_reopen() {
     fs::rename(log(&spec), &old).unwrap();
     output.out("d\n");
     site.await_lines("c1", 2).await;
-    assert_eq!(texts(&old).len(), 2, "until it is reopened the renamed file is written");
+    assert_eq!(
+        texts(&old).len(),
+        2,
+        "until it is reopened the renamed file is written"
+    );
     site.client.reopen("c1").await.unwrap();
     assert_eq!(texts(log(&spec)).len(), 0, "the new file is there at once");
     output.out("three\n");
@@ -195,9 +226,15 @@ async fn concurrent_streams_never_tear_lines() {
         })
     });
     for writer in writers {
-        tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, writer)
+            .await
+            .unwrap()
+            .unwrap();
     }
-    assert_eq!(site.client.finish("c1", PATIENCE).await.unwrap().lines, 2 * LINES as u64);
+    assert_eq!(
+        site.client.finish("c1", PATIENCE).await.unwrap().lines,
+        2 * LINES as u64
+    );
     let mut next = [0, 0];
     for line in parse(log(&spec)) {
         let count = &mut next[usize::from(line.stream == "stderr")];
@@ -222,14 +259,28 @@ async fn long_line_is_chunked_and_held_tail_does_not_block_the_writer() {
     // within the call.
     let long = vec![b'y'; 3 * 1024 * 1024];
     let mut fifo = output.stdout;
-    let writer = tokio::task::spawn_blocking(move || std::io::Write::write_all(&mut fifo, &long).unwrap());
-    tokio::time::timeout(PATIENCE, writer).await.expect("the writer sleeps for good").unwrap();
+    let writer =
+        tokio::task::spawn_blocking(move || std::io::Write::write_all(&mut fifo, &long).unwrap());
+    tokio::time::timeout(PATIENCE, writer)
+        .await
+        .expect("the writer sleeps for good")
+        .unwrap();
     drop(output.stderr);
     site.client.finish("c1", PATIENCE).await.unwrap();
     let lines = parse(log(&spec));
     assert!(lines[1..].iter().all(|line| line.tag == "P"));
-    assert!(lines[1..lines.len() - 1].iter().all(|line| line.content.len() == 16384));
-    assert_eq!(lines[1..].iter().map(|line| line.content.len()).sum::<usize>(), 5 + 3 * 1024 * 1024);
+    assert!(
+        lines[1..lines.len() - 1]
+            .iter()
+            .all(|line| line.content.len() == 16384)
+    );
+    assert_eq!(
+        lines[1..]
+            .iter()
+            .map(|line| line.content.len())
+            .sum::<usize>(),
+        5 + 3 * 1024 * 1024
+    );
     keeper.stop().await;
 }
 
@@ -257,7 +308,10 @@ async fn busy_container_does_not_starve_another() {
     }
     assert!(site.lines_of("busy").await > 0);
     drop(stop);
-    tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap();
+    tokio::time::timeout(PATIENCE, writer)
+        .await
+        .unwrap()
+        .unwrap();
     site.client.finish("busy", Duration::ZERO).await.unwrap();
     site.client.finish("calm", Duration::ZERO).await.unwrap();
     keeper.stop().await;
@@ -278,8 +332,18 @@ async fn new_logkeeper_resumes_where_its_predecessor_stopped() {
     site.client.open(&spec).await.unwrap();
     assert_eq!(site.client.stats().await.unwrap().recovered, 1);
     output.out("three\n");
-    assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap().lines, 3);
-    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F held", "stdout F three"]);
+    assert_eq!(
+        site.client
+            .finish("c1", Duration::ZERO)
+            .await
+            .unwrap()
+            .lines,
+        3
+    );
+    assert_eq!(
+        texts(log(&spec)),
+        ["stdout F one", "stdout F held", "stdout F three"]
+    );
     keeper.stop().await;
 }
 
@@ -298,7 +362,10 @@ async fn container_without_fifos_is_logged_to_eof_and_dropped() {
     let keeper = site.start().await;
     assert_eq!(site.client.list().await.unwrap(), []);
     assert_eq!(texts(log(&spec)), ["stdout F one", "stdout P held"]);
-    assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
+    assert!(
+        fs::read_dir(&site.config.state_dir).unwrap().count() <= 1,
+        "only the lock is left"
+    );
     keeper.stop().await;
 }
 

@@ -16,12 +16,21 @@ async fn logkeeper_identifies_itself() {
     let site = Site::new();
     let keeper = site.start().await;
     let welcome = site.client.hello().await.unwrap();
-    assert_eq!((welcome.version, welcome.pid), (VERSION, std::process::id()));
-    let mode = fs::metadata(&site.config.socket).unwrap().permissions().mode();
+    assert_eq!(
+        (welcome.version, welcome.pid),
+        (VERSION, std::process::id())
+    );
+    let mode = fs::metadata(&site.config.socket)
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o660);
     keeper.stop().await;
     assert!(!site.config.socket.exists());
-    assert!(matches!(site.client.hello().await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        site.client.hello().await,
+        Err(Error::Unavailable { .. })
+    ));
 }
 
 #[tokio::test]
@@ -29,9 +38,15 @@ async fn logkeepers_never_share_a_state_directory_or_socket() {
     let site = Site::new();
     let keeper = site.start().await;
     let same_state = Config::new(site.dir.path().join("other.sock"), &site.config.state_dir);
-    assert!(matches!(Server::start(&same_state).await, Err(Error::StateInUse(_))));
+    assert!(matches!(
+        Server::start(&same_state).await,
+        Err(Error::StateInUse(_))
+    ));
     let same_socket = Config::new(&site.config.socket, site.dir.path().join("other"));
-    assert!(matches!(Server::start(&same_socket).await, Err(Error::SocketInUse(_))));
+    assert!(matches!(
+        Server::start(&same_socket).await,
+        Err(Error::SocketInUse(_))
+    ));
     site.client.hello().await.unwrap();
     keeper.stop().await;
 }
@@ -69,7 +84,14 @@ async fn long_list_is_paginated() {
         outputs.push(site.output(&spec));
         site.client.open(&spec).await.unwrap();
     }
-    let listed: Vec<_> = site.client.list().await.unwrap().into_iter().map(|entry| entry.id).collect();
+    let listed: Vec<_> = site
+        .client
+        .list()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.id)
+        .collect();
     assert_eq!(listed, ids);
     for id in &ids {
         site.client.finish(id, Duration::ZERO).await.unwrap();
@@ -99,7 +121,10 @@ async fn malformed_parameters_are_refused_and_leave_nothing_behind() {
         |spec| spec.stderr.clone_from(&spec.stdout),
         |spec| spec.tty = true,
     ];
-    let not_a_fifo = LogSpec { stdout: file, ..good.clone() };
+    let not_a_fifo = LogSpec {
+        stdout: file,
+        ..good.clone()
+    };
     let bad = changes.map(|change| {
         let mut spec = good.clone();
         change(&mut spec);
@@ -107,9 +132,16 @@ async fn malformed_parameters_are_refused_and_leave_nothing_behind() {
     });
     for spec in bad.into_iter().chain([not_a_fifo]) {
         let error = site.client.open(&spec).await.unwrap_err();
-        assert_eq!(error.fault().map(|fault| fault.kind), Some(FaultKind::InvalidArgument), "{spec:?}");
+        assert_eq!(
+            error.fault().map(|fault| fault.kind),
+            Some(FaultKind::InvalidArgument),
+            "{spec:?}"
+        );
     }
-    assert!(fs::read_dir(&site.config.state_dir).unwrap().count() <= 1, "only the lock is left");
+    assert!(
+        fs::read_dir(&site.config.state_dir).unwrap().count() <= 1,
+        "only the lock is left"
+    );
     assert!(!log(&good).exists());
     keeper.stop().await;
 }

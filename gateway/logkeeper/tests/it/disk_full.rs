@@ -15,8 +15,14 @@ pub(crate) struct SmallDisk(pub(crate) PathBuf);
 impl SmallDisk {
     pub(crate) fn mount(path: PathBuf, options: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
-        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some(options))
-            .expect("mounting a tmpfs needs root with CAP_SYS_ADMIN");
+        mount(
+            Some("tmpfs"),
+            &path,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options),
+        )
+        .expect("mounting a tmpfs needs root with CAP_SYS_ADMIN");
         Self(path)
     }
 }
@@ -49,7 +55,10 @@ async fn check_full_disk(state_too: bool) {
         }
         fifo
     });
-    let mut fifo = tokio::time::timeout(PATIENCE, writer).await.expect("the writer was blocked").unwrap();
+    let mut fifo = tokio::time::timeout(PATIENCE, writer)
+        .await
+        .expect("the writer was blocked")
+        .unwrap();
     // All output has been read before space is freed.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -68,7 +77,10 @@ async fn check_full_disk(state_too: bool) {
     std::io::Write::write_all(&mut fifo, b"after\n").unwrap();
     let finished = site.client.finish("c1", Duration::ZERO).await.unwrap();
     assert!(finished.dropped_lines > 0);
-    assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
+    assert_eq!(
+        finished.bytes + finished.dropped_bytes,
+        LINES as u64 * 99 + 5
+    );
     // The logs report every line that was dropped, and contain all others in order.
     let after = parse(log(&spec));
     let mut reported = 0;
@@ -78,7 +90,10 @@ async fn check_full_disk(state_too: bool) {
         match text.strip_prefix("[switchyard: ") {
             Some(notice) => {
                 assert_eq!((line.stream.as_str(), line.tag.as_str()), ("stderr", "F"));
-                assert!(notice.contains(" lines lost: no space left on device"), "{notice}");
+                assert!(
+                    notice.contains(" lines lost: no space left on device"),
+                    "{notice}"
+                );
                 reported += notice.split(' ').next().unwrap().parse::<u64>().unwrap();
             }
             None => kept.push(text),
@@ -142,6 +157,16 @@ async fn killed_logkeeper_comes_back_on_a_full_run_directory() {
     await_hello(&site).await;
     output.out("three\n");
     site.await_lines("c1", 3).await;
-    assert_eq!(site.client.finish("c1", Duration::ZERO).await.unwrap().dropped_lines, 0);
-    assert_eq!(texts(log(&spec)), ["stdout F one", "stdout F two", "stdout F three"]);
+    assert_eq!(
+        site.client
+            .finish("c1", Duration::ZERO)
+            .await
+            .unwrap()
+            .dropped_lines,
+        0
+    );
+    assert_eq!(
+        texts(log(&spec)),
+        ["stdout F one", "stdout F two", "stdout F three"]
+    );
 }

@@ -60,14 +60,28 @@ impl Fuse {
     pub(crate) fn mount(point: PathBuf) -> Self {
         fs::create_dir_all(&point).unwrap();
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-        let device = device.expect("/dev/fuse is there: the kernel has FUSE, or `modprobe fuse` loads it");
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
-        mount(Some("hung"), &point, Some("fuse"), MsFlags::empty(), Some(options.as_str()))
-            .expect("mounting needs root with CAP_SYS_ADMIN");
+        let device =
+            device.expect("/dev/fuse is there: the kernel has FUSE, or `modprobe fuse` loads it");
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            device.as_raw_fd()
+        );
+        mount(
+            Some("hung"),
+            &point,
+            Some("fuse"),
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .expect("mounting needs root with CAP_SYS_ADMIN");
         let state = Arc::new(State::default());
         let served = Arc::clone(&state);
         let server = std::thread::spawn(move || served.serve(device));
-        Self { point, state, server: Some(server) }
+        Self {
+            point,
+            state,
+            server: Some(server),
+        }
     }
 
     /// Stops answering requests.
@@ -100,7 +114,9 @@ impl Fuse {
             path.display().to_string()
         };
         let named = nodes.iter().filter(|node| node.parent > 0);
-        named.filter_map(|node| Some((path(node), node.content.clone()?))).collect()
+        named
+            .filter_map(|node| Some((path(node), node.content.clone()?)))
+            .collect()
     }
 }
 
@@ -135,7 +151,10 @@ impl State {
                 Ok(body) => (0, body),
                 Err(errno) => (-(errno as i32), Vec::new()),
             };
-            let mut reply = u32::try_from(16 + body.len()).unwrap().to_le_bytes().to_vec();
+            let mut reply = u32::try_from(16 + body.len())
+                .unwrap()
+                .to_le_bytes()
+                .to_vec();
             reply.extend(error.to_le_bytes());
             reply.extend(unique.to_le_bytes());
             reply.extend(body);
@@ -149,16 +168,39 @@ impl State {
         let at = usize::try_from(id).unwrap().wrapping_sub(2);
         match code {
             // Version 7.31, no features, writes of at most 128 KiB.
-            op::INIT => Ok(fields(&[7, 31, 0, 0, 0, 128 << 10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+            op::INIT => Ok(fields(&[
+                7,
+                31,
+                0,
+                0,
+                0,
+                128 << 10,
+                1,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ])),
             op::LOOKUP => {
                 let name = name(body);
-                let found = nodes.iter().position(|node| node.parent == id && node.name == name);
+                let found = nodes
+                    .iter()
+                    .position(|node| node.parent == id && node.name == name);
                 found.map(|at| entry(&nodes[at], at)).ok_or(Errno::ENOENT)
             }
             op::MKDIR | op::CREATE => {
                 let header = if code == op::MKDIR { 8 } else { 16 };
                 let content = (code == op::CREATE).then(Vec::new);
-                nodes.push(Inode { parent: id, name: name(&body[header..]), content });
+                nodes.push(Inode {
+                    parent: id,
+                    name: name(&body[header..]),
+                    content,
+                });
                 let mut reply = entry(nodes.last().unwrap(), nodes.len() - 1);
                 if code == op::CREATE {
                     reply.extend([0; 16]);
@@ -171,7 +213,10 @@ impl State {
                     && code == op::SETATTR
                     && number(body, 0) & 8 != 0
                 {
-                    node.content.as_mut().unwrap().truncate(usize::try_from(long(body, 16)).unwrap());
+                    node.content
+                        .as_mut()
+                        .unwrap()
+                        .truncate(usize::try_from(long(body, 16)).unwrap());
                 }
                 let mut reply = vec![0; 16];
                 reply.extend(attributes(nodes.get(at), id));
@@ -198,7 +243,10 @@ fn name(body: &[u8]) -> Vec<u8> {
 }
 
 fn fields(numbers: &[u32]) -> Vec<u8> {
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect()
 }
 
 /// An entry that the kernel must not cache.
@@ -215,7 +263,11 @@ fn attributes(node: Option<&Inode>, id: u64) -> Vec<u8> {
     let mut attributes = id.to_le_bytes().to_vec();
     attributes.extend((content.map_or(0, Vec::len) as u64).to_le_bytes());
     attributes.extend([0; 44]);
-    let mode = if content.is_some() { 0o100_640 } else { 0o040_755 };
+    let mode = if content.is_some() {
+        0o100_640
+    } else {
+        0o040_755
+    };
     attributes.extend(fields(&[mode, 1, 0, 0, 0, 4096, 0]));
     attributes
 }
@@ -226,7 +278,10 @@ fn rename(nodes: &mut [Inode], parent: u64, body: &[u8]) -> Result<Vec<u8>, Errn
     let old = name(&body[8..]);
     let new = name(&body[8 + old.len() + 1..]);
     let named = |node: &Inode, parent: u64, name: &[u8]| node.parent == parent && node.name == name;
-    let moved = nodes.iter().position(|node| named(node, parent, &old)).ok_or(Errno::ENOENT)?;
+    let moved = nodes
+        .iter()
+        .position(|node| named(node, parent, &old))
+        .ok_or(Errno::ENOENT)?;
     if let Some(replaced) = nodes.iter_mut().find(|node| named(node, directory, &new)) {
         replaced.parent = 0;
     }

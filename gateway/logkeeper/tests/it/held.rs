@@ -70,7 +70,12 @@ async fn held_call_socket_is_closed_after_its_answer() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        assert_eq!(tokio::time::timeout(Duration::from_secs(3), closed).await.is_ok(), one_call);
+        assert_eq!(
+            tokio::time::timeout(Duration::from_secs(3), closed)
+                .await
+                .is_ok(),
+            one_call
+        );
     }
     keeper.stop().await;
 }
@@ -91,7 +96,9 @@ async fn released_socket_is_closed_at_once() {
     drop(client);
     assert!(is_open(&server));
     keeper.stop().await;
-    tokio::time::timeout(PATIENCE, lifeline.broken()).await.unwrap();
+    tokio::time::timeout(PATIENCE, lifeline.broken())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -113,7 +120,10 @@ async fn held_sockets_are_limited_and_those_of_daemons_that_are_gone_give_way() 
     );
     let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
     let (client, server) = pair();
-    assert!(lifeline.hold(client.as_fd(), false).await.is_err(), "the other daemon runs");
+    assert!(
+        lifeline.hold(client.as_fd(), false).await.is_err(),
+        "the other daemon runs"
+    );
     drop(former);
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = lifeline.hold(client.as_fd(), false).await {

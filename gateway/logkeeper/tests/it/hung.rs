@@ -33,14 +33,20 @@ impl Disks {
     /// A container whose log is on the file system that can hang.
     fn spec(&self, id: &str) -> LogSpec {
         let log = Some(self.site.dir.path().join(format!("hung/{id}/0.log")));
-        LogSpec { log, ..self.site.spec(id) }
+        LogSpec {
+            log,
+            ..self.site.spec(id)
+        }
     }
 
     /// Waits until the keeper reports this many file systems as hanging.
     async fn await_stalled(&self, count: u64) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while self.site.client.stats().await.unwrap().stalled != count {
-            assert!(tokio::time::Instant::now() < deadline, "{count} file systems never counted as hanging");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{count} file systems never counted as hanging"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -54,7 +60,10 @@ impl Disks {
 
 fn of_status(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap();
     value.split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -63,7 +72,12 @@ fn assert_busy<T: std::fmt::Debug>(result: Result<T, Error>) {
     let error = result.unwrap_err();
     let fault = error.fault().unwrap_or_else(|| panic!("{error}"));
     assert_eq!(fault.kind, FaultKind::Busy, "{fault}");
-    assert!(fault.message.contains("waits for the file system of its log, mounted on "), "{fault}");
+    assert!(
+        fault
+            .message
+            .contains("waits for the file system of its log, mounted on "),
+        "{fault}"
+    );
 }
 
 #[tokio::test]
@@ -97,16 +111,30 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     }
     disks.await_stalled(1).await;
     let stats = client.stats().await.unwrap();
-    assert_eq!((stats.stalled_containers, stats.stalls), (HUNG as u64, 1), "{stats:?}");
+    assert_eq!(
+        (stats.stalled_containers, stats.stalls),
+        (HUNG as u64, 1),
+        "{stats:?}"
+    );
     assert!(stats.stall_age_ms >= 2000, "{stats:?}");
     assert_other_logs_are_served(site, &good, &mut output).await;
     let late = disks.spec("late");
     let mut of_late = site.output(&late);
     assert_calls_are_refused(client, &hung, &late).await;
-    let other = LogSpec { max_line: 100, ..late.clone() };
-    assert_eq!(client.open(&other).await.unwrap_err().fault().unwrap().kind, FaultKind::Conflict);
+    let other = LogSpec {
+        max_line: 100,
+        ..late.clone()
+    };
+    assert_eq!(
+        client.open(&other).await.unwrap_err().fault().unwrap().kind,
+        FaultKind::Conflict
+    );
     assert_eq!(client.list().await.unwrap().len(), HUNG + 2);
-    assert_eq!(of_status(victim.pid(), "Threads"), threads, "threads came with containers that hang");
+    assert_eq!(
+        of_status(victim.pid(), "Threads"),
+        threads,
+        "threads came with containers that hang"
+    );
     let grown = of_status(victim.pid(), "VmRSS").saturating_sub(memory);
     assert!(grown <= GROWTH, "the keeper has grown by {grown} KiB");
 
@@ -115,11 +143,18 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     // It was opened when the file system answered again.
     of_late.out("late\n");
     client.open(&late).await.unwrap();
-    assert_eq!(client.finish("late", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(
+        client.finish("late", Duration::ZERO).await.unwrap().lines,
+        1
+    );
     assert_eq!(disks.lines("late"), ["stdout F late"]);
     disks.await_stalled(0).await;
     let stats = client.stats().await.unwrap();
-    assert_eq!((stats.stalled_containers, stats.stall_age_ms, stats.stalls), (0, 0, 1), "{stats:?}");
+    assert_eq!(
+        (stats.stalled_containers, stats.stall_age_ms, stats.stalls),
+        (0, 0, 1),
+        "{stats:?}"
+    );
     drop(victim);
 }
 
@@ -160,7 +195,14 @@ async fn assert_other_logs_are_served(site: &Site, good: &LogSpec, output: &mut 
     let mut of_another = site.output(&another);
     site.client.open(&another).await.unwrap();
     of_another.out("line\n");
-    assert_eq!(site.client.finish("another", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(
+        site.client
+            .finish("another", Duration::ZERO)
+            .await
+            .unwrap()
+            .lines,
+        1
+    );
 }
 
 #[tokio::test]
@@ -186,8 +228,15 @@ async fn log_hung_at_shutdown_is_continued_by_the_next_logkeeper() {
     // serves nevertheless, once the old one has released the lock of the directory and the socket.
     let mut next = Victim::start(site);
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !client.hello().await.is_ok_and(|welcome| welcome.pid == next.pid()) {
-        assert!(tokio::time::Instant::now() < deadline, "the next keeper does not serve");
+    while !client
+        .hello()
+        .await
+        .is_ok_and(|welcome| welcome.pid == next.pid())
+    {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the next keeper does not serve"
+        );
         if next.has_ended() {
             next = Victim::start(site);
         }
@@ -199,9 +248,18 @@ async fn log_hung_at_shutdown_is_continued_by_the_next_logkeeper() {
     of_hung.out("three\n");
     disks.fuse.resume();
     site.await_lines("hung", 3).await;
-    assert_eq!(client.finish("hung", Duration::ZERO).await.unwrap().lines, 3);
-    assert_eq!(disks.lines("hung"), ["stdout F one", "stdout F two", "stdout F three"]);
-    assert_eq!(client.finish("good", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(
+        client.finish("hung", Duration::ZERO).await.unwrap().lines,
+        3
+    );
+    assert_eq!(
+        disks.lines("hung"),
+        ["stdout F one", "stdout F two", "stdout F three"]
+    );
+    assert_eq!(
+        client.finish("good", Duration::ZERO).await.unwrap().lines,
+        1
+    );
     assert_eq!(texts(log(&good)), ["stdout F good"]);
     drop((first, next));
 }
@@ -221,7 +279,12 @@ async fn renamed_and_hung(disks: &Disks, id: &str) -> Output {
 
 /// Waits until the keeper has handled all commands that were queued for a container, and gives its log its name back,
 /// as the kubelet does after a reopen that failed. What is printed then is in that log.
-async fn assert_logs_on_after_a_failed_reopen(disks: &Disks, id: &str, mut output: Output, lines: &[&str]) {
+async fn assert_logs_on_after_a_failed_reopen(
+    disks: &Disks,
+    id: &str,
+    mut output: Output,
+    lines: &[&str],
+) {
     let site = &disks.site;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = site.client.attach(id, Stream::Stdout).await {
@@ -230,7 +293,11 @@ async fn assert_logs_on_after_a_failed_reopen(disks: &Disks, id: &str, mut outpu
     let log = log(&disks.spec(id)).to_path_buf();
     fs::rename(log.with_extension("rotated"), &log).unwrap();
     output.out("last\n");
-    let lines: Vec<_> = lines.iter().chain(&["last"]).map(|line| format!("stdout F {line}")).collect();
+    let lines: Vec<_> = lines
+        .iter()
+        .chain(&["last"])
+        .map(|line| format!("stdout F {line}"))
+        .collect();
     site.await_lines(id, lines.len() as u64).await;
     assert_eq!(disks.lines(id), lines);
 }
@@ -258,7 +325,10 @@ async fn reopen_whose_caller_has_gone_is_not_carried_out_later() {
     let output = renamed_and_hung(&disks, "c1").await;
     // The file system does not count as hanging yet, so this waits in the call that opens the new log.
     let impatient = Client::with_limit(&disks.site.config.socket, Duration::from_millis(200));
-    assert!(matches!(impatient.reopen("c1").await, Err(Error::Deadline { .. })));
+    assert!(matches!(
+        impatient.reopen("c1").await,
+        Err(Error::Deadline { .. })
+    ));
     // With the second answer, the keeper has seen that the caller's connection was closed before the first request.
     for _ in 0..2 {
         disks.site.client.list().await.unwrap();
@@ -271,7 +341,9 @@ async fn reopen_whose_caller_has_gone_is_not_carried_out_later() {
 /// The files in the keeper's state directory.
 fn state(site: &Site) -> Vec<String> {
     let entries = fs::read_dir(&site.config.state_dir).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -279,9 +351,9 @@ fn state(site: &Site) -> Vec<String> {
 /// Returns whether a process has a file open whose path ends so.
 fn has_open(pid: u32, end: &str) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    files
-        .flatten()
-        .any(|file| fs::read_link(file.path()).is_ok_and(|path| path.to_str().unwrap().ends_with(end)))
+    files.flatten().any(|file| {
+        fs::read_link(file.path()).is_ok_and(|path| path.to_str().unwrap().ends_with(end))
+    })
 }
 
 /// Waits until a process has closed all files whose paths end so.
@@ -318,17 +390,37 @@ async fn container_whose_log_hangs_is_given_up_and_nothing_of_it_stays() {
     }
     // What was not logged, as far as is known: the line that is being written, and what came after it.
     let given_up = client.abandon("c1").await.unwrap();
-    assert_eq!((given_up.lines, given_up.dropped_lines, given_up.dropped_bytes), (1, 3, 12));
+    assert_eq!(
+        (
+            given_up.lines,
+            given_up.dropped_lines,
+            given_up.dropped_bytes
+        ),
+        (1, 3, 12)
+    );
     for id in ["c1", "late", "unknown"] {
         assert_eq!(client.abandon(id).await.unwrap(), Finished::default());
     }
     assert!(client.list().await.unwrap().is_empty() && !client.keeps("c1").await.unwrap());
     let stats = client.stats().await.unwrap();
-    assert_eq!((stats.containers, stats.stalled_containers, stats.finished), (0, 0, 2), "{stats:?}");
-    assert_eq!((stats.totals.lines, stats.totals.dropped_lines), (1, 3), "{stats:?}");
+    assert_eq!(
+        (stats.containers, stats.stalled_containers, stats.finished),
+        (0, 0, 2),
+        "{stats:?}"
+    );
+    assert_eq!(
+        (stats.totals.lines, stats.totals.dropped_lines),
+        (1, 3),
+        "{stats:?}"
+    );
     assert_eq!(state(site), ["lock"]);
     let reused = client.open(&spec).await.unwrap_err();
-    assert!(reused.fault().is_some_and(|fault| fault.kind == FaultKind::Busy), "{reused}");
+    assert!(
+        reused
+            .fault()
+            .is_some_and(|fault| fault.kind == FaultKind::Busy),
+        "{reused}"
+    );
 
     disks.fuse.resume();
     await_closed(victim.pid(), &["c1.out", "late.out"]).await;
@@ -358,7 +450,10 @@ async fn container_that_is_given_up_while_it_is_opened_leaves_no_file() {
     assert_busy(site.client.open(&spec).await);
     let given_up = site.client.abandon("c1").await.unwrap();
     assert_eq!((given_up.dropped_lines, given_up.dropped_bytes), (1, 4));
-    assert!(has_open(victim.pid(), "c1.out"), "it hangs at another place");
+    assert!(
+        has_open(victim.pid(), "c1.out"),
+        "it hangs at another place"
+    );
     disks.fuse.resume();
     await_closed(victim.pid(), &["c1.out"]).await;
     assert_eq!(state(site), ["lock"]);

@@ -62,7 +62,11 @@ impl Drop for Victim {
 #[test]
 fn body_of_the_keeper_process() {
     if let Some(dir) = std::env::var_os(SITE).map(PathBuf::from) {
-        switchyard_logkeeper::run(Config::new(dir.join("keeper.sock"), dir.join("state")), || {}).unwrap();
+        switchyard_logkeeper::run(
+            Config::new(dir.join("keeper.sock"), dir.join("state")),
+            || {},
+        )
+        .unwrap();
     }
 }
 
@@ -72,7 +76,11 @@ fn write_lines(mut fifo: fs::File, progress: &AtomicU64, stop: &AtomicBool) -> u
     while !stop.load(Ordering::Relaxed) {
         // Many lines differ only in the last digits of their number, and every hundredth is split into
         // chunks.
-        let pad = if number.is_multiple_of(100) { 40_000 } else { number % 90 };
+        let pad = if number.is_multiple_of(100) {
+            40_000
+        } else {
+            number % 90
+        };
         let pad = "x".repeat(usize::try_from(pad).unwrap());
         fifo.write_all(format!("{number:08} ").as_bytes()).unwrap();
         fifo.write_all(format!("{pad}\n").as_bytes()).unwrap();
@@ -114,14 +122,28 @@ fn read_logs(logs: &[PathBuf]) -> Found {
                 let text = String::from_utf8(std::mem::take(&mut partial[stream])).unwrap();
                 let (number, pad) = text.split_once(' ').unwrap();
                 let expected = next[stream];
-                assert_eq!(number, format!("{expected:08}"), "in {} of {}", line.stream, log.display());
-                let len = if expected.is_multiple_of(100) { 40_000 } else { expected % 90 };
+                assert_eq!(
+                    number,
+                    format!("{expected:08}"),
+                    "in {} of {}",
+                    line.stream,
+                    log.display()
+                );
+                let len = if expected.is_multiple_of(100) {
+                    40_000
+                } else {
+                    expected % 90
+                };
                 assert_eq!(pad.len() as u64, len);
                 next[stream] += 1;
             }
         }
     }
-    Found { whole: next, lines, bytes }
+    Found {
+        whole: next,
+        lines,
+        bytes,
+    }
 }
 
 pub(crate) async fn await_hello(site: &Site) {
@@ -181,7 +203,11 @@ async fn kills_lose_tear_or_duplicate_no_line() {
     logs.push(log(&spec).to_path_buf());
     let found = read_logs(&logs);
     assert_eq!(found.whole, written, "all lines are there");
-    assert_eq!((found.lines, found.bytes), (finished.lines, finished.bytes), "the counters survive too");
+    assert_eq!(
+        (found.lines, found.bytes),
+        (finished.lines, finished.bytes),
+        "the counters survive too"
+    );
     println!("{written:?} lines over {KILLS} kills");
 }
 
@@ -191,7 +217,10 @@ fn await_moment(progress: &AtomicU64, random: &mut u64) {
     let goal = progress.load(Ordering::Relaxed) + next_random(random) % 4000;
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while progress.load(Ordering::Relaxed) < goal {
-        assert!(tokio::time::Instant::now() < deadline, "the writer is blocked for good");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the writer is blocked for good"
+        );
         std::thread::yield_now();
     }
     for _ in 0..next_random(random) % 20_000 {

@@ -23,7 +23,10 @@ const SPOOL: u64 = 2 * 4096;
 /// A number in `/proc/<pid>/status`.
 fn status(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap();
     value.split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -58,7 +61,11 @@ async fn two_hundred_idle_containers_use_little_memory_and_no_cpu() {
     for entry in fs::read_dir(&site.config.state_dir).unwrap() {
         let entry = entry.unwrap();
         let held = entry.metadata().unwrap().blocks() * 512;
-        assert!(held <= SPOOL, "{} holds {held} bytes", entry.path().display());
+        assert!(
+            held <= SPOOL,
+            "{} holds {held} bytes",
+            entry.path().display()
+        );
     }
     // Without requests and output nothing may wake the keeper. At first it may still be about to sleep.
     let woken = || status(victim.pid(), "voluntary_ctxt_switches");

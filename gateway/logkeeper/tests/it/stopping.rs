@@ -47,13 +47,20 @@ fn requests(spec: LogSpec) -> Vec<Request> {
     vec![
         Request::Hello { version: VERSION },
         Request::Reopen { id: id() },
-        Request::Finish { id: id(), drain_ms: 0 },
+        Request::Finish {
+            id: id(),
+            drain_ms: 0,
+        },
         Request::Abandon { id: id() },
         Request::List { after: None },
         Request::Stats,
         Request::Hold { one_call: false },
         Request::Release,
-        Request::Attach { id: id(), stream: Stream::Stdout, from: None },
+        Request::Attach {
+            id: id(),
+            stream: Stream::Stdout,
+            from: None,
+        },
         Request::Shutdown,
         Request::Open(spec),
     ]
@@ -89,7 +96,14 @@ async fn logkeeper_on_its_way_out_is_busy_and_loses_no_line() {
     of_ending.out("bye\n");
     let other = Client::new(&site.config.socket);
     let finish = tokio::spawn(async move { other.finish("ending", PATIENCE).await });
-    let is_finishing = async || site.client.list().await.unwrap().iter().any(|entry| entry.finishing);
+    let is_finishing = async || {
+        site.client
+            .list()
+            .await
+            .unwrap()
+            .iter()
+            .any(|entry| entry.finishing)
+    };
     while !is_finishing().await {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -101,7 +115,11 @@ async fn logkeeper_on_its_way_out_is_busy_and_loses_no_line() {
     for request in requests(printing.clone()) {
         let answer = raw.ask(&request).await;
         let is_busy = answer.contains("\"kind\":\"busy\"") && answer.contains("shutting down");
-        let expected = if is_answered(&request) { answer.starts_with("{\"ok\"") } else { is_busy };
+        let expected = if is_answered(&request) {
+            answer.starts_with("{\"ok\"")
+        } else {
+            is_busy
+        };
         assert!(expected, "{request:?}: {answer}");
     }
     drop(of_ending);
@@ -109,7 +127,14 @@ async fn logkeeper_on_its_way_out_is_busy_and_loses_no_line() {
     let keeper = site.start().await;
     finish.await.unwrap().unwrap();
     assert_eq!(texts(log(&ending)), ["stdout F bye"]);
-    assert_eq!(site.client.finish("printing", Duration::ZERO).await.unwrap().lines, 1);
+    assert_eq!(
+        site.client
+            .finish("printing", Duration::ZERO)
+            .await
+            .unwrap()
+            .lines,
+        1
+    );
     assert_eq!(texts(log(&printing)), ["stdout F last"]);
     keeper.stop().await;
 }

@@ -47,7 +47,11 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let config = Config::new(dir.path().join("keeper.sock"), dir.path().join("state"));
         let client = Client::new(&config.socket);
-        Self { dir, config, client }
+        Self {
+            dir,
+            config,
+            client,
+        }
     }
 
     /// Starts a keeper and waits until it answers.
@@ -77,14 +81,21 @@ impl Site {
         let [stdout, stderr] = [&spec.stdout, &spec.stderr].map(|path| {
             let path = path.as_ref().unwrap();
             nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
-            OpenOptions::new().read(true).write(true).open(path).unwrap()
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(path)
+                .unwrap()
         });
         Output { stdout, stderr }
     }
 
     pub(crate) async fn lines_of(&self, id: &str) -> u64 {
         let entries = self.client.list().await.unwrap();
-        entries.iter().find(|entry| entry.id == id).map_or(0, |entry| entry.counters.lines)
+        entries
+            .iter()
+            .find(|entry| entry.id == id)
+            .map_or(0, |entry| entry.counters.lines)
     }
 
     pub(crate) async fn await_lines(&self, id: &str, lines: u64) {
@@ -94,7 +105,10 @@ impl Site {
             if now >= lines {
                 return;
             }
-            assert!(Instant::now() < deadline, "{id} has {now} lines and never got {lines}");
+            assert!(
+                Instant::now() < deadline,
+                "{id} has {now} lines and never got {lines}"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -108,7 +122,11 @@ impl Running {
 
     /// Waits for a keeper that was asked to end over its socket.
     pub(crate) async fn ended(self) {
-        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -130,26 +148,49 @@ pub(crate) fn log(spec: &LogSpec) -> &Path {
 /// Parses a log and fails on anything that is not a CRI log line.
 pub(crate) fn parse(path: &Path) -> Vec<Logged> {
     let bytes = fs::read(path).unwrap();
-    assert!(bytes.is_empty() || bytes.ends_with(b"\n"), "{} ends within a line", path.display());
-    bytes.split_inclusive(|byte| *byte == b'\n').map(parse_line).collect()
+    assert!(
+        bytes.is_empty() || bytes.ends_with(b"\n"),
+        "{} ends within a line",
+        path.display()
+    );
+    bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(parse_line)
+        .collect()
 }
 
 fn parse_line(line: &[u8]) -> Logged {
     let shown = String::from_utf8_lossy(line);
     let mut parts = line[..line.len() - 1].splitn(4, |byte| *byte == b' ');
-    let mut next = || parts.next().unwrap_or_else(|| panic!("torn line {shown:?}")).to_vec();
+    let mut next = || {
+        parts
+            .next()
+            .unwrap_or_else(|| panic!("torn line {shown:?}"))
+            .to_vec()
+    };
     let [time, stream, tag] = [next(), next(), next()].map(|part| String::from_utf8(part).unwrap());
     let content = next();
     assert_eq!(time.len(), 30, "time of {shown:?}");
-    time.parse::<jiff::Timestamp>().unwrap_or_else(|error| panic!("{error} in {shown:?}"));
-    assert!(["stdout", "stderr"].contains(&stream.as_str()), "stream of {shown:?}");
+    time.parse::<jiff::Timestamp>()
+        .unwrap_or_else(|error| panic!("{error} in {shown:?}"));
+    assert!(
+        ["stdout", "stderr"].contains(&stream.as_str()),
+        "stream of {shown:?}"
+    );
     assert!(["F", "P"].contains(&tag.as_str()), "tag of {shown:?}");
-    Logged { stream, tag, content }
+    Logged {
+        stream,
+        tag,
+        content,
+    }
 }
 
 /// The contents of a log's lines as text, with stream and tag: `stdout F text`.
 pub(crate) fn texts(path: &Path) -> Vec<String> {
-    let shown =
-        |Logged { stream, tag, content }| format!("{stream} {tag} {}", String::from_utf8_lossy(&content));
+    let shown = |Logged {
+                     stream,
+                     tag,
+                     content,
+                 }| format!("{stream} {tag} {}", String::from_utf8_lossy(&content));
     parse(path).into_iter().map(shown).collect()
 }

@@ -48,7 +48,10 @@ impl DockerConfig {
     /// `InvalidArgument` if the entry of the file is malformed.
     pub(super) fn credential_source(&self, registry: &str) -> Result<Option<CredentialSource>> {
         let host = host_of(registry);
-        let helper = self.helpers.get(registry).or_else(|| self.helpers.get(host));
+        let helper = self
+            .helpers
+            .get(registry)
+            .or_else(|| self.helpers.get(host));
         let helper = helper.or_else(|| find(&self.helpers, host));
         if let Some(helper) = helper.filter(|name| !name.is_empty()) {
             return Ok(Some(CredentialSource::Helper(helper.clone())));
@@ -58,9 +61,9 @@ impl DockerConfig {
         }
         let entry = self.auths.get(registry).or_else(|| find(&self.auths, host));
         match entry {
-            Some(entry) => {
-                Ok(entry.credentials(format_args!("auths[{host:?}]"))?.map(CredentialSource::Here))
-            }
+            Some(entry) => Ok(entry
+                .credentials(format_args!("auths[{host:?}]"))?
+                .map(CredentialSource::Here)),
             None => Ok(None),
         }
     }
@@ -68,12 +71,18 @@ impl DockerConfig {
 
 /// The entry whose key names this host, with or without scheme and path.
 fn find<'a, V>(entries: &'a BTreeMap<String, V>, host: &str) -> Option<&'a V> {
-    entries.iter().find(|(key, _)| host_of(key) == host).map(|(_, entry)| entry)
+    entries
+        .iter()
+        .find(|(key, _)| host_of(key) == host)
+        .map(|(_, entry)| entry)
 }
 
 /// The host of a registry name, which may be an address with scheme and path.
 pub(super) fn host_of(name: &str) -> &str {
-    let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
+    let name = name
+        .strip_prefix("https://")
+        .or_else(|| name.strip_prefix("http://"))
+        .unwrap_or(name);
     match name.split('/').next().unwrap_or(name) {
         "docker.io" | "registry-1.docker.io" => "index.docker.io",
         host => host,

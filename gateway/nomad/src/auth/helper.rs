@@ -36,13 +36,21 @@ struct HelperOutput {
 /// `InvalidArgument` for a name that is not a program name; `Unavailable` if it cannot be run or fails;
 /// `DeadlineExceeded`.
 pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials>> {
-    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')) {
-        return Err(Error::invalid("credential helper", format!("{name:?} is no name of a program")));
+    if !name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    {
+        return Err(Error::invalid(
+            "credential helper",
+            format!("{name:?} is no name of a program"),
+        ));
     }
     let program = format!("docker-credential-{name}");
     let run = run(&program, registry);
     let (well, output) = tokio::time::timeout(TIMEOUT, run).await.map_err(|_| {
-        Error::deadline(format!("{program} has not answered within {TIMEOUT:?} and was killed"))
+        Error::deadline(format!(
+            "{program} has not answered within {TIMEOUT:?} and was killed"
+        ))
     })??;
     if well {
         return answer(&output).map_err(|why| Error::unavailable(format!("{program}: {why}")));
@@ -54,13 +62,18 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
     // Helpers report errors on standard output. The content is unknown and may be long, so only the first
     // line is used.
     let why = beginning(text.lines().next().unwrap_or_default(), 200);
-    Err(Error::unavailable(format!("{program} failed for {registry}: {why}")))
+    Err(Error::unavailable(format!(
+        "{program} failed for {registry}: {why}"
+    )))
 }
 
 /// Runs the program; returns whether it succeeded, and its output.
 async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
     let failed = |doing: &str, fault: std::io::Error| {
-        Error::unavailable(format!("{doing} {program}: is it on the PATH of the daemon?")).with_source(fault)
+        Error::unavailable(format!(
+            "{doing} {program}: is it on the PATH of the daemon?"
+        ))
+        .with_source(fault)
     };
     let mut child = Command::new(program)
         .arg("get")
@@ -90,7 +103,10 @@ async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
         Ok::<_, Error>(printed)
     };
     let ((), printed) = tokio::join!(ask, listen);
-    let status = child.wait().await.map_err(|fault| failed("wait for", fault))?;
+    let status = child
+        .wait()
+        .await
+        .map_err(|fault| failed("wait for", fault))?;
     Ok((status.success(), printed?))
 }
 
@@ -102,7 +118,10 @@ fn answer(output: &[u8]) -> Result<Option<Credentials>, &'static str> {
     Ok(match username.as_str() {
         "" => None,
         TOKEN_USER => Some(Credentials::IdentityToken(secret)),
-        _ => Some(Credentials::Basic { username, password: secret }),
+        _ => Some(Credentials::Basic {
+            username,
+            password: secret,
+        }),
     })
 }
 
@@ -112,10 +131,19 @@ mod tests {
 
     #[test]
     fn helper_answer_is_a_user_a_token_or_nothing() {
-        let basic = Credentials::Basic { username: "u".into(), password: "p".into() };
-        assert_eq!(answer(br#"{"ServerURL":"r","Username":"u","Secret":"p"}"#), Ok(Some(basic)));
+        let basic = Credentials::Basic {
+            username: "u".into(),
+            password: "p".into(),
+        };
+        assert_eq!(
+            answer(br#"{"ServerURL":"r","Username":"u","Secret":"p"}"#),
+            Ok(Some(basic))
+        );
         let token = Credentials::IdentityToken("t".into());
-        assert_eq!(answer(br#"{"Username":"<token>","Secret":"t"}"#), Ok(Some(token)));
+        assert_eq!(
+            answer(br#"{"Username":"<token>","Secret":"t"}"#),
+            Ok(Some(token))
+        );
         assert_eq!(answer(b"{}"), Ok(None));
         assert!(answer(b"hunter2").is_err());
     }
@@ -131,6 +159,11 @@ mod tests {
     #[tokio::test]
     async fn missing_helper_is_named() {
         let missing = get("no-such-helper", "r").await.expect_err("nobody has it");
-        assert!(missing.report().contains("docker-credential-no-such-helper"), "{missing:?}");
+        assert!(
+            missing
+                .report()
+                .contains("docker-credential-no-such-helper"),
+            "{missing:?}"
+        );
     }
 }

@@ -9,11 +9,13 @@ use switchyard_core::ErrorKind;
 
 use super::*;
 
-const BASIC: &str =
-    r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dXNlcjpwYXNz"},"reg.example:5000":{"auth":"YTpi"}}}"#;
+const BASIC: &str = r#"{"auths":{"https://index.docker.io/v1/":{"auth":"dXNlcjpwYXNz"},"reg.example:5000":{"auth":"YTpi"}}}"#;
 
 fn basic(username: &str, password: &str) -> Credentials {
-    Credentials::Basic { username: username.into(), password: password.into() }
+    Credentials::Basic {
+        username: username.into(),
+        password: password.into(),
+    }
 }
 
 fn wish(reference: &str) -> ImageRequest {
@@ -43,62 +45,133 @@ fn check(config: &str, reference: &str, expected: Option<CredentialSource>) {
 
 #[test]
 fn image_registry_is_the_host_before_the_first_slash() {
-    for hub in ["busybox", "library/busybox:1", "docker.io/library/busybox", "index.docker.io/a/b"] {
+    for hub in [
+        "busybox",
+        "library/busybox:1",
+        "docker.io/library/busybox",
+        "index.docker.io/a/b",
+    ] {
         assert_eq!(registry_of(&hub.parse().unwrap()), DOCKER_HUB);
     }
-    assert_eq!(registry_of(&"reg.example:5000/a/b".parse().unwrap()), "reg.example:5000");
+    assert_eq!(
+        registry_of(&"reg.example:5000/a/b".parse().unwrap()),
+        "reg.example:5000"
+    );
     assert_eq!(registry_of(&"localhost/a".parse().unwrap()), "localhost");
     assert_eq!(registry_of(&"[::1]/a".parse().unwrap()), "[::1]");
-    assert_eq!(registry_of(&"Evil/busybox".parse().unwrap()), "Evil", "whoever pulls takes it for a host");
+    assert_eq!(
+        registry_of(&"Evil/busybox".parse().unwrap()),
+        "Evil",
+        "whoever pulls takes it for a host"
+    );
 }
 
 #[test]
 fn auth_file_entries_match_any_host_spelling() {
-    check(BASIC, "busybox", Some(CredentialSource::Here(basic("user", "pass"))));
-    check(BASIC, "reg.example:5000/a", Some(CredentialSource::Here(basic("a", "b"))));
+    check(
+        BASIC,
+        "busybox",
+        Some(CredentialSource::Here(basic("user", "pass"))),
+    );
+    check(
+        BASIC,
+        "reg.example:5000/a",
+        Some(CredentialSource::Here(basic("a", "b"))),
+    );
     check(BASIC, "other.example/a", None);
     let url = r#"{"auths":{"https://reg.example/v2/":{"username":"u","password":"p"}}}"#;
-    check(url, "reg.example/a", Some(CredentialSource::Here(basic("u", "p"))));
+    check(
+        url,
+        "reg.example/a",
+        Some(CredentialSource::Here(basic("u", "p"))),
+    );
     let token = r#"{"auths":{"reg.example":{"auth":"YTpi","identitytoken":"t"}}}"#;
-    check(token, "reg.example/a", Some(CredentialSource::Here(Credentials::IdentityToken("t".into()))));
+    check(
+        token,
+        "reg.example/a",
+        Some(CredentialSource::Here(Credentials::IdentityToken(
+            "t".into(),
+        ))),
+    );
 }
 
 #[test]
 fn registry_helper_precedes_store_and_file() {
     let all = r#"{"auths":{"reg.example":{"auth":"YTpi"}},"credHelpers":{"reg.example":"ecr"},"credsStore":"pass"}"#;
-    check(all, "reg.example/a", Some(CredentialSource::Helper("ecr".into())));
-    check(all, "busybox", Some(CredentialSource::Helper("pass".into())));
+    check(
+        all,
+        "reg.example/a",
+        Some(CredentialSource::Helper("ecr".into())),
+    );
+    check(
+        all,
+        "busybox",
+        Some(CredentialSource::Helper("pass".into())),
+    );
 }
 
 #[test]
 fn unreadable_auth_file_is_reported_without_content() {
-    let broken = DockerConfig::parse(br#"{"auths":{"r":{"auth": hunter2}}}"#).err().expect("it is no JSON");
+    let broken = DockerConfig::parse(br#"{"auths":{"r":{"auth": hunter2}}}"#)
+        .err()
+        .expect("it is no JSON");
     assert!(!broken.report().contains("hunter2"), "{broken:?}");
-    let config = DockerConfig::parse(br#"{"auths":{"r.example":{"auth":"hunter2!"}}}"#).expect("it is JSON");
-    let broken = config.credential_source("r.example").expect_err("it is no base64");
-    assert!(broken.report().contains("r.example") && !broken.report().contains("hunter2"), "{broken:?}");
+    let config =
+        DockerConfig::parse(br#"{"auths":{"r.example":{"auth":"hunter2!"}}}"#).expect("it is JSON");
+    let broken = config
+        .credential_source("r.example")
+        .expect_err("it is no base64");
+    assert!(
+        broken.report().contains("r.example") && !broken.report().contains("hunter2"),
+        "{broken:?}"
+    );
 }
 
 #[tokio::test]
 async fn task_credentials_come_first_and_default_to_none() {
-    let own = ImageRequest { credentials: Some(basic("own", "x")), ..wish("busybox") };
-    let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
+    let own = ImageRequest {
+        credentials: Some(basic("own", "x")),
+        ..wish("busybox")
+    };
+    let nowhere = AuthConfig {
+        config: "/no/such/config.json".into(),
+        helper: String::new(),
+    };
     assert_eq!(
-        credentials(&own, &nowhere, &looks()).await.expect("nothing is looked for"),
+        credentials(&own, &nowhere, &looks())
+            .await
+            .expect("nothing is looked for"),
         basic("own", "x")
     );
-    let found =
-        credentials(&wish("busybox"), &AuthConfig::default(), &looks()).await.expect("nothing is looked for");
+    let found = credentials(&wish("busybox"), &AuthConfig::default(), &looks())
+        .await
+        .expect("nothing is looked for");
     assert_eq!(found, Credentials::Anonymous);
 }
 
 #[tokio::test]
 async fn failed_lookup_fails_the_pull_unless_soft_fail() {
-    let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
-    let failed = credentials(&wish("busybox"), &nowhere, &looks()).await.expect_err("there is no such file");
-    assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
-    let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
-    assert_eq!(credentials(&soft, &nowhere, &looks()).await.expect("it continues"), Credentials::Anonymous);
+    let nowhere = AuthConfig {
+        config: "/no/such/config.json".into(),
+        helper: String::new(),
+    };
+    let failed = credentials(&wish("busybox"), &nowhere, &looks())
+        .await
+        .expect_err("there is no such file");
+    assert!(
+        failed.report().contains("/no/such/config.json"),
+        "{failed:?}"
+    );
+    let soft = ImageRequest {
+        soft_fail: true,
+        ..wish("busybox")
+    };
+    assert_eq!(
+        credentials(&soft, &nowhere, &looks())
+            .await
+            .expect("it continues"),
+        Credentials::Anonymous
+    );
 }
 
 #[tokio::test]
@@ -106,14 +179,23 @@ async fn auth_file_precedes_the_helper() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
     std::fs::write(&path, BASIC).expect("there is room");
-    let config = AuthConfig { config: path.display().to_string(), helper: "no-such-helper".into() };
+    let config = AuthConfig {
+        config: path.display().to_string(),
+        helper: "no-such-helper".into(),
+    };
     assert_eq!(
-        credentials(&wish("busybox"), &config, &looks()).await.expect("the file has it"),
+        credentials(&wish("busybox"), &config, &looks())
+            .await
+            .expect("the file has it"),
         basic("user", "pass")
     );
-    let asked =
-        credentials(&wish("other.example/a"), &config, &looks()).await.expect_err("the helper is asked");
-    assert!(asked.report().contains("docker-credential-no-such-helper"), "{asked:?}");
+    let asked = credentials(&wish("other.example/a"), &config, &looks())
+        .await
+        .expect_err("the helper is asked");
+    assert!(
+        asked.report().contains("docker-credential-no-such-helper"),
+        "{asked:?}"
+    );
 }
 
 #[tokio::test]
@@ -122,7 +204,10 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let path = dir.path().join("config.json");
     std::fs::write(&path, BASIC).expect("there is room");
     let looks = BlockingPool::new(1, Duration::from_millis(50));
-    let config = AuthConfig { config: path.display().to_string(), helper: String::new() };
+    let config = AuthConfig {
+        config: path.display().to_string(),
+        helper: String::new(),
+    };
     // Another look at the same file, on a file system that does not answer.
     let (answers, answer) = mpsc::channel::<()>();
     let hangs = looks.run(format!("auth.config ({})", config.config), move || {
@@ -138,12 +223,21 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
         assert_eq!(late.kind(), ErrorKind::Unavailable);
         let text = late.report();
         assert!(
-            text.contains("still hangs") && text.contains(&format!("auth.config ({})", config.config)),
+            text.contains("still hangs")
+                && text.contains(&format!("auth.config ({})", config.config)),
             "{text}"
         );
     }
-    let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
-    assert_eq!(credentials(&soft, &config, &looks).await.expect("it continues"), Credentials::Anonymous);
+    let soft = ImageRequest {
+        soft_fail: true,
+        ..wish("busybox")
+    };
+    assert_eq!(
+        credentials(&soft, &config, &looks)
+            .await
+            .expect("it continues"),
+        Credentials::Anonymous
+    );
 
     drop(answers);
     // The blocked thread has to return first.
@@ -165,9 +259,17 @@ async fn auth_file_that_is_endless_or_a_fifo_is_rejected() {
     mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
     let fifo = fifo.display().to_string();
     for (config, found) in [("/dev/zero", "a character device"), (&fifo, "a FIFO")] {
-        let config = AuthConfig { config: config.into(), helper: String::new() };
-        let refused = credentials(&wish("busybox"), &config, &looks()).await.expect_err("it is no file");
-        let expected = format!("auth.config ({}): it is no regular file but {found}", config.config);
+        let config = AuthConfig {
+            config: config.into(),
+            helper: String::new(),
+        };
+        let refused = credentials(&wish("busybox"), &config, &looks())
+            .await
+            .expect_err("it is no file");
+        let expected = format!(
+            "auth.config ({}): it is no regular file but {found}",
+            config.config
+        );
         assert!(refused.report().contains(&expected), "{refused:?}");
     }
 }

@@ -33,7 +33,12 @@ impl Driver {
         let task = self.task(id)?.id.to_string();
         let limit = if timeout.is_zero() { LONGEST } else { timeout };
         let spec = command_in_task(command, false);
-        let output = self.shared.scope.commands().exec_tail(&task, &spec, Some(limit), OUTPUT_BYTES).await?;
+        let output = self
+            .shared
+            .scope
+            .commands()
+            .exec_tail(&task, &spec, Some(limit), OUTPUT_BYTES)
+            .await?;
         Ok(nomad::ExecTaskResponse {
             stdout: output.stdout.into(),
             stderr: output.stderr.into(),
@@ -44,5 +49,13 @@ impl Driver {
 
 /// A command that runs like the task's main process: with its environment, directory and user.
 pub(super) const fn command_in_task(command: Vec<String>, stdin: bool) -> ExecSpec {
-    ExecSpec { command, tty: false, size: None, stdin, env: Vec::new(), cwd: None, drain: DRAIN }
+    ExecSpec {
+        command,
+        tty: false,
+        size: None,
+        stdin,
+        env: Vec::new(),
+        cwd: None,
+        drain: DRAIN,
+    }
 }

@@ -34,16 +34,18 @@ impl Driver {
         let task = self.task(id)?;
         match &task.state {
             TaskState::Exited { exit, .. } if exit.cause == ExitCause::Lost => {
-                Err(Error::not_found("its exit was not observed, for example because the node was restarted")
-                    .context(unknown_task(id).to_string()))
+                Err(Error::not_found(
+                    "its exit was not observed, for example because the node was restarted",
+                )
+                .context(unknown_task(id).to_string()))
             }
             TaskState::Removing { .. } => Err(unknown_task(id)),
             // The agent has a handle, so it believes that the task runs; this task never will, and waiting
             // for its exit would never end. Of a start without an answer no agent has a handle.
-            TaskState::Created | TaskState::Unattended => {
-                Err(Error::not_found("it has not been started since the node was booted")
-                    .context(unknown_task(id).to_string()))
-            }
+            TaskState::Created | TaskState::Unattended => Err(Error::not_found(
+                "it has not been started since the node was booted",
+            )
+            .context(unknown_task(id).to_string())),
             TaskState::Starting
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
@@ -80,8 +82,15 @@ impl Driver {
     ) -> Result<nomad::StopTaskResponse> {
         let scope = &self.shared.scope;
         if let Some(task) = scope.tasks().named(id)? {
-            let signal = if signal.is_empty() { None } else { Some(parse_signal(signal)?) };
-            scope.tasks().stop_by(&task.id.to_string(), signal, grace).await?;
+            let signal = if signal.is_empty() {
+                None
+            } else {
+                Some(parse_signal(signal)?)
+            };
+            scope
+                .tasks()
+                .stop_by(&task.id.to_string(), signal, grace)
+                .await?;
         }
         Ok(nomad::StopTaskResponse {})
     }
@@ -93,7 +102,11 @@ impl Driver {
     pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<nomad::SignalTaskResponse> {
         let task = self.task(id)?;
         let signal = parse_signal(signal)?;
-        self.shared.scope.tasks().signal(&task.id.to_string(), signal).await?;
+        self.shared
+            .scope
+            .tasks()
+            .signal(&task.id.to_string(), signal)
+            .await?;
         Ok(nomad::SignalTaskResponse {})
     }
 
@@ -112,10 +125,15 @@ impl Driver {
         let driver = self.clone();
         let what = format!("destruction of task {id}");
         let work = async move {
-            let _guard = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
+            let _guard = driver
+                .shared
+                .task_locks
+                .lock(task_key(&id).to_owned())
+                .await;
             let task = driver.shared.scope.tasks().named(&id)?;
             if !force && task.is_some_and(|task| task.state.may_run()) {
-                let text = "must call StopTask for the given task before Destroy or set force to true";
+                let text =
+                    "must call StopTask for the given task before Destroy or set force to true";
                 return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
             }
             // After a refusal the agent still references the task; otherwise it does not ask again, whatever
@@ -168,7 +186,10 @@ impl Driver {
         let work = async move {
             let _guard = guard;
             let Some(removal) = driver.shared.references.begin_removal_of_unknown(&id) else {
-                tracing::info!(task = id, "an agent references the task again: not removing it");
+                tracing::info!(
+                    task = id,
+                    "an agent references the task again: not removing it"
+                );
                 return Ok(false);
             };
             driver.remove(&removal, &gc).await.map(|()| true)
@@ -188,8 +209,9 @@ impl Driver {
 /// The signal with this name, with or without `SIG`, or number.
 fn parse_signal(text: &str) -> Result<Signal> {
     Signal::parse(text).ok_or_else(|| {
-        let message =
-            format!("failed to parse signal: {text:?} is neither the name of a signal nor its number");
+        let message = format!(
+            "failed to parse signal: {text:?} is neither the name of a signal nor its number"
+        );
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }

@@ -32,13 +32,17 @@ impl Driver {
     ) -> Result<nomad::CreateNetworkResponse> {
         check_part("alloc_id", alloc_id)?;
         let name = network_name(alloc_id);
-        let mut agents =
-            session.map(|session| self.shared.references.agents(&session.id)).unwrap_or_default();
+        let mut agents = session
+            .map(|session| self.shared.references.agents(&session.id))
+            .unwrap_or_default();
         let agent = agents.pop().filter(|_| agents.is_empty());
         if let Some(session) = session {
             self.shared.references.note_network(&session.id, &name);
         }
-        let spec = network(network_meta(alloc_id, hostname, agent.as_ref(), SystemTime::now()), hostname);
+        let spec = network(
+            network_meta(alloc_id, hostname, agent.as_ref(), SystemTime::now()),
+            hostname,
+        );
         let driver = self.clone();
         let what = format!("network of allocation {alloc_id}");
         let work = Box::pin(async move {
@@ -48,25 +52,37 @@ impl Driver {
         let made = self.shared.scope.run_detached(what, work).await?;
         if let Some(session) = session {
             // Note it again: it did not exist yet when it was first named, and may have been dropped as gone.
-            self.shared.references.note_network(&session.id, &network_name(alloc_id));
+            self.shared
+                .references
+                .note_network(&session.id, &network_name(alloc_id));
         }
         Ok(made)
     }
 
     /// The caller holds the lock of the name.
-    async fn make_namespace(&self, name: &str, spec: SandboxSpec) -> Result<nomad::CreateNetworkResponse> {
+    async fn make_namespace(
+        &self,
+        name: &str,
+        spec: SandboxSpec,
+    ) -> Result<nomad::CreateNetworkResponse> {
         let scope = &self.shared.scope;
         if let Some(sandbox) = scope.sandboxes().named(name)? {
             if sandbox.state.is_ready() {
                 let isolation_spec = Some(to_proto::isolation(&sandbox));
-                return Ok(nomad::CreateNetworkResponse { isolation_spec, created: false });
+                return Ok(nomad::CreateNetworkResponse {
+                    isolation_spec,
+                    created: false,
+                });
             }
             // It has failed, for example through a restart of the node.
             scope.sandboxes().remove(&sandbox.id.to_string()).await?;
         }
         let sandbox = scope.sandboxes().create(spec).await?;
         let isolation_spec = Some(to_proto::isolation(&sandbox));
-        Ok(nomad::CreateNetworkResponse { isolation_spec, created: true })
+        Ok(nomad::CreateNetworkResponse {
+            isolation_spec,
+            created: true,
+        })
     }
 
     /// Removes the network namespace of an allocation. Idempotent. Cancel-safe: the work continues.
@@ -74,10 +90,15 @@ impl Driver {
     /// # Errors
     /// Those of [`ScopedSandboxes::remove`](switchyard_core::gateway::ScopedSandboxes::remove); the removal is completed
     /// in the background.
-    pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
+    pub(super) async fn remove_network(
+        &self,
+        alloc_id: &str,
+    ) -> Result<nomad::DestroyNetworkResponse> {
         let name = network_name(alloc_id);
         self.shared.references.forget(&name);
-        self.remove_unused_network(name).await.map(|()| nomad::DestroyNetworkResponse {})
+        self.remove_unused_network(name)
+            .await
+            .map(|()| nomad::DestroyNetworkResponse {})
     }
 
     /// Removes the network of this name, unless an agent has requested it and its allocation still exists.

@@ -64,7 +64,10 @@ impl Driver {
         let record = Record::new(&request);
         // Malformed leases are ignored: they are the reason of the refusal.
         let leases = from_proto::leases(&request).unwrap_or_default();
-        let leases = StartLeases { scope: &self.shared.scope, leases };
+        let leases = StartLeases {
+            scope: &self.shared.scope,
+            leases,
+        };
         let started = async {
             match self.clear_stale(&record).await? {
                 Some(task) => Ok(task),
@@ -73,8 +76,14 @@ impl Driver {
         };
         let task = leases.settle(started.await)?;
         // Note it again: it did not exist yet when it was first named, and may have been dropped as gone.
-        self.shared.references.note_task(&session.id, &task.meta.name);
-        Ok(to_proto::started(request, self.sandbox_of(&task).as_deref(), &task))
+        self.shared
+            .references
+            .note_task(&session.id, &task.meta.name);
+        Ok(to_proto::started(
+            request,
+            self.sandbox_of(&task).as_deref(),
+            &task,
+        ))
     }
 
     /// Removes other starts of the task, and adopts a started task of the same request.
@@ -86,7 +95,11 @@ impl Driver {
         let _waiter = waiters.join();
         let callers = self.shared.scope.callers(waiters);
         let work = async move {
-            let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            let _guard = driver
+                .shared
+                .task_locks
+                .lock(task_key(&record.id).to_owned())
+                .await;
             driver.clear_stale_locked(&record, &callers).await
         };
         self.shared.scope.run_detached(what, work).await
@@ -106,12 +119,16 @@ impl Driver {
         let images = &self.shared.images;
         let auth = &session.config.auth;
         let gc = &session.config.gc;
-        let local = Path::new(&request.alloc_dir).join(&request.name).join("local");
+        let local = Path::new(&request.alloc_dir)
+            .join(&request.name)
+            .join("local");
         let mut tries = 0;
         loop {
             tries += 1;
             let local_dir = (allocation(&request.alloc_id), local.as_path());
-            let image = images.get(&plan.image, local_dir, &plan.sandbox.handler, auth, &events).await?;
+            let image = images
+                .get(&plan.image, local_dir, &plan.sandbox.handler, auth, &events)
+                .await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
             let delay = gc.image.then_some(gc.image_delay);
@@ -136,11 +153,18 @@ impl Driver {
     }
 
     /// Prepares on the pool for host paths: the paths that are accessed may be on a file system that hangs.
-    async fn prepare_on_pool(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
+    async fn prepare_on_pool(
+        &self,
+        session: &Arc<Session>,
+        request: &nomad::TaskConfig,
+    ) -> Result<Plan> {
         let session = Arc::clone(session);
         let request = request.clone();
         let object = allocation(&request.alloc_id);
-        self.shared.pool.run(object, move || preparation::prepare(&request, &session)).await
+        self.shared
+            .pool
+            .run(object, move || preparation::prepare(&request, &session))
+            .await
     }
 
     /// Creates and starts the planned task; undoes that if the caller goes away. If it fails the image is released after
@@ -151,7 +175,9 @@ impl Driver {
         plan: Plan,
         (image, delay): (&ImageId, Option<Duration>),
     ) -> Result<Arc<Task>> {
-        let mut plan = self.with_lease_devices(plan).inspect_err(|_| self.release_image(image, delay))?;
+        let mut plan = self
+            .with_lease_devices(plan)
+            .inspect_err(|_| self.release_image(image, delay))?;
         let record = record.clone().with_plan(&plan);
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
@@ -164,7 +190,11 @@ impl Driver {
         let leases = plan.task.leases.clone();
         // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
-            let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            let _guard = driver
+                .shared
+                .task_locks
+                .lock(task_key(&record.id).to_owned())
+                .await;
             let made = driver.clear_and_make(&record, plan, delay, &callers).await;
             made.inspect_err(|_| {
                 driver.release_image(&image, delay);
@@ -206,17 +236,33 @@ impl Driver {
             .task
             .leases
             .iter()
-            .filter_map(|claim| self.shared.scope.devices().reservation(claim.token).transpose())
+            .filter_map(|claim| {
+                self.shared
+                    .scope
+                    .devices()
+                    .reservation(claim.token)
+                    .transpose()
+            })
             .collect::<Result<_>>()?;
         Ok(plan.with_reservations(reserved))
     }
 
-    async fn make(&self, plan: Plan, image_delay: Option<Duration>, callers: &Callers) -> Result<Arc<Task>> {
+    async fn make(
+        &self,
+        plan: Plan,
+        image_delay: Option<Duration>,
+        callers: &Callers,
+    ) -> Result<Arc<Task>> {
         let scope = &self.shared.scope;
         callers.check("create a task")?;
         let sandbox = scope.sandboxes().create(plan.sandbox).await?;
         let made = async {
-            let task = scope.tasks().create(&sandbox.id.to_string(), plan.task).await?.id.to_string();
+            let task = scope
+                .tasks()
+                .create(&sandbox.id.to_string(), plan.task)
+                .await?
+                .id
+                .to_string();
             self.start_for(&task, callers).await?;
             scope.tasks().find(&task)
         };
@@ -225,7 +271,16 @@ impl Driver {
             Err(error) => {
                 // Agents do not destroy a task that they could not start. A failed removal is logged, and the
                 // agent receives the error of the start.
-                drop(self.dispose_eventually(&sandbox, Disposal { keep: false, image_delay }).await);
+                drop(
+                    self.dispose_eventually(
+                        &sandbox,
+                        Disposal {
+                            keep: false,
+                            image_delay,
+                        },
+                    )
+                    .await,
+                );
                 Err(error)
             }
         }
@@ -235,11 +290,17 @@ impl Driver {
     async fn start_for(&self, task: &str, callers: &Callers) -> Result<()> {
         // Without this waiter the gateway gives the start up.
         let start = self.shared.scope.tasks().start(task);
-        callers.unless_gone(&format!("start task {task}"), start).await?
+        callers
+            .unless_gone(&format!("start task {task}"), start)
+            .await?
     }
 
     /// The caller holds the lock of the task key.
-    async fn clear_stale_locked(&self, record: &Record, callers: &Callers) -> Result<Option<Arc<Task>>> {
+    async fn clear_stale_locked(
+        &self,
+        record: &Record,
+        callers: &Callers,
+    ) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = task_key(&record.id);
         for sandbox in scope.sandboxes().with_prefix(here)? {
@@ -315,7 +376,11 @@ fn allocation(id: &str) -> String {
 /// Compares the sandbox and task under the id of a start with the request of this digest.
 fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Existing {
     let Some(task) = task else {
-        return if sandbox.is_some() { Existing::Stale } else { Existing::Nothing };
+        return if sandbox.is_some() {
+            Existing::Stale
+        } else {
+            Existing::Nothing
+        };
     };
     if Record::of(&task.meta).digest != digest {
         return Existing::Stale;
@@ -323,8 +388,14 @@ fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Ex
     match task.state {
         TaskState::Running { .. }
         | TaskState::Stopping { .. }
-        | TaskState::Exited { started_at: Some(_), .. } => Existing::Started,
+        | TaskState::Exited {
+            started_at: Some(_),
+            ..
+        } => Existing::Started,
         TaskState::Created | TaskState::Starting | TaskState::Unattended => Existing::Created,
-        TaskState::Exited { started_at: None, .. } | TaskState::Removing { .. } => Existing::Stale,
+        TaskState::Exited {
+            started_at: None, ..
+        }
+        | TaskState::Removing { .. } => Existing::Stale,
     }
 }

@@ -34,7 +34,14 @@ pub(super) fn stream(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let id = task.meta.name.clone();
     let task = task.id;
-    let watch = StatsSampler { scope, task, id, processors, ticks, before: None };
+    let watch = StatsSampler {
+        scope,
+        task,
+        id,
+        processors,
+        ticks,
+        before: None,
+    };
     stream::unfold(watch, async |mut watch| {
         let stats = watch.next().await?;
         Some((Ok(nomad::TaskStatsResponse { stats: Some(stats) }), watch))
@@ -58,7 +65,10 @@ impl StatsSampler {
             match scope.tasks().stats(&[self.task]).await {
                 Ok(mut found) => {
                     let usage = found.remove(&self.task)?.usage;
-                    let now = Sample { at: SystemTime::now(), usage };
+                    let now = Sample {
+                        at: SystemTime::now(),
+                        usage,
+                    };
                     let stats = stats(&self.id, self.before.as_ref(), &now, self.processors);
                     self.before = Some(now);
                     return Some(stats);

@@ -72,22 +72,50 @@ impl Driver {
     where
         S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin + 'static,
     {
-        let first = tokio::time::timeout(SETUP, requests.next()).await.ok().flatten().transpose()?;
+        let first = tokio::time::timeout(SETUP, requests.next())
+            .await
+            .ok()
+            .flatten()
+            .transpose()?;
         let mut first = first.unwrap_or_default();
-        let Some(Setup { task_id, command, tty }) = first.setup.take() else {
-            let error = Error::new(ErrorKind::InvalidArgument, "first message should always be setup");
+        let Some(Setup {
+            task_id,
+            command,
+            tty,
+        }) = first.setup.take()
+        else {
+            let error = Error::new(
+                ErrorKind::InvalidArgument,
+                "first message should always be setup",
+            );
             return Err(status(&error));
         };
         self.await_recovery(metadata, &task_id).await;
         let scope = &self.shared.scope;
-        let task = self.task(&task_id).map_err(|error| status(&error))?.id.to_string();
+        let task = self
+            .task(&task_id)
+            .map_err(|error| status(&error))?
+            .id
+            .to_string();
         let named = !command.is_empty();
-        let second = if tty { first_size(&mut requests).await } else { None };
-        let size = second.as_ref().and_then(|message| message.as_ref().ok()?.tty_size).and_then(size);
-        let spec = ExecSpec { tty, size, ..command_in_task(command, true) };
+        let second = if tty {
+            first_size(&mut requests).await
+        } else {
+            None
+        };
+        let size = second
+            .as_ref()
+            .and_then(|message| message.as_ref().ok()?.tty_size)
+            .and_then(size);
+        let spec = ExecSpec {
+            tty,
+            size,
+            ..command_in_task(command, true)
+        };
         match scope.commands().exec(&task, &spec).await {
             Ok(process) => {
-                let requests = stream::iter(std::iter::once(Ok(first)).chain(second)).chain(requests);
+                let requests =
+                    stream::iter(std::iter::once(Ok(first)).chain(second)).chain(requests);
                 Ok(response_stream(process, requests, scope.ended()))
             }
             Err(error) if named && error.kind() == ErrorKind::InvalidArgument => {
@@ -104,16 +132,23 @@ async fn first_size<S>(requests: &mut S) -> Option<Result<StreamingRequest, Stat
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Unpin,
 {
-    tokio::time::timeout(SIZE, requests.next()).await.ok().flatten()
+    tokio::time::timeout(SIZE, requests.next())
+        .await
+        .ok()
+        .flatten()
 }
 
 /// A command that cannot be run ends with the exit codes of a shell.
 fn refused_stream(tty: bool, error: &Error) -> DriverStream<StreamingResponse> {
     let text = error.report();
-    let code = if text.contains("ermission denied") { 126 } else { 127 };
+    let code = if text.contains("ermission denied") {
+        126
+    } else {
+        127
+    };
     let output = if tty { Output::Stdout } else { Output::Stderr };
-    let messages =
-        std::iter::once(output.data_message(format!("{text}\r\n").into_bytes())).chain(final_messages(code));
+    let messages = std::iter::once(output.data_message(format!("{text}\r\n").into_bytes()))
+        .chain(final_messages(code));
     Box::pin(stream::iter(messages.map(Ok)))
 }
 
@@ -124,7 +159,11 @@ fn final_messages(code: i32) -> [StreamingResponse; 3] {
         result: Some(to_proto::exit_code(code)),
         ..StreamingResponse::default()
     };
-    [Output::Stdout.close_message(), Output::Stderr.close_message(), exited]
+    [
+        Output::Stdout.close_message(),
+        Output::Stderr.close_message(),
+        exited,
+    ]
 }
 
 fn response_stream<S>(
@@ -137,7 +176,12 @@ where
 {
     let (sender, receiver) = mpsc::channel(ANSWERS);
     let serving = AbortOnDropHandle::new(tokio::spawn(async move {
-        let ExecProcess { stdin, stdout, stderr, control } = process;
+        let ExecProcess {
+            stdin,
+            stdout,
+            stderr,
+            control,
+        } = process;
         let control = control.as_ref();
         tokio::select! {
             served = serve(stdout, stderr, control, &sender) => {
@@ -154,7 +198,10 @@ where
         }
     }));
     let stream = stream::unfold((receiver, serving), async |(mut receiver, serving)| {
-        receiver.recv().await.map(|message| (message, (receiver, serving)))
+        receiver
+            .recv()
+            .await
+            .map(|message| (message, (receiver, serving)))
     });
     Box::pin(stream)
 }
@@ -170,7 +217,10 @@ async fn serve(
 ) -> Result<()> {
     let late = CancellationToken::new();
     let output = async {
-        tokio::join!(pump(stdout, Output::Stdout, sender, &late), pump(stderr, Output::Stderr, sender, &late))
+        tokio::join!(
+            pump(stdout, Output::Stdout, sender, &late),
+            pump(stderr, Output::Stderr, sender, &late)
+        )
     };
     tokio::pin!(output);
     let (code, drained) = tokio::select! {
@@ -218,7 +268,11 @@ async fn pump(
             Ok(0) => return,
             Ok(read) => {
                 left = left.map(|left| left.saturating_sub(read));
-                if responses.send(Ok(output.data_message(chunk[..read].to_vec()))).await.is_err() {
+                if responses
+                    .send(Ok(output.data_message(chunk[..read].to_vec())))
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
@@ -249,7 +303,14 @@ where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
 {
     while let Some(asked) = requests.next().await {
-        let Ok(StreamingRequest { setup: _, tty_size, stdin: input }) = asked else { return };
+        let Ok(StreamingRequest {
+            setup: _,
+            tty_size,
+            stdin: input,
+        }) = asked
+        else {
+            return;
+        };
         if let Some(size) = tty_size.and_then(size) {
             sizes.send_replace(size);
         }
@@ -280,7 +341,11 @@ async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
             stdin.write_all(data).await?;
             stdin.flush().await?;
         }
-        if close { stdin.shutdown().await } else { Ok(()) }
+        if close {
+            stdin.shutdown().await
+        } else {
+            Ok(())
+        }
     };
     match fed.await {
         Ok(()) if !close => Some(stdin),
@@ -306,13 +371,22 @@ impl Output {
     }
 
     fn close_message(self) -> StreamingResponse {
-        self.message(nomad::ExecTaskStreamingIoOperation { data: Vec::new(), close: true })
+        self.message(nomad::ExecTaskStreamingIoOperation {
+            data: Vec::new(),
+            close: true,
+        })
     }
 
     fn message(self, operation: nomad::ExecTaskStreamingIoOperation) -> StreamingResponse {
         match self {
-            Self::Stdout => StreamingResponse { stdout: Some(operation), ..StreamingResponse::default() },
-            Self::Stderr => StreamingResponse { stderr: Some(operation), ..StreamingResponse::default() },
+            Self::Stdout => StreamingResponse {
+                stdout: Some(operation),
+                ..StreamingResponse::default()
+            },
+            Self::Stderr => StreamingResponse {
+                stderr: Some(operation),
+                ..StreamingResponse::default()
+            },
         }
     }
 }

@@ -47,7 +47,10 @@ fn session(config: PluginConfig) -> Session {
         id: SESSION.into(),
         driver: "switchyard".into(),
         config: Arc::new(config),
-        processors: Processors { cores: 2, total_mhz: 5000 },
+        processors: Processors {
+            cores: 2,
+            total_mhz: 5000,
+        },
     }
 }
 
@@ -57,7 +60,14 @@ async fn over(fake: Fake, config: PluginConfig, dir: TempDir) -> DriverFixture {
     let sessions = Sessions::default();
     let open = sessions.open(session(config));
     let driver = Driver::new(gateway.scope(Owner::Nomad), sessions.clone());
-    DriverFixture { fake, gateway, driver, sessions, open, dir }
+    DriverFixture {
+        fake,
+        gateway,
+        driver,
+        sessions,
+        open,
+        dir,
+    }
 }
 
 async fn fixture_with(config: PluginConfig) -> DriverFixture {
@@ -75,14 +85,23 @@ async fn fixture() -> DriverFixture {
 /// A call as the launcher forwards it.
 fn call<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(SESSION_KEY, SESSION.parse().expect("it is ASCII"));
+    request
+        .metadata_mut()
+        .insert(SESSION_KEY, SESSION.parse().expect("it is ASCII"));
     request
 }
 
 impl DriverFixture {
     /// The daemon is killed, and its successor has the same agent.
     async fn restarted(self) -> Self {
-        let Self { fake, gateway: _, driver: _, sessions: _, open, dir } = self;
+        let Self {
+            fake,
+            gateway: _,
+            driver: _,
+            sessions: _,
+            open,
+            dir,
+        } = self;
         drop(open);
         over(fake.reopen(), PluginConfig::default(), dir).await
     }
@@ -90,14 +109,20 @@ impl DriverFixture {
     /// The request of a task that runs this command.
     fn request(&self, start: &str, command: &[&str]) -> nomad::TaskConfig {
         let text = |text: &str| rmpv::Value::from(text);
-        let (first, rest) = command.split_first().expect("a command is more than nothing");
+        let (first, rest) = command
+            .split_first()
+            .expect("a command is more than nothing");
         let config = rmpv::Value::Map(vec![
             (text("image"), text(BUSYBOX)),
             (text("command"), text(first)),
-            (text("args"), rmpv::Value::Array(rest.iter().map(|arg| text(arg)).collect())),
+            (
+                text("args"),
+                rmpv::Value::Array(rest.iter().map(|arg| text(arg)).collect()),
+            ),
         ]);
         let mut msgpack_driver_config = Vec::new();
-        rmpv::encode::write_value(&mut msgpack_driver_config, &config).expect("a vector grows as it must");
+        rmpv::encode::write_value(&mut msgpack_driver_config, &config)
+            .expect("a vector grows as it must");
         let alloc_dir: PathBuf = self.dir.path().join(ALLOC);
         nomad::TaskConfig {
             id: format!("{ALLOC}/web/{start}"),
@@ -111,8 +136,13 @@ impl DriverFixture {
     }
 
     async fn start(&self, request: &nomad::TaskConfig) -> Result<nomad::StartTaskResponse, Status> {
-        let message = nomad::StartTaskRequest { task: Some(request.clone()) };
-        self.driver.start_task(call(message)).await.map(Response::into_inner)
+        let message = nomad::StartTaskRequest {
+            task: Some(request.clone()),
+        };
+        self.driver
+            .start_task(call(message))
+            .await
+            .map(Response::into_inner)
     }
 
     /// A task that runs this command, by its id.
@@ -123,30 +153,54 @@ impl DriverFixture {
     }
 
     async fn wait(&self, id: &str) -> Result<nomad::WaitTaskResponse, Status> {
-        let message = nomad::WaitTaskRequest { task_id: id.to_owned() };
-        self.driver.wait_task(call(message)).await.map(Response::into_inner)
+        let message = nomad::WaitTaskRequest {
+            task_id: id.to_owned(),
+        };
+        self.driver
+            .wait_task(call(message))
+            .await
+            .map(Response::into_inner)
     }
 
     async fn stop(&self, id: &str, signal: &str, seconds: i64) -> Result<(), Status> {
         let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
-        let message = nomad::StopTaskRequest { task_id: id.to_owned(), timeout, signal: signal.to_owned() };
+        let message = nomad::StopTaskRequest {
+            task_id: id.to_owned(),
+            timeout,
+            signal: signal.to_owned(),
+        };
         self.driver.stop_task(call(message)).await.map(drop)
     }
 
     async fn destroy(&self, id: &str, force: bool) -> Result<(), Status> {
-        let message = nomad::DestroyTaskRequest { task_id: id.to_owned(), force };
+        let message = nomad::DestroyTaskRequest {
+            task_id: id.to_owned(),
+            force,
+        };
         self.driver.destroy_task(call(message)).await.map(drop)
     }
 
     async fn recover(&self, request: &nomad::TaskConfig) -> Result<(), Status> {
-        let handle = nomad::TaskHandle { version: 1, config: Some(request.clone()), ..Default::default() };
-        let message = nomad::RecoverTaskRequest { task_id: String::new(), handle: Some(handle) };
+        let handle = nomad::TaskHandle {
+            version: 1,
+            config: Some(request.clone()),
+            ..Default::default()
+        };
+        let message = nomad::RecoverTaskRequest {
+            task_id: String::new(),
+            handle: Some(handle),
+        };
         self.driver.recover_task(call(message)).await.map(drop)
     }
 
     async fn inspect(&self, id: &str) -> Result<nomad::InspectTaskResponse, Status> {
-        let message = nomad::InspectTaskRequest { task_id: id.to_owned() };
-        self.driver.inspect_task(call(message)).await.map(Response::into_inner)
+        let message = nomad::InspectTaskRequest {
+            task_id: id.to_owned(),
+        };
+        self.driver
+            .inspect_task(call(message))
+            .await
+            .map(Response::into_inner)
     }
 
     /// The gateway's own id of a task.
@@ -156,5 +210,9 @@ impl DriverFixture {
 }
 
 fn code(response: &nomad::WaitTaskResponse) -> i32 {
-    response.result.as_ref().expect("it is always set").exit_code
+    response
+        .result
+        .as_ref()
+        .expect("it is always set")
+        .exit_code
 }

@@ -74,18 +74,27 @@ struct Unfinished {
 
 impl Disposal {
     /// It is removed, and its images are left to whoever comes next.
-    pub(super) const REMOVE: Self = Self { keep: false, image_delay: None };
+    pub(super) const REMOVE: Self = Self {
+        keep: false,
+        image_delay: None,
+    };
 
     /// Combines both.
     fn and(self, other: Self) -> Self {
-        Self { keep: self.keep && other.keep, image_delay: self.image_delay.or(other.image_delay) }
+        Self {
+            keep: self.keep && other.keep,
+            image_delay: self.image_delay.or(other.image_delay),
+        }
     }
 }
 
 impl From<&GcConfig> for Disposal {
     /// Returns the disposal of a task that its agent does not need any more.
     fn from(gc: &GcConfig) -> Self {
-        Self { keep: !gc.container, image_delay: gc.image.then_some(gc.image_delay) }
+        Self {
+            keep: !gc.container,
+            image_delay: gc.image.then_some(gc.image_delay),
+        }
     }
 }
 
@@ -101,7 +110,10 @@ impl UnfinishedRemovals {
                 false
             }
             Entry::Vacant(entry) => {
-                entry.insert(Unfinished { disposal, tried: false });
+                entry.insert(Unfinished {
+                    disposal,
+                    tried: false,
+                });
                 true
             }
         };
@@ -157,14 +169,19 @@ impl Driver {
             let task = scope.tasks().named(&sandbox.meta.name)?;
             let removed = scope.sandboxes().remove(&id).await;
             if let (Some(task), Some(delay)) = (task, disposal.image_delay) {
-                let used = std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
+                let used =
+                    std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
                 // Those of a task that is still there are in use, and are not scheduled.
                 used.for_each(|image: &ImageId| self.shared.image_gc.schedule(image, delay));
             }
             removed?;
         }
         if self.shared.unfinished.end(sandbox.id) {
-            tracing::info!(sandbox = id, name = sandbox.meta.name, "a removal that had failed is done");
+            tracing::info!(
+                sandbox = id,
+                name = sandbox.meta.name,
+                "a removal that had failed is done"
+            );
         }
         Ok(())
     }
@@ -173,7 +190,11 @@ impl Driver {
     ///
     /// # Errors
     /// Those of the first try.
-    pub(super) async fn dispose_eventually(&self, sandbox: &Sandbox, disposal: Disposal) -> Result<()> {
+    pub(super) async fn dispose_eventually(
+        &self,
+        sandbox: &Sandbox,
+        disposal: Disposal,
+    ) -> Result<()> {
         let disposed = self.dispose(sandbox, disposal).await;
         if let Err(error) = &disposed {
             self.dispose_later(sandbox, disposal, error);
@@ -227,7 +248,9 @@ impl Driver {
 
     fn is_of_failed_start(&self, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
-        let Ok(task) = self.shared.scope.tasks().named(name) else { return false };
+        let Ok(task) = self.shared.scope.tasks().named(name) else {
+            return false;
+        };
         !is_network(name) && is_failed_start(sandbox, task.as_deref())
     }
 
@@ -236,9 +259,14 @@ impl Driver {
         let name = &found.meta.name;
         // Of a start that is in progress now, more will be there afterwards.
         let _guard = self.shared.task_locks.lock(task_key(name).to_owned()).await;
-        let Ok(sandbox) = self.shared.scope.sandboxes().by_id(found.id) else { return };
+        let Ok(sandbox) = self.shared.scope.sandboxes().by_id(found.id) else {
+            return;
+        };
         if self.is_of_failed_start(&sandbox) {
-            tracing::info!(task = name, "removing what a predecessor left of a failed start");
+            tracing::info!(
+                task = name,
+                "removing what a predecessor left of a failed start"
+            );
             self.shared.unfinished.add(sandbox.id, Disposal::REMOVE);
         }
     }
@@ -256,7 +284,10 @@ impl Driver {
             }
             // The semaphore is never closed.
             let _permit = permits.acquire().await;
-            if tokio::time::timeout(TRY_LIMIT, self.try_removal(id)).await.is_err() {
+            if tokio::time::timeout(TRY_LIMIT, self.try_removal(id))
+                .await
+                .is_err()
+            {
                 tracing::warn!(sandbox = %id, "a removal does not end within {TRY_LIMIT:?}: it is waited for again");
             }
         }
@@ -278,13 +309,19 @@ impl Driver {
             Ok(sandbox) => sandbox.meta.name.clone(),
             Err(error) => return self.forget_if_gone(id, &error),
         };
-        let guard = self.shared.task_locks.lock(task_key(&name).to_owned()).await;
+        let guard = self
+            .shared
+            .task_locks
+            .lock(task_key(&name).to_owned())
+            .await;
         let driver = self.clone();
         let what = format!("removal of {name}");
         let work = async move {
             let _guard = guard;
             // Another call may have been first.
-            let Some(disposal) = driver.shared.unfinished.disposal(id) else { return Ok(()) };
+            let Some(disposal) = driver.shared.unfinished.disposal(id) else {
+                return Ok(());
+            };
             match driver.shared.scope.sandboxes().by_id(id) {
                 Ok(sandbox) => driver.dispose_eventually(&sandbox, disposal).await,
                 Err(error) => {
@@ -311,13 +348,19 @@ fn is_failed_start(sandbox: &Sandbox, task: Option<&Task>) -> bool {
         None => true,
         // There is nothing any more that it could be started in.
         Some(TaskState::Created) => !sandbox.state.is_ready(),
-        Some(TaskState::Exited { started_at: None, exit }) => matches!(exit.cause, ExitCause::StartFailed(_)),
+        Some(TaskState::Exited {
+            started_at: None,
+            exit,
+        }) => matches!(exit.cause, ExitCause::StartFailed(_)),
         Some(
             TaskState::Starting
             | TaskState::Unattended
             | TaskState::Running { .. }
             | TaskState::Stopping { .. }
-            | TaskState::Exited { started_at: Some(_), .. }
+            | TaskState::Exited {
+                started_at: Some(_),
+                ..
+            }
             | TaskState::Removing { .. },
         ) => false,
     }

@@ -34,7 +34,10 @@ pub(crate) fn check(bytes: &[u8]) {
     let made = match planned(&task) {
         Ok(made) => made,
         Err(error) => {
-            let known = matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unimplemented);
+            let known = matches!(
+                error.kind(),
+                ErrorKind::InvalidArgument | ErrorKind::Unimplemented
+            );
             assert!(known, "{:?} {error}", error.kind());
             return;
         }
@@ -42,20 +45,30 @@ pub(crate) fn check(bytes: &[u8]) {
     let sandbox = &made.sandbox;
     let spec = &made.task;
     assert!(!sandbox.privileged && !spec.security.privileged);
-    assert!(sandbox.ipc != IpcMode::Host && spec.pid != PidMode::Host && sandbox.uts != UtsMode::Host);
+    assert!(
+        sandbox.ipc != IpcMode::Host && spec.pid != PidMode::Host && sandbox.uts != UtsMode::Host
+    );
     for capability in &spec.security.capabilities.add {
         assert!(DEFAULT_CAPS.contains(&capability.as_str()), "{capability}");
     }
     assert_eq!(spec.security.capabilities.drop, ["ALL"]);
     for mount in &spec.mounts {
         match &mount.source {
-            MountSource::Host { path, .. } => assert!(path.starts_with(ALLOC_DIR), "{}", path.display()),
-            MountSource::Beneath { root, .. } => panic!("{}: nothing has been looked at", root.display()),
+            MountSource::Host { path, .. } => {
+                assert!(path.starts_with(ALLOC_DIR), "{}", path.display())
+            }
+            MountSource::Beneath { root, .. } => {
+                panic!("{}: nothing has been looked at", root.display())
+            }
             MountSource::Tmpfs { .. } => {}
             MountSource::Volume { name, .. } => panic!("{name}: volumes need the operator's leave"),
             MountSource::Image { reference, .. } => panic!("{reference}: nobody can ask for it"),
         }
-        assert!(mount.destination.is_absolute(), "{}", mount.destination.display());
+        assert!(
+            mount.destination.is_absolute(),
+            "{}",
+            mount.destination.display()
+        );
     }
     assert_eq!(planned(&task).expect("it was made before"), made);
 }
@@ -66,7 +79,10 @@ pub(crate) fn planned(task: &nomad::TaskConfig) -> Result<Plan> {
         id: "s".to_owned(),
         driver: "switchyard".to_owned(),
         config: Arc::new(PluginConfig::default()),
-        processors: Processors { cores: 2, total_mhz: 4000 },
+        processors: Processors {
+            cores: 2,
+            total_mhz: 4000,
+        },
     };
     plan(task, &session)
 }

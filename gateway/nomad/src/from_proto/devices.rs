@@ -30,7 +30,12 @@ pub(super) struct Devices {
 /// The devices that a task has.
 pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     let mut devices = Devices::default();
-    if let Some(device) = asked.options.devices.first().filter(|_| !asked.session.config.allow_devices) {
+    if let Some(device) = asked
+        .options
+        .devices
+        .first()
+        .filter(|_| !asked.session.config.allow_devices)
+    {
         let why = "jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's configuration is false";
         return Err(Error::invalid(&device.field, why));
     }
@@ -41,26 +46,44 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
             devices.name(device.host_path.clone());
             continue;
         }
-        let inside =
-            Some(&device.container_path).filter(|path| !path.is_empty()).unwrap_or(&device.host_path);
+        let inside = Some(&device.container_path)
+            .filter(|path| !path.is_empty())
+            .unwrap_or(&device.host_path);
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = container_path(&format!("{field}.container_path"), inside)?;
-        devices.add(host, inside, permissions(field, &device.cgroup_permissions)?);
+        devices.add(
+            host,
+            inside,
+            permissions(field, &device.cgroup_permissions)?,
+        );
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
         devices.check_count(&field)?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
         let inside = container_path(&format!("{field}.task_path"), &device.task_path)?;
-        devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);
+        devices.add(
+            host,
+            inside,
+            permissions(&field, &device.cgroup_permissions)?,
+        );
     }
-    let by_runtime = !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
+    let by_runtime =
+        !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
     if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
         text("task.device_env", gpus)?;
-        for gpu in gpus.split(',').map(str::trim).filter(|gpu| !matches!(*gpu, "" | "none" | "void")) {
+        for gpu in gpus
+            .split(',')
+            .map(str::trim)
+            .filter(|gpu| !matches!(*gpu, "" | "none" | "void"))
+        {
             devices.check_count("task.device_env")?;
             // The gateway's own groups have complete CDI names in this variable.
-            devices.name(if is_cdi(gpu) { gpu.to_owned() } else { format!("nvidia.com/gpu={gpu}") });
+            devices.name(if is_cdi(gpu) {
+                gpu.to_owned()
+            } else {
+                format!("nvidia.com/gpu={gpu}")
+            });
         }
     }
     devices.keep_last();
@@ -72,11 +95,15 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
 pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     let mut leases: Vec<LeaseClaim> = Vec::new();
     for (name, token) in &task.device_env {
-        let Some(digits) = name.strip_prefix(LEASE_VARIABLE) else { continue };
+        let Some(digits) = name.strip_prefix(LEASE_VARIABLE) else {
+            continue;
+        };
         let field = format!("task.device_env[{name:?}]");
         check_count(&field, "leases of devices", leases.len())?;
-        let named =
-            token.parse::<LeaseToken>().ok().filter(|_| token.starts_with(digits) && digits.len() == 8);
+        let named = token
+            .parse::<LeaseToken>()
+            .ok()
+            .filter(|_| token.starts_with(digits) && digits.len() == 8);
         let token = named.ok_or_else(|| {
             let why = format!(
                 "it is no lease of devices: the value is not {TOKEN_LEN} lower-case hexadecimal digits that begin with those of the name"
@@ -104,7 +131,11 @@ impl Devices {
     /// Adds a device. Of those with one path in the task, the last is used.
     fn add(&mut self, host_path: PathBuf, container_path: PathBuf, permissions: String) {
         self.paths.insert(container_path.clone());
-        self.nodes.push(DeviceNode { host_path, container_path, permissions });
+        self.nodes.push(DeviceNode {
+            host_path,
+            container_path,
+            permissions,
+        });
     }
 
     fn name(&mut self, name: String) {
@@ -120,7 +151,8 @@ impl Devices {
 
     fn keep_last(&mut self) {
         self.nodes.reverse();
-        self.nodes.retain(|node| self.paths.remove(&node.container_path));
+        self.nodes
+            .retain(|node| self.paths.remove(&node.container_path));
         self.nodes.reverse();
     }
 }
@@ -128,7 +160,9 @@ impl Devices {
 /// Returns whether a text is a CDI device name, `vendor/class=name`, and not a path.
 fn is_cdi(text: &str) -> bool {
     !text.starts_with('/')
-        && text.split_once('=').is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())
+        && text
+            .split_once('=')
+            .is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())
 }
 
 /// A path inside the task.

@@ -20,7 +20,10 @@ const BYTES_MAX: usize = 256 << 10;
 pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
     let task = asked.task;
     let mut labels = asked.options.labels.clone();
-    let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let bytes: usize = labels
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
     if labels.len() > LABELS_MAX || bytes > BYTES_MAX {
         let count = labels.len();
         let why = format!(
@@ -30,7 +33,10 @@ pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>
     }
     for name in labels.keys() {
         if name.is_empty() || name.starts_with("switchyard.io/") {
-            return Err(Error::invalid("labels", format!("{name:?} cannot be the name of a job's label")));
+            return Err(Error::invalid(
+                "labels",
+                format!("{name:?} cannot be the name of a job's label"),
+            ));
         }
     }
     labels.insert(format!("{PREFIX}alloc_id"), task.alloc_id.clone());
@@ -45,7 +51,13 @@ pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>
         &task.node_id,
     ];
     for (name, value) in LABEL_NAMES.iter().zip(values) {
-        if asked.session.config.extra_labels.iter().any(|pattern| matches(pattern, name)) {
+        if asked
+            .session
+            .config
+            .extra_labels
+            .iter()
+            .any(|pattern| matches(pattern, name))
+        {
             labels.insert(format!("{PREFIX}{name}"), value.clone());
         }
     }

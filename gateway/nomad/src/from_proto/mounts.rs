@@ -64,26 +64,54 @@ fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
     let shared = asked.alloc_dir.join("alloc");
     let directories = [
         (shared.clone(), alloc.clone(), false, MissingSource::Fail),
-        (asked.task_dir.join("local"), place("NOMAD_TASK_DIR", "/local")?, false, MissingSource::Fail),
-        (asked.task_dir.join("secrets"), place("NOMAD_SECRETS_DIR", "/secrets")?, false, MissingSource::Fail),
-        (shared.join("logs"), alloc.join("logs"), true, MissingSource::CreateDir),
+        (
+            asked.task_dir.join("local"),
+            place("NOMAD_TASK_DIR", "/local")?,
+            false,
+            MissingSource::Fail,
+        ),
+        (
+            asked.task_dir.join("secrets"),
+            place("NOMAD_SECRETS_DIR", "/secrets")?,
+            false,
+            MissingSource::Fail,
+        ),
+        (
+            shared.join("logs"),
+            alloc.join("logs"),
+            true,
+            MissingSource::CreateDir,
+        ),
     ];
     for (path, destination, readonly, missing) in directories {
         let source = MountSource::Host { path, missing };
-        let mount = Mount { readonly, selinux_relabel: relabels(asked), ..Mount::new(destination, source) };
+        let mount = Mount {
+            readonly,
+            selinux_relabel: relabels(asked),
+            ..Mount::new(destination, source)
+        };
         mounts.add(asked, ["task.alloc_dir", "task.env"], mount)?;
     }
     Ok(())
 }
 
 fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
-    let Volume { field, source, destination, readonly, propagation, relabel } = volume;
+    let Volume {
+        field,
+        source,
+        destination,
+        readonly,
+        propagation,
+        relabel,
+    } = volume;
     let destination = container_path(field, destination)?;
     let source = match asked.options.volume_driver.as_str() {
         "" => host_source(asked, field, source, MissingSource::CreateDir)?,
         "local" => named_volume(asked, field, source)?,
         other => {
-            return Err(Error::unimplemented(format!("volume_driver: there is no volume driver {other:?}")));
+            return Err(Error::unimplemented(format!(
+                "volume_driver: there is no volume driver {other:?}"
+            )));
         }
     };
     Ok(Mount {
@@ -95,40 +123,88 @@ fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
 }
 
 fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> {
-    let MountOptions { field, target, readonly, kind } = options;
+    let MountOptions {
+        field,
+        target,
+        readonly,
+        kind,
+    } = options;
     let destination = container_path(&format!("{field}.target"), target)?;
     let of_source = format!("{field}.source");
     let mount = match kind {
-        MountKind::Bind { source, propagation } => {
+        MountKind::Bind {
+            source,
+            propagation,
+        } => {
             let source = host_source(asked, &of_source, source, MissingSource::Fail)?;
             let of_propagation = format!("{field}.bind_options.propagation");
             let propagation = crate::task_config::propagation(&of_propagation, propagation)?;
-            Mount { propagation, selinux_relabel: relabels(asked), ..Mount::new(destination, source) }
+            Mount {
+                propagation,
+                selinux_relabel: relabels(asked),
+                ..Mount::new(destination, source)
+            }
         }
         MountKind::Volume { name } => {
             let source = named_volume(asked, &of_source, name)?;
-            Mount { selinux_relabel: relabels(asked), ..Mount::new(destination, source) }
+            Mount {
+                selinux_relabel: relabels(asked),
+                ..Mount::new(destination, source)
+            }
         }
         MountKind::Tmpfs { size_bytes, mode } => {
             let mode = if *mode == 0 { 0o1777 } else { *mode };
-            let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode };
-            Mount { options: vec!["noexec".to_owned()], ..Mount::new(destination, source) }
+            let source = MountSource::Tmpfs {
+                size_bytes: *size_bytes,
+                mode,
+            };
+            Mount {
+                options: vec!["noexec".to_owned()],
+                ..Mount::new(destination, source)
+            }
         }
     };
-    Ok(Mount { readonly: *readonly, ..mount })
+    Ok(Mount {
+        readonly: *readonly,
+        ..mount
+    })
 }
 
 fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
-    let Tmpfs { field, destination, size_bytes, mode, readonly, exec } = tmpfs;
-    let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode: *mode };
-    let options = if *exec { Vec::new() } else { vec!["noexec".to_owned()] };
-    Ok(Mount { readonly: *readonly, options, ..Mount::new(container_path(field, destination)?, source) })
+    let Tmpfs {
+        field,
+        destination,
+        size_bytes,
+        mode,
+        readonly,
+        exec,
+    } = tmpfs;
+    let source = MountSource::Tmpfs {
+        size_bytes: *size_bytes,
+        mode: *mode,
+    };
+    let options = if *exec {
+        Vec::new()
+    } else {
+        vec!["noexec".to_owned()]
+    };
+    Ok(Mount {
+        readonly: *readonly,
+        options,
+        ..Mount::new(container_path(field, destination)?, source)
+    })
 }
 
 /// A mount that the agent requests: host volumes, CSI, devices. Its paths are trusted.
 fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
-    let nomad::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, request_name: _ } =
-        mount;
+    let nomad::Mount {
+        task_path,
+        host_path,
+        readonly,
+        propagation_mode,
+        selinux_label,
+        request_name: _,
+    } = mount;
     let destination = container_path(&format!("{field}.task_path"), task_path)?;
     let path = absolute(format_args!("{field}.host_path"), host_path)?;
     let propagation = match propagation_mode.as_str() {
@@ -137,7 +213,10 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
         "bidirectional" => Propagation::Bidirectional,
         other => {
             let why = format!("{other:?} is none of private, host-to-task and bidirectional");
-            return Err(Error::invalid(format_args!("{field}.propagation_mode"), why));
+            return Err(Error::invalid(
+                format_args!("{field}.propagation_mode"),
+                why,
+            ));
         }
     };
     let selinux_relabel = match selinux_label.as_str() {
@@ -148,8 +227,16 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
             return Err(Error::invalid(format_args!("{field}.selinux_label"), why));
         }
     };
-    let source = MountSource::Host { path, missing: MissingSource::Fail };
-    Ok(Mount { readonly: *readonly, propagation, selinux_relabel, ..Mount::new(destination, source) })
+    let source = MountSource::Host {
+        path,
+        missing: MissingSource::Fail,
+    };
+    Ok(Mount {
+        readonly: *readonly,
+        propagation,
+        selinux_relabel,
+        ..Mount::new(destination, source)
+    })
 }
 
 // === sources ===
@@ -185,12 +272,21 @@ fn source(asked: &TaskRequest<'_>, text: &str) -> Source {
 
 fn named_volume(asked: &TaskRequest<'_>, field: &str, name: &str) -> Result<MountSource> {
     if !asked.session.config.volumes.enabled {
-        return Err(Error::invalid(field, format!("volumes are not enabled; cannot mount volume: {name:?}")));
+        return Err(Error::invalid(
+            field,
+            format!("volumes are not enabled; cannot mount volume: {name:?}"),
+        ));
     }
     if !is_volume_name(name) {
-        return Err(Error::invalid(field, format!("{name:?} cannot be the name of a volume")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} cannot be the name of a volume"),
+        ));
     }
-    Ok(MountSource::Volume { name: name.to_owned(), sub_path: PathBuf::new() })
+    Ok(MountSource::Volume {
+        name: name.to_owned(),
+        sub_path: PathBuf::new(),
+    })
 }
 
 /// A path inside the task.
@@ -203,7 +299,10 @@ fn container_path(field: &str, text: &str) -> Result<PathBuf> {
     }
     let path = absolute(field, text)?;
     if path == Path::new("/") {
-        return Err(Error::invalid(field, "invalid specification: destination can't be '/'"));
+        return Err(Error::invalid(
+            field,
+            "invalid specification: destination can't be '/'",
+        ));
     }
     Ok(path)
 }
@@ -213,7 +312,12 @@ fn container_path(field: &str, text: &str) -> Result<PathBuf> {
 impl Mounts {
     /// Adds a mount, with the fields that its source and its destination come from. A source in the
     /// allocation directory must not lead out of it through links.
-    fn add(&mut self, asked: &TaskRequest<'_>, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
+    fn add(
+        &mut self,
+        asked: &TaskRequest<'_>,
+        [of_source, of_place]: [&str; 2],
+        mount: Mount,
+    ) -> Result<()> {
         if let MountSource::Host { path, .. } = &mount.source
             && path.starts_with(&asked.alloc_dir)
         {
@@ -230,7 +334,10 @@ impl Mounts {
         check_count(field, "mounts", self.mounts.len())?;
         if !self.destinations.insert(mount.destination.clone()) {
             let at = mount.destination.display();
-            return Err(Error::invalid(field, format!("Duplicate mount point: {at}")));
+            return Err(Error::invalid(
+                field,
+                format!("Duplicate mount point: {at}"),
+            ));
         }
         self.mounts.push(mount);
         Ok(())

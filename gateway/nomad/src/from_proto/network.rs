@@ -45,9 +45,15 @@ struct AssignedPort<'a> {
 /// namespace that the agent made for its group, or, if it made none, is on the gateway's bridge.
 pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let options = asked.options;
-    for (field, count) in [("ports", options.ports.len()), ("port_map", options.port_map.len())] {
+    for (field, count) in [
+        ("ports", options.ports.len()),
+        ("port_map", options.port_map.len()),
+    ] {
         if count > ITEMS_MAX {
-            return Err(Error::invalid(field, format!("it has {count} entries, and may have {ITEMS_MAX}")));
+            return Err(Error::invalid(
+                field,
+                format!("it has {count} entries, and may have {ITEMS_MAX}"),
+            ));
         }
     }
     match options.network_mode.as_str() {
@@ -74,7 +80,9 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
                     "expected bridge, host or none; for a network of CNI give the group a network block with mode \"cni/…\""
                 }
             };
-            Err(Error::unimplemented(format!("network_mode: {other:?} is not supported: {why}")))
+            Err(Error::unimplemented(format!(
+                "network_mode: {other:?} is not supported: {why}"
+            )))
         }
     }
 }
@@ -85,15 +93,26 @@ fn with_interface(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let ports = named_ports(asked)?;
     let network = own(asked, &ports, &mut warnings)?;
     let host_ports = host_ports(asked, &network, &ports)?;
-    Ok(TaskNetwork { network, ports, host_ports, warnings })
+    Ok(TaskNetwork {
+        network,
+        ports,
+        host_ports,
+        warnings,
+    })
 }
 
 /// The network of a task that has no interface of its own: this one.
 fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result<TaskNetwork> {
     let options = asked.options;
-    for (name, value) in [("ipv4_address", &options.ipv4_address), ("mac_address", &options.mac_address)] {
+    for (name, value) in [
+        ("ipv4_address", &options.ipv4_address),
+        ("mac_address", &options.mac_address),
+    ] {
         if !value.is_empty() {
-            return Err(Error::invalid(name, "the task has no network interface of its own"));
+            return Err(Error::invalid(
+                name,
+                "the task has no network interface of its own",
+            ));
         }
     }
     let mut warnings = Vec::new();
@@ -104,7 +123,12 @@ fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result
         named_ports(asked)?;
     }
     let host_ports = host_ports(asked, &network, &[])?;
-    Ok(TaskNetwork { network, ports: Vec::new(), host_ports, warnings })
+    Ok(TaskNetwork {
+        network,
+        ports: Vec::new(),
+        host_ports,
+        warnings,
+    })
 }
 
 /// The host ports that a task claims; shared with the other tasks of its allocation.
@@ -114,9 +138,10 @@ fn host_ports(
     published: &[NamedPort],
 ) -> Result<HostPorts> {
     let ports: Vec<HostPort> = match network {
-        SandboxNetwork::Pod(_) => {
-            published.iter().flat_map(|port| both_protocols(port.host_port, port.host_ip)).collect()
-        }
+        SandboxNetwork::Pod(_) => published
+            .iter()
+            .flat_map(|port| both_protocols(port.host_port, port.host_ip))
+            .collect(),
         // Its processes bind them, or the agent has published them for the whole group.
         SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(asked).collect(),
         SandboxNetwork::Isolated => Vec::new(),
@@ -132,14 +157,18 @@ fn given_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + 
     let group = resources.into_iter().flat_map(|resources| &resources.ports);
     let group = group.map(|port| (port.value, port.host_ip.as_str()));
     let allocated = resources.and_then(|resources| resources.allocated_resources.as_ref());
-    let own = allocated.into_iter().flat_map(|allocated| &allocated.networks).flat_map(|network| {
-        let ports = network.reserved_ports.iter().chain(&network.dynamic_ports);
-        ports.map(|port| (port.value, network.ip.as_str()))
-    });
+    let own = allocated
+        .into_iter()
+        .flat_map(|allocated| &allocated.networks)
+        .flat_map(|network| {
+            let ports = network.reserved_ports.iter().chain(&network.dynamic_ports);
+            ports.map(|port| (port.value, network.ip.as_str()))
+        });
     group.chain(own).flat_map(|(number, ip)| {
         let port = u16::try_from(number).ok().filter(|port| *port != 0);
         // If the address cannot be parsed, the port may be bound at any address.
-        port.into_iter().flat_map(move |port| both_protocols(port, ip.parse().ok()))
+        port.into_iter()
+            .flat_map(move |port| both_protocols(port, ip.parse().ok()))
     })
 }
 
@@ -151,12 +180,20 @@ fn both_protocols(port: u16, ip: Option<IpAddr>) -> [HostPort; 2] {
 fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let field = "task.network_isolation_spec";
-    let Some(spec) = &asked.task.network_isolation_spec else { return Ok(None) };
+    let Some(spec) = &asked.task.network_isolation_spec else {
+        return Ok(None);
+    };
     let known = Mode::try_from(spec.mode).map_err(|_| {
-        Error::invalid(format_args!("{field}.mode"), format!("{} is none of its values", spec.mode))
+        Error::invalid(
+            format_args!("{field}.mode"),
+            format!("{} is none of its values", spec.mode),
+        )
     })?;
     Ok(match known {
-        Mode::Group => Some(SandboxNetwork::Joined(absolute(format_args!("{field}.path"), &spec.path)?)),
+        Mode::Group => Some(SandboxNetwork::Joined(absolute(
+            format_args!("{field}.path"),
+            &spec.path,
+        )?)),
         Mode::None => Some(SandboxNetwork::Isolated),
         // A group without a network of its own leaves the network to its tasks.
         Mode::Host | Mode::Task => None,
@@ -164,20 +201,38 @@ fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
 }
 
 /// A network of its own, on the gateway's bridge.
-fn own(asked: &TaskRequest<'_>, named: &[NamedPort], warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
+fn own(
+    asked: &TaskRequest<'_>,
+    named: &[NamedPort],
+    warnings: &mut Vec<String>,
+) -> Result<SandboxNetwork> {
     let options = asked.options;
     let mut args = Vec::new();
     if !options.ipv4_address.is_empty() {
         let address: Ipv4Addr = options.ipv4_address.parse().map_err(|_| {
-            Error::invalid("ipv4_address", format!("{:?} is no address", options.ipv4_address))
+            Error::invalid(
+                "ipv4_address",
+                format!("{:?} is no address", options.ipv4_address),
+            )
         })?;
-        args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
+        args = vec![
+            ("IgnoreUnknown".to_owned(), "1".to_owned()),
+            ("IP".to_owned(), address.to_string()),
+        ];
     }
     let mac = Some(options.mac_address.as_str()).filter(|mac| !mac.is_empty());
     if options.ports.is_empty() {
         let known: HashSet<&str> = named.iter().map(|port| port.label.as_str()).collect();
-        let unknown = options.port_map.keys().map(String::as_str).filter(|label| !known.contains(label));
-        warnings.extend(without_effect("port_map", unknown, "the job has no such port"));
+        let unknown = options
+            .port_map
+            .keys()
+            .map(String::as_str)
+            .filter(|label| !known.contains(label));
+        warnings.extend(without_effect(
+            "port_map",
+            unknown,
+            "the job has no such port",
+        ));
     } else if !options.port_map.is_empty() {
         warnings.push("port_map has no effect: ports says which are published".to_owned());
     }
@@ -202,22 +257,41 @@ fn own(asked: &TaskRequest<'_>, named: &[NamedPort], warnings: &mut Vec<String>)
 /// The ports of the task's group by label; of several with one label, the first.
 fn group_ports<'a>(asked: &TaskRequest<'a>) -> HashMap<&'a str, &'a nomad::PortMapping> {
     let resources = asked.task.resources.as_ref();
-    let ports = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
+    let ports = resources
+        .map(|resources| resources.ports.as_slice())
+        .unwrap_or_default();
     // Of equal keys, the last is used.
-    ports.iter().rev().map(|port| (port.label.as_str(), port)).collect()
+    ports
+        .iter()
+        .rev()
+        .map(|port| (port.label.as_str(), port))
+        .collect()
 }
 
 /// A warning about labels that the group does not have.
 fn unknown_ports(asked: &TaskRequest<'_>) -> Option<String> {
     let mut known: HashSet<&str> = group_ports(asked).into_keys().collect();
     // Each once.
-    let unknown = asked.options.ports.iter().map(String::as_str).filter(|&label| known.insert(label));
-    without_effect("ports", unknown, "the network of the group has no such port")
+    let unknown = asked
+        .options
+        .ports
+        .iter()
+        .map(String::as_str)
+        .filter(|&label| known.insert(label));
+    without_effect(
+        "ports",
+        unknown,
+        "the network of the group has no such port",
+    )
 }
 
 /// A warning about the labels for which an option has no effect, if there are any. It is one for all of them: an agent
 /// keeps only the last events of a task.
-fn without_effect<'a>(option: &str, labels: impl Iterator<Item = &'a str>, why: &str) -> Option<String> {
+fn without_effect<'a>(
+    option: &str,
+    labels: impl Iterator<Item = &'a str>,
+    why: &str,
+) -> Option<String> {
     let labels = first_names(labels);
     (!labels.is_empty()).then(|| format!("{option} has no effect for {labels}: {why}"))
 }
@@ -239,30 +313,57 @@ fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
     for (index, label) in options.ports.iter().enumerate() {
         let field = format!("ports[{index}]");
         let given = group.get(label.as_str()).ok_or_else(|| {
-            Error::invalid(&field, format!("Port {label:?} not found, check network block"))
+            Error::invalid(
+                &field,
+                format!("Port {label:?} not found, check network block"),
+            )
         })?;
         if !seen.insert(label) {
             continue;
         }
-        let nomad::PortMapping { label, value, to, host_ip } = given;
-        ports.push(port(&field, &AssignedPort { label, host: *value, to: *to, host_ip })?);
+        let nomad::PortMapping {
+            label,
+            value,
+            to,
+            host_ip,
+        } = given;
+        ports.push(port(
+            &field,
+            &AssignedPort {
+                label,
+                host: *value,
+                to: *to,
+                host_ip,
+            },
+        )?);
     }
     if options.ports.is_empty() && group.is_empty() {
         let networks = resources.and_then(|resources| resources.allocated_resources.as_ref());
         let network = networks.and_then(|allocated| allocated.networks.first());
-        for given in
-            network.iter().flat_map(|network| network.reserved_ports.iter().chain(&network.dynamic_ports))
+        for given in network
+            .iter()
+            .flat_map(|network| network.reserved_ports.iter().chain(&network.dynamic_ports))
         {
-            let host_ip = network.map(|network| network.ip.as_str()).unwrap_or_default();
+            let host_ip = network
+                .map(|network| network.ip.as_str())
+                .unwrap_or_default();
             let nomad::NetworkPort { label, value } = given;
             let field = format!("port_map.{label}");
             let to = match options.port_map.get(label) {
                 None => 0,
-                Some(text) => {
-                    text.parse().map_err(|_| Error::invalid(&field, format!("{text:?} is no port")))?
-                }
+                Some(text) => text
+                    .parse()
+                    .map_err(|_| Error::invalid(&field, format!("{text:?} is no port")))?,
             };
-            ports.push(port(&field, &AssignedPort { label, host: *value, to, host_ip })?);
+            ports.push(port(
+                &field,
+                &AssignedPort {
+                    label,
+                    host: *value,
+                    to,
+                    host_ip,
+                },
+            )?);
         }
     }
     Ok(ports)
@@ -277,10 +378,20 @@ fn port(field: &str, given: &AssignedPort<'_>) -> Result<NamedPort> {
     let host_ip = match given.host_ip {
         "" => None,
         ip => Some(
-            ip.parse::<IpAddr>().map_err(|_| Error::invalid(field, format!("{ip:?} is no IP address")))?,
+            ip.parse::<IpAddr>()
+                .map_err(|_| Error::invalid(field, format!("{ip:?} is no IP address")))?,
         ),
     };
     // Without another number, the port inside is the same.
-    let container_port = if given.to > 0 { number(given.to)? } else { host_port };
-    Ok(NamedPort { label: given.label.to_owned(), host_port, container_port, host_ip })
+    let container_port = if given.to > 0 {
+        number(given.to)?
+    } else {
+        host_port
+    };
+    Ok(NamedPort {
+        label: given.label.to_owned(),
+        host_port,
+        container_port,
+        host_ip,
+    })
 }

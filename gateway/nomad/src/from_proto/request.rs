@@ -32,6 +32,12 @@ impl<'a> TaskRequest<'a> {
         identity::check(task)?;
         let alloc_dir = absolute("task.alloc_dir", &task.alloc_dir)?;
         let task_dir = alloc_dir.join(&task.name);
-        Ok(Self { task, options, session, alloc_dir, task_dir })
+        Ok(Self {
+            task,
+            options,
+            session,
+            alloc_dir,
+            task_dir,
+        })
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::spec::{
-    CgroupPlacement, ComputeClaim, CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj,
-    PidsLimit, Reserved, Resources, Rlimit,
+    CgroupPlacement, ComputeClaim, CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit,
+    OomScoreAdj, PidsLimit, Reserved, Resources, Rlimit,
 };
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::absolute;
@@ -55,17 +55,25 @@ pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
-    let memory = memory_reservation(allocated.memory.unwrap_or_default(), linux.memory_limit_bytes);
+    let memory = memory_reservation(
+        allocated.memory.unwrap_or_default(),
+        linux.memory_limit_bytes,
+    );
     let reserved = Reserved {
         cpu_milli: cpu_milli(mhz, asked.session.processors),
         memory_bytes: memory.and_then(MemoryLimit::get).unwrap_or_default(),
     };
-    ComputeClaim { reserved, exclusive_cpus: !linux.cpuset_cpus.is_empty() }
+    ComputeClaim {
+        reserved,
+        exclusive_cpus: !linux.cpuset_cpus.is_empty(),
+    }
 }
 
 /// The CPU of a task in MHz.
 fn mhz(cpu: Option<nomad::AllocatedCpuResources>, linux: &nomad::LinuxResources) -> i64 {
-    cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares)
+    cpu.map(|cpu| cpu.cpu_shares)
+        .filter(|mhz| *mhz > 0)
+        .unwrap_or(linux.cpu_shares)
 }
 
 /// MHz in thousandths of a processor; 0 if the agent has not reported the speed of the node's processors.
@@ -86,8 +94,14 @@ fn processors(list: String, group: &str) -> Result<Option<CpuList>> {
     let list = CpuList::new(list).map_err(|error| error.in_field(field))?;
     // With cgroup v1 the list would be set on the shared cgroup itself: one task would restrict all others in
     // it.
-    if Path::new(group).file_name().is_some_and(|name| name == SHARE) {
-        return Err(Error::invalid(field, format!("{group:?} is the group of tasks that share theirs")));
+    if Path::new(group)
+        .file_name()
+        .is_some_and(|name| name == SHARE)
+    {
+        return Err(Error::invalid(
+            field,
+            format!("{group:?} is the group of tasks that share theirs"),
+        ));
     }
     Ok(Some(list))
 }
@@ -106,7 +120,11 @@ fn shares(mhz: i64, total_mhz: u64) -> Option<CpuShares> {
 }
 
 /// Quota and period of a task with a hard limit: its part of the node's compute, over all cores.
-fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<Option<(CpuQuota, CpuPeriod)>> {
+fn quota(
+    asked: &TaskRequest<'_>,
+    mhz: i64,
+    percent_ticks: f64,
+) -> Result<Option<(CpuQuota, CpuPeriod)>> {
     if !asked.options.cpu_hard_limit {
         return Ok(None);
     }
@@ -123,22 +141,31 @@ fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<Option
         format!("{:.0}", quota.floor()).parse::<i64>().ok()
     } else {
         let mhz = u128::try_from(mhz).unwrap_or_default();
-        i64::try_from(mhz * u128::from(period.get()) * u128::from(cores) / u128::from(total_mhz)).ok()
+        i64::try_from(mhz * u128::from(period.get()) * u128::from(cores) / u128::from(total_mhz))
+            .ok()
     };
     let Some(quota) = quota else {
-        return Err(Error::invalid("cpu_hard_limit", "the task has more than the node's compute"));
+        return Err(Error::invalid(
+            "cpu_hard_limit",
+            "the task has more than the node's compute",
+        ));
     };
     Ok(Some((CpuQuota::at_least(quota), period)))
 }
 
 /// The memory reservation of a task; `None` if it has none.
-fn memory_reservation(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<MemoryLimit> {
+fn memory_reservation(
+    memory: nomad::AllocatedMemoryResources,
+    limit_bytes: i64,
+) -> Option<MemoryLimit> {
     memory_limit(memory.memory_mb.saturating_mul(MIB)).or_else(|| memory_limit(limit_bytes))
 }
 
 /// A number of bytes; agents write 0 or less for none.
 fn memory_limit(bytes: i64) -> Option<MemoryLimit> {
-    MemoryLimit::new(bytes).ok().filter(|limit| *limit != MemoryLimit::UNLIMITED)
+    MemoryLimit::new(bytes)
+        .ok()
+        .filter(|limit| *limit != MemoryLimit::UNLIMITED)
 }
 
 /// Memory limit and reservation.
@@ -149,7 +176,10 @@ fn memory(
 ) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
     let memory = memory.unwrap_or_default();
     let soft = memory_reservation(memory, limit_bytes);
-    let nomad::AllocatedMemoryResources { memory_mb: _, memory_max_mb } = memory;
+    let nomad::AllocatedMemoryResources {
+        memory_mb: _,
+        memory_max_mb,
+    } = memory;
     if memory_max_mb < 0 {
         return (None, soft);
     }
@@ -166,7 +196,8 @@ fn pids(asked: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
     match (asked.options.pids_limit, asked.session.config.pids_limit) {
         (Some(PidsLimit::UNLIMITED) | None, Some(most)) => Ok(Some(most)),
         (Some(own), Some(most)) if own > most => {
-            let why = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
+            let why =
+                format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
             Err(Error::invalid("pids_limit", why))
         }
         (own, _) => Ok(own),
@@ -176,10 +207,12 @@ fn pids(asked: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
 fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<OomScoreAdj>> {
     let config = &asked.session.config;
     match asked.options.oom_score_adj {
-        Some(score) if score < OomScoreAdj::default() && !config.allow_privileged => Err(Error::invalid(
-            "oom_score_adj",
-            "a negative one needs allow_privileged in the plugin's configuration",
-        )),
+        Some(score) if score < OomScoreAdj::default() && !config.allow_privileged => {
+            Err(Error::invalid(
+                "oom_score_adj",
+                "a negative one needs allow_privileged in the plugin's configuration",
+            ))
+        }
         Some(score) => Ok(Some(score)),
         // Also set if it is 0: a task without a value inherits that of its shim, which the kernel should
         // spare.
@@ -197,9 +230,12 @@ fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
     ulimits::check_name(&field, name)?;
     let number = |text: &str| match text.trim() {
         "-1" => Ok(u64::MAX),
-        number => number
-            .parse::<u64>()
-            .map_err(|_| Error::invalid(&field, format!("{text:?} is neither a number nor -1 for no limit"))),
+        number => number.parse::<u64>().map_err(|_| {
+            Error::invalid(
+                &field,
+                format!("{text:?} is neither a number nor -1 for no limit"),
+            )
+        }),
     };
     let (soft, hard) = text.split_once(':').unwrap_or((text, text));
     let soft = number(soft)?;
@@ -214,8 +250,9 @@ pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>>
         return Ok(None);
     }
     let leaf = format!("{}.{}", asked.task.alloc_id, asked.task.name);
-    let placement = leaf_of(&absolute(GROUP, path)?, &leaf)
-        .ok_or_else(|| Error::invalid(GROUP, format!("{path:?} is no group that an agent makes")))?;
+    let placement = leaf_of(&absolute(GROUP, path)?, &leaf).ok_or_else(|| {
+        Error::invalid(GROUP, format!("{path:?} is no group that an agent makes"))
+    })?;
     Ok(Some(placement))
 }
 
@@ -227,7 +264,10 @@ pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>>
 fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     let below = path.strip_prefix(CGROUPS).ok()?;
     if path.extension().is_some_and(|end| end == "scope") {
-        return Some(CgroupPlacement::Leaf { path: Path::new("/").join(below), cpuset: None });
+        return Some(CgroupPlacement::Leaf {
+            path: Path::new("/").join(below),
+            cpuset: None,
+        });
     }
     let mut parts: Vec<Component<'_>> = below.components().collect();
     if parts.first()?.as_os_str() != "cpuset" {
@@ -239,7 +279,10 @@ fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
         return None;
     }
     let parent = Path::new("/").join(parts.get(1..)?.iter().collect::<PathBuf>());
-    Some(CgroupPlacement::Leaf { path: parent.join(leaf), cpuset: Some(cpuset) })
+    Some(CgroupPlacement::Leaf {
+        path: parent.join(leaf),
+        cpuset: Some(cpuset),
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Namespaces and security settings of a task: the requested ones, as far as the operator allows them.
 
 use switchyard_core::spec::{
-    AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork, SandboxPid,
-    SeccompProfile, Security, SelinuxLabel, SelinuxPart, UtsMode,
+    AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork,
+    SandboxPid, SeccompProfile, Security, SelinuxLabel, SelinuxPart, UtsMode,
 };
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_docker_options::capabilities;
@@ -30,24 +30,54 @@ pub(super) struct Namespaces {
 pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
     let options = asked.options;
     let modes = &asked.session.config.allowed_modes;
-    let pid = host_or_own(asked, "pid_mode", &options.pid_mode, &["private"], &modes.pid)?;
-    let ipc = host_or_own(asked, "ipc_mode", &options.ipc_mode, &["private", "shareable"], &modes.ipc)?;
-    let uts = host_or_own(asked, "uts_mode", &options.uts_mode, &["private"], &modes.uts)?;
+    let pid = host_or_own(
+        asked,
+        "pid_mode",
+        &options.pid_mode,
+        &["private"],
+        &modes.pid,
+    )?;
+    let ipc = host_or_own(
+        asked,
+        "ipc_mode",
+        &options.ipc_mode,
+        &["private", "shareable"],
+        &modes.ipc,
+    )?;
+    let uts = host_or_own(
+        asked,
+        "uts_mode",
+        &options.uts_mode,
+        &["private"],
+        &modes.uts,
+    )?;
     // Every task is in the host's user namespace. Requesting it changes nothing, but is checked as Nomad
     // checks it.
-    host_or_own(asked, "userns_mode", &options.userns_mode, &[], &modes.userns)?;
+    host_or_own(
+        asked,
+        "userns_mode",
+        &options.userns_mode,
+        &[],
+        &modes.userns,
+    )?;
     let host_network = *network == SandboxNetwork::Host;
     let (uts, hostname) = match (uts, host_network, options.hostname.is_empty()) {
         (true, _, false) => {
-            return Err(Error::invalid("hostname", "uts_mode is \"host\": the host keeps its name"));
+            return Err(Error::invalid(
+                "hostname",
+                "uts_mode is \"host\": the host keeps its name",
+            ));
         }
         (true, _, true) => (UtsMode::Host, String::new()),
         (false, true, true) => (UtsMode::Network, String::new()),
         (false, true, false) => (UtsMode::Own, names::hostname(asked)?),
         (false, false, _) => (UtsMode::Network, names::hostname(asked)?),
     };
-    let (sandbox_pid, pid) =
-        if pid { (SandboxPid::Host, PidMode::Host) } else { (SandboxPid::PerTask, PidMode::Private) };
+    let (sandbox_pid, pid) = if pid {
+        (SandboxPid::Host, PidMode::Host)
+    } else {
+        (SandboxPid::PerTask, PidMode::Private)
+    };
     let cgroup = match options.cgroupns.as_str() {
         "" => None,
         "private" => Some(CgroupNamespace::Private),
@@ -56,11 +86,21 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
             Some(CgroupNamespace::Host)
         }
         other => {
-            return Err(Error::invalid("cgroupns", format!("{other:?} is neither \"private\" nor \"host\"")));
+            return Err(Error::invalid(
+                "cgroupns",
+                format!("{other:?} is neither \"private\" nor \"host\""),
+            ));
         }
     };
     let ipc = if ipc { IpcMode::Host } else { IpcMode::Shared };
-    Ok(Namespaces { hostname, uts, ipc, sandbox_pid, pid, cgroup })
+    Ok(Namespaces {
+        hostname,
+        uts,
+        ipc,
+        sandbox_pid,
+        pid,
+        cgroup,
+    })
 }
 
 /// Returns whether a mode is the host's, which the operator must allow.
@@ -105,13 +145,20 @@ pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
     let wanted = &asked.options.runtime;
     if wanted.is_empty() {
         let gpus = devices::gpus(asked).is_some();
-        return Ok(if gpus { config.nvidia_runtime.clone() } else { String::new() });
+        return Ok(if gpus {
+            config.nvidia_runtime.clone()
+        } else {
+            String::new()
+        });
     }
     if config.allow_runtimes.is_empty() || config.allow_runtimes.contains(wanted) {
         return Ok(wanted.clone());
     }
     let why = "have allow_runtimes of the plugin's configuration name it";
-    Err(Error::invalid("runtime", format!("requested runtime {wanted:?} is not allowed: {why}")))
+    Err(Error::invalid(
+        "runtime",
+        format!("requested runtime {wanted:?} is not allowed: {why}"),
+    ))
 }
 
 /// The security settings of a task.
@@ -144,7 +191,12 @@ pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
         (security.masked_paths, security.readonly_paths) = (Vec::new(), Vec::new());
     }
     for (index, option) in options.security_opt.iter().enumerate() {
-        apply(&format!("security_opt[{index}]"), option, config, &mut security)?;
+        apply(
+            &format!("security_opt[{index}]"),
+            option,
+            config,
+            &mut security,
+        )?;
     }
     Ok(security)
 }
@@ -175,7 +227,9 @@ fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Securi
             (security.masked_paths, security.readonly_paths) = (Vec::new(), Vec::new());
         }
         ("credentialspec", _) => {
-            return Err(Error::unimplemented(format!("{field}: credentialspec is for Windows")));
+            return Err(Error::unimplemented(format!(
+                "{field}: credentialspec is for Windows"
+            )));
         }
         _ => {
             return Err(Error::invalid(
@@ -189,7 +243,11 @@ fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Securi
 
 /// Refuses a `security_opt` that the operator has not allowed. One that confines a task as by default, or
 /// further, is always allowed.
-fn require_option_allowed(field: &str, (key, value): (&str, &str), config: &PluginConfig) -> Result<()> {
+fn require_option_allowed(
+    field: &str,
+    (key, value): (&str, &str),
+    config: &PluginConfig,
+) -> Result<()> {
     if matches!(
         (key, value),
         ("no-new-privileges", _) | ("seccomp", "builtin") | ("apparmor", "docker-default")
@@ -197,14 +255,19 @@ fn require_option_allowed(field: &str, (key, value): (&str, &str), config: &Plug
         return Ok(());
     }
     let option = format!("{key}={value}");
-    if !config.allow_security_opt.iter().any(|pattern| matches(pattern, &option)) {
+    if !config
+        .allow_security_opt
+        .iter()
+        .any(|pattern| matches(pattern, &option))
+    {
         let why = "is not allowed on this Nomad agent: have allow_security_opt of the plugin's configuration name it";
         return Err(Error::invalid(field, format!("{option:?} {why}")));
     }
     // It makes /proc/sys writable, and thereby the path of a program that the kernel starts as root of the
     // host.
     if key == "systempaths" && !config.allow_privileged {
-        let why = "is as good as privileged, and allow_privileged of the plugin's configuration is false";
+        let why =
+            "is as good as privileged, and allow_privileged of the plugin's configuration is false";
         return Err(Error::invalid(field, format!("{option:?} {why}")));
     }
     Ok(())
@@ -215,7 +278,10 @@ fn with_label(field: &str, label: &str, known: SelinuxLabel) -> Result<SelinuxLa
     let refused = || Error::invalid(field, format!("{label:?} is no part of a label"));
     let which = match part {
         "disable" if value.is_empty() => {
-            return Ok(SelinuxLabel { type_: UNCONFINED_TYPE.to_owned(), ..known });
+            return Ok(SelinuxLabel {
+                type_: UNCONFINED_TYPE.to_owned(),
+                ..known
+            });
         }
         "user" => SelinuxPart::User,
         "role" => SelinuxPart::Role,
@@ -226,9 +292,21 @@ fn with_label(field: &str, label: &str, known: SelinuxLabel) -> Result<SelinuxLa
     which.check(field, value)?;
     let value = value.to_owned();
     Ok(match which {
-        SelinuxPart::User => SelinuxLabel { user: value, ..known },
-        SelinuxPart::Role => SelinuxLabel { role: value, ..known },
-        SelinuxPart::Type => SelinuxLabel { type_: value, ..known },
-        SelinuxPart::Level => SelinuxLabel { level: value, ..known },
+        SelinuxPart::User => SelinuxLabel {
+            user: value,
+            ..known
+        },
+        SelinuxPart::Role => SelinuxLabel {
+            role: value,
+            ..known
+        },
+        SelinuxPart::Type => SelinuxLabel {
+            type_: value,
+            ..known
+        },
+        SelinuxPart::Level => SelinuxLabel {
+            level: value,
+            ..known
+        },
     })
 }

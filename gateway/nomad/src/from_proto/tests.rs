@@ -39,18 +39,31 @@ fn refused_task(task: &nomad::TaskConfig, config: PluginConfig, kind: ErrorKind,
 /// Checks that an option with this value is invalid, with this error.
 #[track_caller]
 fn invalid(key: &str, value: impl Into<Value>, text: &str) {
-    refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    refused_task(
+        &task([(key, value.into())]),
+        PluginConfig::default(),
+        ErrorKind::InvalidArgument,
+        text,
+    );
 }
 
 /// Checks that an option with this value is not supported, with this error.
 #[track_caller]
 fn impossible(key: &str, value: impl Into<Value>, text: &str) {
-    refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::Unimplemented, text);
+    refused_task(
+        &task([(key, value.into())]),
+        PluginConfig::default(),
+        ErrorKind::Unimplemented,
+        text,
+    );
 }
 
 /// The configuration of an operator who allows much.
 fn generous() -> PluginConfig {
-    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
+    let volumes = VolumesConfig {
+        enabled: true,
+        ..VolumesConfig::default()
+    };
     PluginConfig {
         allow_privileged: true,
         allow_caps: vec!["ALL".to_owned()],

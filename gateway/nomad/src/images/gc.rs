@@ -27,7 +27,12 @@ pub(crate) struct ImageGc {
 
 impl ImageGc {
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
-        Self { scope, sessions, due: Mutex::default(), changed: Notify::new() }
+        Self {
+            scope,
+            sessions,
+            due: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     fn due(&self) -> MutexGuard<'_, BTreeMap<ImageId, Instant>> {
@@ -45,7 +50,9 @@ impl ImageGc {
         if self.is_used(image) {
             return;
         }
-        let Some(at) = Instant::now().checked_add(delay) else { return };
+        let Some(at) = Instant::now().checked_add(delay) else {
+            return;
+        };
         self.due().insert(image.clone(), at);
         self.changed.notify_one();
     }
@@ -87,7 +94,11 @@ impl ImageGc {
     fn take_due(&self) -> Vec<ImageId> {
         let mut due = self.due();
         let now = Instant::now();
-        let ready: Vec<_> = due.iter().filter(|(_, at)| **at <= now).map(|(id, _)| id.clone()).collect();
+        let ready: Vec<_> = due
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(id, _)| id.clone())
+            .collect();
         for image in &ready {
             due.remove(image);
         }
@@ -121,12 +132,17 @@ impl ImageGc {
 
     /// Returns whether an agent is connected that keeps its images.
     fn is_disabled(&self) -> bool {
-        self.sessions.all().iter().any(|session| !session.config.gc.image)
+        self.sessions
+            .all()
+            .iter()
+            .any(|session| !session.config.gc.image)
     }
 
     /// Returns whether a task uses this image; before recovery `true`.
     fn is_used(&self, image: &ImageId) -> bool {
-        let Ok(tasks) = self.scope.tasks().list() else { return true };
+        let Ok(tasks) = self.scope.tasks().list() else {
+            return true;
+        };
         tasks.iter().any(|task| {
             let details = &task.details;
             details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)

@@ -56,11 +56,19 @@ async fn fixture() -> ImagesFixture {
 impl ImagesFixture {
     async fn get(&self, wish: &ImageRequest) -> Result<ImageId> {
         let place = ("allocation a".to_owned(), self.dir.path());
-        self.images.get(wish, place, "", &AuthConfig::default(), &self.teller).await
+        self.images
+            .get(wish, place, "", &AuthConfig::default(), &self.teller)
+            .await
     }
 
     async fn has(&self) -> bool {
-        self.images.scope.images().find(BUSYBOX).await.expect("it can be read").is_some()
+        self.images
+            .scope
+            .images()
+            .find(BUSYBOX)
+            .await
+            .expect("it can be read")
+            .is_some()
     }
 }
 
@@ -70,17 +78,31 @@ async fn present_image_is_pulled_again_only_on_force_pull() {
     fixture.get(&wish()).await.expect("the registry has it");
     fixture.get(&wish()).await.expect("the node has it");
     assert_eq!(fixture.fake.count(Method::Pull), 1);
-    fixture.get(&ImageRequest { always: true, ..wish() }).await.expect("the registry has it");
+    fixture
+        .get(&ImageRequest {
+            always: true,
+            ..wish()
+        })
+        .await
+        .expect("the registry has it");
     assert_eq!(fixture.fake.count(Method::Pull), 2);
 }
 
 #[tokio::test]
 async fn missing_image_error_has_the_agents_expected_text() {
     let fixture = fixture().await;
-    let missing = ImageRequest { reference: "reg.example/no".into(), ..wish() };
+    let missing = ImageRequest {
+        reference: "reg.example/no".into(),
+        ..wish()
+    };
     let error = fixture.get(&missing).await.expect_err("nobody has it");
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.report().contains("Error: image reg.example/no not found"), "{error:?}");
+    assert!(
+        error
+            .report()
+            .contains("Error: image reg.example/no not found"),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,14 +111,22 @@ async fn stalled_pull_ends_early_and_progressing_one_at_its_timeout() {
     let _held = fixture.fake.hold(Method::Pull);
     let began = Instant::now();
     let error = fixture.get(&wish()).await.expect_err("it stands still");
-    assert!(error.report().contains("pull_activity_timeout"), "{error:?}");
+    assert!(
+        error.report().contains("pull_activity_timeout"),
+        "{error:?}"
+    );
     assert_eq!(began.elapsed().as_secs(), 120);
 
     let began = Instant::now();
     let fake = fixture.fake.clone();
     let moving = tokio::spawn(async move {
         for bytes_done in 0.. {
-            fake.set_progress(PullProgress { layers: 1, layers_done: 0, bytes: 1 << 30, bytes_done });
+            fake.set_progress(PullProgress {
+                layers: 1,
+                layers_done: 0,
+                bytes: 1 << 30,
+                bytes_done,
+            });
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
     });
@@ -113,7 +143,12 @@ fn pull_progress_is_reported_periodically() {
     let mut watch = PullMonitor::new(begun);
     let later = begun + EVENT_INTERVAL;
     watch.update(
-        Some(PullProgress { layers: 3, layers_done: 1, bytes: 300 << 20, bytes_done: 100 << 20 }),
+        Some(PullProgress {
+            layers: 3,
+            layers_done: 1,
+            bytes: 300 << 20,
+            bytes_done: 100 << 20,
+        }),
         later,
     );
     assert_eq!(watch.progress_message(begun + POLL), None);
@@ -126,18 +161,28 @@ fn pull_progress_is_reported_periodically() {
 fn unpacked_layers_count_as_progress() {
     let begun = Instant::now();
     let mut watch = PullMonitor::new(begun);
-    let all = Some(PullProgress { layers: 1, layers_done: 1, bytes: 5, bytes_done: 5 });
+    let all = Some(PullProgress {
+        layers: 1,
+        layers_done: 1,
+        bytes: 5,
+        bytes_done: 5,
+    });
     for seconds in 0..200 {
         watch.update(all, begun + Duration::from_secs(seconds));
     }
-    assert!(watch.check_timeouts(&wish(), begun + Duration::from_secs(200)).is_ok());
+    assert!(
+        watch
+            .check_timeouts(&wish(), begun + Duration::from_secs(200))
+            .is_ok()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn unused_image_is_released_after_its_delay_unless_reused() {
     let fixture = fixture().await;
     let keep = Arc::clone(&fixture.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
     let image = fixture.get(&wish()).await.expect("the registry has it");
     fixture.keep.schedule(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(179)).await;
@@ -153,15 +198,26 @@ async fn unused_image_is_released_after_its_delay_unless_reused() {
 async fn images_stay_while_an_agent_disables_image_cleanup() {
     let fixture = fixture().await;
     let keep = Arc::clone(&fixture.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
     let image = fixture.get(&wish()).await.expect("the registry has it");
-    let gc = GcConfig { image: false, ..Default::default() };
-    let keeper = fixture.sessions.open(session(PluginConfig { gc, ..Default::default() }));
+    let gc = GcConfig {
+        image: false,
+        ..Default::default()
+    };
+    let keeper = fixture.sessions.open(session(PluginConfig {
+        gc,
+        ..Default::default()
+    }));
     fixture.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(fixture.has().await);
     drop(keeper);
-    fixture.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
+    fixture
+        .keep
+        .schedule_unused(Duration::from_secs(5))
+        .await
+        .expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!fixture.has().await);
 }
@@ -171,8 +227,13 @@ async fn pending_image_releases_of_a_predecessor_are_found() {
     let fixture = fixture().await;
     fixture.get(&wish()).await.expect("the registry has it");
     let keep = Arc::clone(&fixture.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
-    fixture.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    fixture
+        .keep
+        .schedule_unused(Duration::from_secs(5))
+        .await
+        .expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!fixture.has().await);
 }
@@ -181,12 +242,25 @@ async fn pending_image_releases_of_a_predecessor_are_found() {
 async fn image_archive_must_be_in_the_task_directory() {
     let fixture = fixture().await;
     std::fs::write(fixture.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
-    let load = |path: &str| ImageRequest { load: Some(path.into()), ..wish() };
+    let load = |path: &str| ImageRequest {
+        load: Some(path.into()),
+        ..wish()
+    };
     fixture.get(&load("image.tar")).await.expect("it is there");
-    assert_eq!((fixture.fake.count(Method::Load), fixture.fake.count(Method::Pull)), (1, 0));
-    std::os::unix::fs::symlink("/etc/passwd", fixture.dir.path().join("out.tar")).expect("there is room");
+    assert_eq!(
+        (
+            fixture.fake.count(Method::Load),
+            fixture.fake.count(Method::Pull)
+        ),
+        (1, 0)
+    );
+    std::os::unix::fs::symlink("/etc/passwd", fixture.dir.path().join("out.tar"))
+        .expect("there is room");
     for wrong in ["missing.tar", "out.tar"] {
-        let refused = fixture.get(&load(wrong)).await.expect_err("it cannot be read");
+        let refused = fixture
+            .get(&load(wrong))
+            .await
+            .expect_err("it cannot be read");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused:?}");
     }
 }
@@ -201,10 +275,15 @@ async fn image_not_pulled_by_nomad_is_not_released() {
         handler: String::new(),
         owner: Owner::Kubernetes,
     };
-    kubernetes.images().pull(&request).await.expect("the registry has it");
+    kubernetes
+        .images()
+        .pull(&request)
+        .await
+        .expect("the registry has it");
     let image = fixture.get(&wish()).await.expect("the node has it");
     let keep = Arc::clone(&fixture.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
     fixture.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.fake.count(Method::RemoveImage), 0);

@@ -47,7 +47,9 @@ where
 {
     let mut answers = Some(answers);
     let service = tower::service_fn(move |_: tonic::Request<Q>| {
-        ready(Ok::<_, Status>(Response::new(answers.take().expect("a call is answered once"))))
+        ready(Ok::<_, Status>(Response::new(
+            answers.take().expect("a call is answered once"),
+        )))
     });
     let mut grpc = grpc::<T, Q>();
     Box::pin(async move { Ok(grpc.server_streaming(service, call).await) })
@@ -60,7 +62,9 @@ where
     T: prost::Message + Default + 'static,
 {
     let service = tower::service_fn(|request: tonic::Request<tonic::Streaming<Q>>| {
-        ready(Ok::<_, Status>(Response::new(drained::<Q, T>(request.into_inner()))))
+        ready(Ok::<_, Status>(Response::new(drained::<Q, T>(
+            request.into_inner(),
+        ))))
     });
     let mut grpc = grpc::<T, Q>();
     Box::pin(async move { Ok(grpc.streaming(service, call).await) })
@@ -93,6 +97,8 @@ pub(super) fn refuse(status: Status) -> http::Response<Body> {
 }
 
 /// Boxes the future of an answer.
-pub(super) fn boxed(work: impl Future<Output = http::Response<Body>> + Send + 'static) -> ResponseFuture {
+pub(super) fn boxed(
+    work: impl Future<Output = http::Response<Body>> + Send + 'static,
+) -> ResponseFuture {
     Box::pin(async move { Ok(work.await) })
 }

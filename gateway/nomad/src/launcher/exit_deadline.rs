@@ -23,7 +23,9 @@ pub(super) struct ExitDeadline {
 
 impl Default for ExitDeadline {
     fn default() -> Self {
-        Self { at: Arc::new(watch::Sender::new(None)) }
+        Self {
+            at: Arc::new(watch::Sender::new(None)),
+        }
     }
 }
 
@@ -41,7 +43,8 @@ impl ExitDeadline {
     /// Sets the deadline, unless an earlier one is set.
     fn within(&self, patience: Duration) {
         let then = Instant::now() + patience;
-        self.at.send_modify(|at| *at = Some(at.map_or(then, |at| at.min(then))));
+        self.at
+            .send_modify(|at| *at = Some(at.map_or(then, |at| at.min(then))));
     }
 
     /// Returns when the deadline has passed. Cancel-safe.
@@ -79,11 +82,19 @@ mod tests {
         ending.now();
         ending.soon();
         ending.wait().await;
-        assert!(begin.elapsed() < Duration::from_millis(100), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            begin.elapsed()
+        );
         let farewell = ExitDeadline::default();
         let begin = Instant::now();
         farewell.soon();
         farewell.wait().await;
-        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 }

@@ -33,49 +33,52 @@ where
     T: Send + 'static,
     F: Future<Output = Result<Streaming<T>, Status>> + Send + 'static,
 {
-    futures::stream::unfold((StreamState::Begin(first), link, open), |(mut at, link, open)| async move {
-        loop {
-            at = match at {
-                StreamState::Begin(first) => {
-                    // The link opens a session with the daemon only once a call needs one.
-                    link.need();
-                    let up = match (tokio::time::timeout(GRACE, link.session()).await, first) {
-                        (Ok(up), _) => up,
-                        (Err(_), Some(first)) => {
-                            return Some((Ok(first), (StreamState::Begin(None), link, open)));
+    futures::stream::unfold(
+        (StreamState::Begin(first), link, open),
+        |(mut at, link, open)| async move {
+            loop {
+                at = match at {
+                    StreamState::Begin(first) => {
+                        // The link opens a session with the daemon only once a call needs one.
+                        link.need();
+                        let up = match (tokio::time::timeout(GRACE, link.session()).await, first) {
+                            (Ok(up), _) => up,
+                            (Err(_), Some(first)) => {
+                                return Some((Ok(first), (StreamState::Begin(None), link, open)));
+                            }
+                            (Err(_), None) => link.session().await,
+                        };
+                        match open(up).await {
+                            Ok(daemon) => StreamState::Daemon(Box::new(daemon)),
+                            Err(status) => {
+                                return Some((
+                                    Err(delay_error(status).await),
+                                    (StreamState::Begin(None), link, open),
+                                ));
+                            }
                         }
-                        (Err(_), None) => link.session().await,
-                    };
-                    match open(up).await {
-                        Ok(daemon) => StreamState::Daemon(Box::new(daemon)),
+                    }
+                    StreamState::Daemon(mut daemon) => match daemon.message().await {
+                        Ok(Some(message)) => {
+                            return Some((Ok(message), (StreamState::Daemon(daemon), link, open)));
+                        }
+                        Ok(None) => {
+                            return Some((
+                                Err(delay_error(broken()).await),
+                                (StreamState::Daemon(daemon), link, open),
+                            ));
+                        }
                         Err(status) => {
                             return Some((
                                 Err(delay_error(status).await),
-                                (StreamState::Begin(None), link, open),
+                                (StreamState::Daemon(daemon), link, open),
                             ));
                         }
-                    }
+                    },
                 }
-                StreamState::Daemon(mut daemon) => match daemon.message().await {
-                    Ok(Some(message)) => {
-                        return Some((Ok(message), (StreamState::Daemon(daemon), link, open)));
-                    }
-                    Ok(None) => {
-                        return Some((
-                            Err(delay_error(broken()).await),
-                            (StreamState::Daemon(daemon), link, open),
-                        ));
-                    }
-                    Err(status) => {
-                        return Some((
-                            Err(delay_error(status).await),
-                            (StreamState::Daemon(daemon), link, open),
-                        ));
-                    }
-                },
             }
-        }
-    })
+        },
+    )
 }
 
 /// Returns an error only after the launcher has had time to exit: the end of the daemon must not appear as an

@@ -4,8 +4,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 /// The variable, and its value, with which Nomad marks a process started as a plugin.
-pub const COOKIE: (&str, &str) =
-    ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
+pub const COOKIE: (&str, &str) = (
+    "NOMAD_PLUGIN_MAGIC_COOKIE",
+    "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
+);
 
 /// The version of go-plugin's own protocol.
 const CORE_VERSION: u32 = 1;
@@ -22,7 +24,11 @@ pub struct HandshakeError;
 /// # Errors
 /// [`HandshakeError`], which describes to a person what to do instead.
 pub fn check_cookie(value: Option<&OsStr>) -> Result<(), HandshakeError> {
-    if value == Some(OsStr::new(COOKIE.1)) { Ok(()) } else { Err(HandshakeError) }
+    if value == Some(OsStr::new(COOKIE.1)) {
+        Ok(())
+    } else {
+        Err(HandshakeError)
+    }
 }
 
 /// Makes the line with which an agent learns its plugin's address. `multiplex`: the agent asked whether one
@@ -30,7 +36,10 @@ pub fn check_cookie(value: Option<&OsStr>) -> Result<(), HandshakeError> {
 pub(super) fn line(socket: &Path, multiplex: bool) -> String {
     // The sixth field would be a certificate; the seventh answers that multiplexing is not supported.
     let tail = if multiplex { "|false" } else { "" };
-    format!("{CORE_VERSION}|{NOMAD_VERSION}|unix|{}|grpc|{tail}\n", socket.display())
+    format!(
+        "{CORE_VERSION}|{NOMAD_VERSION}|unix|{}|grpc|{tail}\n",
+        socket.display()
+    )
 }
 
 impl std::fmt::Display for HandshakeError {
@@ -59,6 +68,9 @@ mod tests {
     fn handshake_line_has_the_required_fields() {
         let socket = Path::new("/run/x/driver-1.sock");
         assert_eq!(line(socket, false), "1|2|unix|/run/x/driver-1.sock|grpc|\n");
-        assert_eq!(line(socket, true), "1|2|unix|/run/x/driver-1.sock|grpc||false\n");
+        assert_eq!(
+            line(socket, true),
+            "1|2|unix|/run/x/driver-1.sock|grpc||false\n"
+        );
     }
 }

@@ -87,19 +87,33 @@ impl Link {
             nomad_config: Vec::new(),
             version: launch.version.to_owned(),
         };
-        let (desired_tx, desired_rx) =
-            watch::channel(DesiredSession { needed: false, request, generation: 0 });
+        let (desired_tx, desired_rx) = watch::channel(DesiredSession {
+            needed: false,
+            request,
+            generation: 0,
+        });
         let (session_tx, session_rx) = watch::channel(None);
         (
-            Self { desired: Arc::new(desired_tx), session: session_rx },
-            LinkTask { daemon: launch.daemon.clone(), desired: desired_rx, session: session_tx },
+            Self {
+                desired: Arc::new(desired_tx),
+                session: session_rx,
+            },
+            LinkTask {
+                daemon: launch.daemon.clone(),
+                desired: desired_rx,
+                session: session_tx,
+            },
         )
     }
 
     /// Sets the agent's configuration for the session; an open session is reopened with it.
     pub(super) fn configure(&self, msgpack_config: Vec<u8>, nomad_config: Vec<u8>) {
         self.desired.send_if_modified(|desired| {
-            let request = wire::OpenRequest { msgpack_config, nomad_config, ..desired.request.clone() };
+            let request = wire::OpenRequest {
+                msgpack_config,
+                nomad_config,
+                ..desired.request.clone()
+            };
             let changed = desired.request != request;
             desired.request = request;
             desired.generation += u64::from(changed);
@@ -109,7 +123,8 @@ impl Link {
 
     /// Requests that the session is opened.
     pub(super) fn need(&self) {
-        self.desired.send_if_modified(|desired| !std::mem::replace(&mut desired.needed, true));
+        self.desired
+            .send_if_modified(|desired| !std::mem::replace(&mut desired.needed, true));
     }
 
     /// The session with the configuration set last; waits until the daemon has opened it. Cancel-safe.
@@ -117,7 +132,9 @@ impl Link {
         self.need();
         let generation = self.desired.borrow().generation;
         let mut up = self.session.clone();
-        let opened = up.wait_for(|up| up.as_ref().is_some_and(|up| up.generation >= generation)).await;
+        let opened = up
+            .wait_for(|up| up.as_ref().is_some_and(|up| up.generation >= generation))
+            .await;
         match opened.map(|up| (*up).clone()) {
             Ok(Some(up)) => up,
             // The link task has ended; the launcher is about to exit.
@@ -184,28 +201,48 @@ async fn connect(socket: &Path) -> io::Result<Channel> {
     let stream = Arc::new(Mutex::new(Some(UnixStream::connect(socket).await?)));
     let connector = tower::service_fn(move |_| {
         let stream = stream.lock().take();
-        std::future::ready(stream.map(TokioIo::new).ok_or(io::Error::from(io::ErrorKind::NotConnected)))
+        std::future::ready(
+            stream
+                .map(TokioIo::new)
+                .ok_or(io::Error::from(io::ErrorKind::NotConnected)),
+        )
     });
     // A placeholder that is never resolved: the connector provides the connection.
     let endpoint = Endpoint::from_static("http://localhost")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    endpoint.connect_with_connector(connector).await.map_err(io::Error::other)
+    endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(io::Error::other)
 }
 
 async fn open(channel: Channel, desired: DesiredSession) -> Result<OpenSession, Status> {
     let opening = async {
-        let mut stream = SessionsClient::new(channel.clone()).open(desired.request).await?.into_inner();
+        let mut stream = SessionsClient::new(channel.clone())
+            .open(desired.request)
+            .await?
+            .into_inner();
         let opened = stream.message().await?.unwrap_or_default();
         let session = opened.session_id.parse::<MetadataValue<Ascii>>();
-        let session = session.ok().filter(|session| !session.is_empty()).ok_or_else(unnamed)?;
-        Ok(OpenSession { handle: SessionHandle { channel, session, generation: desired.generation }, stream })
+        let session = session
+            .ok()
+            .filter(|session| !session.is_empty())
+            .ok_or_else(unnamed)?;
+        Ok(OpenSession {
+            handle: SessionHandle {
+                channel,
+                session,
+                generation: desired.generation,
+            },
+            stream,
+        })
     };
     match tokio::time::timeout(OPENING, opening).await {
         Ok(opened) => opened,
-        Err(_) => Err(crate::status::status(&switchyard_core::Error::deadline(format!(
-            "the switchyard daemon has not opened a session within {OPENING:?}"
-        )))),
+        Err(_) => Err(crate::status::status(&switchyard_core::Error::deadline(
+            format!("the switchyard daemon has not opened a session within {OPENING:?}"),
+        ))),
     }
 }
 

@@ -44,7 +44,12 @@ pub(super) struct LocalServices {
 
 impl LocalServices {
     pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
-        Self { launch: Arc::new(launch.clone()), link, ending, config: Arc::default() }
+        Self {
+            launch: Arc::new(launch.clone()),
+            link,
+            ending,
+            config: Arc::default(),
+        }
     }
 
     /// Answers a call.
@@ -61,7 +66,9 @@ impl LocalServices {
         let this = self.clone();
         match method {
             BaseCall::PluginInfo => unary(call, move |base::PluginInfoRequest {}| Ok(this.info())),
-            BaseCall::ConfigSchema => unary(call, move |base::ConfigSchemaRequest {}| Ok(this.schema())),
+            BaseCall::ConfigSchema => {
+                unary(call, move |base::ConfigSchemaRequest {}| Ok(this.schema()))
+            }
             BaseCall::SetConfig => unary(call, move |request| this.set_config(request)),
         }
     }
@@ -79,10 +86,14 @@ impl LocalServices {
                 Ok(nomad::ShutdownResponse {})
             }),
             DriverCall::Capabilities => unary(call, move |nomad::CapabilitiesRequest {}| {
-                Ok(nomad::CapabilitiesResponse { capabilities: Some(capabilities(&this.config())) })
+                Ok(nomad::CapabilitiesResponse {
+                    capabilities: Some(capabilities(&this.config())),
+                })
             }),
             DriverCall::TaskConfigSchema => unary(call, move |nomad::TaskConfigSchemaRequest {}| {
-                Ok(nomad::TaskConfigSchemaResponse { spec: Some(task_schema()) })
+                Ok(nomad::TaskConfigSchemaResponse {
+                    spec: Some(task_schema()),
+                })
             }),
             DriverCall::Fingerprint => {
                 let away = self.undetected();
@@ -90,7 +101,10 @@ impl LocalServices {
                     call,
                     fallback::stream(self.link.clone(), Some(away), |up| async move {
                         let request = named(&up, nomad::FingerprintRequest {});
-                        Ok(DriverClient::new(up.channel).fingerprint(request).await?.into_inner())
+                        Ok(DriverClient::new(up.channel)
+                            .fingerprint(request)
+                            .await?
+                            .into_inner())
                     }),
                 )
             }
@@ -98,7 +112,10 @@ impl LocalServices {
                 call,
                 fallback::stream(self.link.clone(), None, |up| async move {
                     let request = named(&up, nomad::TaskEventsRequest {});
-                    Ok(DriverClient::new(up.channel).task_events(request).await?.into_inner())
+                    Ok(DriverClient::new(up.channel)
+                        .task_events(request)
+                        .await?
+                        .into_inner())
                 }),
             ),
         }
@@ -111,7 +128,10 @@ impl LocalServices {
             call,
             fallback::stream(self.link.clone(), Some(away), |up| async move {
                 let request = named(&up, device::FingerprintRequest {});
-                Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
+                Ok(DevicePluginClient::new(up.channel)
+                    .fingerprint(request)
+                    .await?
+                    .into_inner())
             }),
         )
     }
@@ -160,19 +180,30 @@ impl LocalServices {
 
     /// Accepts a configuration if the daemon would. An agent first sends one twice for validation, without
     /// information about its node.
-    fn set_config(&self, request: base::SetConfigRequest) -> Result<base::SetConfigResponse, Status> {
-        let base::SetConfigRequest { msgpack_config, nomad_config, plugin_api_version: _ } = request;
+    fn set_config(
+        &self,
+        request: base::SetConfigRequest,
+    ) -> Result<base::SetConfigResponse, Status> {
+        let base::SetConfigRequest {
+            msgpack_config,
+            nomad_config,
+            plugin_api_version: _,
+        } = request;
         if self.launch.role == Role::Driver {
-            let (config, warnings) =
-                PluginConfig::decode(&msgpack_config).map_err(|error| crate::status::status(&error))?;
+            let (config, warnings) = PluginConfig::decode(&msgpack_config)
+                .map_err(|error| crate::status::status(&error))?;
             for warning in warnings.into_iter().filter(|_| nomad_config.is_some()) {
                 tracing::warn!("{warning}");
             }
             *self.lock() = config;
         }
         let means_it = nomad_config.is_some();
-        self.link
-            .configure(msgpack_config, nomad_config.map(|config| config.encode_to_vec()).unwrap_or_default());
+        self.link.configure(
+            msgpack_config,
+            nomad_config
+                .map(|config| config.encode_to_vec())
+                .unwrap_or_default(),
+        );
         if means_it {
             self.link.need();
         }
@@ -199,21 +230,29 @@ impl LocalServices {
     }
 }
 
-fn check_health(request: &health::HealthCheckRequest) -> Result<health::HealthCheckResponse, Status> {
+fn check_health(
+    request: &health::HealthCheckRequest,
+) -> Result<health::HealthCheckResponse, Status> {
     if request.service.is_empty() || request.service == HEALTH_NAME {
         return Ok(serving());
     }
     let why = format!("there is no service {:?} here", request.service);
-    Err(crate::status::status(&switchyard_core::Error::not_found(why)))
+    Err(crate::status::status(&switchyard_core::Error::not_found(
+        why,
+    )))
 }
 
 fn serving() -> health::HealthCheckResponse {
-    health::HealthCheckResponse { status: health::health_check_response::ServingStatus::Serving.into() }
+    health::HealthCheckResponse {
+        status: health::health_check_response::ServingStatus::Serving.into(),
+    }
 }
 
 /// A request with the session in its metadata.
 fn named<T>(up: &SessionHandle, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(SESSION_KEY, up.session.clone());
+    request
+        .metadata_mut()
+        .insert(SESSION_KEY, up.session.clone());
     request
 }

@@ -68,10 +68,14 @@ pub(super) fn target_of(role: Role, path: &str) -> CallTarget {
         ("hashicorp.nomad.plugins.drivers.proto.Driver", Role::Driver) => {
             ours(driver(method).map(LocalCall::Driver), CallTarget::Daemon)
         }
-        ("hashicorp.nomad.plugins.device.DevicePlugin", Role::Device) => {
-            ours((method == "Fingerprint").then_some(LocalCall::DeviceFingerprint), CallTarget::Daemon)
-        }
-        (service, _) => ours(host(service, method).map(LocalCall::Host), CallTarget::Unknown),
+        ("hashicorp.nomad.plugins.device.DevicePlugin", Role::Device) => ours(
+            (method == "Fingerprint").then_some(LocalCall::DeviceFingerprint),
+            CallTarget::Daemon,
+        ),
+        (service, _) => ours(
+            host(service, method).map(LocalCall::Host),
+            CallTarget::Unknown,
+        ),
     }
 }
 
@@ -116,9 +120,14 @@ mod tests {
 
     #[test]
     fn task_and_device_calls_are_forwarded_also_unknown_ones() {
-        for method in
-            ["StartTask", "RecoverTask", "WaitTask", "ExecTaskStreaming", "TaskStats", "SomethingNew"]
-        {
+        for method in [
+            "StartTask",
+            "RecoverTask",
+            "WaitTask",
+            "ExecTaskStreaming",
+            "TaskStats",
+            "SomethingNew",
+        ] {
             assert_eq!(
                 target_of(Role::Driver, &format!("{DRIVER}/{method}")),
                 CallTarget::Daemon,
@@ -137,22 +146,46 @@ mod tests {
     #[test]
     fn agent_start_calls_are_answered_locally() {
         for role in [Role::Driver, Role::Device] {
-            let info = target_of(role, "/hashicorp.nomad.plugins.base.proto.BasePlugin/PluginInfo");
-            assert_eq!(info, CallTarget::Local(LocalCall::Base(BaseCall::PluginInfo)));
+            let info = target_of(
+                role,
+                "/hashicorp.nomad.plugins.base.proto.BasePlugin/PluginInfo",
+            );
+            assert_eq!(
+                info,
+                CallTarget::Local(LocalCall::Base(BaseCall::PluginInfo))
+            );
             let end = target_of(role, "/plugin.GRPCController/Shutdown");
-            assert_eq!(end, CallTarget::Local(LocalCall::Host(GoPluginCall::Shutdown)));
+            assert_eq!(
+                end,
+                CallTarget::Local(LocalCall::Host(GoPluginCall::Shutdown))
+            );
         }
         let events = target_of(Role::Driver, &format!("{DRIVER}/TaskEvents"));
-        assert_eq!(events, CallTarget::Local(LocalCall::Driver(DriverCall::TaskEvents)));
+        assert_eq!(
+            events,
+            CallTarget::Local(LocalCall::Driver(DriverCall::TaskEvents))
+        );
         let devices = target_of(Role::Device, &format!("{DEVICE}/Fingerprint"));
         assert_eq!(devices, CallTarget::Local(LocalCall::DeviceFingerprint));
     }
 
     #[test]
     fn plugin_kinds_are_exclusive() {
-        assert_eq!(target_of(Role::Device, &format!("{DRIVER}/StartTask")), CallTarget::Unknown);
-        assert_eq!(target_of(Role::Driver, &format!("{DEVICE}/Reserve")), CallTarget::Unknown);
-        for path in ["", "/", "/x", "/switchyard.nomad.v1.Sessions/Open", "/plugin.GRPCBroker/Other"] {
+        assert_eq!(
+            target_of(Role::Device, &format!("{DRIVER}/StartTask")),
+            CallTarget::Unknown
+        );
+        assert_eq!(
+            target_of(Role::Driver, &format!("{DEVICE}/Reserve")),
+            CallTarget::Unknown
+        );
+        for path in [
+            "",
+            "/",
+            "/x",
+            "/switchyard.nomad.v1.Sessions/Open",
+            "/plugin.GRPCBroker/Other",
+        ] {
             assert_eq!(target_of(Role::Driver, path), CallTarget::Unknown, "{path}");
         }
     }

@@ -31,7 +31,11 @@ pub(super) struct PluginService {
 
 impl PluginService {
     pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
-        Self { role: launch.role, local: LocalServices::new(launch, link.clone(), ending), link }
+        Self {
+            role: launch.role,
+            local: LocalServices::new(launch, link.clone(), ending),
+            link,
+        }
     }
 }
 
@@ -69,7 +73,11 @@ async fn forward(link: Link, call: Call) -> http::Response<Body> {
     if let Some(caller) = caller(&head.extensions) {
         head.headers.insert(CALLER_KEY, caller);
     }
-    match up.channel.oneshot(http::Request::from_parts(head, body)).await {
+    match up
+        .channel
+        .oneshot(http::Request::from_parts(head, body))
+        .await
+    {
         Ok(response) => response.map(|body| Body::new(DelayedErrorBody::new(body))),
         Err(error) => {
             tracing::debug!(%error, "a forwarded call was interrupted");
@@ -98,7 +106,12 @@ mod tests {
         assert_eq!(caller(&extensions), None);
         extensions.insert(ours.connect_info());
         let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
-        let reported: ProcessId = caller(&extensions).unwrap().to_str().unwrap().parse().unwrap();
+        let reported: ProcessId = caller(&extensions)
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
         assert_eq!(reported, own);
     }
 }

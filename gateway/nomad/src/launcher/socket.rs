@@ -55,7 +55,14 @@ impl PluginSocket {
         let beside = launch.daemon.parent().map(|run| run.join("launchers"));
         let elsewhere = std::env::temp_dir().join(format!("switchyard-{}", geteuid()));
         let mut tried = Vec::new();
-        for dir in launch.socket_env.socket_dir.clone().into_iter().chain(beside).chain([elsewhere]) {
+        for dir in launch
+            .socket_env
+            .socket_dir
+            .clone()
+            .into_iter()
+            .chain(beside)
+            .chain([elsewhere])
+        {
             match Self::bind_in(&dir, launch) {
                 Ok(place) => return Ok(place),
                 Err(error) => tried.push((dir, error)),
@@ -65,14 +72,22 @@ impl PluginSocket {
     }
 
     fn bind_in(dir: &Path, launch: &Launch) -> io::Result<Self> {
-        let path = dir.join(format!("{}-{}{SUFFIX}", launch.role.as_str(), std::process::id()));
+        let path = dir.join(format!(
+            "{}-{}{SUFFIX}",
+            launch.role.as_str(),
+            std::process::id()
+        ));
         if path.as_os_str().len() > SOCKET_PATH_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long for a socket"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidFilename,
+                "the path is too long for a socket",
+            ));
         }
         make_private(dir)?;
         remove_stale(dir);
         if Probe::connect(&path).is_ok() {
-            let why = "a launcher of another pid namespace listens on the socket for this process id";
+            let why =
+                "a launcher of another pid namespace listens on the socket for this process id";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
         }
         // Otherwise an earlier process with the same id has left it.
@@ -80,7 +95,11 @@ impl PluginSocket {
         let listener = UnixListener::bind(&path)?;
         let file = SocketFile(path);
         fs::set_permissions(&file.0, fs::Permissions::from_mode(0o600))?;
-        Ok(Self { listener, file, multiplex: launch.socket_env.multiplex })
+        Ok(Self {
+            listener,
+            file,
+            multiplex: launch.socket_env.multiplex,
+        })
     }
 
     /// The handshake line for the agent.
@@ -90,7 +109,9 @@ impl PluginSocket {
 
     /// The accepted connections, without end; there may be any number, or none. The file is removed when the
     /// stream is dropped.
-    pub(super) fn into_incoming(self) -> impl Stream<Item = io::Result<AuthorityFilter<UnixStream>>> {
+    pub(super) fn into_incoming(
+        self,
+    ) -> impl Stream<Item = io::Result<AuthorityFilter<UnixStream>>> {
         futures::stream::unfold(self, |place| async move {
             let stream = accept(&place.listener).await;
             Some((Ok(AuthorityFilter::new(stream)), place))
@@ -127,7 +148,10 @@ fn may_call(uid: Uid) -> bool {
 fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         // The daemon's own directory, in case the daemon has not run since boot.
-        DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -137,19 +161,31 @@ fn make_private(dir: &Path) -> io::Result<()> {
     if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "others than its owner may write there"))
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "others than its owner may write there",
+    ))
 }
 
 /// Removes the sockets of killed launchers. Keeps a socket that a process listens on, and one whose process
 /// lives, since it may be about to listen.
 fn remove_stale(dir: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let pid = name.strip_suffix(SUFFIX).and_then(|name| name.rsplit('-').next()?.parse::<u32>().ok());
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let pid = name
+            .strip_suffix(SUFFIX)
+            .and_then(|name| name.rsplit('-').next()?.parse::<u32>().ok());
         let dead = pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-        let refused =
-            || Probe::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        let refused = || {
+            Probe::connect(&path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
         if dead && refused() {
             // Another launcher may do the same concurrently.
             let _ = remove(&path);
@@ -204,9 +240,17 @@ mod tests {
     async fn launcher_socket_is_created_without_daemon_and_removed_at_exit() {
         let dir = tempfile::tempdir().unwrap();
         let place = PluginSocket::bind(&launch(&dir.path().join("run"))).unwrap();
-        let socket = dir.path().join(format!("run/launchers/driver-{}.sock", std::process::id()));
-        assert_eq!(place.line(), format!("1|2|unix|{}|grpc|\n", socket.display()));
-        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        let socket = dir
+            .path()
+            .join(format!("run/launchers/driver-{}.sock", std::process::id()));
+        assert_eq!(
+            place.line(),
+            format!("1|2|unix|{}|grpc|\n", socket.display())
+        );
+        assert_eq!(
+            fs::metadata(&socket).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         drop(place);
         assert!(!socket.exists());
     }
@@ -238,7 +282,10 @@ mod tests {
         drop(PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap());
         let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let error = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap_err();
-        assert!(error.kind() == io::ErrorKind::AddrInUse && path.exists(), "{error}");
+        assert!(
+            error.kind() == io::ErrorKind::AddrInUse && path.exists(),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -259,7 +306,10 @@ mod tests {
             wait.recv().unwrap();
             drop(place);
             let found_stale = other.join().unwrap();
-            assert!(!found_stale, "round {round}: a socket without a listener was still there");
+            assert!(
+                !found_stale,
+                "round {round}: a socket without a listener was still there"
+            );
         }
     }
 

@@ -21,7 +21,12 @@ struct Alloc {
 impl Alloc {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for below in ["alloc/alloc/logs", "alloc/web/local", "alloc/web/secrets", "outside"] {
+        for below in [
+            "alloc/alloc/logs",
+            "alloc/web/local",
+            "alloc/web/secrets",
+            "outside",
+        ] {
             fs::create_dir_all(dir.path().join(below)).unwrap();
         }
         fs::write(dir.path().join("outside/secret"), "secret").unwrap();
@@ -29,7 +34,12 @@ impl Alloc {
     }
 
     fn path(&self, below: &str) -> PathBuf {
-        self.dir.path().canonicalize().unwrap().join("alloc").join(below)
+        self.dir
+            .path()
+            .canonicalize()
+            .unwrap()
+            .join("alloc")
+            .join(below)
     }
 
     fn outside(&self) -> PathBuf {
@@ -38,7 +48,10 @@ impl Alloc {
 
     fn task(&self, volumes: &[&str]) -> nomad::TaskConfig {
         let alloc_dir = self.path("").display().to_string();
-        nomad::TaskConfig { alloc_dir, ..task([("volumes", texts(volumes))]) }
+        nomad::TaskConfig {
+            alloc_dir,
+            ..task([("volumes", texts(volumes))])
+        }
     }
 
     /// The resolved volumes of a task.
@@ -52,7 +65,9 @@ impl Alloc {
             .filter(|mount| mount.destination.components().count() == 2)
             .filter(|mount| !own.contains(&mount.destination));
         let sources = more.map(|mount| {
-            let MountSource::Beneath { root, path } = mount.source else { panic!("a source is not settled") };
+            let MountSource::Beneath { root, path } = mount.source else {
+                panic!("a source is not settled")
+            };
             assert!(path.is_relative());
             root.join(path)
         });
@@ -64,7 +79,10 @@ impl Alloc {
         let error = self.settled(&[volume]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let text = error.to_string();
-        assert!(text.starts_with("volumes[0]: ") && text.ends_with(why), "{text}");
+        assert!(
+            text.starts_with("volumes[0]: ") && text.ends_with(why),
+            "{text}"
+        );
     }
 }
 
@@ -75,8 +93,16 @@ fn mount_source_resolves_its_links() {
     fs::write(alloc.path("web/local/file"), "").unwrap();
     symlink("real", alloc.path("web/local/link")).unwrap();
     symlink("../../alloc", alloc.path("web/local/shared")).unwrap();
-    let paths = alloc.settled(&["local/link:/a", "local/file:/b", "local/shared:/c", "../alloc:/d"]).unwrap();
-    let expected = ["web/local/real", "web/local/file", "alloc", "alloc"].map(|path| alloc.path(path));
+    let paths = alloc
+        .settled(&[
+            "local/link:/a",
+            "local/file:/b",
+            "local/shared:/c",
+            "../alloc:/d",
+        ])
+        .unwrap();
+    let expected =
+        ["web/local/real", "web/local/file", "alloc", "alloc"].map(|path| alloc.path(path));
     assert_eq!(paths, expected);
 }
 
@@ -89,29 +115,52 @@ fn link_out_of_the_allocation_is_rejected() {
     // Leads inside again, but through outside.
     symlink(alloc.path("web/local"), alloc.path("web/local/round")).unwrap();
     let out = "a link in it leads out of the allocation's directory";
-    for link in ["up", "absolute", "root", "round", "up/secret", "root/etc", "up/new"] {
+    for link in [
+        "up",
+        "absolute",
+        "root",
+        "round",
+        "up/secret",
+        "root/etc",
+        "up/new",
+    ] {
         alloc.refused(&format!("local/{link}:/x"), out);
     }
     symlink("circle", alloc.path("web/local/circle")).unwrap();
     alloc.refused("local/circle:/x", "its links lead in a circle");
-    assert_eq!(fs::read_dir(alloc.outside()).unwrap().count(), 1, "nothing is made outside");
+    assert_eq!(
+        fs::read_dir(alloc.outside()).unwrap().count(),
+        1,
+        "nothing is made outside"
+    );
 }
 
 #[test]
 fn links_are_checked_even_with_host_volumes_allowed() {
     let alloc = Alloc::new();
     symlink(alloc.outside(), alloc.path("web/local/planted")).unwrap();
-    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
-    let session = session(PluginConfig { volumes, ..PluginConfig::default() });
+    let volumes = VolumesConfig {
+        enabled: true,
+        ..VolumesConfig::default()
+    };
+    let session = session(PluginConfig {
+        volumes,
+        ..PluginConfig::default()
+    });
     let error = preparation::prepare(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
-    assert!(error.to_string().ends_with("a link in it leads out of the allocation's directory"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("a link in it leads out of the allocation's directory"),
+        "{error}"
+    );
     // Paths that the job itself names may be outside.
     let outside = format!("{}:/x", alloc.outside().display());
     let plan = preparation::prepare(&alloc.task(&[&outside]), &session).unwrap();
     let mut sources = plan.task.mounts.iter().map(|mount| &mount.source);
-    assert!(
-        sources.any(|source| matches!(source, MountSource::Host { path, .. } if *path == alloc.outside()))
-    );
+    assert!(sources.any(
+        |source| matches!(source, MountSource::Host { path, .. } if *path == alloc.outside())
+    ));
 }
 
 #[test]
@@ -119,20 +168,44 @@ fn log_directory_is_read_only_in_every_mount() {
     let alloc = Alloc::new();
     symlink("../../alloc/logs", alloc.path("web/local/logs")).unwrap();
     fs::create_dir(alloc.path("alloc/logs/old")).unwrap();
-    let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
-    let session = session(PluginConfig { volumes, ..PluginConfig::default() });
-    let asked = ["../alloc:/shared", "local/logs:/l", "../alloc/logs/old:/o", "..:/all", "local:/mine"];
+    let volumes = VolumesConfig {
+        enabled: true,
+        ..VolumesConfig::default()
+    };
+    let session = session(PluginConfig {
+        volumes,
+        ..PluginConfig::default()
+    });
+    let asked = [
+        "../alloc:/shared",
+        "local/logs:/l",
+        "../alloc/logs/old:/o",
+        "..:/all",
+        "local:/mine",
+    ];
     let plan = preparation::prepare(&alloc.task(&asked), &session).unwrap();
-    let of_alloc =
-        plan.task.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Beneath { .. }));
+    let of_alloc = plan
+        .task
+        .mounts
+        .iter()
+        .filter(|mount| matches!(mount.source, MountSource::Beneath { .. }));
     let (readonly, writable): (Vec<&Mount>, Vec<_>) = of_alloc.partition(|mount| mount.readonly);
     let places = |mounts: Vec<&Mount>| {
-        let mut places: Vec<_> = mounts.iter().map(|mount| mount.destination.display().to_string()).collect();
+        let mut places: Vec<_> = mounts
+            .iter()
+            .map(|mount| mount.destination.display().to_string())
+            .collect();
         places.sort_unstable();
         places
     };
-    assert_eq!(places(readonly), ["/all/alloc/logs", "/alloc/logs", "/l", "/o", "/shared/logs"]);
-    assert_eq!(places(writable), ["/all", "/alloc", "/local", "/mine", "/secrets", "/shared"]);
+    assert_eq!(
+        places(readonly),
+        ["/all/alloc/logs", "/alloc/logs", "/l", "/o", "/shared/logs"]
+    );
+    assert_eq!(
+        places(writable),
+        ["/all", "/alloc", "/local", "/mine", "/secrets", "/shared"]
+    );
 }
 
 #[test]
@@ -175,18 +248,37 @@ fn task_cannot_redirect_its_own_directories() {
 #[test]
 fn gateway_cgroup_is_used_when_the_agents_is_missing() {
     let dir = tempfile::tempdir().unwrap();
-    let theirs = CgroupPlacement::Leaf { path: "/nomad.slice/a1.web.scope".into(), cpuset: None };
+    let theirs = CgroupPlacement::Leaf {
+        path: "/nomad.slice/a1.web.scope".into(),
+        cpuset: None,
+    };
     let of = |group: &Path| {
-        let linux =
-            nomad::LinuxResources { cpuset_cgroup: group.display().to_string(), ..Default::default() };
-        let resources = nomad::Resources { linux_resources: Some(linux), ..Default::default() };
-        let mut plan = crate::from_proto::plan(&task([]), &session(PluginConfig::default())).unwrap();
+        let linux = nomad::LinuxResources {
+            cpuset_cgroup: group.display().to_string(),
+            ..Default::default()
+        };
+        let resources = nomad::Resources {
+            linux_resources: Some(linux),
+            ..Default::default()
+        };
+        let mut plan =
+            crate::from_proto::plan(&task([]), &session(PluginConfig::default())).unwrap();
         plan.task.cgroup = Some(theirs.clone());
-        resolve_cgroup(&mut plan, &nomad::TaskConfig { resources: Some(resources), ..task([]) });
+        resolve_cgroup(
+            &mut plan,
+            &nomad::TaskConfig {
+                resources: Some(resources),
+                ..task([])
+            },
+        );
         (plan.task.cgroup, plan.warnings)
     };
     assert_eq!(of(dir.path()), (Some(theirs.clone()), Vec::new()));
-    assert_eq!(of(Path::new("")), (Some(theirs.clone()), Vec::new()), "it names none");
+    assert_eq!(
+        of(Path::new("")),
+        (Some(theirs.clone()), Vec::new()),
+        "it names none"
+    );
     let missing = dir.path().join("a1.web.scope");
     let warning = format!(
         "the agent's cgroup {} is not there: the task is in one of the gateway's own",

@@ -7,7 +7,9 @@ use switchyard_core::spec::{OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::capabilities;
 
-use super::{AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig};
+use super::{
+    AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig,
+};
 use crate::value::Block;
 
 /// The minimum of the timeout of stalled pulls and of the grace period of dangling tasks.
@@ -27,13 +29,25 @@ pub(crate) const LABEL_NAMES: [&str; 8] = [
 
 /// Keys of the docker driver that have no effect here, and why.
 const WITHOUT_MEANING: [(&str, &str); 7] = [
-    ("endpoint", "there is no Docker: tasks run on the containerd that the daemon is configured with"),
+    (
+        "endpoint",
+        "there is no Docker: tasks run on the containerd that the daemon is configured with",
+    ),
     ("tls", "there is no Docker to speak to"),
     ("logging", "the agent collects the output of tasks itself"),
     ("infra_image", "networks need no process of their own"),
-    ("infra_image_pull_timeout", "networks need no process of their own"),
-    ("container_exists_attempts", "a task of the same id is found at once"),
-    ("windows_allow_insecure_container_admin", "this is not Windows"),
+    (
+        "infra_image_pull_timeout",
+        "networks need no process of their own",
+    ),
+    (
+        "container_exists_attempts",
+        "a task of the same id is found at once",
+    ),
+    (
+        "windows_allow_insecure_container_admin",
+        "this is not Windows",
+    ),
 ];
 
 impl PluginConfig {
@@ -44,13 +58,23 @@ impl PluginConfig {
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Vec<String>)> {
         let mut block = Block::decode(bytes)?;
         let without = WITHOUT_MEANING.iter().filter(|(key, _)| block.has(key));
-        let warnings = without.map(|(key, why)| format!("{key} has no effect: {why}")).collect();
+        let warnings = without
+            .map(|(key, why)| format!("{key} has no effect: {why}"))
+            .collect();
         let defaults = Self::default();
         let config = Self {
-            allow_privileged: block.flag("allow_privileged")?.unwrap_or(defaults.allow_privileged),
+            allow_privileged: block
+                .flag("allow_privileged")?
+                .unwrap_or(defaults.allow_privileged),
             allow_caps: allowed_caps(&mut block)?,
-            allow_devices: block.flag("allow_devices")?.unwrap_or(defaults.allow_devices),
-            allow_security_opt: listed(&mut block, "allow_security_opt", defaults.allow_security_opt)?,
+            allow_devices: block
+                .flag("allow_devices")?
+                .unwrap_or(defaults.allow_devices),
+            allow_security_opt: listed(
+                &mut block,
+                "allow_security_opt",
+                defaults.allow_security_opt,
+            )?,
             allow_runtimes: block.texts("allow_runtimes")?,
             nvidia_runtime: block.text("nvidia_runtime")?,
             allowed_modes: allowed_modes(block.block("allowed_modes")?)?,
@@ -58,7 +82,11 @@ impl PluginConfig {
             volumes: volumes(block.block("volumes")?)?,
             gc: gc(block.block("gc")?)?,
             disable_log_collection: block.flag("disable_log_collection")?.unwrap_or_default(),
-            image_pull_timeout: positive(&mut block, "image_pull_timeout", defaults.image_pull_timeout)?,
+            image_pull_timeout: positive(
+                &mut block,
+                "image_pull_timeout",
+                defaults.image_pull_timeout,
+            )?,
             pull_activity_timeout: at_least(
                 &mut block,
                 "pull_activity_timeout",
@@ -67,7 +95,9 @@ impl PluginConfig {
             extra_labels: extra_labels(&mut block)?,
             pids_limit: pids_limit(&mut block)?,
             oom_score_adj: oom_score(&mut block)?,
-            must_create_network: block.flag("must_create_network")?.unwrap_or(defaults.must_create_network),
+            must_create_network: block
+                .flag("must_create_network")?
+                .unwrap_or(defaults.must_create_network),
         };
         Ok((config, warnings))
     }
@@ -94,16 +124,26 @@ fn allowed_modes(mut block: Block) -> Result<AllowedModes> {
 
 /// A list of texts; the default applies only if there is no list, not if it is empty.
 fn listed(block: &mut Block, key: &str, default: Vec<String>) -> Result<Vec<String>> {
-    if block.has(key) { block.texts(key) } else { Ok(default) }
+    if block.has(key) {
+        block.texts(key)
+    } else {
+        Ok(default)
+    }
 }
 
 fn auth(mut block: Block) -> Result<AuthConfig> {
-    let config = AuthConfig { config: block.text("config")?, helper: block.text("helper")? };
+    let config = AuthConfig {
+        config: block.text("config")?,
+        helper: block.text("helper")?,
+    };
     // It becomes the suffix of the name of a program that is searched in PATH.
     if config.helper.contains('/') {
         return Err(Error::invalid(
             block.at("helper"),
-            format!("{:?} is no end of a name docker-credential-…", config.helper),
+            format!(
+                "{:?} is no end of a name docker-credential-…",
+                config.helper
+            ),
         ));
     }
     Ok(config)
@@ -124,7 +164,12 @@ fn volumes(mut block: Block) -> Result<VolumesConfig> {
 }
 
 fn gc(mut block: Block) -> Result<GcConfig> {
-    let GcConfig { image, image_delay, container, dangling } = GcConfig::default();
+    let GcConfig {
+        image,
+        image_delay,
+        container,
+        dangling,
+    } = GcConfig::default();
     Ok(GcConfig {
         image: block.flag("image")?.unwrap_or(image),
         image_delay: block.duration("image_delay")?.unwrap_or(image_delay),
@@ -160,7 +205,9 @@ fn extra_labels(block: &mut Block) -> Result<Vec<String>> {
 fn pids_limit(block: &mut Block) -> Result<Option<PidsLimit>> {
     match block.number("pids_limit")? {
         None | Some(..=0) => Ok(None),
-        Some(most) => PidsLimit::new(most).map(Some).map_err(|error| error.in_field("pids_limit")),
+        Some(most) => PidsLimit::new(most)
+            .map(Some)
+            .map_err(|error| error.in_field("pids_limit")),
     }
 }
 
@@ -172,14 +219,21 @@ fn oom_score(block: &mut Block) -> Result<OomScoreAdj> {
 /// A duration that is not 0.
 fn positive(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
     let value = block.duration(key)?.unwrap_or(default);
-    if value.is_zero() { Err(Error::invalid(block.at(key), "it cannot be 0")) } else { Ok(value) }
+    if value.is_zero() {
+        Err(Error::invalid(block.at(key), "it cannot be 0"))
+    } else {
+        Ok(value)
+    }
 }
 
 /// A duration of at least a minute.
 fn at_least(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
     let value = block.duration(key)?.unwrap_or(default);
     if value < LEAST {
-        Err(Error::invalid(block.at(key), "it is less than minimum, 1m0s"))
+        Err(Error::invalid(
+            block.at(key),
+            "it is less than minimum, 1m0s",
+        ))
     } else {
         Ok(value)
     }

@@ -20,11 +20,21 @@ fn empty_plugin_configuration_has_docker_driver_defaults() {
     let nothing = (PluginConfig::default(), Vec::new());
     assert_eq!(PluginConfig::decode(b"").unwrap(), nothing);
     assert_eq!(
-        decode([("gc", Value::Nil), ("allow_caps", Value::Nil), ("allow_privileged", Value::Nil)]),
+        decode([
+            ("gc", Value::Nil),
+            ("allow_caps", Value::Nil),
+            ("allow_privileged", Value::Nil)
+        ]),
         nothing
     );
     // A block does not set the keys that it does not contain.
-    assert_eq!(decode([("gc", map([("image", Value::Nil), ("dangling_containers", map([]))]))]), nothing);
+    assert_eq!(
+        decode([(
+            "gc",
+            map([("image", Value::Nil), ("dangling_containers", map([]))])
+        )]),
+        nothing
+    );
 }
 
 #[test]
@@ -51,8 +61,17 @@ fn every_plugin_key_is_decoded() {
                 ("network", texts(&[])),
             ]),
         ),
-        ("auth", map([("config", "/etc/docker.json".into()), ("helper", "ecr-login".into())])),
-        ("volumes", map([("enabled", true.into()), ("selinuxlabel", "z".into())])),
+        (
+            "auth",
+            map([
+                ("config", "/etc/docker.json".into()),
+                ("helper", "ecr-login".into()),
+            ]),
+        ),
+        (
+            "volumes",
+            map([("enabled", true.into()), ("selinuxlabel", "z".into())]),
+        ),
         (
             "gc",
             map([
@@ -93,8 +112,14 @@ fn config_with_every_key() -> PluginConfig {
             network: Vec::new(),
             cgroupns: host(),
         },
-        auth: AuthConfig { config: "/etc/docker.json".to_owned(), helper: "ecr-login".to_owned() },
-        volumes: VolumesConfig { enabled: true, selinuxlabel: "z".to_owned() },
+        auth: AuthConfig {
+            config: "/etc/docker.json".to_owned(),
+            helper: "ecr-login".to_owned(),
+        },
+        volumes: VolumesConfig {
+            enabled: true,
+            selinuxlabel: "z".to_owned(),
+        },
         gc: GcConfig {
             image: false,
             image_delay: minutes(60),
@@ -119,7 +144,11 @@ fn config_with_every_key() -> PluginConfig {
 #[test]
 fn zero_or_negative_pids_limit_is_none() {
     for limit in [0, -1, -2] {
-        assert_eq!(decode([("pids_limit", limit.into())]).0.pids_limit, None, "{limit}");
+        assert_eq!(
+            decode([("pids_limit", limit.into())]).0.pids_limit,
+            None,
+            "{limit}"
+        );
     }
 }
 
@@ -128,7 +157,13 @@ fn docker_only_keys_are_warnings() {
     let (config, warnings) = decode([
         ("endpoint", "unix:///var/run/docker.sock".into()),
         ("tls", map([("cert", "/c".into())])),
-        ("logging", map([("type", "json-file".into()), ("config", pairs(&[("max-size", "2m")]))])),
+        (
+            "logging",
+            map([
+                ("type", "json-file".into()),
+                ("config", pairs(&[("max-size", "2m")])),
+            ]),
+        ),
         ("infra_image", "pause:3".into()),
         ("infra_image_pull_timeout", "no duration".into()),
         ("container_exists_attempts", 5.into()),
@@ -136,7 +171,10 @@ fn docker_only_keys_are_warnings() {
     ]);
     assert_eq!(config, PluginConfig::default());
     assert_eq!(warnings.len(), 7, "{warnings:?}");
-    assert!(warnings[0].starts_with("endpoint has no effect: "), "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("endpoint has no effect: "),
+        "{warnings:?}"
+    );
 }
 
 #[test]
@@ -145,17 +183,24 @@ fn invalid_plugin_value_is_rejected_by_key() {
         [("image_pull_timeout", "soon".into())],
         "image_pull_timeout: \"soon\" is no length of time such as \"5m\" or \"1m30s\"",
     );
-    refused([("image_pull_timeout", "0s".into())], "image_pull_timeout: it cannot be 0");
+    refused(
+        [("image_pull_timeout", "0s".into())],
+        "image_pull_timeout: it cannot be 0",
+    );
     refused(
         [("pull_activity_timeout", "59s".into())],
         "pull_activity_timeout: it is less than minimum, 1m0s",
     );
-    let dangling = |key: &str, value: &str| map([("dangling_containers", map([(key, value.into())]))]);
+    let dangling =
+        |key: &str, value: &str| map([("dangling_containers", map([(key, value.into())]))]);
     refused(
         [("gc", dangling("creation_grace", "10s"))],
         "gc.dangling_containers.creation_grace: it is less than minimum, 1m0s",
     );
-    refused([("gc", dangling("period", "0s"))], "gc.dangling_containers.period: it cannot be 0");
+    refused(
+        [("gc", dangling("period", "0s"))],
+        "gc.dangling_containers.period: it cannot be 0",
+    );
     refused(
         [("allow_caps", texts(&["CHOWN", "a b"]))],
         "allow_caps[1]: \"a b\" is not the name of a capability",
@@ -168,18 +213,27 @@ fn invalid_plugin_value_is_rejected_by_key() {
         [("auth", map([("helper", "../sh".into())]))],
         "auth.helper: \"../sh\" is no end of a name docker-credential-…",
     );
-    refused([("oom_score_adj", 1001.into())], "oom_score_adj: 1001 is not between -1000 and 1000");
+    refused(
+        [("oom_score_adj", 1001.into())],
+        "oom_score_adj: 1001 is not between -1000 and 1000",
+    );
     refused(
         [("allow_privileged", "yes".into())],
         "allow_privileged: true or false is wanted here, not a text",
     );
-    refused([("extra_labels", "job_name".into())], "extra_labels: a list is wanted here, not a text");
+    refused(
+        [("extra_labels", "job_name".into())],
+        "extra_labels: a list is wanted here, not a text",
+    );
     refused(
         [("extra_labels", texts(&["job_name", "job-*"]))],
         "extra_labels[1]: \"job-*\" names none of job_name, job_id, parent_job_id, task_group_name, task_name, namespace, \
          node_name, node_id",
     );
-    refused([("gc", list([map([]), map([])]))], "gc: a block is wanted here, not a list");
+    refused(
+        [("gc", list([map([]), map([])]))],
+        "gc: a block is wanted here, not a list",
+    );
 }
 
 #[test]

@@ -51,7 +51,10 @@ struct SessionReferences {
 impl AgentReferences {
     /// Empty. `began` is the start of this daemon, in clock ticks since boot.
     pub(crate) fn new(began: Option<u64>) -> Self {
-        Self { began, known: Mutex::default() }
+        Self {
+            began,
+            known: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ReferenceState> {
@@ -67,7 +70,12 @@ impl AgentReferences {
                 named.tasks.insert(id.to_owned());
             }
             None => {
-                known.sessions.entry(session.to_owned()).or_default().tasks.insert(id.to_owned());
+                known
+                    .sessions
+                    .entry(session.to_owned())
+                    .or_default()
+                    .tasks
+                    .insert(id.to_owned());
             }
         }
     }
@@ -78,7 +86,11 @@ impl AgentReferences {
         let Some(life) = life else { return };
         let mut known = self.lock();
         let named = known.sessions.entry(session.to_owned()).or_default();
-        if named.process.replace(life).is_some_and(|before| before != life) {
+        if named
+            .process
+            .replace(life)
+            .is_some_and(|before| before != life)
+        {
             named.agents.clear();
         }
     }
@@ -105,7 +117,11 @@ impl AgentReferences {
     pub(crate) fn note_network(&self, session: &str, name: &str) {
         let mut known = self.lock();
         let life = known.sessions.get(session).and_then(|named| named.process);
-        known.networks.entry(life).or_default().insert(name.to_owned());
+        known
+            .networks
+            .entry(life)
+            .or_default()
+            .insert(name.to_owned());
     }
 
     /// An agent does not need this task, or network, any more.
@@ -119,7 +135,10 @@ impl AgentReferences {
         let mut known = self.lock();
         known.forget(id);
         known.removals.insert(id.to_owned());
-        Removal { references: self, id: id.to_owned() }
+        Removal {
+            references: self,
+            id: id.to_owned(),
+        }
     }
 
     /// Begins the removal of a task that no session has named; `None` if one has. A session that names it
@@ -130,7 +149,10 @@ impl AgentReferences {
             return None;
         }
         known.removals.insert(id.to_owned());
-        Some(Removal { references: self, id: id.to_owned() })
+        Some(Removal {
+            references: self,
+            id: id.to_owned(),
+        })
     }
 
     /// Returns whether the removal of a task has begun. To be called after the task was noted.
@@ -146,7 +168,9 @@ impl AgentReferences {
     /// Drops closed sessions, and tasks and networks that do not exist.
     pub(super) fn retain(&self, open: &[Arc<Session>], exists: impl Fn(&str) -> bool) {
         let mut known = self.lock();
-        known.sessions.retain(|id, _| open.iter().any(|session| session.id == *id));
+        known
+            .sessions
+            .retain(|id, _| open.iter().any(|session| session.id == *id));
         for named in known.sessions.values_mut() {
             named.tasks.retain(|id| exists(id));
         }
@@ -167,7 +191,9 @@ impl AgentReferences {
         now: (Instant, SystemTime),
     ) -> bool {
         let name = &sandbox.meta.name;
-        let Some(agent) = Record::of(&sandbox.meta).agent() else { return false };
+        let Some(agent) = Record::of(&sandbox.meta).agent() else {
+            return false;
+        };
         !is_network(name)
             && self.is_past_grace(session, sandbox, &agent, grace, now)
             && !self.knows_task(name)
@@ -185,7 +211,9 @@ impl AgentReferences {
     pub(super) fn is_unreferenced(&self, session: &str, network: &str) -> bool {
         let known = self.lock();
         let life = known.sessions.get(session).and_then(|named| named.process);
-        let heard_all = life.zip(self.began).is_some_and(|(life, began)| life.started > began);
+        let heard_all = life
+            .zip(self.began)
+            .is_some_and(|(life, began)| life.started > began);
         heard_all && !known.knows_network(network)
     }
 
@@ -235,17 +263,24 @@ impl ReferenceState {
     }
 
     fn is_here(&self, session: &str, agent: &Agent, grace: Duration, now: Instant) -> bool {
-        let since = self.sessions.get(session).and_then(|named| named.agents.get(agent));
+        let since = self
+            .sessions
+            .get(session)
+            .and_then(|named| named.agents.get(agent));
         since.is_some_and(|since| now.saturating_duration_since(*since) >= grace)
     }
 
     fn knows_network(&self, name: &str) -> bool {
         let lives = self.sessions.values().map(|named| named.process);
-        let mut named = lives.chain([None]).filter_map(|life| self.networks.get(&life));
+        let mut named = lives
+            .chain([None])
+            .filter_map(|life| self.networks.get(&life));
         named.any(|names| names.contains(name))
     }
 }
 
 pub(super) fn is_old(sandbox: &Sandbox, grace: Duration, now: SystemTime) -> bool {
-    now.duration_since(sandbox.meta.created_at).unwrap_or_default() >= grace
+    now.duration_since(sandbox.meta.created_at)
+        .unwrap_or_default()
+        >= grace
 }

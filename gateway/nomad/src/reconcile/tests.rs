@@ -20,7 +20,11 @@ const NETWORK: &str = "network/3a7c";
 const BEGAN: u64 = 1000;
 
 fn sandbox(age: Duration) -> Sandbox {
-    let record = Record { id: ID.into(), alloc_dir: "/opt/nomad/alloc/3a7c".into(), ..Record::default() };
+    let record = Record {
+        id: ID.into(),
+        alloc_dir: "/opt/nomad/alloc/3a7c".into(),
+        ..Record::default()
+    };
     let meta = Meta {
         owner: Owner::Nomad,
         name: ID.into(),
@@ -43,7 +47,10 @@ fn agent() -> Option<Agent> {
 
 /// An agent process that was started this much later than the daemon.
 fn life(after: u64) -> Option<ProcessId> {
-    Some(ProcessId { pid: 7, started: BEGAN + after })
+    Some(ProcessId {
+        pid: 7,
+        started: BEGAN + after,
+    })
 }
 
 fn open(id: &str) -> Arc<Session> {
@@ -57,12 +64,19 @@ fn open(id: &str) -> Arc<Session> {
 
 fn network(age: Duration) -> Sandbox {
     let meta = network_meta("3a7c", "", agent().as_ref(), SystemTime::now() - age);
-    Sandbox { meta: Arc::new(meta), ..sandbox(age) }
+    Sandbox {
+        meta: Arc::new(meta),
+        ..sandbox(age)
+    }
 }
 
 #[track_caller]
 fn check_network(seen: &AgentReferences, expected: bool, why: &str) {
-    assert_eq!(is_dangling_network(seen, GRACE * 2, later()), expected, "{why}");
+    assert_eq!(
+        is_dangling_network(seen, GRACE * 2, later()),
+        expected,
+        "{why}"
+    );
 }
 
 /// The result for a network of this age without tasks, whose allocation exists.
@@ -79,12 +93,24 @@ fn later() -> (Instant, SystemTime) {
 fn unreferenced_task_is_dangling_after_its_agents_grace_time() {
     let seen = AgentReferences::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
-    assert!(!seen.is_dangling("1", &old, GRACE, later()), "its agent is not here");
+    assert!(
+        !seen.is_dangling("1", &old, GRACE, later()),
+        "its agent is not here"
+    );
     seen.note_agent("1", agent());
-    assert!(!seen.is_dangling("1", &old, GRACE, (Instant::now(), SystemTime::now())), "it has just come");
+    assert!(
+        !seen.is_dangling("1", &old, GRACE, (Instant::now(), SystemTime::now())),
+        "it has just come"
+    );
     assert!(seen.is_dangling("1", &old, GRACE, later()));
-    assert!(!seen.is_dangling("2", &old, GRACE, later()), "another session has another agent");
-    assert!(!seen.is_dangling("1", &sandbox(GRACE / 2), GRACE, later()), "it is young");
+    assert!(
+        !seen.is_dangling("2", &old, GRACE, later()),
+        "another session has another agent"
+    );
+    assert!(
+        !seen.is_dangling("1", &sandbox(GRACE / 2), GRACE, later()),
+        "it is young"
+    );
 }
 
 #[test]
@@ -113,8 +139,10 @@ fn other_agents_networks_and_unreadable_records_are_not_dangling() {
     seen.note_agent("1", Agent::new("/srv/nomad/alloc/3a7c"));
     assert!(!seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
     seen.note_agent("1", agent());
-    let network =
-        Sandbox { meta: Arc::new(network_meta("3a7c", "", None, SystemTime::UNIX_EPOCH)), ..sandbox(GRACE) };
+    let network = Sandbox {
+        meta: Arc::new(network_meta("3a7c", "", None, SystemTime::UNIX_EPOCH)),
+        ..sandbox(GRACE)
+    };
     assert!(!seen.is_dangling("1", &network, GRACE, later()));
 }
 
@@ -125,9 +153,15 @@ fn network_not_requested_since_agent_start_is_dangling() {
     seen.note_process("1", life(1));
     seen.note_agent("1", agent());
     check_network(&seen, true, "nobody knows it");
-    assert!(!is_dangling_network(&seen, GRACE / 2, later()), "it is young");
+    assert!(
+        !is_dangling_network(&seen, GRACE / 2, later()),
+        "it is young"
+    );
     let now = (Instant::now(), SystemTime::now());
-    assert!(!is_dangling_network(&seen, GRACE * 2, now), "the agent has just come");
+    assert!(
+        !is_dangling_network(&seen, GRACE * 2, now),
+        "the agent has just come"
+    );
     seen.note_network("1", NETWORK);
     check_network(&seen, false, "it is asked for");
     seen.forget(NETWORK);
@@ -160,7 +194,10 @@ fn restarted_plugin_inherits_network_references_of_its_agent() {
     // The agent reattaches to its plugin.
     seen.note_process("1", life(2));
     let agent = agent().expect("it has a directory");
-    assert!(seen.agents("1").is_empty(), "it has to show itself, and gets its time, again");
+    assert!(
+        seen.agents("1").is_empty(),
+        "it has to show itself, and gets its time, again"
+    );
     seen.note_agent("1", Some(agent));
     check_network(&seen, true, "its first life needed it");
     seen.note_network("1", NETWORK);

@@ -25,7 +25,10 @@ pub(crate) fn plugin_schema() -> hclspec::Spec {
                 attr("cgroupns", TEXTS),
             ],
         ),
-        block("volumes", [attr("enabled", FLAG), attr("selinuxlabel", TEXT)]),
+        block(
+            "volumes",
+            [attr("enabled", FLAG), attr("selinuxlabel", TEXT)],
+        ),
         // Images.
         block("auth", [attr("config", TEXT), attr("helper", TEXT)]),
         attr("image_pull_timeout", TEXT),
@@ -56,7 +59,10 @@ pub(crate) fn plugin_schema() -> hclspec::Spec {
         attr("must_create_network", FLAG),
         // Keys of the docker driver without an effect.
         attr("endpoint", TEXT),
-        block("tls", [attr("cert", TEXT), attr("key", TEXT), attr("ca", TEXT)]),
+        block(
+            "tls",
+            [attr("cert", TEXT), attr("key", TEXT), attr("ca", TEXT)],
+        ),
         block("logging", [attr("type", TEXT), attr("config", PAIRS)]),
         attr("infra_image", TEXT),
         attr("infra_image_pull_timeout", TEXT),

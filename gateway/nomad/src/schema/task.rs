@@ -98,7 +98,11 @@ fn storage() -> Vec<SchemaEntry> {
         attr("storage_opt", PAIRS),
         blocks(
             "devices",
-            [attr("host_path", TEXT), attr("container_path", TEXT), attr("cgroup_permissions", TEXT)],
+            [
+                attr("host_path", TEXT),
+                attr("container_path", TEXT),
+                attr("cgroup_permissions", TEXT),
+            ],
         ),
     ]
 }
@@ -110,13 +114,19 @@ fn mount() -> Vec<SchemaEntry> {
         attr("source", TEXT),
         attr("readonly", FLAG),
         block("bind_options", [attr("propagation", TEXT)]),
-        block("tmpfs_options", [attr("size", NUMBER), attr("mode", NUMBER)]),
+        block(
+            "tmpfs_options",
+            [attr("size", NUMBER), attr("mode", NUMBER)],
+        ),
         block(
             "volume_options",
             [
                 attr("no_copy", FLAG),
                 attr("labels", PAIRS),
-                block("driver_config", [attr("name", TEXT), attr("options", PAIRS)]),
+                block(
+                    "driver_config",
+                    [attr("name", TEXT), attr("options", PAIRS)],
+                ),
             ],
         ),
     ]
@@ -137,7 +147,14 @@ fn resources() -> Vec<SchemaEntry> {
 
 fn without_effect() -> Vec<SchemaEntry> {
     vec![
-        block("logging", [attr("type", TEXT), attr("driver", TEXT), attr("config", PAIRS)]),
+        block(
+            "logging",
+            [
+                attr("type", TEXT),
+                attr("driver", TEXT),
+                attr("config", PAIRS),
+            ],
+        ),
         block("healthchecks", [attr("disable", FLAG)]),
         attr("container_exists_attempts", NUMBER),
     ]

@@ -10,11 +10,18 @@ use crate::task_config::TaskOptions;
 
 /// Calls `look` with every attribute and block of a schema, and its path.
 fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
-    let block = spec.block.as_ref().expect("an agent refuses a specification of nothing");
+    let block = spec
+        .block
+        .as_ref()
+        .expect("an agent refuses a specification of nothing");
     let (name, nested) = match block {
         Block::Object(object) => {
             for (key, spec) in &object.attributes {
-                let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+                let path = if at.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{at}.{key}")
+                };
                 walk(&path, spec, look);
             }
             return;
@@ -29,18 +36,33 @@ fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
         | Block::Default(_)
         | Block::Literal(_) => panic!("{at}: {block:?} is not made here"),
     };
-    assert_eq!(at.rsplit('.').next(), Some(name.as_str()), "{at}: the key of an object is its name");
+    assert_eq!(
+        at.rsplit('.').next(),
+        Some(name.as_str()),
+        "{at}: the key of an object is its name"
+    );
     look(at, block);
     if let Some(nested) = nested {
-        assert!(matches!(nested.block, Some(Block::Object(_))), "{at}: what is in a block is an object");
+        assert!(
+            matches!(nested.block, Some(Block::Object(_))),
+            "{at}: what is in a block is an object"
+        );
         walk(at, nested, look);
     }
 }
 
 /// A value of a type that does not fit the schema.
 fn wrong(block: &Block) -> Value {
-    let type_ = if let Block::Attr(attr) = block { attr.r#type.as_str() } else { "" };
-    if matches!(type_, TEXT | NUMBER) { true.into() } else { 1.5.into() }
+    let type_ = if let Block::Attr(attr) = block {
+        attr.r#type.as_str()
+    } else {
+        ""
+    };
+    if matches!(type_, TEXT | NUMBER) {
+        true.into()
+    } else {
+        1.5.into()
+    }
 }
 
 /// A configuration with this value at a path; each block on the path occurs once.
@@ -61,7 +83,11 @@ fn config(path: &str, lists: &[String], value: Value) -> Value {
 }
 
 /// Checks that each key of a schema is decoded: a value of a wrong type is refused with the path of the key.
-fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) -> Result<()>) -> usize {
+fn check(
+    schema: &hclspec::Spec,
+    base: &[(&str, Value)],
+    decode: &dyn Fn(&[u8]) -> Result<()>,
+) -> usize {
     let mut keys = Vec::new();
     let mut lists = Vec::new();
     walk("", schema, &mut |path, block| {
@@ -81,12 +107,18 @@ fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) 
                 .map(|(key, value)| ((*key).into(), value.clone())),
         );
         // The keys of a list of blocks are those of its first block.
-        let lists = lists.iter().filter(|list| path.starts_with(&format!("{list}.")));
-        let named =
-            lists.fold(path.clone(), |named, list| named.replacen(list.as_str(), &format!("{list}[0]"), 1));
+        let lists = lists
+            .iter()
+            .filter(|list| path.starts_with(&format!("{list}.")));
+        let named = lists.fold(path.clone(), |named, list| {
+            named.replacen(list.as_str(), &format!("{list}[0]"), 1)
+        });
         let error = decode(&bytes(&Value::Map(entries))).expect_err(path);
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{path}");
-        assert!(error.to_string().starts_with(&format!("{named}: ")), "{path}: {error}");
+        assert!(
+            error.to_string().starts_with(&format!("{named}: ")),
+            "{path}: {error}"
+        );
     }
     keys.len()
 }
@@ -94,14 +126,18 @@ fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) 
 #[test]
 fn every_task_schema_key_is_decoded() {
     let base = [("image", "busybox".into())];
-    let keys = check(&task_schema(), &base, &|bytes| TaskOptions::decode(bytes).map(drop));
+    let keys = check(&task_schema(), &base, &|bytes| {
+        TaskOptions::decode(bytes).map(drop)
+    });
     assert!(keys > 90, "{keys}");
 }
 
 #[test]
 fn every_meaningful_plugin_schema_key_is_decoded() {
     let mut schema = plugin_schema();
-    let Some(Block::Object(object)) = &mut schema.block else { panic!("the root is an object") };
+    let Some(Block::Object(object)) = &mut schema.block else {
+        panic!("the root is an object")
+    };
     for without_meaning in [
         "endpoint",
         "tls",
@@ -111,7 +147,10 @@ fn every_meaningful_plugin_schema_key_is_decoded() {
         "container_exists_attempts",
         "windows_allow_insecure_container_admin",
     ] {
-        object.attributes.remove(without_meaning).expect(without_meaning);
+        object
+            .attributes
+            .remove(without_meaning)
+            .expect(without_meaning);
     }
     check(&schema, &[], &|bytes| PluginConfig::decode(bytes).map(drop));
 }
@@ -135,7 +174,9 @@ fn schema_types_are_hcl_types() {
 fn every_schema_key_is_documented() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nomad-options.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let mut words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let mut words: Vec<&str> = page
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .collect();
     words.sort_unstable();
     for schema in [task_schema(), plugin_schema()] {
         walk("", &schema, &mut |path, _| {

@@ -22,7 +22,10 @@ const PLUGIN_RICH: &str = include_str!("vectors/plugin-rich.hex");
 
 fn bytes(vector: &str) -> Vec<u8> {
     let digits: Vec<u8> = vector.bytes().filter(u8::is_ascii_hexdigit).collect();
-    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }
 
 fn strings(list: &[&str]) -> Vec<String> {
@@ -30,10 +33,19 @@ fn strings(list: &[&str]) -> Vec<String> {
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
-fn volume(index: usize, source: &str, destination: &str, readonly: bool, propagation: Propagation) -> Volume {
+fn volume(
+    index: usize,
+    source: &str,
+    destination: &str,
+    readonly: bool,
+    propagation: Propagation,
+) -> Volume {
     Volume {
         field: format!("volumes[{index}]"),
         source: source.to_owned(),
@@ -45,7 +57,12 @@ fn volume(index: usize, source: &str, destination: &str, readonly: bool, propaga
 }
 
 fn mount(field: &str, target: &str, readonly: bool, kind: MountKind) -> MountOptions {
-    MountOptions { field: field.to_owned(), target: target.to_owned(), readonly, kind }
+    MountOptions {
+        field: field.to_owned(),
+        target: target.to_owned(),
+        readonly,
+        kind,
+    }
 }
 
 fn device(index: usize, host: &str, inside: &str, permissions: &str) -> DeviceOptions {
@@ -60,23 +77,38 @@ fn device(index: usize, host: &str, inside: &str, permissions: &str) -> DeviceOp
 #[test]
 fn image_only_task_vector_decodes_to_defaults() {
     let options = TaskOptions::decode(&bytes(TASK_BARE)).unwrap();
-    assert_eq!(options, TaskOptions { image: "busybox:1.36".to_owned(), ..TaskOptions::default() });
+    assert_eq!(
+        options,
+        TaskOptions {
+            image: "busybox:1.36".to_owned(),
+            ..TaskOptions::default()
+        }
+    );
 }
 
 #[test]
 fn empty_plugin_vector_decodes_to_defaults() {
-    assert_eq!(PluginConfig::decode(&bytes(PLUGIN_BARE)).unwrap(), (PluginConfig::default(), Vec::new()));
+    assert_eq!(
+        PluginConfig::decode(&bytes(PLUGIN_BARE)).unwrap(),
+        (PluginConfig::default(), Vec::new())
+    );
 }
 
 #[test]
 fn full_task_vector_decodes_to_job_options() {
     let options = TaskOptions::decode(&bytes(TASK_RICH)).unwrap();
-    let shared = MountKind::Bind { source: "local/x".to_owned(), propagation: "rshared".to_owned() };
+    let shared = MountKind::Bind {
+        source: "local/x".to_owned(),
+        propagation: "rshared".to_owned(),
+    };
     let expected = TaskOptions {
         image: "https://registry.example/shop/web:1.2".to_owned(),
         force_pull: true,
         image_pull_timeout: Some(Duration::from_secs(90)),
-        auth: Some(Credentials::Basic { username: "me".to_owned(), password: "open sesame".to_owned() }),
+        auth: Some(Credentials::Basic {
+            username: "me".to_owned(),
+            password: "open sesame".to_owned(),
+        }),
         entrypoint: strings(&["/bin/sh", "-c"]),
         command: "exec web".to_owned(),
         args: strings(&["--port", "8080", "true", "7"]),
@@ -99,13 +131,31 @@ fn full_task_vector_decodes_to_job_options() {
             volume(1, "/srv", "/srv", false, Propagation::HostToTask),
         ],
         mounts: vec![
-            mount("mount[0]", "/cache", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
+            mount(
+                "mount[0]",
+                "/cache",
+                false,
+                MountKind::Tmpfs {
+                    size_bytes: 65536,
+                    mode: 0o700,
+                },
+            ),
             mount("mount[1]", "/x", true, shared),
-            mount("mounts[0]", "/data", false, MountKind::Volume { name: "data".to_owned() }),
+            mount(
+                "mounts[0]",
+                "/data",
+                false,
+                MountKind::Volume {
+                    name: "data".to_owned(),
+                },
+            ),
         ],
         shm_size_bytes: 128 << 20,
         storage_bytes: Some(10 << 30),
-        devices: vec![device(0, "/dev/fuse", "", ""), device(1, "/dev/null", "/dev/x", "r")],
+        devices: vec![
+            device(0, "/dev/fuse", "", ""),
+            device(1, "/dev/null", "/dev/x", "r"),
+        ],
         cpu_hard_limit: true,
         cpu_cfs_period: CpuPeriod::new(50_000).ok(),
         memory_hard_limit_mb: 512,
@@ -113,7 +163,9 @@ fn full_task_vector_decodes_to_job_options() {
         oom_score_adj: OomScoreAdj::new(100).ok(),
         ulimit: map(&[("nofile", "1024:2048"), ("nproc", "5")]),
         sysctl: map(&[("net.core.somaxconn", "1024")]),
-        warnings: strings(&["logging \"journald\" has no effect: output goes to the agent's log files"]),
+        warnings: strings(&[
+            "logging \"journald\" has no effect: output goes to the agent's log files",
+        ]),
         ..TaskOptions::default()
     };
     assert_eq!(options, expected);
@@ -123,21 +175,47 @@ fn full_task_vector_decodes_to_job_options() {
 fn full_plugin_vector_decodes_to_agent_configuration() {
     let (config, warnings) = PluginConfig::decode(&bytes(PLUGIN_RICH)).unwrap();
     assert_eq!(config.allow_caps, strings(&["CHOWN", "NET_RAW"]));
-    assert_eq!((config.allow_privileged, config.allow_runtimes), (true, strings(&["runc", "kata"])));
-    assert_eq!((config.allowed_modes.pid, config.extra_labels), (strings(&["host"]), strings(&["job_*"])));
-    assert_eq!((config.volumes.enabled, config.volumes.selinuxlabel.as_str()), (true, "z"));
+    assert_eq!(
+        (config.allow_privileged, config.allow_runtimes),
+        (true, strings(&["runc", "kata"]))
+    );
+    assert_eq!(
+        (config.allowed_modes.pid, config.extra_labels),
+        (strings(&["host"]), strings(&["job_*"]))
+    );
+    assert_eq!(
+        (config.volumes.enabled, config.volumes.selinuxlabel.as_str()),
+        (true, "z")
+    );
     assert_eq!(
         (config.auth.config.as_str(), config.auth.helper.as_str()),
         ("/root/.docker/config.json", "ecr-login")
     );
-    assert_eq!((config.gc.image_delay.as_secs(), config.gc.image, config.gc.container), (3600, true, true));
+    assert_eq!(
+        (
+            config.gc.image_delay.as_secs(),
+            config.gc.image,
+            config.gc.container
+        ),
+        (3600, true, true)
+    );
     let dangling = config.gc.dangling;
     assert_eq!(
-        (dangling.enabled, dangling.creation_grace.as_secs(), dangling.period.as_secs()),
+        (
+            dangling.enabled,
+            dangling.creation_grace.as_secs(),
+            dangling.period.as_secs()
+        ),
         (false, 120, 300)
     );
-    assert_eq!((config.pids_limit, config.image_pull_timeout.as_secs()), (PidsLimit::new(100).ok(), 600));
-    let keys: Vec<_> = warnings.iter().filter_map(|warning| warning.split(' ').next()).collect();
+    assert_eq!(
+        (config.pids_limit, config.image_pull_timeout.as_secs()),
+        (PidsLimit::new(100).ok(), 600)
+    );
+    let keys: Vec<_> = warnings
+        .iter()
+        .filter_map(|warning| warning.split(' ').next())
+        .collect();
     assert_eq!(keys, ["endpoint", "infra_image"]);
 }
 

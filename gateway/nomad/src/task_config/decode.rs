@@ -36,7 +36,10 @@ impl TaskOptions {
         self.load = block.text("load")?;
         self.force_pull = yes(block, "force_pull")?;
         self.image_pull_timeout = block.duration("image_pull_timeout")?;
-        if self.image_pull_timeout.is_some_and(|timeout| timeout.is_zero()) {
+        if self
+            .image_pull_timeout
+            .is_some_and(|timeout| timeout.is_zero())
+        {
             return Err(Error::invalid("image_pull_timeout", "it cannot be 0"));
         }
         self.auth = credentials(block.block("auth")?)?;
@@ -94,7 +97,11 @@ impl TaskOptions {
             .map(|(index, text)| Volume::parse(format!("volumes[{index}]"), text))
             .collect::<Result<_>>()?;
         self.volume_driver = block.text("volume_driver")?;
-        for mount in block.blocks("mount")?.into_iter().chain(block.blocks("mounts")?) {
+        for mount in block
+            .blocks("mount")?
+            .into_iter()
+            .chain(block.blocks("mounts")?)
+        {
             self.mounts.push(mount_options(mount)?);
         }
         self.tmpfs = block
@@ -107,7 +114,9 @@ impl TaskOptions {
         for (option, value) in block.pairs("storage_opt")? {
             let field = format!("storage_opt.{option}");
             if option != "size" {
-                return Err(Error::unimplemented(format!("{field}: only size can be set here")));
+                return Err(Error::unimplemented(format!(
+                    "{field}: only size can be set here"
+                )));
             }
             let bytes = size(&value).filter(|bytes| *bytes > 0);
             let wrong = || Error::invalid(field, format!("{value:?} is no size such as \"10G\""));
@@ -138,7 +147,9 @@ impl TaskOptions {
         };
         self.oom_score_adj = match block.number("oom_score_adj")? {
             None | Some(0) => None,
-            Some(score) => Some(OomScoreAdj::new(score).map_err(|error| error.in_field("oom_score_adj"))?),
+            Some(score) => {
+                Some(OomScoreAdj::new(score).map_err(|error| error.in_field("oom_score_adj"))?)
+            }
         };
         self.ulimit = block.pairs("ulimit")?;
         self.sysctl = block.pairs("sysctl")?;
@@ -157,9 +168,9 @@ impl TaskOptions {
         match named.as_str() {
             "" => {}
             "none" => self.discards_output = true,
-            other => {
-                self.warn(format!("logging {other:?} has no effect: output goes to the agent's log files"))
-            }
+            other => self.warn(format!(
+                "logging {other:?} has no effect: output goes to the agent's log files"
+            )),
         }
         logging.pairs("config")?;
         block.block("healthchecks")?.flag("disable")?;
@@ -181,7 +192,9 @@ fn yes(block: &mut Block, key: &str) -> Result<bool> {
 fn refuse_foreign(block: &mut Block) -> Result<()> {
     let isolation = block.text("isolation")?;
     if !matches!(isolation.as_str(), "" | "default") {
-        return Err(Error::unimplemented(format!("isolation: {isolation:?} is for Windows")));
+        return Err(Error::unimplemented(format!(
+            "isolation: {isolation:?} is for Windows"
+        )));
     }
     if !block.texts("network_aliases")?.is_empty() {
         let why = "network_aliases: there are no networks of Docker here; have services find each other by the job's services";
@@ -192,8 +205,7 @@ fn refuse_foreign(block: &mut Block) -> Result<()> {
         return Err(Error::unimplemented(why));
     }
     if yes(block, "advertise_ipv6_address")? {
-        let why =
-            "advertise_ipv6_address: services find tasks at the address that their ports are published on";
+        let why = "advertise_ipv6_address: services find tasks at the address that their ports are published on";
         return Err(Error::unimplemented(why));
     }
     Ok(())
@@ -224,31 +236,52 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     let kind = match kind.as_str() {
         "" | "volume" if source.is_empty() => {
             let why = "a volume needs a name here: an unnamed one could never be removed";
-            return Err(Error::unimplemented(format!("{}: {why}", block.at("source"))));
+            return Err(Error::unimplemented(format!(
+                "{}: {why}",
+                block.at("source")
+            )));
         }
         "" | "volume" => MountKind::Volume { name: source },
-        "bind" if source.is_empty() => return Err(Error::invalid(block.at("source"), "a bind needs it")),
-        "bind" => MountKind::Bind { source, propagation },
-        "tmpfs" if !source.is_empty() => return Err(Error::invalid(block.at("source"), "a tmpfs has none")),
+        "bind" if source.is_empty() => {
+            return Err(Error::invalid(block.at("source"), "a bind needs it"));
+        }
+        "bind" => MountKind::Bind {
+            source,
+            propagation,
+        },
+        "tmpfs" if !source.is_empty() => {
+            return Err(Error::invalid(block.at("source"), "a tmpfs has none"));
+        }
         "tmpfs" => {
             let known = u32::try_from(mode).ok().filter(|mode| *mode <= 0o7777);
             let wrong = || Error::invalid(tmpfs.at("mode"), format!("{mode:o} (octal) is no mode"));
             let mode = known.ok_or_else(wrong)?;
-            MountKind::Tmpfs { size_bytes: size.unwrap_or_default(), mode }
+            MountKind::Tmpfs {
+                size_bytes: size.unwrap_or_default(),
+                mode,
+            }
         }
         other => {
             let why = format!("{other:?} is none of volume, bind and tmpfs");
             return Err(Error::invalid(block.at("type"), why));
         }
     };
-    Ok(MountOptions { field: block.path().to_owned(), target, readonly, kind })
+    Ok(MountOptions {
+        field: block.path().to_owned(),
+        target,
+        readonly,
+        kind,
+    })
 }
 
 /// Volumes are directories of the gateway, initialised from the image; they have no further options.
 fn check_volume(mut block: Block) -> Result<()> {
     if yes(&mut block, "no_copy")? {
         let why = "a volume begins with what the image has at its target";
-        return Err(Error::unimplemented(format!("{}: {why}", block.at("no_copy"))));
+        return Err(Error::unimplemented(format!(
+            "{}: {why}",
+            block.at("no_copy")
+        )));
     }
     block.pairs("labels")?;
     let mut driver = block.block("driver_config")?;
@@ -261,7 +294,10 @@ fn check_volume(mut block: Block) -> Result<()> {
     }
     if let Some(option) = driver.pairs("options")?.into_keys().next() {
         let why = "volumes are plain directories; mount other file systems on the host";
-        return Err(Error::unimplemented(format!("{}.{option}: {why}", driver.at("options"))));
+        return Err(Error::unimplemented(format!(
+            "{}.{option}: {why}",
+            driver.at("options")
+        )));
     }
     Ok(())
 }

@@ -31,8 +31,18 @@ fn impossible(key: &str, value: impl Into<Value>, text: &str) {
 
 #[test]
 fn task_needs_only_an_image() {
-    let options = decode([("image", "busybox:1".into()), ("args", Value::Nil), ("auth", Value::Nil)]);
-    assert_eq!(options, TaskOptions { image: "busybox:1".to_owned(), ..TaskOptions::default() });
+    let options = decode([
+        ("image", "busybox:1".into()),
+        ("args", Value::Nil),
+        ("auth", Value::Nil),
+    ]);
+    assert_eq!(
+        options,
+        TaskOptions {
+            image: "busybox:1".to_owned(),
+            ..TaskOptions::default()
+        }
+    );
     for nothing in ["".into(), Value::Nil] {
         invalid("image", nothing, "image: image name required");
     }
@@ -41,18 +51,31 @@ fn task_needs_only_an_image() {
 #[test]
 fn auth_is_password_or_identity_token() {
     let auth = |username: &str, password: &str| {
-        let entries = [("username", username.into()), ("password", password.into()), ("email", "a@b".into())];
+        let entries = [
+            ("username", username.into()),
+            ("password", password.into()),
+            ("email", "a@b".into()),
+        ];
         decode([("auth", map(entries))]).auth
     };
     assert_eq!(auth("", ""), None);
-    let basic = Credentials::Basic { username: "me".to_owned(), password: "secret".to_owned() };
+    let basic = Credentials::Basic {
+        username: "me".to_owned(),
+        password: "secret".to_owned(),
+    };
     assert_eq!(auth("me", "secret"), Some(basic));
-    assert_eq!(auth("<token>", "secret"), Some(Credentials::IdentityToken("secret".to_owned())));
+    assert_eq!(
+        auth("<token>", "secret"),
+        Some(Credentials::IdentityToken("secret".to_owned()))
+    );
 }
 
 #[test]
 fn debug_shows_no_secrets() {
-    let options = decode([("auth", map([("username", "me".into()), ("password", "hunter2".into())]))]);
+    let options = decode([(
+        "auth",
+        map([("username", "me".into()), ("password", "hunter2".into())]),
+    )]);
     assert!(!format!("{options:?}").contains("hunter2"));
     let wrong = config([("auth", map([("password", list(["hunter2".into()]))]))]);
     let error = TaskOptions::decode(&wrong).unwrap_err();
@@ -64,7 +87,10 @@ fn mount_blocks_and_mounts_list_are_merged() {
     let tmpfs = map([
         ("type", "tmpfs".into()),
         ("target", "/t".into()),
-        ("tmpfs_options", map([("size", "65536".into()), ("mode", 0o700.into())])),
+        (
+            "tmpfs_options",
+            map([("size", "65536".into()), ("mode", 0o700.into())]),
+        ),
     ]);
     let bind = map([
         ("type", "bind".into()),
@@ -78,7 +104,10 @@ fn mount_blocks_and_mounts_list_are_merged() {
         ("source", "data".into()),
         (
             "volume_options",
-            map([("labels", pairs(&[("a", "b")])), ("driver_config", map([("name", "local".into())]))]),
+            map([
+                ("labels", pairs(&[("a", "b")])),
+                ("driver_config", map([("name", "local".into())])),
+            ]),
         ),
     ]);
     let options = decode([("mounts", list([volume])), ("mount", list([tmpfs, bind]))]);
@@ -91,21 +120,42 @@ fn mount_blocks_and_mounts_list_are_merged() {
     assert_eq!(
         options.mounts,
         [
-            mount("mount[0]", "/t", false, MountKind::Tmpfs { size_bytes: 65536, mode: 0o700 }),
+            mount(
+                "mount[0]",
+                "/t",
+                false,
+                MountKind::Tmpfs {
+                    size_bytes: 65536,
+                    mode: 0o700
+                }
+            ),
             mount(
                 "mount[1]",
                 "/b",
                 true,
-                MountKind::Bind { source: "local/x".to_owned(), propagation: "rslave".to_owned() }
+                MountKind::Bind {
+                    source: "local/x".to_owned(),
+                    propagation: "rslave".to_owned()
+                }
             ),
-            mount("mounts[0]", "/v", false, MountKind::Volume { name: "data".to_owned() }),
+            mount(
+                "mounts[0]",
+                "/v",
+                false,
+                MountKind::Volume {
+                    name: "data".to_owned()
+                }
+            ),
         ]
     );
 }
 
 #[test]
 fn volumes_parse_as_in_docker() {
-    let options = decode([("volumes", texts(&["local/a:/a", "/srv:/b:ro,z,rshared", "c:/c:delegated,rw"]))]);
+    let options = decode([(
+        "volumes",
+        texts(&["local/a:/a", "/srv:/b:ro,z,rshared", "c:/c:delegated,rw"]),
+    )]);
     let volume = |index: usize, source: &str, destination: &str| Volume {
         field: format!("volumes[{index}]"),
         source: source.to_owned(),
@@ -120,12 +170,27 @@ fn volumes_parse_as_in_docker() {
         relabel: true,
         ..volume(1, "/srv", "/b")
     };
-    assert_eq!(options.volumes, [volume(0, "local/a", "/a"), shared, volume(2, "c", "/c")]);
+    assert_eq!(
+        options.volumes,
+        [volume(0, "local/a", "/a"), shared, volume(2, "c", "/c")]
+    );
     for (text, why) in [
-        ("/data", "invalid docker volume \"/data\": not <src>:<destination> format"),
-        ("a:b:c:d", "invalid docker volume \"a:b:c:d\": not <src>:<destination> format"),
-        (":/b", "invalid docker volume \":/b\": source and destination cannot be empty"),
-        ("a:/b:nocopy", "\"nocopy\" is no option of a mount that can be set here"),
+        (
+            "/data",
+            "invalid docker volume \"/data\": not <src>:<destination> format",
+        ),
+        (
+            "a:b:c:d",
+            "invalid docker volume \"a:b:c:d\": not <src>:<destination> format",
+        ),
+        (
+            ":/b",
+            "invalid docker volume \":/b\": source and destination cannot be empty",
+        ),
+        (
+            "a:/b:nocopy",
+            "\"nocopy\" is no option of a mount that can be set here",
+        ),
     ] {
         invalid("volumes", texts(&[text]), &format!("volumes[0]: {why}"));
     }
@@ -159,8 +224,15 @@ fn tmpfs_parses_as_in_the_docker_cli() {
 
 #[test]
 fn storage_has_a_size_as_in_docker() {
-    assert_eq!(decode([("storage_opt", pairs(&[("size", "10G")]))]).storage_bytes, Some(10 << 30));
-    invalid("storage_opt", pairs(&[("size", "0")]), "storage_opt.size: \"0\" is no size such as \"10G\"");
+    assert_eq!(
+        decode([("storage_opt", pairs(&[("size", "10G")]))]).storage_bytes,
+        Some(10 << 30)
+    );
+    invalid(
+        "storage_opt",
+        pairs(&[("size", "0")]),
+        "storage_opt.size: \"0\" is no size such as \"10G\"",
+    );
     impossible(
         "storage_opt",
         pairs(&[("dm.basesize", "1G")]),
@@ -175,7 +247,10 @@ fn options_without_effect_are_warnings() {
         warnings("logging", map([("type", "journald".into())])),
         ["logging \"journald\" has no effect: output goes to the agent's log files"]
     );
-    assert_eq!(warnings("logging", map([("driver", "json-file".into())])).len(), 1);
+    assert_eq!(
+        warnings("logging", map([("driver", "json-file".into())])).len(),
+        1
+    );
     assert_eq!(warnings("cpuset_cpus", "0-1".into()).len(), 1);
     for (key, value) in [
         ("logging", map([("config", pairs(&[("max-size", "2m")]))])),
@@ -207,18 +282,45 @@ fn malformed_task_option_is_rejected_by_name() {
         "5",
         "image_pull_timeout: \"5\" is no length of time such as \"5m\" or \"1m30s\"",
     );
-    invalid("image_pull_timeout", "0s", "image_pull_timeout: it cannot be 0");
+    invalid(
+        "image_pull_timeout",
+        "0s",
+        "image_pull_timeout: it cannot be 0",
+    );
     invalid("shm_size", -1, "shm_size: -1 is negative");
     invalid("memory_hard_limit", -1, "memory_hard_limit: -1 is negative");
     invalid("cpu_cfs_period", -1, "cpu_cfs_period: -1 is negative");
-    invalid("oom_score_adj", 1001, "oom_score_adj: 1001 is not between -1000 and 1000");
-    invalid("pids_limit", "many", "pids_limit: it is not a whole number of 64 bits");
+    invalid(
+        "oom_score_adj",
+        1001,
+        "oom_score_adj: 1001 is not between -1000 and 1000",
+    );
+    invalid(
+        "pids_limit",
+        "many",
+        "pids_limit: it is not a whole number of 64 bits",
+    );
     invalid("args", "one", "args: a list is wanted here, not a text");
-    invalid("command", texts(&["sh"]), "command: a text is wanted here, not a list");
-    invalid("privileged", "true", "privileged: true or false is wanted here, not a text");
-    invalid("args", list(["a\0b".into()]), "args[0]: it contains a NUL byte");
+    invalid(
+        "command",
+        texts(&["sh"]),
+        "command: a text is wanted here, not a list",
+    );
+    invalid(
+        "privileged",
+        "true",
+        "privileged: true or false is wanted here, not a text",
+    );
+    invalid(
+        "args",
+        list(["a\0b".into()]),
+        "args[0]: it contains a NUL byte",
+    );
     let mount = |entries: &[(&str, Value)]| {
-        let entries = entries.iter().map(|(key, value)| ((*key).into(), value.clone())).collect();
+        let entries = entries
+            .iter()
+            .map(|(key, value)| ((*key).into(), value.clone()))
+            .collect();
         list([Value::Map(entries)])
     };
     invalid(
@@ -226,14 +328,25 @@ fn malformed_task_option_is_rejected_by_name() {
         mount(&[("type", "npipe".into())]),
         "mount[0].type: \"npipe\" is none of volume, bind and tmpfs",
     );
-    invalid("mount", mount(&[("type", "bind".into())]), "mount[0].source: a bind needs it");
+    invalid(
+        "mount",
+        mount(&[("type", "bind".into())]),
+        "mount[0].source: a bind needs it",
+    );
     invalid(
         "mount",
         mount(&[("type", "tmpfs".into()), ("source", "x".into())]),
         "mount[0].source: a tmpfs has none",
     );
-    let mode = [("type", "tmpfs".into()), ("tmpfs_options", map([("mode", 0o10000.into())]))];
-    invalid("mount", mount(&mode), "mount[0].tmpfs_options.mode: 10000 (octal) is no mode");
+    let mode = [
+        ("type", "tmpfs".into()),
+        ("tmpfs_options", map([("mode", 0o10000.into())])),
+    ];
+    invalid(
+        "mount",
+        mount(&mode),
+        "mount[0].tmpfs_options.mode: 10000 (octal) is no mode",
+    );
     impossible(
         "mounts",
         mount(&[("type", "volume".into())]),
@@ -243,9 +356,16 @@ fn malformed_task_option_is_rejected_by_name() {
 
 #[test]
 fn unsupported_task_option_is_rejected_by_name() {
-    impossible("isolation", "hyperv", "isolation: \"hyperv\" is for Windows");
+    impossible(
+        "isolation",
+        "hyperv",
+        "isolation: \"hyperv\" is for Windows",
+    );
     let error = TaskOptions::decode(&config([("network_aliases", texts(&["db"]))])).unwrap_err();
-    assert!(error.to_string().starts_with("network_aliases: "), "{error}");
+    assert!(
+        error.to_string().starts_with("network_aliases: "),
+        "{error}"
+    );
     impossible(
         "ipv6_address",
         "fe80::1",
@@ -256,7 +376,8 @@ fn unsupported_task_option_is_rejected_by_name() {
         true,
         "advertise_ipv6_address: services find tasks at the address that their ports are published on",
     );
-    let volume = |entries: Value| list([map([("source", "v".into()), ("volume_options", entries)])]);
+    let volume =
+        |entries: Value| list([map([("source", "v".into()), ("volume_options", entries)])]);
     impossible(
         "mount",
         volume(map([("no_copy", true.into())])),
@@ -269,7 +390,10 @@ fn unsupported_task_option_is_rejected_by_name() {
     );
     impossible(
         "mount",
-        volume(map([("driver_config", map([("options", pairs(&[("type", "nfs")]))]))])),
+        volume(map([(
+            "driver_config",
+            map([("options", pairs(&[("type", "nfs")]))]),
+        )])),
         "mount[0].volume_options.driver_config.options.type: volumes are plain directories; mount other file systems on the host",
     );
 }

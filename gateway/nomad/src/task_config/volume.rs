@@ -54,7 +54,8 @@ impl Volume {
             }
         };
         if source.is_empty() || destination.is_empty() {
-            let why = format!("invalid docker volume {text:?}: source and destination cannot be empty");
+            let why =
+                format!("invalid docker volume {text:?}: source and destination cannot be empty");
             return Err(Error::invalid(field, why));
         }
         let mut volume = Self {
@@ -102,7 +103,9 @@ impl Tmpfs {
             match option.split_once('=') {
                 Some(("size", value)) => tmpfs.size_bytes = size(value).ok_or_else(wrong)?,
                 Some(("mode", value)) => {
-                    let mode = u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777);
+                    let mode = u32::from_str_radix(value, 8)
+                        .ok()
+                        .filter(|mode| *mode <= 0o7777);
                     tmpfs.mode = mode.ok_or_else(wrong)?;
                 }
                 Some(_) => return Err(wrong()),
@@ -124,8 +127,9 @@ pub(crate) fn propagation(field: &str, text: &str) -> Result<Propagation> {
         "" | "private" | "rprivate" => Ok(Propagation::Private),
         "slave" | "rslave" => Ok(Propagation::HostToTask),
         "shared" | "rshared" => Ok(Propagation::Bidirectional),
-        other => {
-            Err(Error::invalid(field, format!("{other:?} is no option of a mount that can be set here")))
-        }
+        other => Err(Error::invalid(
+            field,
+            format!("{other:?} is no option of a mount that can be set here"),
+        )),
     }
 }

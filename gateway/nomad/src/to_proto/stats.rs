@@ -28,8 +28,17 @@ pub(crate) fn stats(
     let cpu = now.usage.cpu.as_ref();
     let earlier = before.and_then(|before| before.usage.cpu.as_ref());
     let usage = nomad::TaskResourceUsage {
-        cpu: Some(cpu.map(|cpu| cpu_usage(earlier, cpu, processors)).unwrap_or_default()),
-        memory: Some(now.usage.memory.as_ref().map(|memory| memory_usage(memory, now)).unwrap_or_default()),
+        cpu: Some(
+            cpu.map(|cpu| cpu_usage(earlier, cpu, processors))
+                .unwrap_or_default(),
+        ),
+        memory: Some(
+            now.usage
+                .memory
+                .as_ref()
+                .map(|memory| memory_usage(memory, now))
+                .unwrap_or_default(),
+        ),
     };
     nomad::TaskStats {
         id: id.to_owned(),
@@ -49,7 +58,9 @@ fn cpu_usage(before: Option<&CpuUsage>, now: &CpuUsage, processors: Processors) 
         value.unwrap_or_default()
     };
     let elapsed = before.and_then(|before| now.at.duration_since(before.at).ok());
-    let elapsed = elapsed.map(|elapsed| elapsed.as_secs_f64() * 1e9).filter(|ns| *ns > 0.0);
+    let elapsed = elapsed
+        .map(|elapsed| elapsed.as_secs_f64() * 1e9)
+        .filter(|ns| *ns > 0.0);
     let rate = |of: fn(&CpuUsage) -> Option<u64>| {
         let used = of(now)?.checked_sub(of(before?)?)?;
         Some(float(used) / elapsed? * 100.0)
@@ -61,7 +72,10 @@ fn cpu_usage(before: Option<&CpuUsage>, now: &CpuUsage, processors: Processors) 
         percent: known(Fields::Percent, percent),
         system_mode: known(Fields::SystemMode, rate(|cpu| cpu.system_ns)),
         user_mode: known(Fields::UserMode, rate(|cpu| cpu.user_ns)),
-        total_ticks: known(Fields::TotalTicks, percent.zip(per_core).map(|(used, mhz)| used / 100.0 * mhz)),
+        total_ticks: known(
+            Fields::TotalTicks,
+            percent.zip(per_core).map(|(used, mhz)| used / 100.0 * mhz),
+        ),
         throttled_periods: now.throttled_periods.unwrap_or_default(),
         throttled_time: now.throttled_ns.unwrap_or_default(),
         measured_fields: Vec::new(),
@@ -72,7 +86,10 @@ fn cpu_usage(before: Option<&CpuUsage>, now: &CpuUsage, processors: Processors) 
     if now.throttled_ns.is_some() {
         measured.push(Fields::ThrottledTime.into());
     }
-    nomad::CpuUsage { measured_fields: measured, ..usage }
+    nomad::CpuUsage {
+        measured_fields: measured,
+        ..usage
+    }
 }
 
 fn memory_usage(memory: &MemoryUsage, now: &Sample) -> nomad::MemoryUsage {
@@ -91,14 +108,23 @@ fn memory_usage(memory: &MemoryUsage, now: &Sample) -> nomad::MemoryUsage {
         kernel_usage: known(Fields::KernelUsage, memory.kernel_bytes),
         kernel_max_usage: 0,
         usage: known(Fields::Usage, Some(memory.usage_bytes)),
-        swap: known(Fields::Swap, now.usage.swap.as_ref().map(|swap| swap.usage_bytes)),
+        swap: known(
+            Fields::Swap,
+            now.usage.swap.as_ref().map(|swap| swap.usage_bytes),
+        ),
         measured_fields: Vec::new(),
     };
-    nomad::MemoryUsage { measured_fields: measured, ..usage }
+    nomad::MemoryUsage {
+        measured_fields: measured,
+        ..usage
+    }
 }
 
 /// As a floating-point number, which is exact up to 2^53: 104 days of nanoseconds.
-#[expect(clippy::cast_precision_loss, reason = "what is lost is far below what is shown")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "what is lost is far below what is shown"
+)]
 const fn float(number: u64) -> f64 {
     number as f64
 }
@@ -123,19 +149,34 @@ mod tests {
             throttled_ns: None,
             pressure: None,
         };
-        Sample { at, usage: Usage { cpu: Some(cpu), ..Usage::default() } }
+        Sample {
+            at,
+            usage: Usage {
+                cpu: Some(cpu),
+                ..Usage::default()
+            },
+        }
     }
 
     fn cpu(before: Option<&Sample>, now: &Sample, processors: Processors) -> nomad::CpuUsage {
         let stats = stats("id", before, now, processors);
-        stats.agg_resource_usage.and_then(|usage| usage.cpu).expect("it is always set")
+        stats
+            .agg_resource_usage
+            .and_then(|usage| usage.cpu)
+            .expect("it is always set")
     }
 
     #[test]
     fn cpu_percent_is_per_core_and_ticks_scale_with_speed() {
-        let processors = Processors { cores: 4, total_mhz: 8000 };
+        let processors = Processors {
+            cores: 4,
+            total_mhz: 8000,
+        };
         let usage = cpu(Some(&sample(10, 500)), &sample(12, 3500), processors);
-        assert_eq!((usage.percent, usage.user_mode, usage.system_mode), (150.0, 112.5, 37.5));
+        assert_eq!(
+            (usage.percent, usage.user_mode, usage.system_mode),
+            (150.0, 112.5, 37.5)
+        );
         assert_eq!((usage.total_ticks, usage.throttled_periods), (3000.0, 3));
         let measured = [
             Fields::Percent,
@@ -149,18 +190,36 @@ mod tests {
 
     #[test]
     fn unavailable_stats_are_not_listed_as_measured() {
-        let first = cpu(None, &sample(10, 500), Processors { cores: 4, total_mhz: 8000 });
+        let first = cpu(
+            None,
+            &sample(10, 500),
+            Processors {
+                cores: 4,
+                total_mhz: 8000,
+            },
+        );
         assert_eq!(first.measured_fields, [i32::from(Fields::ThrottledPeriods)]);
-        let unsaid = cpu(Some(&sample(10, 500)), &sample(12, 3500), Processors::default());
+        let unsaid = cpu(
+            Some(&sample(10, 500)),
+            &sample(12, 3500),
+            Processors::default(),
+        );
         assert!(!unsaid.measured_fields.contains(&Fields::TotalTicks.into()));
         // The clock was set back.
-        let back = cpu(Some(&sample(12, 500)), &sample(10, 3500), Processors::default());
+        let back = cpu(
+            Some(&sample(12, 500)),
+            &sample(10, 3500),
+            Processors::default(),
+        );
         assert_eq!(back.percent, 0.0);
     }
 
     #[test]
     fn stats_without_samples_have_all_messages() {
-        let nothing = Sample { at: SystemTime::UNIX_EPOCH, usage: Usage::default() };
+        let nothing = Sample {
+            at: SystemTime::UNIX_EPOCH,
+            usage: Usage::default(),
+        };
         let stats = stats("id", None, &nothing, Processors::default());
         let usage = stats.agg_resource_usage.expect("it is always set");
         assert!(stats.timestamp.is_some() && usage.cpu.is_some() && usage.memory.is_some());

@@ -20,7 +20,11 @@ fn omitted_keys_are_unset() {
     // A schema with a flag, a list, a number and a text, none of them set, as encoded by go-cty.
     let mut none = block(b"\x84\xa1b\xc0\xa1l\xc0\xa1n\xc0\xa1s\xc0");
     assert_eq!(
-        (none.flag("b").unwrap(), none.number("n").unwrap(), none.text("s").unwrap().as_str()),
+        (
+            none.flag("b").unwrap(),
+            none.number("n").unwrap(),
+            none.text("s").unwrap().as_str()
+        ),
         (None, None, "")
     );
     assert_eq!(none.texts("l").unwrap(), Vec::<String>::new());
@@ -63,33 +67,64 @@ fn non_integer_is_rejected_by_key() {
         b"\xcb\x43\xe0\x00\x00\x00\x00\x00\x00",
     ] {
         let error = number_in(bytes).unwrap_err();
-        assert_eq!(error.to_string(), "n: it is not a whole number of 64 bits", "{bytes:?}");
+        assert_eq!(
+            error.to_string(),
+            "n: it is not a whole number of 64 bits",
+            "{bytes:?}"
+        );
     }
-    assert_eq!(number_in(b"\xc3").unwrap_err().to_string(), "n: a number is wanted here, not true or false");
+    assert_eq!(
+        number_in(b"\xc3").unwrap_err().to_string(),
+        "n: a number is wanted here, not true or false"
+    );
 }
 
 #[test]
 fn strings_decode_from_str_or_bin() {
     // The last is the form in which old Go encoders write texts of 32 bytes and more.
     let long = [b"\x81\xa1s\xda\x00\x20", &[b'x'; 32][..]].concat();
-    for (bytes, expected) in
-        [(&b"\x81\xa1s\xa2hi"[..], "hi"), (b"\x81\xa1s\xc4\x02hi", "hi"), (&long, &"x".repeat(32))]
-    {
+    for (bytes, expected) in [
+        (&b"\x81\xa1s\xa2hi"[..], "hi"),
+        (b"\x81\xa1s\xc4\x02hi", "hi"),
+        (&long, &"x".repeat(32)),
+    ] {
         assert_eq!(block(bytes).text("s").unwrap(), expected);
     }
     // Keys as well.
     assert_eq!(block(b"\x81\xc4\x01s\xa2hi").text("s").unwrap(), "hi");
-    assert_eq!(block(b"\x81\xa1s\xa1\xff").text("s").unwrap_err().to_string(), "s: it is not UTF-8");
-    assert_eq!(block(b"\x81\xa1s\xa3a\0b").text("s").unwrap_err().to_string(), "s: it contains a NUL byte");
+    assert_eq!(
+        block(b"\x81\xa1s\xa1\xff")
+            .text("s")
+            .unwrap_err()
+            .to_string(),
+        "s: it is not UTF-8"
+    );
+    assert_eq!(
+        block(b"\x81\xa1s\xa3a\0b")
+            .text("s")
+            .unwrap_err()
+            .to_string(),
+        "s: it contains a NUL byte"
+    );
 }
 
 #[test]
 fn lists_of_maps_are_merged_in_order() {
-    let wanted = BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "3".to_owned())]);
-    let several = list([map([("a", "1".into()), ("b", "2".into())]), Value::Nil, map([("b", "3".into())])]);
+    let wanted = BTreeMap::from([
+        ("a".to_owned(), "1".to_owned()),
+        ("b".to_owned(), "3".to_owned()),
+    ]);
+    let several = list([
+        map([("a", "1".into()), ("b", "2".into())]),
+        Value::Nil,
+        map([("b", "3".into())]),
+    ]);
     let one = map([("a", "1".into()), ("b", "3".into())]);
     for value in [several, one, pairs(&[("a", "1"), ("b", "3")])] {
-        assert_eq!(block(&bytes(&map([("m", value)]))).pairs("m").unwrap(), wanted);
+        assert_eq!(
+            block(&bytes(&map([("m", value)]))).pairs("m").unwrap(),
+            wanted
+        );
     }
     let nothing = map([("m", list([map([("a", Value::Nil)])]))]);
     assert_eq!(
@@ -103,7 +138,11 @@ fn block_is_a_map_or_a_list_of_one() {
     for value in [map([("k", "v".into())]), list([map([("k", "v".into())])])] {
         let mut outer = block(&bytes(&map([("b", value)])));
         assert_eq!(outer.block("b").unwrap().text("k").unwrap(), "v");
-        assert_eq!(outer.block("b").unwrap().text("k").unwrap(), "", "it is taken out");
+        assert_eq!(
+            outer.block("b").unwrap().text("k").unwrap(),
+            "",
+            "it is taken out"
+        );
     }
     for value in [Value::Nil, list([]), list([Value::Nil])] {
         let mut outer = block(&bytes(&map([("b", value)])));
@@ -114,7 +153,13 @@ fn block_is_a_map_or_a_list_of_one() {
 #[test]
 fn errors_name_the_full_key_path() {
     let config = map([
-        ("mounts", list([map([]), map([("tmpfs_options", map([("size", "x".into())]))])])),
+        (
+            "mounts",
+            list([
+                map([]),
+                map([("tmpfs_options", map([("size", "x".into())]))]),
+            ]),
+        ),
         ("args", list(["a".into(), 1.into()])),
         ("labels", list([map([("a", 1.into())])])),
         ("auth", "text".into()),
@@ -122,23 +167,45 @@ fn errors_name_the_full_key_path() {
     ]);
     let mut config = block(&bytes(&config));
     let mut mounts = config.blocks("mounts").unwrap();
-    let error = mounts[1].block("tmpfs_options").unwrap().number("size").unwrap_err();
-    assert_eq!(error.to_string(), "mounts[1].tmpfs_options.size: it is not a whole number of 64 bits");
+    let error = mounts[1]
+        .block("tmpfs_options")
+        .unwrap()
+        .number("size")
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "mounts[1].tmpfs_options.size: it is not a whole number of 64 bits"
+    );
     let error = config.texts("args").unwrap_err();
-    assert_eq!(error.to_string(), "args[1]: a text is wanted here, not a number");
+    assert_eq!(
+        error.to_string(),
+        "args[1]: a text is wanted here, not a number"
+    );
     let error = config.pairs("labels").unwrap_err();
-    assert_eq!(error.to_string(), "labels.a: a text is wanted here, not a number");
+    assert_eq!(
+        error.to_string(),
+        "labels.a: a text is wanted here, not a number"
+    );
     let error = config.block("auth").err().unwrap();
-    assert_eq!(error.to_string(), "auth: a block is wanted here, not a text");
+    assert_eq!(
+        error.to_string(),
+        "auth: a block is wanted here, not a text"
+    );
     let error = config.block("one").err().unwrap();
     assert_eq!(error.to_string(), "one: a block is wanted here, not a list");
 }
 
 #[test]
 fn non_configuration_bytes_are_rejected() {
-    for bad in
-        [&b"\x81"[..], b"\x81\xa1s", b"\x80\x80", b"\xa1x", b"\x90", b"\x81\xc0\xc0", b"\xdf\xff\xff\xff\xff"]
-    {
+    for bad in [
+        &b"\x81"[..],
+        b"\x81\xa1s",
+        b"\x80\x80",
+        b"\xa1x",
+        b"\x90",
+        b"\x81\xc0\xc0",
+        b"\xdf\xff\xff\xff\xff",
+    ] {
         let error = Block::decode(bad).err().unwrap();
         assert!(error.to_string().starts_with("config: "), "{error}");
     }

@@ -38,11 +38,15 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
         match begin(&mut rest).ok_or_else(cut)? {
             Rest::Never => return Err(format!("byte {at} is 0xc1, which begins no value")),
             Rest::Values(_) if due.len() > MAX_DEPTH => {
-                return Err(format!("byte {at} is more than {MAX_DEPTH} lists and blocks deep"));
+                return Err(format!(
+                    "byte {at} is more than {MAX_DEPTH} lists and blocks deep"
+                ));
             }
             Rest::Values(values) => due.push(values),
             Rest::Bytes(length) => {
-                let own = usize::try_from(length).ok().and_then(|length| rest.split_at_checked(length));
+                let own = usize::try_from(length)
+                    .ok()
+                    .and_then(|length| rest.split_at_checked(length));
                 (_, rest) = own.ok_or_else(cut)?;
             }
         }
@@ -50,7 +54,11 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     if rest.is_empty() {
         Ok(())
     } else {
-        Err(format!("it ends after {} of {} bytes", bytes.len() - rest.len(), bytes.len()))
+        Err(format!(
+            "it ends after {} of {} bytes",
+            bytes.len() - rest.len(),
+            bytes.len()
+        ))
     }
 }
 
@@ -87,7 +95,11 @@ fn begin(rest: &mut &[u8]) -> Option<Rest> {
 fn number(rest: &mut &[u8], bytes: usize) -> Option<u64> {
     let (digits, after) = rest.split_at_checked(bytes)?;
     *rest = after;
-    Some(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
+    Some(
+        digits
+            .iter()
+            .fold(0, |number, digit| number << 8 | u64::from(*digit)),
+    )
 }
 
 #[cfg(test)]
@@ -138,10 +150,23 @@ mod tests {
                 unsound(&form[..end], &format!("it is cut short after {end} bytes"));
             }
             let long = [form, b"\x00\x00"].concat();
-            unsound(&long, &format!("it ends after {} of {} bytes", form.len(), long.len()));
+            unsound(
+                &long,
+                &format!("it ends after {} of {} bytes", form.len(), long.len()),
+            );
             // In a list of each form, as a key, and as the value of a key.
-            for begin in [&b"\x92"[..], b"\xdc\x00\x02", b"\xdd\x00\x00\x00\x02", b"\x81", b"\xde\x00\x01"] {
-                assert_eq!(check(&[begin, form, form].concat()), Ok(()), "{begin:?} {form:?}");
+            for begin in [
+                &b"\x92"[..],
+                b"\xdc\x00\x02",
+                b"\xdd\x00\x00\x00\x02",
+                b"\x81",
+                b"\xde\x00\x01",
+            ] {
+                assert_eq!(
+                    check(&[begin, form, form].concat()),
+                    Ok(()),
+                    "{begin:?} {form:?}"
+                );
             }
         }
     }
@@ -162,12 +187,21 @@ mod tests {
     #[test]
     fn huge_or_deep_claims_cost_nothing() {
         for huge in [0xc6, 0xc9, 0xdb, 0xdd, 0xdf] {
-            unsound(&[huge, 0xff, 0xff, 0xff, 0xff], "it is cut short after 5 bytes");
+            unsound(
+                &[huge, 0xff, 0xff, 0xff, 0xff],
+                "it is cut short after 5 bytes",
+            );
         }
         let deep = |depth| [vec![0x91; depth], vec![0xc0]].concat();
         assert_eq!(check(&deep(MAX_DEPTH)), Ok(()));
-        unsound(&deep(MAX_DEPTH + 1), "byte 16 is more than 16 lists and blocks deep");
-        unsound(&deep(1_000_000), "byte 16 is more than 16 lists and blocks deep");
+        unsound(
+            &deep(MAX_DEPTH + 1),
+            "byte 16 is more than 16 lists and blocks deep",
+        );
+        unsound(
+            &deep(1_000_000),
+            "byte 16 is more than 16 lists and blocks deep",
+        );
     }
 
     proptest! {

@@ -27,7 +27,11 @@ impl Budget {
             Disclosure::Names => NAMES_BYTES,
             Disclosure::Secrets => SECRETS_BYTES,
         };
-        Self { disclosure, bytes, left_out: 0 }
+        Self {
+            disclosure,
+            bytes,
+            left_out: 0,
+        }
     }
 
     /// Returns whether the answer has secrets.
@@ -55,12 +59,18 @@ impl Budget {
 
     /// As many of these pairs as there is room for.
     pub(super) fn pairs(&mut self, pairs: BTreeMap<String, String>) -> BTreeMap<String, String> {
-        pairs.into_iter().filter(|(name, value)| self.admit(name.len() + value.len())).collect()
+        pairs
+            .into_iter()
+            .filter(|(name, value)| self.admit(name.len() + value.len()))
+            .collect()
     }
 
     /// As many of these pairs as there is room for, without their values if those may be secret.
     pub(super) fn withheld(&mut self, pairs: &BTreeMap<String, String>) -> WithheldValues {
-        pairs.iter().filter_map(|(name, value)| self.withhold(name, value)).collect()
+        pairs
+            .iter()
+            .filter_map(|(name, value)| self.withhold(name, value))
+            .collect()
     }
 
     /// The pair if there is room for it, without its value if that may be secret.

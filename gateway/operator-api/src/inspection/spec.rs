@@ -71,8 +71,15 @@ pub struct SecurityView {
 }
 
 /// The view with what the backend knows.
-pub(super) fn add(view: InspectionView, inspection: &Inspection, budget: &mut Budget) -> InspectionView {
-    let view = InspectionView { runtime: inspection.runtime_type.clone(), ..view };
+pub(super) fn add(
+    view: InspectionView,
+    inspection: &Inspection,
+    budget: &mut Budget,
+) -> InspectionView {
+    let view = InspectionView {
+        runtime: inspection.runtime_type.clone(),
+        ..view
+    };
     if inspection.runtime_spec.is_empty() {
         return view;
     }
@@ -80,7 +87,10 @@ pub(super) fn add(view: InspectionView, inspection: &Inspection, budget: &mut Bu
         Ok(spec) => spec,
         Err(error) => {
             let why = format!("the stored runtime spec is not JSON: {error}");
-            return InspectionView { unavailable: Some(why), ..view };
+            return InspectionView {
+                unavailable: Some(why),
+                ..view
+            };
         }
     };
     let process = &spec["process"];
@@ -89,7 +99,9 @@ pub(super) fn add(view: InspectionView, inspection: &Inspection, budget: &mut Bu
     let variables = list_of(&process["env"]).filter_map(Value::as_str);
     InspectionView {
         command: command(process, budget),
-        mounts: list_of(&spec["mounts"]).filter_map(|found| mount(found, budget)).collect(),
+        mounts: list_of(&spec["mounts"])
+            .filter_map(|found| mount(found, budget))
+            .collect(),
         environment: variables
             .filter_map(|variable| {
                 let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
@@ -114,7 +126,9 @@ fn command(process: &Value, budget: &mut Budget) -> Option<CommandView> {
     let (program, arguments) = process["args"].as_array()?.split_first()?;
     let values = budget.shows_secrets().then(|| {
         let texts = arguments.iter().map(text);
-        texts.filter(|argument| budget.admit(argument.len())).collect()
+        texts
+            .filter(|argument| budget.admit(argument.len()))
+            .collect()
     });
     Some(CommandView {
         program: text(program),
@@ -130,13 +144,21 @@ fn mount(mount: &Value, budget: &mut Budget) -> Option<MountView> {
     let is_plain = PLAIN_FILE_SYSTEMS.contains(&file_system.as_str()) || budget.shows_secrets();
     let option = |option: &Value| match (text(option), is_plain) {
         (option, true) => option,
-        (option, false) => option.split_once('=').map_or(option.clone(), |(name, _)| format!("{name}=…")),
+        (option, false) => option
+            .split_once('=')
+            .map_or(option.clone(), |(name, _)| format!("{name}=…")),
     };
     let options: Vec<_> = list_of(&mount["options"]).map(option).collect();
     let source = text(&mount["source"]);
     let target = text(&mount["destination"]);
-    let bytes = source.len() + target.len() + options.iter().map(|option| option.len() + 3).sum::<usize>();
-    budget.admit(bytes).then_some(MountView { source, target, file_system, options })
+    let bytes =
+        source.len() + target.len() + options.iter().map(|option| option.len() + 3).sum::<usize>();
+    budget.admit(bytes).then_some(MountView {
+        source,
+        target,
+        file_system,
+        options,
+    })
 }
 
 fn list_of(value: &Value) -> impl Iterator<Item = &Value> {

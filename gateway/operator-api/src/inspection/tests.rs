@@ -18,7 +18,13 @@ const SECRET: &str = "hunter2";
 fn meta(name: &str) -> Arc<Meta> {
     let labels = BTreeMap::from([("app".to_owned(), SECRET.to_owned())]);
     let created_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    Arc::new(Meta { owner: Owner::Nomad, name: name.to_owned(), labels, created_at, record: Vec::new() })
+    Arc::new(Meta {
+        owner: Owner::Nomad,
+        name: name.to_owned(),
+        labels,
+        created_at,
+        record: Vec::new(),
+    })
 }
 
 fn sandbox() -> Sandbox {
@@ -32,7 +38,9 @@ fn sandbox() -> Sandbox {
             host_ports: HostPorts::default(),
             ..SandboxDetails::default()
         },
-        state: SandboxState::Unknown { reason: "its process has ended".into() },
+        state: SandboxState::Unknown {
+            reason: "its process has ended".into(),
+        },
     }
 }
 
@@ -46,11 +54,18 @@ fn task() -> Task {
             image_ref: "busybox@sha256:34".into(),
             image_volumes: Vec::new(),
             volume_images: Vec::new(),
-            user: ResolvedUser { uid: 1000, gid: 1000, groups: vec![1000] },
+            user: ResolvedUser {
+                uid: 1000,
+                gid: 1000,
+                groups: vec![1000],
+            },
             stop_signal: Signal::KILL,
             resources: Resources {
                 memory_limit_bytes: Some(MemoryLimit::new(64 << 20).unwrap()),
-                unified: BTreeMap::from([(CgroupFile::new("memory.high").unwrap(), "1".to_owned())]),
+                unified: BTreeMap::from([(
+                    CgroupFile::new("memory.high").unwrap(),
+                    "1".to_owned(),
+                )]),
                 ..Resources::default()
             },
             throttles: Vec::new(),
@@ -96,23 +111,37 @@ fn spec() -> Value {
 }
 
 /// The view of the task with this spec.
-fn view(inspection: &switchyard_core::Result<Inspection>, disclosure: Disclosure) -> InspectionView {
+fn view(
+    inspection: &switchyard_core::Result<Inspection>,
+    disclosure: Disclosure,
+) -> InspectionView {
     let names = Names::new("shop/web").with("nomad_job", "shop");
     let annotations = BTreeMap::from([("last-applied".to_owned(), SECRET.to_owned())]);
     let sandbox = sandbox();
-    let inspected =
-        Inspected { sandbox: &sandbox, names: &names, inspection, annotations: &annotations, disclosure };
+    let inspected = Inspected {
+        sandbox: &sandbox,
+        names: &names,
+        inspection,
+        annotations: &annotations,
+        disclosure,
+    };
     InspectionView::of_task(&inspected, &task())
 }
 
 #[test]
 fn secrets_are_withheld_unless_they_are_asked_for() {
     let withheld = view(&inspection(&spec()), Disclosure::Names);
-    assert!(!serde_json::to_string(&withheld).unwrap().contains(SECRET), "{withheld:?}");
+    assert!(
+        !serde_json::to_string(&withheld).unwrap().contains(SECRET),
+        "{withheld:?}"
+    );
     let names: Vec<_> = withheld.environment.keys().map(String::as_str).collect();
     assert_eq!(names, ["A", "EMPTY", "PATH", "TOKEN"]);
     let command = withheld.command.as_ref().unwrap();
-    assert_eq!((command.program.as_str(), command.arguments, &command.values), ("sh", 2, &None));
+    assert_eq!(
+        (command.program.as_str(), command.arguments, &command.values),
+        ("sh", 2, &None)
+    );
     assert_eq!(withheld.mounts[0].options, ["ro", "size=64k"]);
     assert_eq!(withheld.mounts[1].options, ["rw", "password=…"]);
     assert_eq!(withheld.labels["app"], None);
@@ -121,7 +150,10 @@ fn secrets_are_withheld_unless_they_are_asked_for() {
     let whole = view(&inspection(&spec()), Disclosure::Secrets);
     assert_eq!(whole.environment["TOKEN"].as_deref(), Some(SECRET));
     assert_eq!(whole.environment["A"].as_deref(), Some("B=C"));
-    assert_eq!(whole.command.unwrap().values.unwrap()[1], format!("echo {SECRET}"));
+    assert_eq!(
+        whole.command.unwrap().values.unwrap()[1],
+        format!("echo {SECRET}")
+    );
     assert_eq!(whole.mounts[1].options[1], format!("password={SECRET}"));
     assert_eq!(whole.labels["app"].as_deref(), Some(SECRET));
     assert_eq!(whole.annotations["last-applied"].as_deref(), Some(SECRET));
@@ -131,17 +163,33 @@ fn secrets_are_withheld_unless_they_are_asked_for() {
 fn task_has_what_the_table_and_the_runtime_know() {
     let found = view(&inspection(&spec()), Disclosure::Names);
     assert_eq!(
-        (found.kind.as_str(), found.owner.as_str(), found.state.as_str()),
+        (
+            found.kind.as_str(),
+            found.owner.as_str(),
+            found.state.as_str()
+        ),
         ("task", "nomad", "exited")
     );
-    assert_eq!(found.reason.as_deref(), Some("never started: no such program"));
-    assert_eq!((found.exit_code, found.started_at.as_deref()), (Some(128), None));
+    assert_eq!(
+        found.reason.as_deref(),
+        Some("never started: no such program")
+    );
+    assert_eq!(
+        (found.exit_code, found.started_at.as_deref()),
+        (Some(128), None)
+    );
     assert_eq!(found.created_at, "2023-11-14T22:13:20.000Z");
     assert_eq!(found.sandbox, Some("01".repeat(32)));
-    assert_eq!(found.resources["memory_limit_bytes"], (64 << 20).to_string());
+    assert_eq!(
+        found.resources["memory_limit_bytes"],
+        (64 << 20).to_string()
+    );
     assert_eq!(found.resources["memory.high"], "1");
     assert_eq!(found.network.ips, sandbox().details.ips);
-    assert_eq!((found.cgroup.as_deref(), found.log.as_deref()), (Some("/a/b"), Some("/var/log/0.log")));
+    assert_eq!(
+        (found.cgroup.as_deref(), found.log.as_deref()),
+        (Some("/a/b"), Some("/var/log/0.log"))
+    );
     assert_eq!(found.device_nodes, ["/dev/acme0"]);
     let security = found.security.unwrap();
     assert!(security.readonly_rootfs && security.no_new_privileges && !security.seccomp);
@@ -150,11 +198,27 @@ fn task_has_what_the_table_and_the_runtime_know() {
 
 #[test]
 fn runtime_that_does_not_answer_leaves_what_the_table_knows() {
-    let found = view(&Err(Error::unavailable("containerd does not answer")), Disclosure::Names);
+    let found = view(
+        &Err(Error::unavailable("containerd does not answer")),
+        Disclosure::Names,
+    );
     assert_eq!((found.id, found.command), ("02".repeat(32), None));
-    assert!(found.unavailable.unwrap().contains("containerd does not answer"));
-    let broken = Ok(Inspection { runtime_spec: "{".into(), ..Inspection::default() });
-    assert!(view(&broken, Disclosure::Names).unavailable.unwrap().contains("not JSON"));
+    assert!(
+        found
+            .unavailable
+            .unwrap()
+            .contains("containerd does not answer")
+    );
+    let broken = Ok(Inspection {
+        runtime_spec: "{".into(),
+        ..Inspection::default()
+    });
+    assert!(
+        view(&broken, Disclosure::Names)
+            .unavailable
+            .unwrap()
+            .contains("not JSON")
+    );
 }
 
 #[test]
@@ -170,7 +234,10 @@ fn sandbox_has_its_tasks_and_why_it_does_not_work() {
         disclosure: Disclosure::Names,
     };
     let found = InspectionView::of_sandbox(&inspected, [("02".into(), "shop/web".into())].into());
-    assert_eq!((found.kind.as_str(), found.tasks["02"].as_str()), ("sandbox", "shop/web"));
+    assert_eq!(
+        (found.kind.as_str(), found.tasks["02"].as_str()),
+        ("sandbox", "shop/web")
+    );
     assert_eq!(found.reason.as_deref(), Some("its process has ended"));
     assert_eq!((found.command, found.unavailable), (None, None));
 }
@@ -178,11 +245,16 @@ fn sandbox_has_its_tasks_and_why_it_does_not_work() {
 #[test]
 fn answer_is_bounded_whatever_the_spec_contains() {
     let long = "x".repeat(100_000);
-    let mounts: Vec<_> = (0..50_000).map(|n| json!({ "destination": format!("/m{n}") })).collect();
+    let mounts: Vec<_> = (0..50_000)
+        .map(|n| json!({ "destination": format!("/m{n}") }))
+        .collect();
     let values = (0..400).map(|n| format!("V{n}={long}"));
     let names = (0..400).map(|n| format!("{long}{n}=1"));
     let variables: Vec<_> = values.chain(names).collect();
-    for (disclosure, most) in [(Disclosure::Names, 4 << 20), (Disclosure::Secrets, 24 << 20)] {
+    for (disclosure, most) in [
+        (Disclosure::Names, 4 << 20),
+        (Disclosure::Secrets, 24 << 20),
+    ] {
         let hostile = json!({
             "process": { "args": ["a", long.repeat(200)], "env": variables.clone() },
             "mounts": mounts.clone(),
@@ -190,12 +262,27 @@ fn answer_is_bounded_whatever_the_spec_contains() {
         });
         let found = view(&inspection(&hostile), disclosure);
         let size = serde_json::to_vec(&found).unwrap().len();
-        assert!(size < most && found.left_out > 0, "{size} bytes, {} left out", found.left_out);
-        assert!(found.device_nodes.len() <= 2, "the path of a device is a text");
+        assert!(
+            size < most && found.left_out > 0,
+            "{size} bytes, {} left out",
+            found.left_out
+        );
+        assert!(
+            found.device_nodes.len() <= 2,
+            "the path of a device is a text"
+        );
     }
     // Whatever has another type than it should is left out, or empty.
-    for odd in [json!(7), json!([]), json!({ "process": 1, "mounts": {}, "linux": [] }), json!(null)] {
+    for odd in [
+        json!(7),
+        json!([]),
+        json!({ "process": 1, "mounts": {}, "linux": [] }),
+        json!(null),
+    ] {
         let found = view(&inspection(&odd), Disclosure::Secrets);
-        assert_eq!((found.command, found.mounts, found.cgroup), (None, Vec::new(), None));
+        assert_eq!(
+            (found.command, found.mounts, found.cgroup),
+            (None, Vec::new(), None)
+        );
     }
 }

@@ -26,11 +26,17 @@ pub(super) async fn admit(request: Request, next: Next) -> Response {
 /// refusal.
 pub(super) fn demand_root(what: &str) -> Result<(), Box<Response>> {
     let caller = Caller::current();
-    if is_root(caller.as_ref().and_then(|caller| caller.uid), geteuid().as_raw()) {
+    if is_root(
+        caller.as_ref().and_then(|caller| caller.uid),
+        geteuid().as_raw(),
+    ) {
         return Ok(());
     }
     let uid = caller.and_then(|caller| caller.uid);
-    let who = uid.map_or_else(|| "you are not known".to_owned(), |uid| format!("you are user {uid}"));
+    let who = uid.map_or_else(
+        || "you are not known".to_owned(),
+        |uid| format!("you are user {uid}"),
+    );
     let why = format!(
         "only root may {what}, and {who}: members of admin.socket_group may read, so run this as root\n"
     );
@@ -57,10 +63,24 @@ mod tests {
     use super::*;
 
     async fn status(method: Method, uid: Option<u32>) -> StatusCode {
-        let router = Router::new().route("/", any(async || "done")).layer(from_fn(admit));
-        let request = Request::builder().method(method).uri("/").body(Body::empty()).unwrap();
-        let caller = Caller { listener: "admin socket", uid, pid: None };
-        caller.scope(router.oneshot(request)).await.unwrap().status()
+        let router = Router::new()
+            .route("/", any(async || "done"))
+            .layer(from_fn(admit));
+        let request = Request::builder()
+            .method(method)
+            .uri("/")
+            .body(Body::empty())
+            .unwrap();
+        let caller = Caller {
+            listener: "admin socket",
+            uid,
+            pid: None,
+        };
+        caller
+            .scope(router.oneshot(request))
+            .await
+            .unwrap()
+            .status()
     }
 
     #[tokio::test]
@@ -69,24 +89,45 @@ mod tests {
         let member = own + 1000;
         for method in [Method::GET, Method::HEAD] {
             for uid in [Some(0), Some(own), Some(member), None] {
-                assert_eq!(status(method.clone(), uid).await, StatusCode::OK, "{method} {uid:?}");
+                assert_eq!(
+                    status(method.clone(), uid).await,
+                    StatusCode::OK,
+                    "{method} {uid:?}"
+                );
             }
         }
-        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH, Method::OPTIONS] {
+        for method in [
+            Method::POST,
+            Method::PUT,
+            Method::DELETE,
+            Method::PATCH,
+            Method::OPTIONS,
+        ] {
             for uid in [Some(0), Some(own)] {
-                assert_eq!(status(method.clone(), uid).await, StatusCode::OK, "{method} {uid:?}");
+                assert_eq!(
+                    status(method.clone(), uid).await,
+                    StatusCode::OK,
+                    "{method} {uid:?}"
+                );
             }
             for uid in [Some(member), None] {
-                assert_eq!(status(method.clone(), uid).await, StatusCode::FORBIDDEN, "{method} {uid:?}");
+                assert_eq!(
+                    status(method.clone(), uid).await,
+                    StatusCode::FORBIDDEN,
+                    "{method} {uid:?}"
+                );
             }
         }
     }
 
     #[test]
     fn user_of_the_daemon_counts_as_root() {
-        for (uid, own, expected) in
-            [(Some(0), 5, true), (Some(5), 5, true), (Some(6), 5, false), (None, 0, false)]
-        {
+        for (uid, own, expected) in [
+            (Some(0), 5, true),
+            (Some(5), 5, true),
+            (Some(6), 5, false),
+            (None, 0, false),
+        ] {
             assert_eq!(is_root(uid, own), expected, "{uid:?}");
         }
     }

@@ -40,7 +40,10 @@ pub(super) fn json_with(status: StatusCode, value: &impl Serialize) -> Response 
         }
         Err(error) => {
             tracing::error!(%error, "a page cannot be encoded");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be encoded; the log says why\n".into())
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the page cannot be encoded; the log says why\n".into(),
+            )
         }
     }
 }

@@ -39,7 +39,8 @@ pub(super) fn routes(is_served: bool) -> Router<ListenerPages> {
     let route = if is_served {
         get(containers)
     } else {
-        let why = "this listener does not serve the metrics of containers: see admin.container_metrics\n";
+        let why =
+            "this listener does not serve the metrics of containers: see admin.container_metrics\n";
         get(async move || text(StatusCode::NOT_FOUND, why.into()))
     };
     Router::new().route(PATH, route)
@@ -54,7 +55,10 @@ async fn usage(
     State(pages): State<ListenerPages>,
     query: Result<Query<ContainersQuery>, QueryRejection>,
 ) -> Response {
-    let owner = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
+    let owner = match query
+        .map_err(|error| error.body_text())
+        .and_then(|Query(query)| query.checked())
+    {
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
@@ -63,9 +67,10 @@ async fn usage(
             let owners = &pages.admin.history.owners;
             json(&reading.view(owner, |sandbox, task| owners.names(sandbox, task)))
         }
-        Err(error) => {
-            text(status_of(error.kind()), format!("the containers cannot be read: {}\n", error.report()))
-        }
+        Err(error) => text(
+            status_of(error.kind()),
+            format!("the containers cannot be read: {}\n", error.report()),
+        ),
     }
 }
 
@@ -74,17 +79,30 @@ async fn containers(
     query: Result<Query<ContainersQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
-    let owner = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
+    let owner = match query
+        .map_err(|error| error.body_text())
+        .and_then(|Query(query)| query.checked())
+    {
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
     match pages.admin.containers.get(&pages.admin.node).await {
         Ok(reading) => page(reading.figures.chunks(owner), accepts_gzip(&headers)),
         Err(error) => {
-            let why = format!("the metrics of containers cannot be read: {}\n", error.report());
-            tracing::warn!(error = error.report(), "the metrics of containers cannot be read");
+            let why = format!(
+                "the metrics of containers cannot be read: {}\n",
+                error.report()
+            );
+            tracing::warn!(
+                error = error.report(),
+                "the metrics of containers cannot be read"
+            );
             // Reasons may contain paths.
-            let why = if pages.reach == Reach::Local { why } else { format!("{}\n", WITHHELD) };
+            let why = if pages.reach == Reach::Local {
+                why
+            } else {
+                format!("{}\n", WITHHELD)
+            };
             text(status_of(error.kind()), why)
         }
     }
@@ -105,17 +123,25 @@ fn page(chunks: Chunks, is_gzip: bool) -> Response {
     ];
     let mut answer = (StatusCode::OK, headers, body).into_response();
     if is_gzip {
-        answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        answer
+            .headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     answer
 }
 
 /// Returns whether the client names gzip as an encoding that it accepts.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|coding| {
         let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-        let weight = parameters.trim().strip_prefix("q=").map(|weight| weight.parse::<f32>());
+        let weight = parameters
+            .trim()
+            .strip_prefix("q=")
+            .map(|weight| weight.parse::<f32>());
         name.trim().eq_ignore_ascii_case("gzip") && weight.is_none_or(|q| q.is_ok_and(|q| q > 0.0))
     })
 }
@@ -140,7 +166,10 @@ impl ContainersQuery {
 impl Gzip {
     fn new(chunks: Chunks) -> Self {
         // Higher levels cost several times the processor time for a few percent.
-        Self { chunks, encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())) }
+        Self {
+            chunks,
+            encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+        }
     }
 }
 
@@ -177,7 +206,9 @@ mod tests {
             ("gzip;q=much", false),
             ("xgzip", false),
         ] {
-            let headers = [(ACCEPT_ENCODING, HeaderValue::from_static(value))].into_iter().collect();
+            let headers = [(ACCEPT_ENCODING, HeaderValue::from_static(value))]
+                .into_iter()
+                .collect();
             assert_eq!(accepts_gzip(&headers), expected, "{value}");
         }
         assert!(!accepts_gzip(&HeaderMap::new()));
@@ -185,7 +216,12 @@ mod tests {
 
     #[test]
     fn owner_of_another_name_is_refused() {
-        let of = |name: &str| ContainersQuery { owner: Some(name.to_owned()) }.checked();
+        let of = |name: &str| {
+            ContainersQuery {
+                owner: Some(name.to_owned()),
+            }
+            .checked()
+        };
         assert_eq!(ContainersQuery::default().checked(), Ok(None));
         for owner in Owner::ALL {
             assert_eq!(of(owner.as_str()), Ok(Some(owner)));

@@ -19,7 +19,9 @@ const WAIT_MAX: u64 = 25;
 const RUN_MAX: usize = 64;
 
 pub(super) fn routes() -> Router<ListenerPages> {
-    Router::new().route("/v1/operations", get(operations)).route("/v1/events", get(events))
+    Router::new()
+        .route("/v1/operations", get(operations))
+        .route("/v1/events", get(events))
 }
 
 async fn operations(State(pages): State<ListenerPages>) -> Response {
@@ -40,25 +42,40 @@ async fn events(
     State(pages): State<ListenerPages>,
     query: Result<Query<EventQuery>, axum::extract::rejection::QueryRejection>,
 ) -> Response {
-    let query = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
+    let query = match query
+        .map_err(|error| error.body_text())
+        .and_then(|Query(query)| query.checked())
+    {
         Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
     let known = query.run.as_deref().zip(query.after);
     let wait = Duration::from_secs(query.wait);
-    json(&pages.admin.history.events.after(known, query.owner.as_deref(), wait).await)
+    json(
+        &pages
+            .admin
+            .history
+            .events
+            .after(known, query.owner.as_deref(), wait)
+            .await,
+    )
 }
 
 impl EventQuery {
     fn checked(self) -> Result<Self, String> {
         if self.wait > WAIT_MAX {
-            return Err(format!("wait is {} seconds, but at most {WAIT_MAX} are allowed", self.wait));
+            return Err(format!(
+                "wait is {} seconds, but at most {WAIT_MAX} are allowed",
+                self.wait
+            ));
         }
         self.owner.as_deref().map(owner_named).transpose()?;
         if self.run.is_some() != self.after.is_some()
             || self.run.as_ref().is_some_and(|run| run.len() > RUN_MAX)
         {
-            return Err("run and after belong together: give both as a former page had them".to_owned());
+            return Err(
+                "run and after belong together: give both as a former page had them".to_owned(),
+            );
         }
         Ok(self)
     }
@@ -71,15 +88,39 @@ mod tests {
     #[test]
     fn queries_are_bounded_and_complete() {
         let refused = |query: EventQuery| query.checked().unwrap_err();
-        assert!(refused(EventQuery { wait: 26, ..EventQuery::default() }).contains("at most 25"));
         assert!(
-            refused(EventQuery { owner: Some("root".into()), ..EventQuery::default() }).contains("no owner")
+            refused(EventQuery {
+                wait: 26,
+                ..EventQuery::default()
+            })
+            .contains("at most 25")
         );
-        assert!(refused(EventQuery { after: Some(1), ..EventQuery::default() }).contains("belong together"));
-        let long = EventQuery { run: Some("x".repeat(65)), after: Some(1), ..EventQuery::default() };
+        assert!(
+            refused(EventQuery {
+                owner: Some("root".into()),
+                ..EventQuery::default()
+            })
+            .contains("no owner")
+        );
+        assert!(
+            refused(EventQuery {
+                after: Some(1),
+                ..EventQuery::default()
+            })
+            .contains("belong together")
+        );
+        let long = EventQuery {
+            run: Some("x".repeat(65)),
+            after: Some(1),
+            ..EventQuery::default()
+        };
         assert!(refused(long).contains("belong together"));
-        let whole =
-            EventQuery { run: Some("a".into()), after: Some(1), owner: Some("nomad".into()), wait: 25 };
+        let whole = EventQuery {
+            run: Some("a".into()),
+            after: Some(1),
+            owner: Some("nomad".into()),
+            wait: 25,
+        };
         assert!(whole.checked().is_ok());
     }
 }

@@ -39,9 +39,14 @@ impl Hosts {
 /// The status and reason with which a request is refused; `None` if it is accepted.
 pub(super) fn refusal(hosts: &Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
     if !request.body().is_end_stream() && !takes_body(request) {
-        return Some((StatusCode::PAYLOAD_TOO_LARGE, "this page takes no request with a body\n".into()));
+        return Some((
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "this page takes no request with a body\n".into(),
+        ));
     }
-    let Hosts::Loopback(known) = hosts else { return None };
+    let Hosts::Loopback(known) = hosts else {
+        return None;
+    };
     match named(request) {
         Ok(None) => None,
         Ok(Some(host)) if known.accepts(host.host()) => None,
@@ -51,11 +56,17 @@ pub(super) fn refusal(hosts: &Hosts, request: &Request<impl Body>) -> Option<(St
 }
 
 /// The same for the status page, which is for browsers alone: they always name a host, and it must be one of the node's.
-pub(super) fn page_refusal(known: &KnownHosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
+pub(super) fn page_refusal(
+    known: &KnownHosts,
+    request: &Request<impl Body>,
+) -> Option<(StatusCode, String)> {
     match named(request) {
         Ok(Some(host)) if known.accepts_browser(host.host()) => None,
         Ok(Some(host)) => Some(misdirected(host.host())),
-        Ok(None) => Some((StatusCode::BAD_REQUEST, "a request must have a Host header\n".into())),
+        Ok(None) => Some((
+            StatusCode::BAD_REQUEST,
+            "a request must have a Host header\n".into(),
+        )),
         Err(why) => Some((StatusCode::BAD_REQUEST, why.into())),
     }
 }
@@ -65,14 +76,19 @@ fn named(request: &Request<impl Body>) -> Result<Option<Authority>, &'static str
     let mut named = request.headers().get_all(HOST).iter();
     let invalid = "the host is not a valid name\n";
     // A user before the host, which HTTP does not allow there (RFC 9110, section 4.2.4), could pass for its name.
-    let without_user =
-        |host: Authority| if host.as_str().contains('@') { Err(invalid) } else { Ok(Some(host)) };
+    let without_user = |host: Authority| {
+        if host.as_str().contains('@') {
+            Err(invalid)
+        } else {
+            Ok(Some(host))
+        }
+    };
     match (request.uri().authority(), named.next(), named.next()) {
         (_, _, Some(_)) => Err("a request must name exactly one host\n"),
         (Some(target), _, None) => without_user(target.clone()),
-        (None, Some(host), None) => {
-            Authority::try_from(host.as_bytes()).map_err(|_| invalid).and_then(without_user)
-        }
+        (None, Some(host), None) => Authority::try_from(host.as_bytes())
+            .map_err(|_| invalid)
+            .and_then(without_user),
         // HTTP/1.0 needs no Host header. Browsers, against which this check protects, always send one.
         (None, None, None) if request.version() < Version::HTTP_11 => Ok(None),
         (None, None, None) => Err("a request must have a Host header\n"),
@@ -102,7 +118,10 @@ mod tests {
     type Nothing = Empty<&'static [u8]>;
 
     fn loopback() -> Hosts {
-        Hosts::of("127.0.0.1:9640".parse().unwrap(), &["node7.example".to_owned()])
+        Hosts::of(
+            "127.0.0.1:9640".parse().unwrap(),
+            &["node7.example".to_owned()],
+        )
     }
 
     #[track_caller]
@@ -112,7 +131,11 @@ mod tests {
             request = request.header(HOST, *host);
         }
         let request = request.body(Nothing::new()).unwrap();
-        assert_eq!(refusal(hosts, &request).map(|(status, _)| status), expected, "{headers:?}");
+        assert_eq!(
+            refusal(hosts, &request).map(|(status, _)| status),
+            expected,
+            "{headers:?}"
+        );
     }
 
     #[test]
@@ -128,12 +151,22 @@ mod tests {
         ] {
             check(&loopback(), &[host], None);
         }
-        for host in ["evil.example", "evil.example:9640", "localhost.evil.example", "127.0.0.1.evil.example"]
-        {
+        for host in [
+            "evil.example",
+            "evil.example:9640",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+        ] {
             check(&loopback(), &[host], Some(StatusCode::MISDIRECTED_REQUEST));
             check(&Hosts::Any, &[host], None);
         }
-        for hosts in [&["", ""][..], &["localhost", "evil.example"], &["a b"], &["user@localhost"], &[]] {
+        for hosts in [
+            &["", ""][..],
+            &["localhost", "evil.example"],
+            &["a b"],
+            &["user@localhost"],
+            &[],
+        ] {
             check(&loopback(), hosts, Some(StatusCode::BAD_REQUEST));
         }
     }
@@ -142,12 +175,18 @@ mod tests {
     fn host_of_an_absolute_target_is_checked() {
         let request = Request::get("http://evil.example/statusz").header(HOST, "localhost");
         let refused = refusal(&loopback(), &request.body(Nothing::new()).unwrap());
-        assert_eq!(refused.map(|(status, _)| status), Some(StatusCode::MISDIRECTED_REQUEST));
+        assert_eq!(
+            refused.map(|(status, _)| status),
+            Some(StatusCode::MISDIRECTED_REQUEST)
+        );
     }
 
     #[test]
     fn http_1_0_request_needs_no_host() {
-        let request = Request::get("/livez").version(Version::HTTP_10).body(Nothing::new()).unwrap();
+        let request = Request::get("/livez")
+            .version(Version::HTTP_10)
+            .body(Nothing::new())
+            .unwrap();
         assert_eq!(refusal(&loopback(), &request), None);
     }
 
@@ -155,13 +194,24 @@ mod tests {
     fn request_with_a_body_is_rejected_unless_its_page_takes_one() {
         for (method, path, expected) in [
             (Method::GET, "/livez", Some(StatusCode::PAYLOAD_TOO_LARGE)),
-            (Method::POST, "/v1/config/reload", Some(StatusCode::PAYLOAD_TOO_LARGE)),
+            (
+                Method::POST,
+                "/v1/config/reload",
+                Some(StatusCode::PAYLOAD_TOO_LARGE),
+            ),
             (Method::GET, JOIN_PATH, Some(StatusCode::PAYLOAD_TOO_LARGE)),
             (Method::POST, JOIN_PATH, None),
         ] {
-            let request = Request::builder().method(method).uri(path).header(HOST, "localhost");
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header(HOST, "localhost");
             let request = request.body(Full::new(&b"x"[..])).unwrap();
-            assert_eq!(refusal(&Hosts::Any, &request).map(|(status, _)| status), expected, "{path}");
+            assert_eq!(
+                refusal(&Hosts::Any, &request).map(|(status, _)| status),
+                expected,
+                "{path}"
+            );
         }
     }
 

@@ -37,8 +37,9 @@ async fn log(
     match timeout(COUNT_LIMIT, pages.admin.node.task_log(&name)).await {
         Ok(Ok(view)) => json(&view),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
-        Err(_) => {
-            text(StatusCode::GATEWAY_TIMEOUT, format!("the task was not found within {COUNT_LIMIT:?}\n"))
-        }
+        Err(_) => text(
+            StatusCode::GATEWAY_TIMEOUT,
+            format!("the task was not found within {COUNT_LIMIT:?}\n"),
+        ),
     }
 }

@@ -102,7 +102,9 @@ async fn remove_volume(
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => failed(&error),
         Err(_) => {
-            let why = format!("the volume is not removed after {REMOVAL_LIMIT:?}: the removal continues\n");
+            let why = format!(
+                "the volume is not removed after {REMOVAL_LIMIT:?}: the removal continues\n"
+            );
             text(StatusCode::GATEWAY_TIMEOUT, why)
         }
     }
@@ -119,7 +121,11 @@ async fn inspect(
     if env && let Err(refusal) = access::demand_root("see the values of environment variables") {
         return *refusal;
     }
-    let disclosure = if env { Disclosure::Secrets } else { Disclosure::Names };
+    let disclosure = if env {
+        Disclosure::Secrets
+    } else {
+        Disclosure::Names
+    };
     match pages.admin.node.inspect(&name, disclosure).await {
         Ok(view) => json(&view),
         Err(error) => failed(&error),
@@ -132,10 +138,18 @@ struct OfOwner(Option<Owner>);
 impl FromRequestParts<ListenerPages> for OfOwner {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, pages: &ListenerPages) -> Result<Self, Response> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        pages: &ListenerPages,
+    ) -> Result<Self, Response> {
         let query = Query::<OwnerQuery>::from_request_parts(parts, pages).await;
         let Query(OwnerQuery { owner }) = query.map_err(|error| refused(&error.body_text()))?;
-        owner.as_deref().map(owner_named).transpose().map(Self).map_err(|why| refused(&why))
+        owner
+            .as_deref()
+            .map(owner_named)
+            .transpose()
+            .map(Self)
+            .map_err(|why| refused(&why))
     }
 }
 

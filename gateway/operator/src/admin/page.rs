@@ -80,7 +80,10 @@ pub(super) fn routes(page: &StatusPage) -> Router<ListenerPages> {
         // A HEAD request uses no ticket up.
         .route("/enter", get(enter).head(async || only_get()))
         .route("/leave", post(leave))
-        .route("/style.css", get(async || respond(StatusCode::OK, CSS, page::STYLE.into())))
+        .route(
+            "/style.css",
+            get(async || respond(StatusCode::OK, CSS, page::STYLE.into())),
+        )
         .route_layer(from_fn_with_state(page.clone(), guarded))
 }
 
@@ -109,7 +112,10 @@ async fn link(State(pages): State<ListenerPages>) -> Response {
     let subject = Subject::default();
     let operation = operations.begin(OperationKind::OpenPage, None, Caller::current(), subject);
     let absent = || Error::unavailable("the admin address is not served yet: try again");
-    match operation.run(async move { page.link()?.ok_or_else(absent) }).await {
+    match operation
+        .run(async move { page.link()?.ok_or_else(absent) })
+        .await
+    {
         Ok(link) => json(&link),
         Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
     }
@@ -120,7 +126,9 @@ async fn enter(
     State(pages): State<ListenerPages>,
     query: Result<Query<EnterQuery>, QueryRejection>,
 ) -> Response {
-    let ticket = query.map(|Query(EnterQuery { ticket })| ticket).unwrap_or_default();
+    let ticket = query
+        .map(|Query(EnterQuery { ticket })| ticket)
+        .unwrap_or_default();
     match pages.admin.page.enter(&ticket) {
         Ok(Some(cookie)) => entered(&cookie),
         Ok(None) => {
@@ -128,7 +136,12 @@ async fn enter(
                 "A link opens the page once, within {} seconds. This one was used before, or is too old.",
                 TICKET_TIME.as_secs()
             );
-            message(StatusCode::FORBIDDEN, "The link is not valid", &why, NEW_LINK)
+            message(
+                StatusCode::FORBIDDEN,
+                "The link is not valid",
+                &why,
+                NEW_LINK,
+            )
         }
         Err(error) => failed(&error),
     }
@@ -145,11 +158,24 @@ async fn home(
     query: Result<Query<HomeQuery>, QueryRejection>,
 ) -> Response {
     if !is_open {
-        return html(StatusCode::OK, page::outside(&pages.admin.report(Reach::Network).await));
+        return html(
+            StatusCode::OK,
+            page::outside(&pages.admin.report(Reach::Network).await),
+        );
     }
-    let query = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
+    let query = match query
+        .map_err(|error| error.body_text())
+        .and_then(|Query(query)| query.checked())
+    {
         Ok(query) => query,
-        Err(why) => return message(StatusCode::BAD_REQUEST, "The address is malformed", &why, ""),
+        Err(why) => {
+            return message(
+                StatusCode::BAD_REQUEST,
+                "The address is malformed",
+                &why,
+                "",
+            );
+        }
     };
     let (report, ()) = tokio::join!(pages.admin.report(Reach::Local), read_usage(&pages));
     let node = &pages.admin.node;
@@ -161,7 +187,9 @@ async fn home(
         usage: pages.admin.page.usage().latest(),
         devices: node.named_devices(),
         events: history.events.latest(EVENTS, |_| true),
-        refused: history.events.latest(REFUSED, |event| event.event == "refused"),
+        refused: history
+            .events
+            .latest(REFUSED, |event| event.event == "refused"),
         operations: history.in_flight().collect(),
         swarm: node.swarm().map(SwarmControl::view),
     };
@@ -201,13 +229,28 @@ async fn object(
     let Query(ObjectQuery { refresh }) = match query {
         Ok(query) => query,
         Err(error) => {
-            return message(StatusCode::BAD_REQUEST, "The address is malformed", &error.body_text(), "");
+            return message(
+                StatusCode::BAD_REQUEST,
+                "The address is malformed",
+                &error.body_text(),
+                "",
+            );
         }
     };
-    let is_id = id.len() == ID_LEN && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let found = if is_id { inspected(pages, kind, &id).await } else { Ok(None) };
+    let is_id = id.len() == ID_LEN
+        && id
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let found = if is_id {
+        inspected(pages, kind, &id).await
+    } else {
+        Ok(None)
+    };
     match found {
-        Ok(Some(found)) => html(StatusCode::OK, page::object(&facts(pages, found).await, refresh)),
+        Ok(Some(found)) => html(
+            StatusCode::OK,
+            page::object(&facts(pages, found).await, refresh),
+        ),
         Ok(None) => {
             let why = format!("There is no {kind} with this id, or not any more.");
             message(StatusCode::NOT_FOUND, "Not found", &why, "")
@@ -217,7 +260,11 @@ async fn object(
 }
 
 /// The object of this kind with this id.
-async fn inspected(pages: &ListenerPages, kind: &str, id: &str) -> Result<Option<InspectionView>, Error> {
+async fn inspected(
+    pages: &ListenerPages,
+    kind: &str,
+    id: &str,
+) -> Result<Option<InspectionView>, Error> {
     match pages.admin.node.inspect(id, Disclosure::Names).await {
         Ok(found) => Ok((found.kind == kind && found.id == id).then_some(found)),
         Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => Ok(None),
@@ -229,16 +276,28 @@ async fn inspected(pages: &ListenerPages, kind: &str, id: &str) -> Result<Option
 async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
     let id = Some(object.id.clone());
     let is_task = object.kind == "task";
-    let log = async { if is_task { Some(log_tail(pages, &object.id).await) } else { None } };
+    let log = async {
+        if is_task {
+            Some(log_tail(pages, &object.id).await)
+        } else {
+            None
+        }
+    };
     let (log, ()) = tokio::join!(log, read_usage(pages));
-    let mut tasks = if is_task { Vec::new() } else { pages.admin.node.objects().tasks };
+    let mut tasks = if is_task {
+        Vec::new()
+    } else {
+        pages.admin.node.objects().tasks
+    };
     tasks.retain(|task| task.sandbox == object.id);
     let history = &pages.admin.history;
     ObjectFacts {
         node: pages.admin.page.node().to_owned(),
         tasks,
         usage: pages.admin.page.usage().latest(),
-        events: history.events.latest(EVENTS, |event| event.task == id || event.sandbox == id),
+        events: history
+            .events
+            .latest(EVENTS, |event| event.task == id || event.sandbox == id),
         operations: history
             .in_flight()
             .filter(|operation| operation.task == id || operation.sandbox == id)
@@ -252,10 +311,22 @@ async fn facts(pages: &ListenerPages, object: InspectionView) -> ObjectFacts {
 async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
     match timeout(COUNT_LIMIT, pages.admin.node.task_log(task)).await {
         Ok(Ok(view)) => match Owner::parse(&view.owner) {
-            Some(owner) => pages.admin.page.logs().tail(owner, task, task_logs::location(view.log)).await,
-            None => LogTail::without_lines(format!("The log is not known: nobody is called {}.", view.owner)),
+            Some(owner) => {
+                pages
+                    .admin
+                    .page
+                    .logs()
+                    .tail(owner, task, task_logs::location(view.log))
+                    .await
+            }
+            None => LogTail::without_lines(format!(
+                "The log is not known: nobody is called {}.",
+                view.owner
+            )),
         },
-        Ok(Err(error)) => LogTail::without_lines(format!("The log is not known: {}.", error.report())),
+        Ok(Err(error)) => {
+            LogTail::without_lines(format!("The log is not known: {}.", error.report()))
+        }
         Err(_) => LogTail::without_lines(format!("The log was not found within {COUNT_LIMIT:?}.")),
     }
 }
@@ -264,7 +335,11 @@ async fn log_tail(pages: &ListenerPages, task: &str) -> LogTail {
 async fn read_usage(pages: &ListenerPages) {
     let page = pages.admin.page.clone();
     let keep = move |reading: &ContainerReading| page.usage().keep(reading);
-    pages.admin.containers.pass_to(&pages.admin.node, USAGE_WAIT, keep).await;
+    pages
+        .admin
+        .containers
+        .pass_to(&pages.admin.node, USAGE_WAIT, keep)
+        .await;
 }
 
 const NEW_LINK: &str = "Run `switchyard page` as root on this node for a new link.";
@@ -275,7 +350,10 @@ fn html(status: StatusCode, page: askama::Result<String>) -> Response {
         Ok(page) => respond(status, HTML, page.into_bytes()),
         Err(error) => {
             tracing::error!(%error, "a page cannot be rendered");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be rendered; the log says why\n".into())
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the page cannot be rendered; the log says why\n".into(),
+            )
         }
     }
 }
@@ -285,12 +363,19 @@ fn message(status: StatusCode, title: &str, why: &str, hint: &str) -> Response {
 }
 
 fn failed(error: &Error) -> Response {
-    message(status_of(error.kind()), "The page cannot be shown", &error.report(), "")
+    message(
+        status_of(error.kind()),
+        "The page cannot be shown",
+        &error.report(),
+        "",
+    )
 }
 
 fn only_get() -> Response {
     let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, String::new());
-    refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+    refusal
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET"));
     refusal
 }
 
@@ -299,17 +384,30 @@ fn only_get() -> Response {
 /// A redirection would not do: a browser that has come from a page of another site, as after a click on the link in a chat, would not
 /// send a cookie with `SameSite=Strict` to where it is redirected. It sends it from this page on.
 fn entered(cookie: &str) -> Response {
-    let mut answer = message(StatusCode::OK, "You are signed in", "The status page opens by itself.", "");
-    answer.headers_mut().insert(REFRESH, HeaderValue::from_static("0; url=/"));
-    answer.headers_mut().insert(SET_COOKIE, cookie_value(cookie));
+    let mut answer = message(
+        StatusCode::OK,
+        "You are signed in",
+        "The status page opens by itself.",
+        "",
+    );
+    answer
+        .headers_mut()
+        .insert(REFRESH, HeaderValue::from_static("0; url=/"));
+    answer
+        .headers_mut()
+        .insert(SET_COOKIE, cookie_value(cookie));
     answer
 }
 
 /// Leads a browser to the page of the node, with this cookie if there is one.
 fn to_home(cookie: Option<&str>) -> Response {
     let mut answer = text(StatusCode::SEE_OTHER, String::new());
-    answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/"));
-    answer.headers_mut().extend(cookie.map(|cookie| (SET_COOKIE, cookie_value(cookie))));
+    answer
+        .headers_mut()
+        .insert(LOCATION, HeaderValue::from_static("/"));
+    answer
+        .headers_mut()
+        .extend(cookie.map(|cookie| (SET_COOKIE, cookie_value(cookie))));
     answer
 }
 
@@ -320,7 +418,10 @@ fn cookie_value(cookie: &str) -> HeaderValue {
 impl FromRequestParts<ListenerPages> for IsOpen {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, pages: &ListenerPages) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        pages: &ListenerPages,
+    ) -> Result<Self, Self::Rejection> {
         Ok(Self(pages.admin.page.is_open(&parts.headers)))
     }
 }
@@ -330,6 +431,10 @@ impl FromRequestParts<ListenerPages> for IsOpen {
 impl HomeQuery {
     fn checked(self) -> Result<NodeQuery, String> {
         let owner: Option<Owner> = self.owner.as_deref().map(owner_named).transpose()?;
-        Ok(NodeQuery { owner, page: self.page.unwrap_or(1), refresh: self.refresh })
+        Ok(NodeQuery {
+            owner,
+            page: self.page.unwrap_or(1),
+            refresh: self.refresh,
+        })
     }
 }

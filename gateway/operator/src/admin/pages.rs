@@ -58,7 +58,9 @@ pub(super) struct ListenerPages {
 
 impl std::fmt::Debug for AdminPages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").field("started", &self.started).finish_non_exhaustive()
+        f.debug_struct("Admin")
+            .field("started", &self.started)
+            .finish_non_exhaustive()
     }
 }
 
@@ -129,7 +131,10 @@ impl AdminPages {
     }
 
     pub(super) async fn images(&self) -> Option<u64> {
-        tokio::time::timeout(COUNT_LIMIT, self.node.count_images()).await.ok().flatten()
+        tokio::time::timeout(COUNT_LIMIT, self.node.count_images())
+            .await
+            .ok()
+            .flatten()
     }
 }
 
@@ -143,7 +148,12 @@ const fn is_served(exposure: ContainerMetrics, reach: Reach) -> bool {
 
 fn part_view(part: &Part, reach: Reach) -> PartView {
     let detail = detail(part, reach).into();
-    PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail }
+    PartView {
+        name: part.name.into(),
+        up: part.is_up(),
+        needed: part.needed,
+        detail,
+    }
 }
 
 /// The detail of a part's condition that a listener's clients may see.

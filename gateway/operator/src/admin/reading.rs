@@ -92,7 +92,11 @@ impl LatestReading {
             })
         };
         let result = result.boxed().shared();
-        *latest = Some(Reading { begun: Instant::now(), result: result.clone(), going_on: None });
+        *latest = Some(Reading {
+            begun: Instant::now(),
+            result: result.clone(),
+            going_on: None,
+        });
         result
     }
 }

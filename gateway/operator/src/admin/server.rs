@@ -85,12 +85,25 @@ pub async fn serve<L>(listener: L, router: Router, hosts: Hosts, limits: Limits)
 where
     L: AdminListener,
 {
-    accept(listener, OwnConnections::none(), router, hosts, limits, None).await;
+    accept(
+        listener,
+        OwnConnections::none(),
+        router,
+        hosts,
+        limits,
+        None,
+    )
+    .await;
 }
 
 /// The same, and serves connections of the daemon itself, which count towards no limit.
-pub async fn serve_also<L>(listener: L, own: OwnConnections, router: Router, hosts: Hosts, limits: Limits)
-where
+pub async fn serve_also<L>(
+    listener: L,
+    own: OwnConnections,
+    router: Router,
+    hosts: Hosts,
+    limits: Limits,
+) where
     L: AdminListener,
 {
     accept(listener, own, router, hosts, limits, None).await;
@@ -98,11 +111,24 @@ where
 
 /// The same with TLS. A handshake is a part of the first request's head, as far as limits are concerned; when
 /// the certificate is replaced, open connections are closed after the page that they are at.
-pub async fn serve_tls<L>(listener: L, certificate: Certificate, router: Router, hosts: Hosts, limits: Limits)
-where
+pub async fn serve_tls<L>(
+    listener: L,
+    certificate: Certificate,
+    router: Router,
+    hosts: Hosts,
+    limits: Limits,
+) where
     L: AdminListener,
 {
-    accept(listener, OwnConnections::none(), router, hosts, limits, Some(certificate)).await;
+    accept(
+        listener,
+        OwnConnections::none(),
+        router,
+        hosts,
+        limits,
+        Some(certificate),
+    )
+    .await;
 }
 
 async fn accept<L>(
@@ -183,7 +209,14 @@ impl AdminListener for TcpListener {
         loop {
             match Self::accept(self).await {
                 Ok((stream, _)) => {
-                    return Ok((stream, Caller { listener: "admin address", uid: None, pid: None }));
+                    return Ok((
+                        stream,
+                        Caller {
+                            listener: "admin address",
+                            uid: None,
+                            pid: None,
+                        },
+                    ));
                 }
                 // The client has gone before its connection was accepted.
                 Err(error) if is_of_connection(error.kind()) => {}
@@ -202,7 +235,9 @@ impl AdminListener for GuardedListener {
         let caller = Caller {
             listener: "admin socket",
             uid: peer.map(|peer| peer.uid()),
-            pid: peer.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok()),
+            pid: peer
+                .and_then(|peer| peer.pid())
+                .and_then(|pid| u32::try_from(pid).ok()),
         };
         Ok((stream, caller))
     }
@@ -211,7 +246,9 @@ impl AdminListener for GuardedListener {
 const fn is_of_connection(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
     )
 }
 
@@ -227,7 +264,9 @@ async fn connection(
         match acceptor {
             None => requests(stream, pages, Arc::clone(&place), std::future::pending()).await,
             Some(acceptor) => match acceptor.accept(stream).await {
-                Ok(stream) => requests(stream, pages, Arc::clone(&place), acceptor.replaced()).await,
+                Ok(stream) => {
+                    requests(stream, pages, Arc::clone(&place), acceptor.replaced()).await
+                }
                 Err(error) => tracing::debug!(%error, "an admin connection has failed at TLS"),
             },
         }
@@ -249,7 +288,12 @@ async fn connection(
 /// completed.
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ServedPages { router, hosts, limits, caller }: ServedPages,
+    ServedPages {
+        router,
+        hosts,
+        limits,
+        caller,
+    }: ServedPages,
     place: Arc<ConnectionState>,
     last: impl Future<Output = ()> + Send,
 ) {
@@ -263,7 +307,9 @@ async fn requests(
             // The buffer of the HTTP server takes up to twice the limit.
             let is_long = head_length(&request) > limits.max_header_bytes;
             let long = || (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, String::new());
-            let refusal = is_long.then(long).or_else(|| host::refusal(hosts, &request));
+            let refusal = is_long
+                .then(long)
+                .or_else(|| host::refusal(hosts, &request));
             let answer = match refusal {
                 Some((status, why)) => text(status, why),
                 None => match caller.scope(router.oneshot(request.map(Body::new))).await {
@@ -277,7 +323,9 @@ async fn requests(
         }
     });
     let mut served = http1::Builder::new();
-    let served = served.max_buf_size(limits.max_header_bytes).serve_connection(TokioIo::new(stream), service);
+    let served = served
+        .max_buf_size(limits.max_header_bytes)
+        .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(served, last);
     let ended = tokio::select! {
         ended = &mut served => ended,
@@ -294,9 +342,14 @@ async fn requests(
 
 /// The length of the head of a request as HTTP/1.1, in bytes.
 fn head_length<B>(request: &Request<B>) -> usize {
-    let line = request.method().as_str().len() + request.uri().to_string().len() + " HTTP/1.1\r\n".len() + 1;
-    let fields =
-        request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    let line = request.method().as_str().len()
+        + request.uri().to_string().len()
+        + " HTTP/1.1\r\n".len()
+        + 1;
+    let fields = request
+        .headers()
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
     line + fields.sum::<usize>() + "\r\n".len()
 }
 
@@ -359,18 +412,31 @@ impl PeerClass {
 
 impl ConnectionTable {
     fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()), logged: None }
+        Self {
+            limit: limit.max(1),
+            open: Vec::new(),
+            freed: Arc::new(Notify::new()),
+            logged: None,
+        }
     }
 
     /// Returns whether a connection may be accepted: there is room, or an idle connection can be closed.
     fn has_room(&mut self) -> bool {
-        self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
+        self.open.retain(|place| {
+            place
+                .upgrade()
+                .is_some_and(|place| !place.evicted.is_cancelled())
+        });
         self.open.len() < self.limit || self.idle_longest(|_| true).is_some()
     }
 
     /// Maximum number of connections of all users but root together: an eighth is left to root.
     fn limit_of_users(&self) -> usize {
-        if self.limit < 2 { self.limit } else { self.limit - (self.limit / 8).max(1) }
+        if self.limit < 2 {
+            self.limit
+        } else {
+            self.limit - (self.limit / 8).max(1)
+        }
     }
 
     /// Maximum number of connections of one user.
@@ -394,7 +460,8 @@ impl ConnectionTable {
             }
         } else if self.open.len() >= self.limit {
             // Root's commands do not take places from each other while there are others.
-            self.close_idle(is_of_user).or_else(|| self.close_idle(|_| true))?;
+            self.close_idle(is_of_user)
+                .or_else(|| self.close_idle(|_| true))?;
         }
         let place = Arc::new(ConnectionState::new(class, &self.freed));
         self.open.push(Arc::downgrade(&place));
@@ -422,7 +489,11 @@ impl ConnectionTable {
     }
 
     fn count(&self, is_meant: impl Fn(&ConnectionState) -> bool) -> usize {
-        self.open.iter().filter_map(Weak::upgrade).filter(|place| is_meant(place)).count()
+        self.open
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|place| is_meant(place))
+            .count()
     }
 
     /// Closes the connection of these that has been idle for longest; `None` if none is idle.
@@ -430,11 +501,18 @@ impl ConnectionTable {
         let oldest = self.idle_longest(is_meant)?;
         tracing::debug!("an idle admin connection is closed for a new one");
         oldest.evicted.cancel();
-        self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
+        self.open.retain(|place| {
+            place
+                .upgrade()
+                .is_some_and(|place| !place.evicted.is_cancelled())
+        });
         Some(())
     }
 
-    fn idle_longest(&self, is_meant: impl Fn(&ConnectionState) -> bool) -> Option<Arc<ConnectionState>> {
+    fn idle_longest(
+        &self,
+        is_meant: impl Fn(&ConnectionState) -> bool,
+    ) -> Option<Arc<ConnectionState>> {
         let idle = self.open.iter().filter_map(|place| {
             let place = place.upgrade()?;
             let (doing, since) = place.state();

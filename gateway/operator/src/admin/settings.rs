@@ -24,7 +24,10 @@ pub(super) fn routes() -> Router<ListenerPages> {
     Router::new()
         .route("/v1/config", get(config))
         .route("/v1/config/reload", post(reload))
-        .route("/v1/log/level", get(level).put(set_level).delete(reset_level))
+        .route(
+            "/v1/log/level",
+            get(level).put(set_level).delete(reset_level),
+        )
 }
 
 async fn config(
@@ -91,15 +94,20 @@ async fn record_level(pages: &ListenerPages, level: &str) {
 fn requested(query: &HashMap<String, String>) -> Result<(&str, Duration), String> {
     let level = query.get("level").ok_or("level is missing")?;
     if level.len() > LEVEL_MAX {
-        return Err(format!("level has {} bytes, but {LEVEL_MAX} are allowed", level.len()));
+        return Err(format!(
+            "level has {} bytes, but {LEVEL_MAX} are allowed",
+            level.len()
+        ));
     }
-    let seconds = query.get("for").ok_or("for, a number of seconds, is missing")?;
+    let seconds = query
+        .get("for")
+        .ok_or("for, a number of seconds, is missing")?;
     let most = LEVEL_TIME_MAX.as_secs();
     match seconds.parse() {
         Ok(seconds) if (1..=most).contains(&seconds) => Ok((level, Duration::from_secs(seconds))),
-        Ok(_) | Err(_) => {
-            Err(format!("for is {seconds:?}, but it must be a number of seconds from 1 to {most}"))
-        }
+        Ok(_) | Err(_) => Err(format!(
+            "for is {seconds:?}, but it must be a number of seconds from 1 to {most}"
+        )),
     }
 }
 
@@ -110,15 +118,28 @@ mod tests {
     #[test]
     fn a_level_needs_a_bounded_time_and_length() {
         let ask = |level: &str, seconds: &str| {
-            let query = HashMap::from([("level".into(), level.into()), ("for".into(), seconds.into())]);
+            let query = HashMap::from([
+                ("level".into(), level.into()),
+                ("for".into(), seconds.into()),
+            ]);
             requested(&query).map(|(level, time)| (level.to_owned(), time.as_secs()))
         };
         assert_eq!(ask("debug", "600"), Ok(("debug".to_owned(), 600)));
         assert_eq!(ask("debug", "604800").unwrap().1, 604_800);
         for seconds in ["0", "604801", "-1", "1.5", "", "18446744073709551616"] {
-            assert!(ask("debug", seconds).unwrap_err().starts_with("for is"), "{seconds}");
+            assert!(
+                ask("debug", seconds).unwrap_err().starts_with("for is"),
+                "{seconds}"
+            );
         }
-        assert!(ask(&"x".repeat(1025), "1").unwrap_err().contains("1025 bytes"));
-        assert_eq!(requested(&HashMap::new()), Err("level is missing".to_owned()));
+        assert!(
+            ask(&"x".repeat(1025), "1")
+                .unwrap_err()
+                .contains("1025 bytes")
+        );
+        assert_eq!(
+            requested(&HashMap::new()),
+            Err("level is missing".to_owned())
+        );
     }
 }

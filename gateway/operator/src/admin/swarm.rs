@@ -54,10 +54,13 @@ async fn status(State(pages): State<SwarmPages>) -> Response {
 async fn join(State(pages): State<SwarmPages>, request: Request) -> Response {
     let begun = async {
         let swarm = swarm(&pages)?;
-        let body = Limited::new(request.into_body(), BODY_MAX).collect().await.map_err(|_| {
-            let why = format!("the body cannot be read, or has more than {BODY_MAX} bytes");
-            (StatusCode::PAYLOAD_TOO_LARGE, why)
-        })?;
+        let body = Limited::new(request.into_body(), BODY_MAX)
+            .collect()
+            .await
+            .map_err(|_| {
+                let why = format!("the body cannot be read, or has more than {BODY_MAX} bytes");
+                (StatusCode::PAYLOAD_TOO_LARGE, why)
+            })?;
         Ok((swarm, parse(&body.to_bytes())?))
     };
     match begun.await {
@@ -94,7 +97,10 @@ fn parse(body: &Bytes) -> Result<SwarmJoin, Refusal> {
 }
 
 /// The answer after a join or leave: the state of the node, or, after a while, that the work continues.
-async fn answer(swarm: &dyn SwarmControl, work: BoxFuture<'_, switchyard_core::Result<()>>) -> Response {
+async fn answer(
+    swarm: &dyn SwarmControl,
+    work: BoxFuture<'_, switchyard_core::Result<()>>,
+) -> Response {
     match timeout(WAIT, work).await {
         Ok(Ok(())) => json(&swarm.view()),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
@@ -125,7 +131,8 @@ mod tests {
             (TOKEN, &["m1".into(), "[::1]:7".into()][..])
         );
         assert_eq!(join.availability, JoinAvailability::Active);
-        let drained = parsed(json!({ "token": TOKEN, "managers": ["m1"], "availability": "drain" }));
+        let drained =
+            parsed(json!({ "token": TOKEN, "managers": ["m1"], "availability": "drain" }));
         assert_eq!(drained.availability, JoinAvailability::Drain);
     }
 
@@ -140,9 +147,14 @@ mod tests {
             json!({ "token": TOKEN }),
             json!(null),
         ] {
-            let Err((status, why)) = parse(&Bytes::from(wrong.to_string())) else { panic!("{wrong}") };
+            let Err((status, why)) = parse(&Bytes::from(wrong.to_string())) else {
+                panic!("{wrong}")
+            };
             assert_eq!(status, StatusCode::BAD_REQUEST);
-            assert!(why.contains("\"managers\": [HOST:PORT") && !why.contains("abcdefgh"), "{why}");
+            assert!(
+                why.contains("\"managers\": [HOST:PORT") && !why.contains("abcdefgh"),
+                "{why}"
+            );
         }
     }
 }

@@ -52,7 +52,9 @@ pub enum TokenFault {
         found: &'static str,
     },
     /// Users who may read it would know the token, and those who may write it could choose it.
-    #[error("its mode is {mode:04o}, and others must not read it nor its group write it: chmod 0600 it")]
+    #[error(
+        "its mode is {mode:04o}, and others must not read it nor its group write it: chmod 0600 it"
+    )]
     Mode {
         /// Its permission bits.
         mode: u32,
@@ -125,9 +127,14 @@ impl BearerToken {
     #[must_use]
     pub fn is_presented(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(AUTHORIZATION).iter();
-        let (Some(only), None) = (given.next(), given.next()) else { return false };
-        let Some((scheme, rest)) = only.as_bytes().split_at_checked("Bearer ".len()) else { return false };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(rest.trim_ascii_start().ct_eq(&self.0.read().0))
+        let (Some(only), None) = (given.next(), given.next()) else {
+            return false;
+        };
+        let Some((scheme, rest)) = only.as_bytes().split_at_checked("Bearer ".len()) else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case(b"Bearer ")
+            && bool::from(rest.trim_ascii_start().ct_eq(&self.0.read().0))
     }
 }
 
@@ -139,7 +146,10 @@ impl Token {
     /// # Errors
     /// The file is not safe from others, or has no usable token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let fail = |reason| TokenError { path: path.to_owned(), reason };
+        let fail = |reason| TokenError {
+            path: path.to_owned(),
+            reason,
+        };
         let file = RegularFile::open(path).map_err(|error| fail(error.into()))?;
         let metadata = file.metadata();
         check_access(metadata.mode(), metadata.uid(), geteuid().as_raw()).map_err(fail)?;
@@ -152,12 +162,17 @@ impl Token {
     fn parse(bytes: &[u8]) -> Result<Self, TokenFault> {
         let token = bytes.trim_ascii();
         if token.len() < SHORTEST {
-            return Err(TokenFault::Short { length: token.len() });
+            return Err(TokenFault::Short {
+                length: token.len(),
+            });
         }
         if token.len() > LONGEST {
             return Err(TokenFault::Long);
         }
-        if !token.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte)) {
+        if !token
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(byte))
+        {
             return Err(TokenFault::Characters);
         }
         Ok(Self(token.into()))
@@ -167,7 +182,9 @@ impl Token {
 /// Checks that only root or the daemon's own user can write a file, and that others cannot read it.
 const fn check_access(mode: u32, uid: u32, own: u32) -> Result<(), TokenFault> {
     if mode & FORBIDDEN != 0 {
-        return Err(TokenFault::Mode { mode: mode & 0o7777 });
+        return Err(TokenFault::Mode {
+            mode: mode & 0o7777,
+        });
     }
     if uid != 0 && uid != own {
         return Err(TokenFault::Owner { uid });
@@ -195,7 +212,9 @@ mod tests {
     }
 
     fn headers(values: &[&str]) -> HeaderMap {
-        let values = values.iter().map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
+        let values = values
+            .iter()
+            .map(|value| (AUTHORIZATION, HeaderValue::from_str(value).unwrap()));
         let mut headers = HeaderMap::new();
         for (name, value) in values {
             headers.append(name, value);
@@ -210,7 +229,10 @@ mod tests {
         std::fs::write(&path, content).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let error = Token::read(&path).unwrap_err();
-        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
         error.source().unwrap().to_string()
     }
 
@@ -218,7 +240,10 @@ mod tests {
     fn only_the_whole_token_in_the_only_header_is_accepted() {
         let token = token();
         for good in ["Bearer ", "bearer ", "BEARER  "] {
-            assert!(token.is_presented(&headers(&[&format!("{good}{SECRET}")])), "{good}");
+            assert!(
+                token.is_presented(&headers(&[&format!("{good}{SECRET}")])),
+                "{good}"
+            );
         }
         let right = format!("Bearer {SECRET}");
         for wrong in [
@@ -263,7 +288,12 @@ mod tests {
             assert_eq!(*Token::read(&path).unwrap().0, *SECRET.as_bytes());
         }
         assert!(check_access(0o600, 12, 12).is_ok() && check_access(0o600, 0, 12).is_ok());
-        assert!(check_access(0o600, 13, 12).unwrap_err().to_string().contains("uid 13"));
+        assert!(
+            check_access(0o600, 13, 12)
+                .unwrap_err()
+                .to_string()
+                .contains("uid 13")
+        );
     }
 
     #[test]
@@ -278,10 +308,17 @@ mod tests {
             (format!("{SECRET}\n{SECRET}\n"), 0o600, "not one word"),
             ("tökens-of-any-language".to_owned(), 0o600, "not one word"),
             ("x".repeat(LONGEST + 1), 0o600, "more than 1024"),
-            (format!("{SECRET}{}", " ".repeat(4096)), 0o600, "more than 1024"),
+            (
+                format!("{SECRET}{}", " ".repeat(4096)),
+                0o600,
+                "more than 1024",
+            ),
         ] {
             let reason = refused(&content, mode);
-            assert!(reason.contains(why) && !reason.contains(&SECRET[..8]), "{reason}");
+            assert!(
+                reason.contains(why) && !reason.contains(&SECRET[..8]),
+                "{reason}"
+            );
         }
         let token = token();
         assert!(!format!("{token:?}").contains(&SECRET[..8]), "{token:?}");
@@ -294,9 +331,17 @@ mod tests {
         mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         for path in [dir.path(), &fifo] {
             let error = Token::read(path).unwrap_err();
-            assert!(matches!(error.reason, TokenFault::NotAFile { .. }), "{:?}", error.reason);
+            assert!(
+                matches!(error.reason, TokenFault::NotAFile { .. }),
+                "{:?}",
+                error.reason
+            );
         }
         let absent = Token::read(&dir.path().join("absent")).unwrap_err();
-        assert!(matches!(absent.reason, TokenFault::Unreadable(_)), "{:?}", absent.reason);
+        assert!(
+            matches!(absent.reason, TokenFault::Unreadable(_)),
+            "{:?}",
+            absent.reason
+        );
     }
 }

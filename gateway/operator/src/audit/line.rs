@@ -56,10 +56,21 @@ impl AuditLine {
     /// The line of an operation.
     #[must_use]
     pub fn of(operation: &EndedOperation<'_>, owners: &Owners) -> Self {
-        let EndedOperation { kind, owner, subject, caller, began_at, took, outcome } = operation;
+        let EndedOperation {
+            kind,
+            owner,
+            subject,
+            caller,
+            began_at,
+            took,
+            outcome,
+        } = operation;
         let names = subject.sandbox_meta.as_deref().map(|sandbox| {
             let names = owners.names_in_record(sandbox, subject.task_meta.as_deref());
-            names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+            names
+                .iter()
+                .map(|(label, value)| (label.to_owned(), value.to_owned()))
+                .collect()
         });
         let (result, error) = match outcome {
             Outcome::Succeeded => ("ok", None),

@@ -56,7 +56,8 @@ impl Sink {
     pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
         match self {
             Self::Journal(journal, socket) => {
-                let entry = format!("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={line}\n");
+                let entry =
+                    format!("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={line}\n");
                 let send = || send_uninterrupted(|| journal.send(entry.as_bytes()));
                 match send() {
                     Err(error) if is_gone(&error) => {
@@ -104,7 +105,10 @@ fn send_uninterrupted(mut send: impl FnMut() -> io::Result<usize>) -> io::Result
 }
 
 fn is_gone(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotConnected)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotConnected
+    )
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
@@ -114,11 +118,19 @@ fn open_file(path: &Path) -> io::Result<File> {
     // Whoever may write to the directory could place a link or a FIFO there; only an ordinary file is written.
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o640).custom_flags(flags.bits());
+    options
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(flags.bits());
     let mut file = options.open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not an ordinary file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not an ordinary file",
+        ));
     }
     if is_torn(&file, metadata.len())? {
         file.write_all(b"\n")?;
@@ -128,7 +140,9 @@ fn open_file(path: &Path) -> io::Result<File> {
 
 /// Returns whether a file of this length ends amid a line: its disk was full, or the daemon was killed.
 fn is_torn(file: &File, length: u64) -> io::Result<bool> {
-    let Some(last) = length.checked_sub(1) else { return Ok(false) };
+    let Some(last) = length.checked_sub(1) else {
+        return Ok(false);
+    };
     let mut end = [0];
     file.read_exact_at(&mut end, last)?;
     Ok(end != *b"\n")
@@ -143,7 +157,11 @@ mod tests {
         let mut sends = 0;
         let sent = send_uninterrupted(|| {
             sends += 1;
-            if sends > times { Ok(1) } else { Err(io::ErrorKind::Interrupted.into()) }
+            if sends > times {
+                Ok(1)
+            } else {
+                Err(io::ErrorKind::Interrupted.into())
+            }
         });
         (sent.err().map(|error| error.kind()), sends)
     }
@@ -151,7 +169,10 @@ mod tests {
     #[test]
     fn interrupted_line_is_sent_again_within_a_bound() {
         assert_eq!(interrupted(0), (None, 1));
-        assert_eq!(interrupted(INTERRUPTIONS_MAX), (None, INTERRUPTIONS_MAX + 1));
+        assert_eq!(
+            interrupted(INTERRUPTIONS_MAX),
+            (None, INTERRUPTIONS_MAX + 1)
+        );
         let failed = Some(io::ErrorKind::Interrupted);
         assert_eq!(interrupted(1000), (failed, INTERRUPTIONS_MAX + 1));
     }
@@ -163,6 +184,9 @@ mod tests {
             sends += 1;
             Err(io::ErrorKind::TimedOut.into())
         });
-        assert_eq!((sent.map_err(|error| error.kind()), sends), (Err(io::ErrorKind::TimedOut), 1));
+        assert_eq!(
+            (sent.map_err(|error| error.kind()), sends),
+            (Err(io::ErrorKind::TimedOut), 1)
+        );
     }
 }

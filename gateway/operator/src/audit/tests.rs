@@ -11,7 +11,11 @@ use switchyard_core::operation::{Caller, Outcome, Subject};
 use super::*;
 
 fn config(to: AuditTarget, file: PathBuf) -> AuditConfig {
-    AuditConfig { to, file, exec_sync: false }
+    AuditConfig {
+        to,
+        file,
+        exec_sync: false,
+    }
 }
 
 fn ended<'a>(kind: OperationKind, subject: &'a Subject, caller: &'a Caller) -> EndedOperation<'a> {
@@ -27,17 +31,26 @@ fn ended<'a>(kind: OperationKind, subject: &'a Subject, caller: &'a Caller) -> E
 }
 
 fn caller() -> Caller {
-    Caller { listener: "nomad", uid: Some(0), pid: Some(7) }
+    Caller {
+        listener: "nomad",
+        uid: Some(0),
+        pid: Some(7),
+    }
 }
 
 fn lines(path: &Path) -> Vec<AuditLine> {
     let text = fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 #[test]
 fn line_has_the_operation_and_its_caller() {
-    let subject = Subject { sandbox: Some(SandboxId::from_bytes([1; 32])), ..Subject::argument("sh\n\"x") };
+    let subject = Subject {
+        sandbox: Some(SandboxId::from_bytes([1; 32])),
+        ..Subject::argument("sh\n\"x")
+    };
     let caller = caller();
     let mut operation = ended(OperationKind::Exec, &subject, &caller);
     let error = switchyard_core::Error::not_found("x".repeat(2000));
@@ -45,11 +58,31 @@ fn line_has_the_operation_and_its_caller() {
     let json = AuditLine::of(&operation, &Owners::default()).to_json();
     assert!(!json.contains('\n'), "{json}");
     let AuditLine {
-        at, operation, owner, sandbox, argument, listener, uid, pid, result, error, seconds, ..
+        at,
+        operation,
+        owner,
+        sandbox,
+        argument,
+        listener,
+        uid,
+        pid,
+        result,
+        error,
+        seconds,
+        ..
     } = serde_json::from_str(&json).unwrap();
-    assert_eq!((at.as_str(), operation.as_str()), ("1970-01-01T00:00:00.000Z", "exec"));
-    assert_eq!((owner.as_deref(), sandbox), (Some("nomad"), Some("01".repeat(32))));
-    assert_eq!((argument.as_deref(), listener.as_deref()), (Some("sh\n\"x"), Some("nomad")));
+    assert_eq!(
+        (at.as_str(), operation.as_str()),
+        ("1970-01-01T00:00:00.000Z", "exec")
+    );
+    assert_eq!(
+        (owner.as_deref(), sandbox),
+        (Some("nomad"), Some("01".repeat(32)))
+    );
+    assert_eq!(
+        (argument.as_deref(), listener.as_deref()),
+        (Some("sh\n\"x"), Some("nomad"))
+    );
     assert_eq!((uid, pid, result.as_str()), (Some(0), Some(7), "not_found"));
     assert_eq!(error.unwrap().len(), 512);
     assert!((seconds - 1.5).abs() < 1e-9);
@@ -72,7 +105,13 @@ fn file_is_continued_under_its_name_after_a_rotation() {
     assert_eq!(lines(&rotated).len(), 2);
     let [only] = lines(&path).try_into().unwrap();
     assert_eq!(only.operation, "remove_image");
-    assert_eq!(log.counts(), Some(AuditCounts { written: 3, lost: 0 }));
+    assert_eq!(
+        log.counts(),
+        Some(AuditCounts {
+            written: 3,
+            lost: 0
+        })
+    );
 }
 
 #[test]
@@ -83,7 +122,10 @@ fn commands_of_probes_are_recorded_only_if_asked_for() {
     let log = AuditLog::start(&silent, Owners::default());
     let subject = Subject::default();
     log.record(&ended(OperationKind::ExecSync, &subject, &caller()));
-    log.reconfigure(&AuditConfig { exec_sync: true, ..silent });
+    log.reconfigure(&AuditConfig {
+        exec_sync: true,
+        ..silent
+    });
     log.record(&ended(OperationKind::ExecSync, &subject, &caller()));
     log.flush();
     assert_eq!(lines(&path).len(), 1);
@@ -98,16 +140,34 @@ fn file_that_cannot_be_written_loses_and_counts_lines_until_it_can() {
     let subject = Subject::default();
     log.record(&ended(OperationKind::StartTask, &subject, &caller()));
     log.flush();
-    assert_eq!(log.counts(), Some(AuditCounts { written: 0, lost: 1 }));
+    assert_eq!(
+        log.counts(),
+        Some(AuditCounts {
+            written: 0,
+            lost: 1
+        })
+    );
     fs::remove_dir(&path).unwrap();
     std::os::unix::fs::symlink(dir.path().join("elsewhere"), &path).unwrap();
     log.record(&ended(OperationKind::StartTask, &subject, &caller()));
     log.flush();
-    assert_eq!(log.counts(), Some(AuditCounts { written: 0, lost: 2 }));
+    assert_eq!(
+        log.counts(),
+        Some(AuditCounts {
+            written: 0,
+            lost: 2
+        })
+    );
     fs::remove_file(&path).unwrap();
     log.record(&ended(OperationKind::StartTask, &subject, &caller()));
     log.flush();
-    assert_eq!(log.counts(), Some(AuditCounts { written: 1, lost: 2 }));
+    assert_eq!(
+        log.counts(),
+        Some(AuditCounts {
+            written: 1,
+            lost: 2
+        })
+    );
 }
 
 #[test]
@@ -117,13 +177,22 @@ fn line_after_a_torn_one_begins_on_a_line_of_its_own() {
     fs::write(&path, "{\"at\":\"1970-01").unwrap();
     let log = AuditLog::start(&config(AuditTarget::File, path.clone()), Owners::default());
     for _ in 0..2 {
-        log.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
+        log.record(&ended(
+            OperationKind::StopTask,
+            &Subject::default(),
+            &caller(),
+        ));
     }
     log.flush();
     let text = fs::read_to_string(&path).unwrap();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!((lines[0], lines.len()), ("{\"at\":\"1970-01", 3));
-    assert!(lines[1..].iter().all(|line| serde_json::from_str::<AuditLine>(line).is_ok()), "{text}");
+    assert!(
+        lines[1..]
+            .iter()
+            .all(|line| serde_json::from_str::<AuditLine>(line).is_ok()),
+        "{text}"
+    );
 }
 
 #[test]
@@ -136,11 +205,18 @@ fn journal_gets_each_line_with_the_identifier() {
         String::from_utf8_lossy(&entry[..length]).into_owned()
     };
     let journal = UnixDatagram::bind(&socket).unwrap();
-    let log = AuditLog::start_at(&config(AuditTarget::Journal, PathBuf::new()), Owners::default(), &socket);
+    let log = AuditLog::start_at(
+        &config(AuditTarget::Journal, PathBuf::new()),
+        Owners::default(),
+        &socket,
+    );
     let subject = Subject::default();
     log.record(&ended(OperationKind::StopTask, &subject, &caller()));
     let entry = receive(&journal);
-    assert!(entry.starts_with("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={\"at\":"), "{entry}");
+    assert!(
+        entry.starts_with("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={\"at\":"),
+        "{entry}"
+    );
     // The journal is restarted.
     drop(journal);
     fs::remove_file(&socket).unwrap();
@@ -152,8 +228,15 @@ fn journal_gets_each_line_with_the_identifier() {
 #[test]
 fn nothing_is_recorded_if_the_log_is_off_and_a_node_without_a_journal_uses_the_daemons_log() {
     let dir = tempfile::tempdir().unwrap();
-    let off = AuditLog::start(&config(AuditTarget::Off, dir.path().join("audit.log")), Owners::default());
-    off.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
+    let off = AuditLog::start(
+        &config(AuditTarget::Off, dir.path().join("audit.log")),
+        Owners::default(),
+    );
+    off.record(&ended(
+        OperationKind::StopTask,
+        &Subject::default(),
+        &caller(),
+    ));
     off.flush();
     assert_eq!(off.counts(), None);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -162,7 +245,17 @@ fn nothing_is_recorded_if_the_log_is_off_and_a_node_without_a_journal_uses_the_d
         Owners::default(),
         &dir.path().join("none"),
     );
-    log.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
+    log.record(&ended(
+        OperationKind::StopTask,
+        &Subject::default(),
+        &caller(),
+    ));
     log.flush();
-    assert_eq!(log.counts(), Some(AuditCounts { written: 1, lost: 0 }));
+    assert_eq!(
+        log.counts(),
+        Some(AuditCounts {
+            written: 1,
+            lost: 0
+        })
+    );
 }

@@ -63,17 +63,27 @@ impl ContainerReading {
         owner: Option<Owner>,
         names: impl Fn(&Sandbox, Option<&Task>) -> Names,
     ) -> ContainersView {
-        let traffic: HashMap<SandboxId, &SandboxTraffic> =
-            self.traffic.iter().map(|traffic| (traffic.sandbox, traffic)).collect();
-        let wanted =
-            self.tasks.iter().filter(|usage| owner.is_none_or(|owner| usage.task.meta.owner == owner));
+        let traffic: HashMap<SandboxId, &SandboxTraffic> = self
+            .traffic
+            .iter()
+            .map(|traffic| (traffic.sandbox, traffic))
+            .collect();
+        let wanted = self
+            .tasks
+            .iter()
+            .filter(|usage| owner.is_none_or(|owner| usage.task.meta.owner == owner));
         let view = |usage: &TaskUsage| {
             let names = names(&usage.sandbox, Some(&usage.task));
             usage.view(&names, traffic.get(&usage.sandbox.id).copied())
         };
         let mut tasks: Vec<_> = wanted.map(view).collect();
-        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
-        ContainersView { at_unix_ns: unix_ns(self.at), tasks }
+        tasks.sort_by(|a, b| {
+            (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id))
+        });
+        ContainersView {
+            at_unix_ns: unix_ns(self.at),
+            tasks,
+        }
     }
 }
 
@@ -85,7 +95,11 @@ impl TaskUsage {
     pub fn of(task: Arc<Task>, sandbox: Arc<Sandbox>, metrics: &TaskMetrics) -> Self {
         let usage = &metrics.stats.usage;
         let sum = |operation: &str| {
-            let counts = metrics.detail.devices.iter().flat_map(|device| &device.bytes);
+            let counts = metrics
+                .detail
+                .devices
+                .iter()
+                .flat_map(|device| &device.bytes);
             counts
                 .filter(|(name, _)| name == operation)
                 .fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
@@ -101,7 +115,12 @@ impl TaskUsage {
     }
 
     fn view(&self, names: &Names, traffic: Option<&SandboxTraffic>) -> TaskUsageView {
-        let limit = self.task.details.resources.memory_limit_bytes.and_then(MemoryLimit::get);
+        let limit = self
+            .task
+            .details
+            .resources
+            .memory_limit_bytes
+            .and_then(MemoryLimit::get);
         TaskUsageView {
             id: self.task.id.to_string(),
             owner: self.task.meta.owner.to_string(),
@@ -113,13 +132,19 @@ impl TaskUsage {
             read_bytes: self.io.map(|(read, _)| read),
             written_bytes: self.io.map(|(_, written)| written),
             pids: self.pids,
-            network: traffic.map(|SandboxTraffic { sandbox, received_bytes, sent_bytes }| {
-                SandboxTrafficView {
-                    sandbox: sandbox.to_string(),
-                    received_bytes: *received_bytes,
-                    sent_bytes: *sent_bytes,
-                }
-            }),
+            network: traffic.map(
+                |SandboxTraffic {
+                     sandbox,
+                     received_bytes,
+                     sent_bytes,
+                 }| {
+                    SandboxTrafficView {
+                        sandbox: sandbox.to_string(),
+                        received_bytes: *received_bytes,
+                        sent_bytes: *sent_bytes,
+                    }
+                },
+            ),
         }
     }
 }
@@ -130,7 +155,11 @@ impl SandboxTraffic {
     /// The sum over the interfaces of a sandbox.
     #[must_use]
     pub fn of(sandbox: SandboxId, interfaces: &[InterfaceStats]) -> Self {
-        let mut traffic = Self { sandbox, received_bytes: 0, sent_bytes: 0 };
+        let mut traffic = Self {
+            sandbox,
+            received_bytes: 0,
+            sent_bytes: 0,
+        };
         // Traffic on loopback does not leave the sandbox.
         for interface in interfaces.iter().filter(|interface| interface.name != "lo") {
             traffic.received_bytes = traffic.received_bytes.saturating_add(interface.rx_bytes);
@@ -156,7 +185,10 @@ mod tests {
 
     #[test]
     fn counters_are_exact_and_summed_over_block_devices() {
-        let task = Arc::new(samples::task(Owner::Kubernetes, TaskId::from_bytes([1; 32])));
+        let task = Arc::new(samples::task(
+            Owner::Kubernetes,
+            TaskId::from_bytes([1; 32]),
+        ));
         let sandbox = Arc::new(samples::sandbox(&task));
         let traffic = vec![SandboxTraffic::of(sandbox.id, &[samples::interface()])];
         let reading = ContainerReading {
@@ -175,7 +207,10 @@ mod tests {
             (usage.memory_bytes, usage.memory_limit_bytes, usage.pids),
             (Some(11), Some(1 << 20), Some(29))
         );
-        assert_eq!((usage.read_bytes, usage.written_bytes), (Some(40 + 60), Some(41 + 61)));
+        assert_eq!(
+            (usage.read_bytes, usage.written_bytes),
+            (Some(40 + 60), Some(41 + 61))
+        );
         let network = usage.network.as_ref().unwrap();
         assert_eq!((network.received_bytes, network.sent_bytes), (1, 5));
     }

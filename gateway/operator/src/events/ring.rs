@@ -32,17 +32,28 @@ impl Ring {
     /// Adds an event and returns its number.
     pub(super) fn push(&mut self, event: EventView) -> u64 {
         self.latest += 1;
-        let mut event = EventView { number: self.latest, ..event };
-        event.detail.truncate(event.detail.floor_char_boundary(DETAIL_MAX));
+        let mut event = EventView {
+            number: self.latest,
+            ..event
+        };
+        event
+            .detail
+            .truncate(event.detail.floor_char_boundary(DETAIL_MAX));
         event.detail.shrink_to_fit();
         self.bytes += size(&event);
         self.events.push_back(event);
         while self.events.len() > EVENTS_MAX || self.bytes > BYTES_MAX {
-            let Some(oldest) = self.events.pop_front() else { break };
+            let Some(oldest) = self.events.pop_front() else {
+                break;
+            };
             self.bytes -= size(&oldest);
             self.dropped = oldest.number;
             // The numbers of such a gap are counted as dropped from now on.
-            while self.gaps.front().is_some_and(|(last, _)| *last <= oldest.number) {
+            while self
+                .gaps
+                .front()
+                .is_some_and(|(last, _)| *last <= oldest.number)
+            {
                 self.gaps.pop_front();
             }
         }
@@ -62,7 +73,12 @@ impl Ring {
 
     /// At most `most` events after the one with this number, of one owner if one is named, and the number to
     /// continue with.
-    pub(super) fn page(&self, after: u64, most: usize, owner: Option<&str>) -> (Vec<EventView>, u64) {
+    pub(super) fn page(
+        &self,
+        after: u64,
+        most: usize,
+        owner: Option<&str>,
+    ) -> (Vec<EventView>, u64) {
         let begin = self.events.partition_point(|event| event.number <= after);
         let mut events = Vec::new();
         let mut next = self.latest.max(after);
@@ -80,20 +96,46 @@ impl Ring {
     }
 
     /// At most `most` of the latest events that are wanted, the newest first.
-    pub(super) fn latest(&self, most: usize, is_wanted: impl Fn(&EventView) -> bool) -> Vec<EventView> {
-        self.events.iter().rev().filter(|event| is_wanted(event)).take(most).cloned().collect()
+    pub(super) fn latest(
+        &self,
+        most: usize,
+        is_wanted: impl Fn(&EventView) -> bool,
+    ) -> Vec<EventView> {
+        self.events
+            .iter()
+            .rev()
+            .filter(|event| is_wanted(event))
+            .take(most)
+            .cloned()
+            .collect()
     }
 
     /// Returns the number of events after the one with this number that are no longer kept.
     pub(super) fn missing_after(&self, after: u64) -> u64 {
-        let unknown: u64 =
-            self.gaps.iter().map(|(last, count)| (*count).min(last.saturating_sub(after))).sum();
+        let unknown: u64 = self
+            .gaps
+            .iter()
+            .map(|(last, count)| (*count).min(last.saturating_sub(after)))
+            .sum();
         self.dropped.saturating_sub(after) + unknown
     }
 }
 
 fn size(event: &EventView) -> usize {
-    let EventView { number: _, at, owner, event, sandbox, task, name, detail } = event;
-    let ids = [sandbox, task].into_iter().flatten().map(String::len).sum::<usize>();
+    let EventView {
+        number: _,
+        at,
+        owner,
+        event,
+        sandbox,
+        task,
+        name,
+        detail,
+    } = event;
+    let ids = [sandbox, task]
+        .into_iter()
+        .flatten()
+        .map(String::len)
+        .sum::<usize>();
     EVENT_BYTES + at.len() + owner.len() + event.len() + name.len() + detail.len() + ids
 }

@@ -5,7 +5,11 @@ use std::time::Duration;
 use super::*;
 
 fn event(owner: &str, detail: String) -> EventView {
-    EventView { owner: owner.to_owned(), detail, ..EventView::default() }
+    EventView {
+        owner: owner.to_owned(),
+        detail,
+        ..EventView::default()
+    }
 }
 
 async fn after(log: &EventLog, number: u64) -> EventPage {
@@ -24,9 +28,15 @@ async fn pages_continue_where_the_former_one_ended() {
         log.push(event("nomad", String::new()));
     }
     let first = log.after(None, None, Duration::ZERO).await;
-    assert_eq!((first.events.len(), first.next, first.missed), (PAGE, PAGE as u64, 0));
+    assert_eq!(
+        (first.events.len(), first.next, first.missed),
+        (PAGE, PAGE as u64, 0)
+    );
     let second = after(&log, first.next).await;
-    assert_eq!((numbers(&second), second.next), (vec![PAGE as u64 + 1, PAGE as u64 + 2], PAGE as u64 + 2));
+    assert_eq!(
+        (numbers(&second), second.next),
+        (vec![PAGE as u64 + 1, PAGE as u64 + 2], PAGE as u64 + 2)
+    );
     let third = after(&log, second.next).await;
     assert_eq!((third.events.len(), third.next), (0, second.next));
 }
@@ -64,7 +74,10 @@ async fn follower_of_one_owner_is_not_woken_by_others() {
     let log = EventLog::new(Owners::default());
     let waiting = tokio::spawn({
         let log = log.clone();
-        async move { log.after(None, Some("nomad"), Duration::from_secs(20)).await }
+        async move {
+            log.after(None, Some("nomad"), Duration::from_secs(20))
+                .await
+        }
     });
     for owner in ["kubernetes", "kubernetes", "nomad"] {
         tokio::task::yield_now().await;
@@ -91,7 +104,10 @@ async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
     let kept = ring.page(0, usize::MAX, None).0;
     assert!(kept.iter().all(|event| event.detail.len() <= 1024));
     let bytes: usize = kept.iter().map(|event| event.detail.len()).sum();
-    assert!((1 << 20..=2 << 20).contains(&bytes), "{bytes} bytes are kept");
+    assert!(
+        (1 << 20..=2 << 20).contains(&bytes),
+        "{bytes} bytes are kept"
+    );
     assert_eq!(ring.missing_after(0), kept[0].number - 1);
 }
 
@@ -111,15 +127,32 @@ async fn events_that_were_not_recorded_are_told_to_those_who_knew_the_one_before
 async fn number_of_an_earlier_run_gets_all_events_and_is_told() {
     let log = EventLog::new(Owners::default());
     log.push(event("nomad", String::new()));
-    let page = log.after(Some(("an earlier run", 500)), None, Duration::ZERO).await;
-    assert_eq!((numbers(&page), page.is_restarted, page.missed), (vec![1], true, 0));
+    let page = log
+        .after(Some(("an earlier run", 500)), None, Duration::ZERO)
+        .await;
+    assert_eq!(
+        (numbers(&page), page.is_restarted, page.missed),
+        (vec![1], true, 0)
+    );
 }
 
 #[test]
 fn exits_are_told_with_their_cause() {
-    let exit = |code, cause| exit_text(&Exit { code, finished_at: SystemTime::UNIX_EPOCH, cause });
+    let exit = |code, cause| {
+        exit_text(&Exit {
+            code,
+            finished_at: SystemTime::UNIX_EPOCH,
+            cause,
+        })
+    };
     assert_eq!(exit(3, ExitCause::Exited), "code 3");
-    assert_eq!(exit(137, ExitCause::OomKilled), "code 137, killed because it ran out of memory");
-    assert_eq!(exit(128, ExitCause::StartFailed("no such program".into())), "never started: no such program");
+    assert_eq!(
+        exit(137, ExitCause::OomKilled),
+        "code 137, killed because it ran out of memory"
+    );
+    assert_eq!(
+        exit(128, ExitCause::StartFailed("no such program".into())),
+        "never started: no such program"
+    );
     assert_eq!(exit(255, ExitCause::Lost), "its exit was not observed");
 }

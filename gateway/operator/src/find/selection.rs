@@ -50,7 +50,10 @@ pub(crate) enum OfSeveral {
 impl Candidate {
     /// Returns whether the display name is `name (…)`: with the allocation of a Nomad task, or the like.
     fn is_attempt_of(&self, name: &str) -> bool {
-        let distinction = self.display_name.strip_prefix(name).and_then(|rest| rest.strip_prefix(" ("));
+        let distinction = self
+            .display_name
+            .strip_prefix(name)
+            .and_then(|rest| rest.strip_prefix(" ("));
         distinction.is_some_and(|rest| rest.ends_with(')'))
     }
 
@@ -78,20 +81,53 @@ impl Candidate {
 /// meant, which are listed.
 pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral) -> Result<usize> {
     if name.is_empty() || name.len() > NAME_MAX {
-        let why = format!("it has {} bytes, and can have from 1 to {NAME_MAX}", name.len());
+        let why = format!(
+            "it has {} bytes, and can have from 1 to {NAME_MAX}",
+            name.len()
+        );
         return Err(Error::invalid("name", why));
     }
-    let is_id = name.len() <= ID_LEN && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_id = name.len() <= ID_LEN
+        && name
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let matching = |is_meant: &dyn Fn(&Candidate) -> bool| -> Vec<(usize, &Candidate)> {
-        candidates.iter().enumerate().filter(|(_, object)| is_meant(object)).collect()
+        candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, object)| is_meant(object))
+            .collect()
     };
     let is_whole = is_id && name.len() == ID_LEN;
     let found = [
-        (false, if is_whole { matching(&|object| object.id() == name) } else { vec![] }),
-        (true, without_own_sandbox(matching(&|object| object.display_name == name))),
-        (true, without_own_sandbox(matching(&|object| object.is_attempt_of(name)))),
-        (true, without_own_sandbox(matching(&|object| object.name == name))),
-        (false, if is_id { matching(&|object| object.id().starts_with(name)) } else { vec![] }),
+        (
+            false,
+            if is_whole {
+                matching(&|object| object.id() == name)
+            } else {
+                vec![]
+            },
+        ),
+        (
+            true,
+            without_own_sandbox(matching(&|object| object.display_name == name)),
+        ),
+        (
+            true,
+            without_own_sandbox(matching(&|object| object.is_attempt_of(name))),
+        ),
+        (
+            true,
+            without_own_sandbox(matching(&|object| object.name == name)),
+        ),
+        (
+            false,
+            if is_id {
+                matching(&|object| object.id().starts_with(name))
+            } else {
+                vec![]
+            },
+        ),
     ];
     let Some((is_by_name, found)) = found.into_iter().find(|(_, found)| !found.is_empty()) else {
         return Err(Error::not_found(format!(
@@ -110,8 +146,12 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
 fn without_own_sandbox(found: Vec<(usize, &Candidate)>) -> Vec<(usize, &Candidate)> {
     if let [one, other] = found[..] {
         match (one.1.id, other.1.id) {
-            (ObjectId::Task(_, of), ObjectId::Sandbox(sandbox)) if of == sandbox => return vec![one],
-            (ObjectId::Sandbox(sandbox), ObjectId::Task(_, of)) if of == sandbox => return vec![other],
+            (ObjectId::Task(_, of), ObjectId::Sandbox(sandbox)) if of == sandbox => {
+                return vec![one];
+            }
+            (ObjectId::Sandbox(sandbox), ObjectId::Task(_, of)) if of == sandbox => {
+                return vec![other];
+            }
             (_, _) => {}
         }
     }
@@ -119,10 +159,24 @@ fn without_own_sandbox(found: Vec<(usize, &Candidate)>) -> Vec<(usize, &Candidat
 }
 
 fn ambiguous(name: &str, several: &[(usize, &Candidate)]) -> String {
-    let mut text = format!("{name:?} can mean {} objects, so give more of an id:", several.len());
+    let mut text = format!(
+        "{name:?} can mean {} objects, so give more of an id:",
+        several.len()
+    );
     for (_, object) in several.iter().take(CANDIDATES) {
-        let Candidate { id: _, owner, state, name: _, display_name, created_at: _ } = object;
-        text.push_str(&format!("\n  {} {} {owner} {display_name} ({state})", object.kind(), object.id()));
+        let Candidate {
+            id: _,
+            owner,
+            state,
+            name: _,
+            display_name,
+            created_at: _,
+        } = object;
+        text.push_str(&format!(
+            "\n  {} {} {owner} {display_name} ({state})",
+            object.kind(),
+            object.id()
+        ));
     }
     if several.len() > CANDIDATES {
         text.push_str(&format!("\n  and {} more", several.len() - CANDIDATES));
@@ -151,12 +205,22 @@ mod tests {
     }
 
     fn task(byte: u8, of: u8, display_name: &str) -> Candidate {
-        let id = ObjectId::Task(TaskId::from_bytes([byte; 32]), SandboxId::from_bytes([of; 32]));
-        Candidate { id, ..sandbox(byte, display_name) }
+        let id = ObjectId::Task(
+            TaskId::from_bytes([byte; 32]),
+            SandboxId::from_bytes([of; 32]),
+        );
+        Candidate {
+            id,
+            ..sandbox(byte, display_name)
+        }
     }
 
     #[track_caller]
-    fn check(candidates: &[Candidate], name: &str, expected: std::result::Result<usize, ErrorKind>) {
+    fn check(
+        candidates: &[Candidate],
+        name: &str,
+        expected: std::result::Result<usize, ErrorKind>,
+    ) {
         let found = select(candidates, name, OfSeveral::Refused).map_err(|error| error.kind());
         assert_eq!(found, expected, "{name}");
     }
@@ -191,25 +255,54 @@ mod tests {
 
     #[test]
     fn several_objects_are_listed_in_a_bounded_error() {
-        let all: Vec<_> = (0..30).map(|byte| task(byte, 0xff, "shop/web/nginx")).collect();
-        let error = select(&all, "shop/web/nginx", OfSeveral::Refused).unwrap_err().to_string();
-        assert!(error.contains("can mean 30 objects") && error.contains("and 20 more"), "{error}");
+        let all: Vec<_> = (0..30)
+            .map(|byte| task(byte, 0xff, "shop/web/nginx"))
+            .collect();
+        let error = select(&all, "shop/web/nginx", OfSeveral::Refused)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("can mean 30 objects") && error.contains("and 20 more"),
+            "{error}"
+        );
         assert_eq!(error.lines().count(), 12, "{error}");
-        assert!(error.contains(&format!("task {} kubernetes shop/web/nginx (ready)", "00".repeat(32))));
+        assert!(error.contains(&format!(
+            "task {} kubernetes shop/web/nginx (ready)",
+            "00".repeat(32)
+        )));
         // The sandbox of another task is meant as much as the task.
-        check(&[sandbox(1, "x"), task(2, 3, "x")], "x", Err(ErrorKind::FailedPrecondition));
+        check(
+            &[sandbox(1, "x"), task(2, 3, "x")],
+            "x",
+            Err(ErrorKind::FailedPrecondition),
+        );
     }
 
     #[test]
     fn of_several_under_one_name_the_newest_can_be_meant() {
-        let all = [task(0xa1, 1, "shop/web/nginx"), task(0xa3, 1, "shop/web/nginx"), task(0xa2, 1, "other")];
-        let newest = |name: &str| select(&all, name, OfSeveral::Newest).map_err(|error| error.kind());
+        let all = [
+            task(0xa1, 1, "shop/web/nginx"),
+            task(0xa3, 1, "shop/web/nginx"),
+            task(0xa2, 1, "other"),
+        ];
+        let newest =
+            |name: &str| select(&all, name, OfSeveral::Newest).map_err(|error| error.kind());
         assert_eq!(newest("shop/web/nginx"), Ok(1));
         assert_eq!(newest("a2"), Ok(2));
         // Two allocations of one Nomad task.
-        let attempts = [task(0xb2, 1, "shop/web/nginx (b2)"), task(0xb1, 2, "shop/web/nginx (b1)")];
-        assert_eq!(select(&attempts, "shop/web/nginx", OfSeveral::Newest).ok(), Some(0));
-        check(&attempts, "shop/web/nginx", Err(ErrorKind::FailedPrecondition));
+        let attempts = [
+            task(0xb2, 1, "shop/web/nginx (b2)"),
+            task(0xb1, 2, "shop/web/nginx (b1)"),
+        ];
+        assert_eq!(
+            select(&attempts, "shop/web/nginx", OfSeveral::Newest).ok(),
+            Some(0)
+        );
+        check(
+            &attempts,
+            "shop/web/nginx",
+            Err(ErrorKind::FailedPrecondition),
+        );
         assert_eq!(newest("a"), Err(ErrorKind::FailedPrecondition));
     }
 

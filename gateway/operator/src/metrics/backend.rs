@@ -38,7 +38,9 @@ impl BackendObserver for BackendMetrics {
     fn call_ended(&self, RuntimeCall { method, code, took }: RuntimeCall<'_>) {
         self.calls.with_label_values(&[method, code]).inc();
         if let Some(took) = took {
-            self.call_duration.with_label_values(&[method]).observe(took.as_secs_f64());
+            self.call_duration
+                .with_label_values(&[method])
+                .observe(took.as_secs_f64());
         }
     }
 
@@ -47,7 +49,9 @@ impl BackendObserver for BackendMetrics {
     }
 
     fn recovered(&self, kind: &'static str, result: RecoveryResult) {
-        self.recovered.with_label_values(&[kind, result.as_str()]).inc();
+        self.recovered
+            .with_label_values(&[kind, result.as_str()])
+            .inc();
     }
 
     fn cleanup_added(&self) {

@@ -2,8 +2,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Counter, Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    Counter, Error, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use super::table::{Description, Kind};
@@ -18,28 +18,47 @@ fn options(metric: Description, kind: Kind) -> prometheus::Result<Opts> {
     if metric.kind == kind {
         Ok(Opts::new(metric.name, metric.help))
     } else {
-        Err(Error::Msg(format!("{} is no {}", metric.name, kind.as_str())))
+        Err(Error::Msg(format!(
+            "{} is no {}",
+            metric.name,
+            kind.as_str()
+        )))
     }
 }
 
-fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> prometheus::Result<C> {
+fn registered<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> prometheus::Result<C> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
 }
 
 /// A new counter without labels.
 pub(super) fn counter(registry: &Registry, metric: Description) -> prometheus::Result<IntCounter> {
-    registered(registry, IntCounter::with_opts(options(metric, Kind::Counter)?)?)
+    registered(
+        registry,
+        IntCounter::with_opts(options(metric, Kind::Counter)?)?,
+    )
 }
 
 /// A new counter of time, without labels.
-pub(super) fn seconds_counter(registry: &Registry, metric: Description) -> prometheus::Result<Counter> {
-    registered(registry, Counter::with_opts(options(metric, Kind::Counter)?)?)
+pub(super) fn seconds_counter(
+    registry: &Registry,
+    metric: Description,
+) -> prometheus::Result<Counter> {
+    registered(
+        registry,
+        Counter::with_opts(options(metric, Kind::Counter)?)?,
+    )
 }
 
 /// A new gauge without labels.
 pub(super) fn gauge(registry: &Registry, metric: Description) -> prometheus::Result<IntGauge> {
-    registered(registry, IntGauge::with_opts(options(metric, Kind::Gauge)?)?)
+    registered(
+        registry,
+        IntGauge::with_opts(options(metric, Kind::Gauge)?)?,
+    )
 }
 
 /// A new gauge of fractions, without labels.
@@ -48,18 +67,33 @@ pub(super) fn float_gauge(registry: &Registry, metric: Description) -> prometheu
 }
 
 /// A new family of counters.
-pub(super) fn counters(registry: &Registry, metric: Description) -> prometheus::Result<IntCounterVec> {
-    registered(registry, IntCounterVec::new(options(metric, Kind::Counter)?, metric.labels)?)
+pub(super) fn counters(
+    registry: &Registry,
+    metric: Description,
+) -> prometheus::Result<IntCounterVec> {
+    registered(
+        registry,
+        IntCounterVec::new(options(metric, Kind::Counter)?, metric.labels)?,
+    )
 }
 
 /// A new family of gauges.
 pub(super) fn gauges(registry: &Registry, metric: Description) -> prometheus::Result<IntGaugeVec> {
-    registered(registry, IntGaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?)
+    registered(
+        registry,
+        IntGaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?,
+    )
 }
 
 /// A new family of gauges of fractions.
-pub(super) fn float_gauges(registry: &Registry, metric: Description) -> prometheus::Result<GaugeVec> {
-    registered(registry, GaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?)
+pub(super) fn float_gauges(
+    registry: &Registry,
+    metric: Description,
+) -> prometheus::Result<GaugeVec> {
+    registered(
+        registry,
+        GaugeVec::new(options(metric, Kind::Gauge)?, metric.labels)?,
+    )
 }
 
 /// A new family of histograms.

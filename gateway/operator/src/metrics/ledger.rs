@@ -41,9 +41,13 @@ impl LedgerMetrics {
         self.claims.reset();
         for group in &devices.groups {
             let title = group.title();
-            self.capacity.with_label_values(&[&title]).set(signed(group.capacity));
+            self.capacity
+                .with_label_values(&[&title])
+                .set(signed(group.capacity));
             for held in &group.held {
-                self.claims.with_label_values(&[&held.owner, &title]).set(signed(held.slots));
+                self.claims
+                    .with_label_values(&[&held.owner, &title])
+                    .set(signed(held.slots));
             }
         }
         let mut ports: BTreeMap<&str, usize> = BTreeMap::new();
@@ -51,10 +55,18 @@ impl LedgerMetrics {
             *ports.entry(owner).or_default() += 1;
         }
         for (owner, count) in ports {
-            self.claims.with_label_values(&[owner, PORT]).set(signed(count));
+            self.claims
+                .with_label_values(&[owner, PORT])
+                .set(signed(count));
         }
         self.set_compute(&devices.compute);
-        for RefusalView { owner, resource, reason, count } in &devices.refusals {
+        for RefusalView {
+            owner,
+            resource,
+            reason,
+            count,
+        } in &devices.refusals
+        {
             let counter = self.refusals.with_label_values(&[owner, resource, reason]);
             // The ledger counts; this counter only takes over its value.
             counter.inc_by(count.saturating_sub(counter.get()));
@@ -64,16 +76,30 @@ impl LedgerMetrics {
 
 impl LedgerMetrics {
     fn set_compute(&self, compute: &ComputeView) {
-        if let Some(AmountView { cpu_milli, memory_bytes }) = compute.capacity {
-            self.capacity.with_label_values(&[CPU]).set(signed(cpu_milli));
-            self.capacity.with_label_values(&[MEMORY]).set(signed(memory_bytes));
+        if let Some(AmountView {
+            cpu_milli,
+            memory_bytes,
+        }) = compute.capacity
+        {
+            self.capacity
+                .with_label_values(&[CPU])
+                .set(signed(cpu_milli));
+            self.capacity
+                .with_label_values(&[MEMORY])
+                .set(signed(memory_bytes));
         }
         for ReservedView { owner, amount } in &compute.reserved {
-            self.claims.with_label_values(&[owner.as_str(), CPU]).set(signed(amount.cpu_milli));
-            self.claims.with_label_values(&[owner.as_str(), MEMORY]).set(signed(amount.memory_bytes));
+            self.claims
+                .with_label_values(&[owner.as_str(), CPU])
+                .set(signed(amount.cpu_milli));
+            self.claims
+                .with_label_values(&[owner.as_str(), MEMORY])
+                .set(signed(amount.memory_bytes));
         }
         for ExclusiveView { owner, count, .. } in &compute.exclusive {
-            self.claims.with_label_values(&[owner.as_str(), CORE]).add(signed(*count));
+            self.claims
+                .with_label_values(&[owner.as_str(), CORE])
+                .add(signed(*count));
         }
     }
 }

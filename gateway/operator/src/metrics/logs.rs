@@ -40,8 +40,10 @@ impl LogMetrics {
     pub(super) fn set(&self, stats: &Stats) {
         self.containers.set(signed(stats.containers));
         self.stalled.set(signed(stats.stalled));
-        self.stalled_containers.set(signed(stats.stalled_containers));
-        self.stall_age.set(Duration::from_millis(stats.stall_age_ms).as_secs_f64());
+        self.stalled_containers
+            .set(signed(stats.stalled_containers));
+        self.stall_age
+            .set(Duration::from_millis(stats.stall_age_ms).as_secs_f64());
         for (counter, count) in [
             (&self.stalls, stats.stalls),
             (&self.lines, stats.totals.lines),

@@ -41,12 +41,20 @@ impl OperationMetrics {
             Outcome::Failed(_) => "failed",
             Outcome::Dropped => "dropped",
         };
-        let labels = [owner_label(operation.owner), operation.kind.as_str(), result];
-        self.duration.with_label_values(&labels).observe(operation.took.as_secs_f64());
+        let labels = [
+            owner_label(operation.owner),
+            operation.kind.as_str(),
+            result,
+        ];
+        self.duration
+            .with_label_values(&labels)
+            .observe(operation.took.as_secs_f64());
     }
 
     pub(crate) fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration) {
-        self.steps.with_label_values(&[kind.as_str(), step]).observe(took.as_secs_f64());
+        self.steps
+            .with_label_values(&[kind.as_str(), step])
+            .observe(took.as_secs_f64());
     }
 }
 
@@ -65,7 +73,9 @@ impl InFlightMetrics {
             self.oldest.with_label_values(&[kind.as_str()]).set(0.0);
         }
         for ((owner, kind), (count, age)) in ages {
-            self.count.with_label_values(&[owner_label(*owner), kind.as_str()]).set(signed(*count));
+            self.count
+                .with_label_values(&[owner_label(*owner), kind.as_str()])
+                .set(signed(*count));
             let oldest = self.oldest.with_label_values(&[kind.as_str()]);
             oldest.set(oldest.get().max(age.as_secs_f64()));
         }

@@ -54,15 +54,33 @@ impl PluginMetrics {
 
     pub(super) fn set(&self, figures: &PluginFigures) {
         for (state, count) in &figures.states {
-            self.plugins.with_label_values(&[*state]).set(signed(*count));
+            self.plugins
+                .with_label_values(&[*state])
+                .set(signed(*count));
         }
         self.since.reset();
-        for PluginFigure { resource, state, since, devices, healthy } in &figures.plugins {
-            for (health, count) in [("healthy", *healthy), ("unhealthy", devices.saturating_sub(*healthy))] {
-                self.devices.with_label_values(&[resource.as_str(), health]).set(signed(count));
+        for PluginFigure {
+            resource,
+            state,
+            since,
+            devices,
+            healthy,
+        } in &figures.plugins
+        {
+            for (health, count) in [
+                ("healthy", *healthy),
+                ("unhealthy", devices.saturating_sub(*healthy)),
+            ] {
+                self.devices
+                    .with_label_values(&[resource.as_str(), health])
+                    .set(signed(count));
             }
-            let seconds = since.duration_since(UNIX_EPOCH).map_or(0, |since| signed(since.as_secs()));
-            self.since.with_label_values(&[resource.as_str(), *state]).set(seconds);
+            let seconds = since
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| signed(since.as_secs()));
+            self.since
+                .with_label_values(&[resource.as_str(), *state])
+                .set(seconds);
         }
         for (reason, count) in &figures.failures {
             let counter = self.failures.with_label_values(&[*reason]);

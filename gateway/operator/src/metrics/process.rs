@@ -40,7 +40,8 @@ impl ProcessMetrics {
     pub(super) fn refresh(&self) {
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
             // One of the descriptors is that of the directory being read.
-            self.open_fds.set(float(entries.count().saturating_sub(1) as u64));
+            self.open_fds
+                .set(float(entries.count().saturating_sub(1) as u64));
         }
         if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
             self.max_fds.set(float(soft));
@@ -54,7 +55,11 @@ impl ProcessMetrics {
         };
         // proc(5) numbers the fields from 1; this list begins with the third.
         let fields = stat_fields(&stat);
-        let field = |index: usize| fields.get(index - 3).and_then(|text| text.parse::<f64>().ok());
+        let field = |index: usize| {
+            fields
+                .get(index - 3)
+                .and_then(|text| text.parse::<f64>().ok())
+        };
         if let (Some(user), Some(system)) = (field(14), field(15)) {
             let used = (user + system) / ticks;
             self.cpu.inc_by((used - self.cpu.get()).max(0.0));
@@ -73,7 +78,10 @@ impl ProcessMetrics {
 }
 
 fn boot_time() -> Option<f64> {
-    fs::read_to_string("/proc/stat").ok()?.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())
+    fs::read_to_string("/proc/stat")
+        .ok()?
+        .lines()
+        .find_map(|line| line.strip_prefix("btime ")?.parse().ok())
 }
 
 fn number(variable: SysconfVar) -> Option<f64> {

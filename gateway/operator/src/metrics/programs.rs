@@ -17,7 +17,9 @@ impl ProgramMetrics {
     pub(super) fn set(&self, programs: &[ProgramView]) {
         self.0.reset();
         for program in programs {
-            self.0.with_label_values(&[&program.part]).set(i64::from(program.replaced));
+            self.0
+                .with_label_values(&[&program.part])
+                .set(i64::from(program.replaced));
         }
     }
 }

@@ -46,8 +46,12 @@ impl ReloadMetrics {
             counter.inc_by(count.saturating_sub(counter.get()));
         }
         self.is_last_applied.set(i64::from(counts.is_last_applied));
-        let loaded_at = counts.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let loaded_at = counts
+            .loaded_at
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         self.loaded_at.set(signed(loaded_at.as_secs()));
-        self.pending.set(i64::try_from(counts.pending).unwrap_or(i64::MAX));
+        self.pending
+            .set(i64::try_from(counts.pending).unwrap_or(i64::MAX));
     }
 }

@@ -28,14 +28,18 @@ impl RuntimeMetrics {
 
     /// Updates all values; outside a runtime they stay unchanged.
     pub(super) fn refresh(&self) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
         let metrics = runtime.metrics();
         let workers = metrics.num_workers();
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.workers.set(number(workers));
         self.tasks.set(number(metrics.num_alive_tasks()));
         self.queued.set(number(metrics.global_queue_depth()));
-        let busy: f64 = (0..workers).map(|at| metrics.worker_total_busy_duration(at).as_secs_f64()).sum();
+        let busy: f64 = (0..workers)
+            .map(|at| metrics.worker_total_busy_duration(at).as_secs_f64())
+            .sum();
         self.busy.inc_by((busy - self.busy.get()).max(0.0));
         let parks: u64 = (0..workers).map(|at| metrics.worker_park_count(at)).sum();
         self.parks.inc_by(parks.saturating_sub(self.parks.get()));

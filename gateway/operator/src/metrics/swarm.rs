@@ -47,15 +47,24 @@ impl SwarmMetrics {
     }
 
     pub(super) fn set(&self, figures: &SwarmFigures) {
-        let SwarmFigures { is_member, has_session, sessions, failures, certificate } = *figures;
+        let SwarmFigures {
+            is_member,
+            has_session,
+            sessions,
+            failures,
+            certificate,
+        } = *figures;
         self.member.set(i64::from(is_member));
         self.session.set(i64::from(has_session));
         // The node counts; these counters only take over its values.
-        self.sessions.inc_by(sessions.saturating_sub(self.sessions.get()));
-        self.failures.inc_by(failures.saturating_sub(self.failures.get()));
-        for (family, time) in
-            [(&self.begin, certificate.map(|(begin, _)| begin)), (&self.end, certificate.map(|(_, end)| end))]
-        {
+        self.sessions
+            .inc_by(sessions.saturating_sub(self.sessions.get()));
+        self.failures
+            .inc_by(failures.saturating_sub(self.failures.get()));
+        for (family, time) in [
+            (&self.begin, certificate.map(|(begin, _)| begin)),
+            (&self.end, certificate.map(|(_, end)| end)),
+        ] {
             family.reset();
             if let Some(time) = time {
                 family.with_label_values::<&str>(&[]).set(seconds(time));
@@ -65,7 +74,8 @@ impl SwarmMetrics {
 }
 
 fn seconds(time: SystemTime) -> i64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| signed(since.as_secs()))
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| signed(since.as_secs()))
 }
 
 #[cfg(test)]
@@ -83,18 +93,28 @@ mod tests {
         let shown = |figures: SwarmFigures| {
             metrics.set(&figures);
             let mut text = Vec::new();
-            TextEncoder::new().encode(&registry.gather(), &mut text).unwrap();
+            TextEncoder::new()
+                .encode(&registry.gather(), &mut text)
+                .unwrap();
             String::from_utf8(text).unwrap()
         };
-        let none = shown(SwarmFigures { failures: 3, ..SwarmFigures::default() });
+        let none = shown(SwarmFigures {
+            failures: 3,
+            ..SwarmFigures::default()
+        });
         assert!(
             none.contains("\nswitchyard_swarm_member 0\n") && !none.contains("certificate_end"),
             "{none}"
         );
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let certificate = Some((at(5), at(7)));
-        let member =
-            SwarmFigures { is_member: true, has_session: true, sessions: 2, failures: 3, certificate };
+        let member = SwarmFigures {
+            is_member: true,
+            has_session: true,
+            sessions: 2,
+            failures: 3,
+            certificate,
+        };
         let text = shown(member);
         for line in [
             "switchyard_swarm_member 1",
@@ -106,9 +126,16 @@ mod tests {
         ] {
             assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
         }
-        let ended = shown(SwarmFigures { has_session: false, certificate: None, ..member });
+        let ended = shown(SwarmFigures {
+            has_session: false,
+            certificate: None,
+            ..member
+        });
         assert!(ended.contains("\nswitchyard_swarm_member 1\n"), "{ended}");
-        assert!(ended.contains("\nswitchyard_swarm_session_open 0\n"), "{ended}");
+        assert!(
+            ended.contains("\nswitchyard_swarm_session_open 0\n"),
+            "{ended}"
+        );
         assert!(!ended.contains("certificate_end"), "{ended}");
     }
 }

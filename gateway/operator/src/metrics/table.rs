@@ -148,8 +148,15 @@ mod tests {
         let names: BTreeSet<_> = all.iter().map(|metric| metric.name).collect();
         assert!(names.len() == all.len() && all.len() > 50, "{}", all.len());
         for metric in all {
-            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{metric:?}");
-            assert!(metric.help.ends_with('.') && !metric.help.contains('|'), "{metric:?}");
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == Kind::Counter,
+                "{metric:?}"
+            );
+            assert!(
+                metric.help.ends_with('.') && !metric.help.contains('|'),
+                "{metric:?}"
+            );
         }
     }
 }

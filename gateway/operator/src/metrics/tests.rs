@@ -16,7 +16,10 @@ fn text(metrics: &Metrics, counts: &NodeCounts) -> String {
 #[test]
 fn scrape_shows_current_node_metrics() {
     let metrics = Metrics::new().unwrap();
-    let totals = Counters { dropped_lines: 5, ..Counters::default() };
+    let totals = Counters {
+        dropped_lines: 5,
+        ..Counters::default()
+    };
     let logs = Stats {
         containers: 3,
         stalled_containers: 2,
@@ -39,17 +42,41 @@ fn scrape_shows_current_node_metrics() {
         ..NodeCounts::default()
     };
     let first = text(&metrics, &counts);
-    assert!(first.contains("switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 2"), "{first}");
+    assert!(
+        first.contains("switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 2"),
+        "{first}"
+    );
     assert!(first.contains("switchyard_images 7"), "{first}");
-    assert!(first.contains("switchyard_streaming_sessions{kind=\"exec\"} 3"), "{first}");
-    assert!(first.contains("switchyard_streaming_sessions{kind=\"attach\"} 0"), "{first}");
-    assert!(first.contains("switchyard_backend_up{part=\"containerd\"} 0"), "{first}");
-    assert!(first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"), "{first}");
+    assert!(
+        first.contains("switchyard_streaming_sessions{kind=\"exec\"} 3"),
+        "{first}"
+    );
+    assert!(
+        first.contains("switchyard_streaming_sessions{kind=\"attach\"} 0"),
+        "{first}"
+    );
+    assert!(
+        first.contains("switchyard_backend_up{part=\"containerd\"} 0"),
+        "{first}"
+    );
+    assert!(
+        first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"),
+        "{first}"
+    );
     assert!(first.contains("switchyard_build_info{"), "{first}");
     assert!(first.contains("switchyard_log_containers 3"), "{first}");
-    assert!(first.contains("switchyard_log_dropped_lines_total 5"), "{first}");
-    assert!(first.contains("switchyard_log_stalled_containers 2"), "{first}");
-    assert!(first.contains("switchyard_log_stall_age_seconds 2.5"), "{first}");
+    assert!(
+        first.contains("switchyard_log_dropped_lines_total 5"),
+        "{first}"
+    );
+    assert!(
+        first.contains("switchyard_log_stalled_containers 2"),
+        "{first}"
+    );
+    assert!(
+        first.contains("switchyard_log_stall_age_seconds 2.5"),
+        "{first}"
+    );
     assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
     let second = text(&metrics, &NodeCounts::default());
     assert!(!second.contains("switchyard_sandboxes{"), "{second}");
@@ -61,7 +88,10 @@ fn every_metric_of_the_table_is_registered() {
     for metric in table::SECTIONS.iter().flat_map(|(_, metrics)| *metrics) {
         let same = IntGaugeVec::new(Opts::new(metric.name, metric.help), metric.labels).unwrap();
         let again = metrics.registry.register(Box::new(same));
-        assert!(matches!(again, Err(prometheus::Error::AlreadyReg)), "{metric:?}: {again:?}");
+        assert!(
+            matches!(again, Err(prometheus::Error::AlreadyReg)),
+            "{metric:?}: {again:?}"
+        );
     }
 }
 
@@ -70,7 +100,10 @@ fn scrape_shows_process_metrics() {
     let metrics = Metrics::new().unwrap();
     let text = text(&metrics, &NodeCounts::default());
     let value = |name: &str| -> f64 {
-        let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{name} ")))
+            .expect(name);
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert!(value("process_resident_memory_bytes") > 100_000.0);

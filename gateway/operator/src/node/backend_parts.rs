@@ -7,7 +7,10 @@ use tokio::sync::watch;
 use crate::status::{Condition, Part};
 
 /// The parts, in the order of display. Takes as long as the backend's own status.
-pub(super) async fn read(gateway: &Gateway, recovery_error: &watch::Receiver<Option<String>>) -> Vec<Part> {
+pub(super) async fn read(
+    gateway: &Gateway,
+    recovery_error: &watch::Receiver<Option<String>>,
+) -> Vec<Part> {
     let status = gateway.fresh_status().await;
     let mut parts = vec![
         Part::needed("runtime", condition(status.runtime, status.version)),
@@ -16,14 +19,20 @@ pub(super) async fn read(gateway: &Gateway, recovery_error: &watch::Receiver<Opt
         Part::optional("network", condition(status.network, "configured".into())),
         // Not needed: a kubelet whose runtime is not ready stops and removes no containers, which would
         // free space.
-        Part::optional("disk", condition(status.disk, "can be written and has space".into())),
+        Part::optional(
+            "disk",
+            condition(status.disk, "can be written and has space".into()),
+        ),
         Part::needed("recovery", recovery(gateway, recovery_error)),
         // Not needed: containers without devices can be created without it.
         Part::optional("devices", devices(gateway)),
     ];
     // Not needed: all handlers with another snapshotter work without those that do not answer.
     if status.snapshotters != BackendCondition::True {
-        parts.push(Part::optional("snapshotters", condition(status.snapshotters, String::new())));
+        parts.push(Part::optional(
+            "snapshotters",
+            condition(status.snapshotters, String::new()),
+        ));
     }
     parts
 }
@@ -33,7 +42,9 @@ fn recovery(gateway: &Gateway, error: &watch::Receiver<Option<String>>) -> Condi
         return Condition::Up("done".into());
     }
     let error = error.borrow().clone();
-    Condition::Down(error.unwrap_or_else(|| "what a predecessor left is being recovered".to_owned()))
+    Condition::Down(
+        error.unwrap_or_else(|| "what a predecessor left is being recovered".to_owned()),
+    )
 }
 
 /// The condition of device allocation.
@@ -50,6 +61,8 @@ fn devices(gateway: &Gateway) -> Condition {
 fn condition(backend: BackendCondition, detail: String) -> Condition {
     match backend {
         BackendCondition::True => Condition::Up(detail),
-        BackendCondition::False { reason, message } => Condition::Down(format!("{reason}: {message}")),
+        BackendCondition::False { reason, message } => {
+            Condition::Down(format!("{reason}: {message}"))
+        }
     }
 }

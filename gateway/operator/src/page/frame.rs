@@ -56,7 +56,9 @@ impl Frame {
             node,
             version: VERSION,
             is_open: true,
-            refresh: address.refresh.map(|seconds| seconds.clamp(REFRESH_MIN, REFRESH_MAX)),
+            refresh: address
+                .refresh
+                .map(|seconds| seconds.clamp(REFRESH_MIN, REFRESH_MAX)),
             still_href: address.with(None),
             refresh_href: address.with(Some(REFRESH)),
         }
@@ -82,7 +84,11 @@ impl Address {
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(pairs);
         let query = query.finish();
-        if query.is_empty() { self.path.clone() } else { format!("{}?{query}", self.path) }
+        if query.is_empty() {
+            self.path.clone()
+        } else {
+            format!("{}?{query}", self.path)
+        }
     }
 }
 
@@ -93,13 +99,20 @@ mod tests {
     #[test]
     fn refresh_is_bounded_and_kept_by_links() {
         let query = vec![("owner", "nomad".to_owned())];
-        let address = Address { path: "/".to_owned(), query, refresh: Some(1) };
+        let address = Address {
+            path: "/".to_owned(),
+            query,
+            refresh: Some(1),
+        };
         let frame = Frame::inside("t".to_owned(), "n".to_owned(), &address);
         assert_eq!(frame.refresh, Some(5));
         assert_eq!(frame.still_href, "/?owner=nomad");
         assert_eq!(frame.refresh_href, "/?owner=nomad&refresh=10");
         assert_eq!(address.replaced(Vec::new()), "/?refresh=1");
-        let still = Address { refresh: None, ..address };
+        let still = Address {
+            refresh: None,
+            ..address
+        };
         assert_eq!(still.replaced(Vec::new()), "/");
     }
 }

@@ -77,7 +77,13 @@ impl OperationRow {
         let steps: Vec<_> = operation
             .steps
             .iter()
-            .map(|step| format!("{} ({})", text::words(&step.step), text::seconds(step.seconds)))
+            .map(|step| {
+                format!(
+                    "{} ({})",
+                    text::words(&step.step),
+                    text::seconds(step.seconds)
+                )
+            })
             .collect();
         Self {
             operation: text::words(&operation.operation),
@@ -100,6 +106,11 @@ impl PartRow {
             (false, true) => ("failed", Tone::Bad),
             (false, false) => ("failed, not needed", Tone::Busy),
         };
-        Self { name: text::name(&part.name), state, tone, detail: text::sentence(&part.detail) }
+        Self {
+            name: text::name(&part.name),
+            state,
+            tone,
+            detail: text::sentence(&part.detail),
+        }
     }
 }

@@ -106,7 +106,15 @@ pub(super) struct RefusalRow {
 
 impl LedgerTables {
     pub(super) fn of(devices: &DevicesView) -> Self {
-        let DevicesView { ready: _, groups, slots, ports, compute, host, refusals } = devices;
+        let DevicesView {
+            ready: _,
+            groups,
+            slots,
+            ports,
+            compute,
+            host,
+            refusals,
+        } = devices;
         let plugins = host.iter().flat_map(|host| &host.plugins);
         Self {
             groups: groups.iter().map(GroupRow::of).collect(),
@@ -114,14 +122,23 @@ impl LedgerTables {
             more_slots: slots.len().saturating_sub(HOLDERS_MAX),
             ports: ports.iter().take(HOLDERS_MAX).map(PortRow::of).collect(),
             more_ports: ports.len().saturating_sub(HOLDERS_MAX),
-            cores: compute.exclusive.iter().take(HOLDERS_MAX).map(CoreRow::of).collect(),
+            cores: compute
+                .exclusive
+                .iter()
+                .take(HOLDERS_MAX)
+                .map(CoreRow::of)
+                .collect(),
             more_cores: compute.exclusive.len().saturating_sub(HOLDERS_MAX),
             compute: compute_rows(compute),
             plugins: plugins
                 .map(|plugin| PluginRow {
                     resource: text::name(&plugin.resource),
                     state: plugin.state.clone(),
-                    tone: if plugin.state == "connected" { Tone::Good } else { Tone::Bad },
+                    tone: if plugin.state == "connected" {
+                        Tone::Good
+                    } else {
+                        Tone::Bad
+                    },
                     devices: format!("{} of {} healthy", plugin.healthy, plugin.devices),
                     error: plugin
                         .last_error
@@ -145,15 +162,24 @@ impl LedgerTables {
 
 /// A row for each owner, and one for what is left.
 fn compute_rows(compute: &ComputeView) -> Vec<ComputeRow> {
-    let mut rows: Vec<_> =
-        compute.reserved.iter().map(|reserved| compute_row(&reserved.owner, reserved.amount)).collect();
+    let mut rows: Vec<_> = compute
+        .reserved
+        .iter()
+        .map(|reserved| compute_row(&reserved.owner, reserved.amount))
+        .collect();
     if let Some(capacity) = compute.capacity {
         let sum = |part: fn(&AmountView) -> u64| {
-            compute.reserved.iter().fold(0_u64, |sum, reserved| sum.saturating_add(part(&reserved.amount)))
+            compute.reserved.iter().fold(0_u64, |sum, reserved| {
+                sum.saturating_add(part(&reserved.amount))
+            })
         };
         let left = AmountView {
-            cpu_milli: capacity.cpu_milli.saturating_sub(sum(|amount| amount.cpu_milli)),
-            memory_bytes: capacity.memory_bytes.saturating_sub(sum(|amount| amount.memory_bytes)),
+            cpu_milli: capacity
+                .cpu_milli
+                .saturating_sub(sum(|amount| amount.cpu_milli)),
+            memory_bytes: capacity
+                .memory_bytes
+                .saturating_sub(sum(|amount| amount.memory_bytes)),
         };
         rows.push(compute_row("not reserved", left));
         rows.push(compute_row("the node", capacity));
@@ -173,15 +199,25 @@ fn compute_row(owner: &str, amount: AmountView) -> ComputeRow {
 
 impl GroupRow {
     fn of(group: &GroupView) -> Self {
-        let held: BTreeMap<&str, usize> =
-            group.held.iter().map(|held| (held.owner.as_str(), held.slots)).collect();
-        let held: Vec<_> = held.into_iter().map(|(owner, slots)| format!("{owner} {slots}")).collect();
+        let held: BTreeMap<&str, usize> = group
+            .held
+            .iter()
+            .map(|held| (held.owner.as_str(), held.slots))
+            .collect();
+        let held: Vec<_> = held
+            .into_iter()
+            .map(|(owner, slots)| format!("{owner} {slots}"))
+            .collect();
         Self {
             name: text::name(&group.title()),
             resource: text::name(&group.resource),
             capacity: group.capacity,
             free: group.free,
-            held: if held.is_empty() { "nobody".to_owned() } else { held.join(", ") },
+            held: if held.is_empty() {
+                "nobody".to_owned()
+            } else {
+                held.join(", ")
+            },
         }
     }
 }
@@ -192,7 +228,11 @@ impl SlotRow {
     fn of(slot: &SlotView) -> Self {
         let holders = slot.holders.iter().map(|holder| Holder {
             owner: holder.owner.clone(),
-            href: holder.sandbox.as_ref().map(|id| format!("/sandboxes/{id}")).unwrap_or_default(),
+            href: holder
+                .sandbox
+                .as_ref()
+                .map(|id| format!("/sandboxes/{id}"))
+                .unwrap_or_default(),
             name: text::name(called(&holder.display_name, &holder.name)),
             state: holder.state.clone(),
         });
@@ -217,7 +257,9 @@ impl PortRow {
     fn of(port: &PortView) -> Self {
         Self {
             port: format!("{}/{}", port.port, port.protocol),
-            address: port.address.map_or_else(|| "all addresses".to_owned(), |address| address.to_string()),
+            address: port
+                .address
+                .map_or_else(|| "all addresses".to_owned(), |address| address.to_string()),
             holder: Holder {
                 owner: port.owner.clone(),
                 href: format!("/sandboxes/{}", port.sandbox),
@@ -247,7 +289,11 @@ impl CoreRow {
 
 /// The display name of an object, or the name of its request if it has none.
 fn called<'a>(display_name: &'a str, name: &'a str) -> &'a str {
-    if display_name.is_empty() { name } else { display_name }
+    if display_name.is_empty() {
+        name
+    } else {
+        display_name
+    }
 }
 
 #[cfg(test)]
@@ -258,14 +304,23 @@ mod tests {
 
     #[test]
     fn what_is_left_of_the_node_is_told() {
-        let amount = |cpu_milli, memory_bytes| AmountView { cpu_milli, memory_bytes };
+        let amount = |cpu_milli, memory_bytes| AmountView {
+            cpu_milli,
+            memory_bytes,
+        };
         let compute = ComputeView {
             capacity: Some(amount(4_000, 8 << 30)),
-            reserved: vec![ReservedView { owner: "nomad".into(), amount: amount(1_500, 2 << 30) }],
+            reserved: vec![ReservedView {
+                owner: "nomad".into(),
+                amount: amount(1_500, 2 << 30),
+            }],
             exclusive: Vec::new(),
         };
         let rows = compute_rows(&compute);
-        let rows: Vec<_> = rows.iter().map(|row| (&*row.owner, &*row.processors, &*row.memory)).collect();
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| (&*row.owner, &*row.processors, &*row.memory))
+            .collect();
         assert_eq!(
             rows,
             [
@@ -289,7 +344,10 @@ mod tests {
             display_name: String::new(),
             group: String::new(),
         };
-        let devices = DevicesView { ports: (1..=1000).map(port).collect(), ..DevicesView::default() };
+        let devices = DevicesView {
+            ports: (1..=1000).map(port).collect(),
+            ..DevicesView::default()
+        };
         let tables = LedgerTables::of(&devices);
         assert_eq!((tables.ports.len(), tables.more_ports), (HOLDERS_MAX, 800));
         assert_eq!(tables.ports[0].holder.name, "web");

@@ -7,7 +7,9 @@ use switchyard_core::blocking_pool::OwnerPools;
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result, threads};
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, ReadInterest, ReadWaiter};
+use switchyard_logkeeper::reader::{
+    LogLocation, LogQuery, LogReader, ReadError, ReadInterest, ReadWaiter,
+};
 
 use super::text::shown;
 
@@ -78,11 +80,15 @@ impl LogThreads {
         match self
             .0
             .of(owner)
-            .run(format!("the log of task {task}"), move || read(&location, &interest))
+            .run(format!("the log of task {task}"), move || {
+                read(&location, &interest)
+            })
             .await
         {
             Ok(tail) => tail,
-            Err(error) => LogTail::without_lines(format!("The log cannot be read: {}.", error.report())),
+            Err(error) => {
+                LogTail::without_lines(format!("The log cannot be read: {}.", error.report()))
+            }
         }
     }
 }
@@ -91,12 +97,18 @@ impl LogThreads {
 
 impl LogTail {
     pub(crate) fn without_lines(why: String) -> Self {
-        Self { lines: Vec::new(), note: Some(why) }
+        Self {
+            lines: Vec::new(),
+            note: Some(why),
+        }
     }
 }
 
 fn read(location: &LogLocation, interest: &ReadInterest) -> Result<LogTail> {
-    let query = LogQuery { tail: Some(LINES), ..LogQuery::default() };
+    let query = LogQuery {
+        tail: Some(LINES),
+        ..LogQuery::default()
+    };
     let failed = |error| Error::unavailable("the file is not readable as a log").with_source(error);
     let mut reader = match LogReader::open(location, &query, interest) {
         Ok(reader) => reader,
@@ -112,18 +124,34 @@ fn read(location: &LogLocation, interest: &ReadInterest) -> Result<LogTail> {
         let Some(piece) = reader.next_piece().map_err(failed)? else {
             let lines = lines.finish();
             let note = note(&reader.take_omitted(), lines.is_empty());
-            return Ok(LogTail { lines, note: note.map(str::to_owned) });
+            return Ok(LogTail {
+                lines,
+                note: note.map(str::to_owned),
+            });
         };
-        lines.push(piece.stream, piece.time.unwrap_or_default(), piece.text, piece.is_ended);
+        lines.push(
+            piece.stream,
+            piece.time.unwrap_or_default(),
+            piece.text,
+            piece.is_ended,
+        );
     }
     let note = "Lines after these are left out: they are in very many pieces.".to_owned();
-    Ok(LogTail { lines: lines.finish(), note: Some(note) })
+    Ok(LogTail {
+        lines: lines.finish(),
+        note: Some(note),
+    })
 }
 
 /// The reason why lines are missing.
 fn note(omitted: &[ReadError], has_none: bool) -> Option<&'static str> {
-    if omitted.iter().any(|error| matches!(error, ReadError::SearchTooLong(_))) {
-        return Some("Older lines are left out: to find them, too much of the log would be decompressed.");
+    if omitted
+        .iter()
+        .any(|error| matches!(error, ReadError::SearchTooLong(_)))
+    {
+        return Some(
+            "Older lines are left out: to find them, too much of the log would be decompressed.",
+        );
     }
     match (omitted.is_empty(), has_none) {
         (false, _) => Some("A part of the log is left out: it is unreadable."),
@@ -137,7 +165,9 @@ fn note(omitted: &[ReadError], has_none: bool) -> Option<&'static str> {
 impl JoinedLines {
     fn push(&mut self, stream: Stream, time: &str, text: &[u8], is_ended: bool) {
         let begun = &mut self.begun[stream.index()];
-        let (begin, mut bytes) = begun.take().unwrap_or_else(|| (time.to_owned(), Vec::new()));
+        let (begin, mut bytes) = begun
+            .take()
+            .unwrap_or_else(|| (time.to_owned(), Vec::new()));
         // A character has at most 4 bytes; one character more than fits shows that the line is cut.
         let room = (4 * (LINE_MAX + 1)).saturating_sub(bytes.len());
         bytes.extend_from_slice(&text[..text.len().min(room)]);
@@ -161,7 +191,11 @@ fn line(stream: Stream, time: &str, bytes: &[u8]) -> LogLine {
     let text = String::from_utf8_lossy(bytes).replace('\t', "    ");
     // To the millisecond, as a person reads it.
     let time = time.get(..23).unwrap_or(time).replace('T', " ");
-    LogLine { time: shown(&time, 40), is_error: stream == Stream::Stderr, text: shown(&text, LINE_MAX) }
+    LogLine {
+        time: shown(&time, 40),
+        is_error: stream == Stream::Stderr,
+        text: shown(&text, LINE_MAX),
+    }
 }
 
 #[cfg(test)]
@@ -173,8 +207,13 @@ mod tests {
     async fn tail(content: &str) -> LogTail {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("0.log"), content).unwrap();
-        let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
-        LogThreads::default().tail(Owner::Nomad, "a", Ok(location)).await
+        let location = LogLocation::Cri {
+            root: dir.path().to_owned(),
+            path: "0.log".into(),
+        };
+        LogThreads::default()
+            .tail(Owner::Nomad, "a", Ok(location))
+            .await
     }
 
     #[tokio::test]
@@ -183,14 +222,23 @@ mod tests {
         for number in 0..80 {
             content.push_str(&format!("2026-11-26T10:00:00.5Z stdout F line {number}\n"));
         }
-        content.push_str("2026-11-26T10:00:01Z stderr P half\n2026-11-26T10:00:02Z stderr F  whole\n");
+        content
+            .push_str("2026-11-26T10:00:01Z stderr P half\n2026-11-26T10:00:02Z stderr F  whole\n");
         let tail = tail(&content).await;
         assert_eq!(tail.note, None);
-        assert!(tail.lines.len() <= 50 && tail.lines.len() >= 49, "{}", tail.lines.len());
+        assert!(
+            tail.lines.len() <= 50 && tail.lines.len() >= 49,
+            "{}",
+            tail.lines.len()
+        );
         let last = tail.lines.last().unwrap();
         assert_eq!((last.text.as_str(), last.is_error), ("half whole", true));
         assert_eq!(last.time, "2026-11-26 10:00:01Z");
-        assert!(tail.lines.iter().any(|line| line.text == "line 79" && !line.is_error));
+        assert!(
+            tail.lines
+                .iter()
+                .any(|line| line.text == "line 79" && !line.is_error)
+        );
     }
 
     #[tokio::test]
@@ -217,10 +265,18 @@ mod tests {
     #[tokio::test]
     async fn log_that_is_absent_or_nowhere_is_told_in_words() {
         let threads = LogThreads::default();
-        let none = threads.tail(Owner::Nomad, "a", Err("its job collects none".to_owned())).await;
-        assert_eq!(none.note.unwrap(), "There is no log: its job collects none.");
+        let none = threads
+            .tail(Owner::Nomad, "a", Err("its job collects none".to_owned()))
+            .await;
+        assert_eq!(
+            none.note.unwrap(),
+            "There is no log: its job collects none."
+        );
         let dir = tempfile::tempdir().unwrap();
-        let location = LogLocation::Cri { root: dir.path().to_owned(), path: "0.log".into() };
+        let location = LogLocation::Cri {
+            root: dir.path().to_owned(),
+            path: "0.log".into(),
+        };
         let absent = threads.tail(Owner::Nomad, "a", Ok(location)).await;
         assert!(absent.note.unwrap().starts_with("There is no log"));
     }

@@ -6,7 +6,9 @@ use askama::Template;
 use jiff::Timestamp;
 use switchyard_core::id::Owner;
 use switchyard_operator_api::text::age;
-use switchyard_operator_api::{DevicesView, EventView, Objects, OperationView, StatusReport, SwarmView};
+use switchyard_operator_api::{
+    DevicesView, EventView, Objects, OperationView, StatusReport, SwarmView,
+};
 
 use super::frame::{Address, Frame};
 use super::happenings::{EventRow, OperationRow, PartRow};
@@ -88,102 +90,194 @@ pub(super) struct Fact {
 /// The page as HTML.
 pub(crate) fn node(facts: &NodeFacts, query: &NodeQuery) -> askama::Result<String> {
     let now = Timestamp::now();
-    let NodeFacts { node, report, objects, usage, devices, events, refused, operations, swarm } = facts;
+    let NodeFacts {
+        node,
+        report,
+        objects,
+        usage,
+        devices,
+        events,
+        refused,
+        operations,
+        swarm,
+    } = facts;
     let pairs = |owner: Option<Owner>, page: usize| -> Vec<(&'static str, String)> {
         let owner = owner.map(|owner| ("owner", owner.as_str().to_owned()));
-        owner.into_iter().chain((page > 1).then(|| ("page", page.to_string()))).collect()
+        owner
+            .into_iter()
+            .chain((page > 1).then(|| ("page", page.to_string())))
+            .collect()
     };
-    let address =
-        Address { path: "/".to_owned(), query: pairs(query.owner, query.page), refresh: query.refresh };
+    let address = Address {
+        path: "/".to_owned(),
+        query: pairs(query.owner, query.page),
+        refresh: query.refresh,
+    };
     let shown = match query.owner {
         Some(owner) => &objects.clone().of_owner(owner),
         None => objects,
     };
     let work = WorkTable::new(shown, usage, query.page, now);
     let href_of = |page: usize| address.replaced(pairs(query.owner, page));
-    let title = if node.is_empty() { "Switchyard".to_owned() } else { format!("{node} · Switchyard") };
+    let title = if node.is_empty() {
+        "Switchyard".to_owned()
+    } else {
+        format!("{node} · Switchyard")
+    };
     NodePage {
         frame: Frame::inside(title, text::name(node), &address),
         is_ready: report.ready,
         up: age(&report.started_at, now),
         started_at: report.started_at.clone(),
         tiles: tiles(facts),
-        attention_tone: if has_failed(facts) { Tone::Bad } else { Tone::Busy },
+        attention_tone: if has_failed(facts) {
+            Tone::Bad
+        } else {
+            Tone::Busy
+        },
         attention: attention(facts),
-        filters: filters(objects, query.owner, |owner| address.replaced(pairs(owner, 1))),
+        filters: filters(objects, query.owner, |owner| {
+            address.replaced(pairs(owner, 1))
+        }),
         former: (work.page > 1).then(|| href_of(work.page - 1)),
         next: (work.page < work.pages).then(|| href_of(work.page + 1)),
         work,
         usage: usage.caption(SystemTime::now()),
         ledger: LedgerTables::of(devices),
-        events: events.iter().map(|event| EventRow::of(event, now)).collect(),
-        refused: refused.iter().map(|event| EventRow::of(event, now)).collect(),
-        operations: operations.iter().take(OPERATIONS_MAX).map(OperationRow::of).collect(),
+        events: events
+            .iter()
+            .map(|event| EventRow::of(event, now))
+            .collect(),
+        refused: refused
+            .iter()
+            .map(|event| EventRow::of(event, now))
+            .collect(),
+        operations: operations
+            .iter()
+            .take(OPERATIONS_MAX)
+            .map(OperationRow::of)
+            .collect(),
         more_operations: operations.len().saturating_sub(OPERATIONS_MAX),
         parts: report.parts.iter().map(PartRow::of).collect(),
-        swarm: swarm.as_ref().map(|swarm| swarm_facts(swarm, now)).unwrap_or_default(),
+        swarm: swarm
+            .as_ref()
+            .map(|swarm| swarm_facts(swarm, now))
+            .unwrap_or_default(),
     }
     .render()
 }
 
 /// The numbers at the top.
 fn tiles(facts: &NodeFacts) -> Vec<Tile> {
-    let NodeFacts { report, objects, devices, operations, .. } = facts;
-    let running = objects.tasks.iter().filter(|task| task.state == "running").count();
-    let failed = objects.tasks.iter().filter(|task| Tone::of(&task.state, task.exit_code) == Tone::Bad);
+    let NodeFacts {
+        report,
+        objects,
+        devices,
+        operations,
+        ..
+    } = facts;
+    let running = objects
+        .tasks
+        .iter()
+        .filter(|task| task.state == "running")
+        .count();
+    let failed = objects
+        .tasks
+        .iter()
+        .filter(|task| Tone::of(&task.state, task.exit_code) == Tone::Bad);
     let slots: usize = devices.groups.iter().map(|group| group.capacity).sum();
     let free: usize = devices.groups.iter().map(|group| group.free).sum();
-    let tile = |label, value: usize, note| Tile { label, value: value.to_string(), note };
+    let tile = |label, value: usize, note| Tile {
+        label,
+        value: value.to_string(),
+        note,
+    };
     let mut tiles = vec![
-        tile("sandboxes", objects.sandboxes.len(), "pods, and groups of tasks".to_owned()),
-        tile("tasks running", running, format!("{} ended with another code than 0", failed.count())),
+        tile(
+            "sandboxes",
+            objects.sandboxes.len(),
+            "pods, and groups of tasks".to_owned(),
+        ),
+        tile(
+            "tasks running",
+            running,
+            format!("{} ended with another code than 0", failed.count()),
+        ),
     ];
     if slots > 0 {
         tiles.push(tile("device slots free", free, format!("of {slots}")));
     }
     tiles.push(tile("host ports held", devices.ports.len(), String::new()));
-    tiles.push(tile("operations in flight", operations.len(), String::new()));
-    let images = report.images.map_or_else(|| "—".to_owned(), |images| images.to_string());
-    tiles.push(Tile { label: "images", value: images, note: String::new() });
+    tiles.push(tile(
+        "operations in flight",
+        operations.len(),
+        String::new(),
+    ));
+    let images = report
+        .images
+        .map_or_else(|| "—".to_owned(), |images| images.to_string());
+    tiles.push(Tile {
+        label: "images",
+        value: images,
+        note: String::new(),
+    });
     tiles
 }
 
 /// Returns whether something does not work now.
 fn has_failed(NodeFacts { report, swarm, .. }: &NodeFacts) -> bool {
     report.parts.iter().any(|part| !part.up && part.needed)
-        || swarm.as_ref().is_some_and(|swarm| !swarm.problems.is_empty())
+        || swarm
+            .as_ref()
+            .is_some_and(|swarm| !swarm.problems.is_empty())
 }
 
 /// Sentences on everything that needs attention.
 fn attention(facts: &NodeFacts) -> Vec<String> {
     let NodeFacts { report, swarm, .. } = facts;
     let down = report.parts.iter().filter(|part| !part.up);
-    let mut sentences: Vec<_> =
-        down.map(|part| format!("{}: {}", part.name, text::sentence(&part.detail))).collect();
+    let mut sentences: Vec<_> = down
+        .map(|part| format!("{}: {}", part.name, text::sentence(&part.detail)))
+        .collect();
     let problems = swarm.iter().flat_map(|swarm| &swarm.problems);
     sentences.extend(problems.map(|problem| format!("swarm: {}", text::sentence(problem))));
     if let Some(config) = &report.config {
         let refused = config.refused.iter();
-        sentences
-            .extend(refused.map(|refused| format!("a reload was refused: {}", text::sentence(&refused.why))));
+        sentences.extend(
+            refused
+                .map(|refused| format!("a reload was refused: {}", text::sentence(&refused.why))),
+        );
         if !config.pending.is_empty() {
             let count = config.pending.len();
-            sentences.push(format!("configuration: {count} changed keys wait for a restart"));
+            sentences.push(format!(
+                "configuration: {count} changed keys wait for a restart"
+            ));
         }
     }
     let replaced = report.programs.iter().filter(|program| program.replaced);
     sentences.extend(replaced.map(|program| {
-        format!("{}: an older program runs than the one that is installed: restart it", program.part)
+        format!(
+            "{}: an older program runs than the one that is installed: restart it",
+            program.part
+        )
     }));
     sentences.extend(report.advisories.iter().map(|advisory| {
         let ids = text::name(&advisory.ids.join(", "));
-        format!("{} {} has known vulnerabilities: {ids}", advisory.program, text::name(&advisory.version))
+        format!(
+            "{} {} has known vulnerabilities: {ids}",
+            advisory.program,
+            text::name(&advisory.version)
+        )
     }));
     sentences
 }
 
 /// The links that choose an owner.
-fn filters(objects: &Objects, current: Option<Owner>, href: impl Fn(Option<Owner>) -> String) -> Vec<Link> {
+fn filters(
+    objects: &Objects,
+    current: Option<Owner>,
+    href: impl Fn(Option<Owner>) -> String,
+) -> Vec<Link> {
     let counts = tasks_by_owner(objects);
     let all = Link {
         href: href(None),
@@ -199,7 +293,9 @@ fn filters(objects: &Objects, current: Option<Owner>, href: impl Fn(Option<Owner
             is_current,
         })
     };
-    std::iter::once(all).chain(Owner::ALL.into_iter().filter_map(of_owner)).collect()
+    std::iter::once(all)
+        .chain(Owner::ALL.into_iter().filter_map(of_owner))
+        .collect()
 }
 
 /// The node's part in a swarm.
@@ -218,9 +314,12 @@ fn swarm_facts(swarm: &SwarmView, now: Timestamp) -> Vec<Fact> {
         problems: _,
         departure,
     } = swarm;
-    let mut facts =
-        vec![Fact { name: "State", value: format!("{}, for {}", text::words(state), age(since, now)) }];
-    let mut add = |name, value: Option<String>| facts.extend(value.map(|value| Fact { name, value }));
+    let mut facts = vec![Fact {
+        name: "State",
+        value: format!("{}, for {}", text::words(state), age(since, now)),
+    }];
+    let mut add =
+        |name, value: Option<String>| facts.extend(value.map(|value| Fact { name, value }));
     add("Swarm", cluster.as_deref().map(text::name));
     add("Node", node.as_deref().map(text::name));
     add(
@@ -230,11 +329,22 @@ fn swarm_facts(swarm: &SwarmView, now: Timestamp) -> Vec<Fact> {
             None => format!("none for {}", age(since, now)),
         }),
     );
-    add("Sessions", node.as_ref().map(|_| format!("{sessions} opened, {session_failures} failed")));
-    add("Certificate", certificate_ends.as_ref().map(|ends| format!("valid until {}", text::name(ends))));
+    add(
+        "Sessions",
+        node.as_ref()
+            .map(|_| format!("{sessions} opened, {session_failures} failed")),
+    );
+    add(
+        "Certificate",
+        certificate_ends
+            .as_ref()
+            .map(|ends| format!("valid until {}", text::name(ends))),
+    );
     add(
         "Left before",
-        departure.as_ref().map(|left| format!("{} ({})", text::name(&left.cluster), left.cause)),
+        departure
+            .as_ref()
+            .map(|left| format!("{} ({})", text::name(&left.cluster), left.cause)),
     );
     facts
 }

@@ -66,16 +66,35 @@ struct MountRow {
 /// The page as HTML.
 pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Result<String> {
     let now = Timestamp::now();
-    let ObjectFacts { node, object, tasks, usage, events, operations, log } = facts;
-    let section = if object.kind == "task" { "tasks" } else { "sandboxes" };
+    let ObjectFacts {
+        node,
+        object,
+        tasks,
+        usage,
+        events,
+        operations,
+        log,
+    } = facts;
+    let section = if object.kind == "task" {
+        "tasks"
+    } else {
+        "sandboxes"
+    };
     let path = format!("/{section}/{}", object.id);
     let name = text::name(&object.display_name);
-    let rows = tasks.iter().take(ROWS_MAX).map(|task| task_row(task, None, usage, now));
+    let rows = tasks
+        .iter()
+        .take(ROWS_MAX)
+        .map(|task| task_row(task, None, usage, now));
     ObjectPage {
         frame: Frame::inside(
             format!("{name} · Switchyard"),
             text::name(node),
-            &Address { path, query: Vec::new(), refresh },
+            &Address {
+                path,
+                query: Vec::new(),
+                refresh,
+            },
         ),
         kind: &object.kind,
         state: match object.exit_code {
@@ -83,19 +102,39 @@ pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Resul
             None => object.state.clone(),
         },
         tone: Tone::of(&object.state, object.exit_code),
-        reason: object.reason.as_deref().map(text::sentence).unwrap_or_default(),
-        sandbox_href: object.sandbox.as_ref().map(|id| format!("/sandboxes/{id}")).unwrap_or_default(),
+        reason: object
+            .reason
+            .as_deref()
+            .map(text::sentence)
+            .unwrap_or_default(),
+        sandbox_href: object
+            .sandbox
+            .as_ref()
+            .map(|id| format!("/sandboxes/{id}"))
+            .unwrap_or_default(),
         facts: object_facts(object, usage, now),
         resources: resources(object),
         tasks: rows.collect(),
         more_tasks: tasks.len().saturating_sub(ROWS_MAX),
         usage: usage.caption(std::time::SystemTime::now()),
-        mounts: object.mounts.iter().take(ROWS_MAX).map(MountRow::of).collect(),
+        mounts: object
+            .mounts
+            .iter()
+            .take(ROWS_MAX)
+            .map(MountRow::of)
+            .collect(),
         more_mounts: object.mounts.len().saturating_sub(ROWS_MAX),
-        events: events.iter().map(|event| EventRow::of(event, now)).collect(),
+        events: events
+            .iter()
+            .map(|event| EventRow::of(event, now))
+            .collect(),
         operations: operations.iter().map(OperationRow::of).collect(),
         log: log.as_ref(),
-        unavailable: object.unavailable.as_deref().map(text::sentence).unwrap_or_default(),
+        unavailable: object
+            .unavailable
+            .as_deref()
+            .map(text::sentence)
+            .unwrap_or_default(),
         name,
     }
     .render()
@@ -118,7 +157,10 @@ fn object_facts(object: &InspectionView, usage: &NodeUsage, now: Timestamp) -> V
     add("Ended", object.finished_at.as_ref().map(moment));
     if object.kind == "task" && object.finished_at.is_none() {
         let used = usage.of(&object.id);
-        add("Uses", Some(format!("processor {}, memory {}", used.cpu, used.memory)));
+        add(
+            "Uses",
+            Some(format!("processor {}, memory {}", used.cpu, used.memory)),
+        );
     }
     if let Some(image) = &object.image {
         add("Image", Some(text::name(&image.name)));
@@ -126,14 +168,30 @@ fn object_facts(object: &InspectionView, usage: &NodeUsage, now: Timestamp) -> V
         add("Snapshot", Some(text::name(&image.snapshot)));
     }
     add("Process", object.pid.map(|pid| pid.to_string()));
-    add("User", object.user.as_ref().map(|user| format!("{}:{}", user.uid, user.gid)));
+    add(
+        "User",
+        object
+            .user
+            .as_ref()
+            .map(|user| format!("{}:{}", user.uid, user.gid)),
+    );
     add("Runtime", Some(text::name(&object.runtime)));
     add("Handler", Some(text::name(&object.handler)));
-    add("Addresses", joined(object.network.ips.iter().map(ToString::to_string).collect()));
+    add(
+        "Addresses",
+        joined(object.network.ips.iter().map(ToString::to_string).collect()),
+    );
     add("Host ports", joined(object.network.host_ports.clone()));
-    add("Network namespace", object.network.namespace.as_deref().map(text::name));
+    add(
+        "Network namespace",
+        object.network.namespace.as_deref().map(text::name),
+    );
     add("Devices", joined(object.device_nodes.clone()));
-    let leases = object.leases.iter().flat_map(|lease| lease.slots.iter().cloned()).collect();
+    let leases = object
+        .leases
+        .iter()
+        .flat_map(|lease| lease.slots.iter().cloned())
+        .collect();
     add("Leased slots", joined(leases));
     add("Cgroup", object.cgroup.as_deref().map(text::name));
     add("Log", object.log.as_deref().map(text::name));
@@ -146,12 +204,22 @@ fn resources(object: &InspectionView) -> Vec<(String, String)> {
         .resources
         .iter()
         .map(|(name, value)| {
-            let bytes = value.parse().ok().filter(|_| name.ends_with("_bytes")).map(size);
-            (text::words(name), text::name(&bytes.unwrap_or_else(|| value.clone())))
+            let bytes = value
+                .parse()
+                .ok()
+                .filter(|_| name.ends_with("_bytes"))
+                .map(size);
+            (
+                text::words(name),
+                text::name(&bytes.unwrap_or_else(|| value.clone())),
+            )
         })
         .collect();
     if let Some(reserved) = &object.reserved {
-        rows.push(("reserved processors".to_owned(), processors(reserved.cpu_milli)));
+        rows.push((
+            "reserved processors".to_owned(),
+            processors(reserved.cpu_milli),
+        ));
         rows.push(("reserved memory".to_owned(), size(reserved.memory_bytes)));
         let exclusive = if reserved.exclusive_cpus { "yes" } else { "no" };
         rows.push(("exclusive processors".to_owned(), exclusive.to_owned()));

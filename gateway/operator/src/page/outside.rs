@@ -38,7 +38,9 @@ struct CountRow {
 /// The page of somebody without a session; the report is one for the network.
 pub(crate) fn outside(report: &StatusReport) -> askama::Result<String> {
     let kinds = [("sandboxes", &report.sandboxes), ("tasks", &report.tasks)];
-    let counts = kinds.into_iter().flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)));
+    let counts = kinds
+        .into_iter()
+        .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)));
     OutsidePage {
         frame: Frame::outside("Switchyard"),
         is_ready: report.ready,
@@ -52,12 +54,19 @@ pub(crate) fn outside(report: &StatusReport) -> askama::Result<String> {
                 count: count.count,
             })
             .collect(),
-        images: report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string()),
+        images: report
+            .images
+            .map_or_else(|| "unknown".to_owned(), |images| images.to_string()),
     }
     .render()
 }
 
 /// A page with a title, a message and what to do.
 pub(crate) fn message(title: &str, message: &str, hint: &str) -> askama::Result<String> {
-    MessagePage { frame: Frame::outside(title), message, hint }.render()
+    MessagePage {
+        frame: Frame::outside(title),
+        message,
+        hint,
+    }
+    .render()
 }

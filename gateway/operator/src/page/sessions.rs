@@ -50,8 +50,9 @@ struct KeptSecrets {
 impl PageSecret {
     fn random() -> Result<Self> {
         let mut bytes = [0; BYTES];
-        getrandom::fill(&mut bytes)
-            .map_err(|error| Error::internal("read random bytes for the status page").with_source(error))?;
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Error::internal("read random bytes for the status page").with_source(error)
+        })?;
         let mut text = String::with_capacity(2 * BYTES);
         for byte in bytes {
             write!(text, "{byte:02x}").expect("writing to a string cannot fail");
@@ -93,7 +94,11 @@ impl Sessions {
 
     /// Begins a session with a ticket, which cannot be used again; `None` if it was used, is too old or never existed.
     pub(crate) fn begin(&mut self, ticket: &str, now: Instant) -> Result<Option<PageSecret>> {
-        if self.tickets.take(ticket, now) { self.sessions.make(now).map(Some) } else { Ok(None) }
+        if self.tickets.take(ticket, now) {
+            self.sessions.make(now).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Returns whether a session is valid.
@@ -111,7 +116,11 @@ impl Sessions {
 
 impl KeptSecrets {
     const fn new(max: usize, lasts: Duration) -> Self {
-        Self { digests: VecDeque::new(), max, lasts }
+        Self {
+            digests: VecDeque::new(),
+            max,
+            lasts,
+        }
     }
 
     fn make(&mut self, now: Instant) -> Result<PageSecret> {
@@ -120,12 +129,15 @@ impl KeptSecrets {
         while self.digests.len() >= self.max {
             self.digests.pop_front();
         }
-        self.digests.push_back((digest(secret.expose()), now + self.lasts));
+        self.digests
+            .push_back((digest(secret.expose()), now + self.lasts));
         Ok(secret)
     }
 
     fn take(&mut self, secret: &str, now: Instant) -> bool {
-        self.position(secret, now).and_then(|place| self.digests.remove(place)).is_some()
+        self.position(secret, now)
+            .and_then(|place| self.digests.remove(place))
+            .is_some()
     }
 
     /// The position of a valid secret. The comparison takes the same time for every wrong secret.
@@ -134,7 +146,9 @@ impl KeptSecrets {
             return None;
         }
         let digest = digest(secret);
-        self.digests.iter().position(|(kept, end)| bool::from(kept.ct_eq(&digest)) && *end > now)
+        self.digests
+            .iter()
+            .position(|(kept, end)| bool::from(kept.ct_eq(&digest)) && *end > now)
     }
 }
 
@@ -152,12 +166,26 @@ mod tests {
         let now = Instant::now();
         let ticket = sessions.issue(now).unwrap();
         let session = sessions.begin(ticket.expose(), now).unwrap().unwrap();
-        assert!(sessions.begin(ticket.expose(), now).unwrap().is_none(), "it was used twice");
+        assert!(
+            sessions.begin(ticket.expose(), now).unwrap().is_none(),
+            "it was used twice"
+        );
         assert!(sessions.is_open(session.expose(), now));
-        assert!(!sessions.is_open(ticket.expose(), now), "a ticket is no session");
-        assert!(sessions.begin(session.expose(), now).unwrap().is_none(), "a session is no ticket");
+        assert!(
+            !sessions.is_open(ticket.expose(), now),
+            "a ticket is no session"
+        );
+        assert!(
+            sessions.begin(session.expose(), now).unwrap().is_none(),
+            "a session is no ticket"
+        );
         let late = sessions.issue(now).unwrap();
-        assert!(sessions.begin(late.expose(), now + TICKET_TIME).unwrap().is_none());
+        assert!(
+            sessions
+                .begin(late.expose(), now + TICKET_TIME)
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]
@@ -166,7 +194,10 @@ mod tests {
         let now = Instant::now();
         let ticket = sessions.issue(now).unwrap();
         let session = sessions.begin(ticket.expose(), now).unwrap().unwrap();
-        assert!(sessions.is_open(session.expose(), now + SESSION_TIME - Duration::from_secs(1)));
+        assert!(sessions.is_open(
+            session.expose(),
+            now + SESSION_TIME - Duration::from_secs(1)
+        ));
         assert!(!sessions.is_open(session.expose(), now + SESSION_TIME));
         sessions.end(session.expose(), now);
         sessions.end(session.expose(), now);
@@ -177,7 +208,9 @@ mod tests {
     fn secrets_are_bounded_and_the_oldest_goes_first() {
         let mut sessions = Sessions::default();
         let now = Instant::now();
-        let tickets: Vec<_> = (0..=TICKETS_MAX).map(|_| sessions.issue(now).unwrap()).collect();
+        let tickets: Vec<_> = (0..=TICKETS_MAX)
+            .map(|_| sessions.issue(now).unwrap())
+            .collect();
         assert!(sessions.begin(tickets[0].expose(), now).unwrap().is_none());
         let first = sessions.begin(tickets[1].expose(), now).unwrap().unwrap();
         for _ in 0..SESSIONS_MAX {
@@ -194,8 +227,17 @@ mod tests {
         let ticket = sessions.issue(Instant::now()).unwrap();
         assert_eq!(ticket.expose().len(), 64);
         assert!(!format!("{ticket:?}").contains(&ticket.expose()[..8]));
-        for wrong in ["", "00", &"0".repeat(64), &"ä".repeat(32), &ticket.expose().to_uppercase()] {
-            assert!(sessions.begin(wrong, Instant::now()).unwrap().is_none(), "{wrong}");
+        for wrong in [
+            "",
+            "00",
+            &"0".repeat(64),
+            &"ä".repeat(32),
+            &ticket.expose().to_uppercase(),
+        ] {
+            assert!(
+                sessions.begin(wrong, Instant::now()).unwrap().is_none(),
+                "{wrong}"
+            );
         }
     }
 }

@@ -46,9 +46,16 @@ impl StatusPage {
     /// The page of the daemon with these settings and this state directory.
     #[must_use]
     pub fn new(admin: &AdminConfig, state: &Path) -> Self {
-        let node = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
+        let node = fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
         let digest = Sha256::digest(format!("{node}\0{}", state.display()));
-        let digits: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let digits: String = digest
+            .iter()
+            .take(4)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         Self(Arc::new(PageState {
             hosts: KnownHosts::new(admin.listen, &admin.hosts),
             cookie: format!("switchyard-{digits}"),
@@ -91,10 +98,16 @@ impl StatusPage {
     /// # Errors
     /// `Internal` if the kernel gives no random bytes.
     pub(crate) fn link(&self) -> Result<Option<PageLinkView>> {
-        let Some(address) = self.0.address.get().copied() else { return Ok(None) };
+        let Some(address) = self.0.address.get().copied() else {
+            return Ok(None);
+        };
         let ticket = self.0.sessions.lock().issue(Instant::now())?;
         Ok(Some(PageLinkView {
-            url: format!("http://{}/enter?ticket={}", reachable(address), ticket.expose()),
+            url: format!(
+                "http://{}/enter?ticket={}",
+                reachable(address),
+                ticket.expose()
+            ),
             valid_seconds: TICKET_TIME.as_secs(),
             is_loopback: address.ip().to_canonical().is_loopback(),
         }))
@@ -116,7 +129,10 @@ impl StatusPage {
         let mut ended = None;
         for session in self.presented(headers) {
             self.0.sessions.lock().end(session, now);
-            ended = Some(format!("{}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", self.0.cookie));
+            ended = Some(format!(
+                "{}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0",
+                self.0.cookie
+            ));
         }
         ended
     }
@@ -124,31 +140,45 @@ impl StatusPage {
     /// Returns whether a request belongs to a session.
     pub(crate) fn is_open(&self, headers: &HeaderMap) -> bool {
         let now = Instant::now();
-        self.presented(headers).any(|session| self.0.sessions.lock().is_open(session, now))
+        self.presented(headers)
+            .any(|session| self.0.sessions.lock().is_open(session, now))
     }
 
     fn cookie_of(&self, session: &PageSecret) -> String {
         let seconds = SESSION_TIME.as_secs();
         let Self(state) = self;
         // No request that another site causes has the cookie, and no script can read it.
-        format!("{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}", state.cookie, session.expose())
+        format!(
+            "{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}",
+            state.cookie,
+            session.expose()
+        )
     }
 
     /// The values of the page's cookie in a request.
     fn presented<'a>(&'a self, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
         // Those of other programs of this host are on the same line, and may have any bytes.
-        let pairs =
-            headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        let pairs = headers
+            .get_all(COOKIE)
+            .iter()
+            .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         let pairs = pairs.filter_map(|pair| str::from_utf8(pair).ok()?.trim().split_once('='));
-        pairs.filter(|(name, _)| *name == self.0.cookie).map(|(_, value)| value).take(COOKIES)
+        pairs
+            .filter(|(name, _)| *name == self.0.cookie)
+            .map(|(_, value)| value)
+            .take(COOKIES)
     }
 }
 
 /// An address by which the node itself reaches a listener.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     match listener.ip() {
-        IpAddr::V4(address) if address.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),
-        IpAddr::V6(address) if address.is_unspecified() => (Ipv6Addr::LOCALHOST, listener.port()).into(),
+        IpAddr::V4(address) if address.is_unspecified() => {
+            (Ipv4Addr::LOCALHOST, listener.port()).into()
+        }
+        IpAddr::V6(address) if address.is_unspecified() => {
+            (Ipv6Addr::LOCALHOST, listener.port()).into()
+        }
         IpAddr::V4(_) | IpAddr::V6(_) => listener,
     }
 }

@@ -13,7 +13,11 @@ pub(super) const SENTENCE_MAX: usize = 600;
 
 /// Text on one line, of at most so many characters.
 pub(super) fn shown(text: &str, max: usize) -> String {
-    let mut line: String = text.chars().take(max).map(|c| if is_unfit(c) { '\u{fffd}' } else { c }).collect();
+    let mut line: String = text
+        .chars()
+        .take(max)
+        .map(|c| if is_unfit(c) { '\u{fffd}' } else { c })
+        .collect();
     if text.chars().nth(max).is_some() {
         line.push('…');
     }
@@ -72,7 +76,10 @@ mod tests {
 
     #[test]
     fn hostile_text_stays_on_one_line_and_in_order() {
-        assert_eq!(shown("a\u{202e}b\nc\u{200b}\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}[31m");
+        assert_eq!(
+            shown("a\u{202e}b\nc\u{200b}\u{1b}[31m", 20),
+            "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}[31m"
+        );
         assert_eq!(shown("shop/web-ä 日本", 20), "shop/web-ä 日本");
         assert_eq!(shown("abcd", 3), "abc…");
         assert_eq!(shown("abc", 3), "abc");
@@ -100,8 +107,13 @@ mod tests {
             assert_eq!(share(nanoseconds, second), expected);
         }
         assert_eq!(share(1, Duration::ZERO), "—");
-        for (time, expected) in [(0.04, "0.0s"), (9.4, "9.4s"), (61.0, "61s"), (180.0, "3m"), (9000.0, "2h")]
-        {
+        for (time, expected) in [
+            (0.04, "0.0s"),
+            (9.4, "9.4s"),
+            (61.0, "61s"),
+            (180.0, "3m"),
+            (9000.0, "2h"),
+        ] {
             assert_eq!(seconds(time), expected);
         }
         assert_eq!(words("task_started"), "task started");

@@ -66,10 +66,18 @@ impl UsageHistory {
             // The clock was set back: times of earlier readings say nothing of this one.
             *kept = LatestSamples::default();
         }
-        let tasks = reading.tasks.iter().map(|usage| (usage.task.id.to_string(), Sample::of(usage)));
-        let samples = Samples { at: Some(reading.at), tasks: Arc::new(tasks.collect()) };
+        let tasks = reading
+            .tasks
+            .iter()
+            .map(|usage| (usage.task.id.to_string(), Sample::of(usage)));
+        let samples = Samples {
+            at: Some(reading.at),
+            tasks: Arc::new(tasks.collect()),
+        };
         let before = std::mem::replace(&mut kept.latest, samples);
-        let apart = before.at.and_then(|before| reading.at.duration_since(before).ok());
+        let apart = before
+            .at
+            .and_then(|before| reading.at.duration_since(before).ok());
         if apart.is_some_and(|apart| apart >= APART) {
             kept.before = before;
         }
@@ -78,7 +86,10 @@ impl UsageHistory {
     /// The usage of the tasks as of the latest reading.
     pub(crate) fn latest(&self) -> NodeUsage {
         let kept = self.0.lock();
-        NodeUsage { before: kept.before.clone(), latest: kept.latest.clone() }
+        NodeUsage {
+            before: kept.before.clone(),
+            latest: kept.latest.clone(),
+        }
     }
 }
 
@@ -92,7 +103,10 @@ impl NodeUsage {
             return "What tasks use is being read: load the page again.".to_owned();
         };
         let age = text::seconds(since(at));
-        let apart = self.before.at.and_then(|before| at.duration_since(before).ok());
+        let apart = self
+            .before
+            .at
+            .and_then(|before| at.duration_since(before).ok());
         match apart {
             Some(apart) => format!(
                 "Read {age} ago. Processor time is the share of one processor, over {} or since a task's start.",
@@ -110,7 +124,10 @@ impl NodeUsage {
         let unknown = || "—".to_owned();
         let cpu = sample.and_then(|sample| sample.processors(self.before.tasks.get(task)));
         let memory = sample.and_then(|sample| sample.memory_bytes).map(size);
-        TaskUse { cpu: cpu.unwrap_or_else(unknown), memory: memory.unwrap_or_else(unknown) }
+        TaskUse {
+            cpu: cpu.unwrap_or_else(unknown),
+            memory: memory.unwrap_or_else(unknown),
+        }
     }
 }
 
@@ -128,14 +145,19 @@ impl Sample {
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => None,
         };
-        Self { started_at, cpu: usage.cpu, memory_bytes: usage.memory_bytes }
+        Self {
+            started_at,
+            cpu: usage.cpu,
+            memory_bytes: usage.memory_bytes,
+        }
     }
 
     fn processors(&self, before: Option<&Self>) -> Option<String> {
         let (at, used) = self.cpu?;
         // A counter below its former value belongs to another cgroup: the task was started again.
-        let before =
-            before.and_then(|before| before.cpu).filter(|(begin, then)| *begin < at && *then <= used);
+        let before = before
+            .and_then(|before| before.cpu)
+            .filter(|(begin, then)| *begin < at && *then <= used);
         let (begin, then) = before.or_else(|| self.started_at.map(|start| (start, 0)))?;
         let over = at.duration_since(begin).ok()?;
         Some(text::share(used - then, over))
@@ -152,32 +174,69 @@ mod tests {
 
     fn samples(seconds: u64, cpu_ms: u64) -> Samples {
         let cpu = Some((at(seconds), cpu_ms * 1_000_000));
-        let sample = Sample { started_at: Some(at(100)), cpu, memory_bytes: Some(3 << 20) };
-        Samples { at: Some(at(seconds)), tasks: Arc::new(HashMap::from([("a".to_owned(), sample)])) }
+        let sample = Sample {
+            started_at: Some(at(100)),
+            cpu,
+            memory_bytes: Some(3 << 20),
+        };
+        Samples {
+            at: Some(at(seconds)),
+            tasks: Arc::new(HashMap::from([("a".to_owned(), sample)])),
+        }
     }
 
     #[test]
     fn share_is_the_difference_of_readings_or_the_average_since_the_start() {
-        let usage = NodeUsage { before: samples(110, 1_000), latest: samples(120, 3_500) };
-        assert_eq!(usage.of("a"), TaskUse { cpu: "25.0 %".into(), memory: "3.0 MiB".into() });
-        assert!(usage.caption(at(123)).starts_with("Read 3.0s ago. "), "{}", usage.caption(at(123)));
-        let first = NodeUsage { before: Samples::default(), latest: samples(120, 3_500) };
+        let usage = NodeUsage {
+            before: samples(110, 1_000),
+            latest: samples(120, 3_500),
+        };
+        assert_eq!(
+            usage.of("a"),
+            TaskUse {
+                cpu: "25.0 %".into(),
+                memory: "3.0 MiB".into()
+            }
+        );
+        assert!(
+            usage.caption(at(123)).starts_with("Read 3.0s ago. "),
+            "{}",
+            usage.caption(at(123))
+        );
+        let first = NodeUsage {
+            before: Samples::default(),
+            latest: samples(120, 3_500),
+        };
         assert_eq!(first.of("a").cpu, "17.5 %");
-        assert!(first.caption(at(120)).contains("since a task's start; load"));
+        assert!(
+            first
+                .caption(at(120))
+                .contains("since a task's start; load")
+        );
     }
 
     #[test]
     fn counter_that_began_anew_counts_from_the_start() {
-        let usage = NodeUsage { before: samples(110, 9_000), latest: samples(120, 2_000) };
+        let usage = NodeUsage {
+            before: samples(110, 9_000),
+            latest: samples(120, 2_000),
+        };
         assert_eq!(usage.of("a").cpu, "10.0 %");
     }
 
     #[test]
     fn reading_after_the_clock_was_set_back_is_kept() {
         let history = UsageHistory::default();
-        *history.0.lock() = LatestSamples { before: samples(110, 1_000), latest: samples(120, 3_500) };
-        let reading =
-            ContainerReading { at: at(50), figures: Arc::default(), tasks: Vec::new(), traffic: Vec::new() };
+        *history.0.lock() = LatestSamples {
+            before: samples(110, 1_000),
+            latest: samples(120, 3_500),
+        };
+        let reading = ContainerReading {
+            at: at(50),
+            figures: Arc::default(),
+            tasks: Vec::new(),
+            traffic: Vec::new(),
+        };
         history.keep(&reading);
         let kept = history.latest();
         assert_eq!((kept.latest.at, kept.before.at), (Some(at(50)), None));
@@ -186,7 +245,13 @@ mod tests {
     #[test]
     fn what_was_not_read_is_not_shown_as_zero() {
         let usage = NodeUsage::default();
-        assert_eq!(usage.of("a"), TaskUse { cpu: "—".into(), memory: "—".into() });
+        assert_eq!(
+            usage.of("a"),
+            TaskUse {
+                cpu: "—".into(),
+                memory: "—".into()
+            }
+        );
         assert!(usage.caption(at(1)).contains("being read"));
     }
 }

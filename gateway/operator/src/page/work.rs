@@ -90,31 +90,53 @@ impl WorkTable {
         let begin = (page - 1) * SANDBOXES_MAX;
         let end = total.min(begin + SANDBOXES_MAX);
         let shown = &objects.sandboxes[begin..end];
-        let mut tasks: BTreeMap<&str, Vec<&TaskView>> =
-            shown.iter().map(|sandbox| (sandbox.id.as_str(), Vec::new())).collect();
+        let mut tasks: BTreeMap<&str, Vec<&TaskView>> = shown
+            .iter()
+            .map(|sandbox| (sandbox.id.as_str(), Vec::new()))
+            .collect();
         for task in &objects.tasks {
             if let Some(of_sandbox) = tasks.get_mut(task.sandbox.as_str()) {
                 of_sandbox.push(task);
             }
         }
         let rows_of = |sandbox: &SandboxView| {
-            let tasks = tasks.get(sandbox.id.as_str()).map(Vec::as_slice).unwrap_or_default();
+            let tasks = tasks
+                .get(sandbox.id.as_str())
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             rows(sandbox, tasks, usage, now)
         };
         let rows = shown.iter().flat_map(rows_of).collect();
-        Self { rows, first: begin + usize::from(end > begin), last: end, total, page, pages }
+        Self {
+            rows,
+            first: begin + usize::from(end > begin),
+            last: end,
+            total,
+            page,
+            pages,
+        }
     }
 }
 
 /// The rows of a sandbox: one if its only task has its name, as Nomad's and Swarm's have.
-fn rows(sandbox: &SandboxView, tasks: &[&TaskView], usage: &NodeUsage, now: Timestamp) -> Vec<WorkRow> {
+fn rows(
+    sandbox: &SandboxView,
+    tasks: &[&TaskView],
+    usage: &NodeUsage,
+    now: Timestamp,
+) -> Vec<WorkRow> {
     if let [task] = tasks
         && task.display_name == sandbox.display_name
     {
         return vec![task_row(task, None, usage, now)];
     }
     let mut rows = vec![sandbox_row(sandbox, now)];
-    rows.extend(tasks.iter().take(TASKS_MAX).map(|task| task_row(task, Some(sandbox), usage, now)));
+    rows.extend(
+        tasks
+            .iter()
+            .take(TASKS_MAX)
+            .map(|task| task_row(task, Some(sandbox), usage, now)),
+    );
     if tasks.len() > TASKS_MAX {
         rows.push(WorkRow {
             name: format!("and {} more tasks", tasks.len() - TASKS_MAX),
@@ -140,7 +162,11 @@ fn sandbox_row(sandbox: &SandboxView, now: Timestamp) -> WorkRow {
         age: age(&sandbox.created_at, now),
         created_at: sandbox.created_at.clone(),
         what_label: "Addresses",
-        what: if addresses.is_empty() { "host network".to_owned() } else { addresses.join(", ") },
+        what: if addresses.is_empty() {
+            "host network".to_owned()
+        } else {
+            addresses.join(", ")
+        },
         cpu: String::new(),
         memory: String::new(),
     }
@@ -155,7 +181,9 @@ pub(super) fn task_row(
 ) -> WorkRow {
     let used = usage.of(&task.id);
     let own_name = below.and_then(|sandbox| {
-        task.display_name.strip_prefix(&sandbox.display_name).and_then(|rest| rest.strip_prefix('/'))
+        task.display_name
+            .strip_prefix(&sandbox.display_name)
+            .and_then(|rest| rest.strip_prefix('/'))
     });
     let state = match task.exit_code {
         Some(code) => format!("{} ({code})", task.state),
@@ -171,7 +199,9 @@ pub(super) fn task_row(
         age: age(&task.created_at, now),
         created_at: task.created_at.clone(),
         what_label: "Image",
-        what: text::name(&short_reference(task.names.get("image").unwrap_or(&task.image))),
+        what: text::name(&short_reference(
+            task.names.get("image").unwrap_or(&task.image),
+        )),
         cpu: used.cpu,
         memory: used.memory,
     }
@@ -179,8 +209,11 @@ pub(super) fn task_row(
 
 /// Number of tasks by owner, for each owner that has a sandbox.
 pub(super) fn tasks_by_owner(objects: &Objects) -> BTreeMap<&str, usize> {
-    let mut counts: BTreeMap<&str, usize> =
-        objects.sandboxes.iter().map(|sandbox| (sandbox.owner.as_str(), 0)).collect();
+    let mut counts: BTreeMap<&str, usize> = objects
+        .sandboxes
+        .iter()
+        .map(|sandbox| (sandbox.owner.as_str(), 0))
+        .collect();
     for task in &objects.tasks {
         *counts.entry(&task.owner).or_default() += 1;
     }
@@ -229,27 +262,64 @@ mod tests {
     fn tasks_are_below_their_sandboxes_and_one_of_the_same_name_is_in_its_place() {
         let sandboxes = vec![sandbox(1, "shop/web"), sandbox(2, "job/group/task (1a2b)")];
         let tasks = vec![task(1, "shop/web/nginx"), task(2, "job/group/task (1a2b)")];
-        let table = WorkTable::new(&Objects { sandboxes, tasks }, &NodeUsage::default(), 1, now());
-        let rows: Vec<_> = table.rows.iter().map(|row| (row.name.as_str(), row.is_below)).collect();
-        assert_eq!(rows, [("shop/web", false), ("nginx", true), ("job/group/task (1a2b)", false)]);
-        assert_eq!((table.rows[1].state.as_str(), table.rows[1].tone), ("exited (1)", Tone::Bad));
-        assert_eq!((table.rows[1].what.as_str(), table.rows[1].age.as_str()), ("nginx:1", "5m"));
+        let table = WorkTable::new(
+            &Objects { sandboxes, tasks },
+            &NodeUsage::default(),
+            1,
+            now(),
+        );
+        let rows: Vec<_> = table
+            .rows
+            .iter()
+            .map(|row| (row.name.as_str(), row.is_below))
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("shop/web", false),
+                ("nginx", true),
+                ("job/group/task (1a2b)", false)
+            ]
+        );
+        assert_eq!(
+            (table.rows[1].state.as_str(), table.rows[1].tone),
+            ("exited (1)", Tone::Bad)
+        );
+        assert_eq!(
+            (table.rows[1].what.as_str(), table.rows[1].age.as_str()),
+            ("nginx:1", "5m")
+        );
         assert!(table.rows[2].href.starts_with("/tasks/"));
     }
 
     #[test]
     fn page_has_a_bounded_number_of_rows() {
-        let sandboxes: Vec<_> = (0..250).map(|number| sandbox(number, &format!("p{number:03}"))).collect();
+        let sandboxes: Vec<_> = (0..250)
+            .map(|number| sandbox(number, &format!("p{number:03}")))
+            .collect();
         let tasks = (0..200).map(|_| task(0, "x")).collect();
         let objects = Objects { sandboxes, tasks };
         let table = |page| WorkTable::new(&objects, &NodeUsage::default(), page, now());
         let first = table(0);
-        assert_eq!((first.first, first.last, first.page, first.pages), (1, 100, 1, 3));
+        assert_eq!(
+            (first.first, first.last, first.page, first.pages),
+            (1, 100, 1, 3)
+        );
         assert_eq!(first.rows.len(), SANDBOXES_MAX + TASKS_MAX + 1);
-        let more = first.rows.iter().find(|row| row.name == "and 150 more tasks").unwrap();
-        assert!(more.state.is_empty() && more.href.starts_with("/sandboxes/"), "{more:?}");
+        let more = first
+            .rows
+            .iter()
+            .find(|row| row.name == "and 150 more tasks")
+            .unwrap();
+        assert!(
+            more.state.is_empty() && more.href.starts_with("/sandboxes/"),
+            "{more:?}"
+        );
         let last = table(usize::MAX);
         assert_eq!((last.first, last.last, last.rows.len()), (201, 250, 50));
-        assert_eq!(WorkTable::new(&Objects::default(), &NodeUsage::default(), 1, now()).first, 0);
+        assert_eq!(
+            WorkTable::new(&Objects::default(), &NodeUsage::default(), 1, now()).first,
+            0
+        );
     }
 }

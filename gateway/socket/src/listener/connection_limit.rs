@@ -40,7 +40,11 @@ struct OpenConnections {
 
 impl ConnectionLimiter {
     pub(super) fn new(limit: usize, key: &'static str) -> Self {
-        Self { limit, key, open: Arc::default() }
+        Self {
+            limit,
+            key,
+            open: Arc::default(),
+        }
     }
 
     /// A permit for a connection of this process; one process gets at most half of the limit. Logs a refusal
@@ -53,7 +57,10 @@ impl ConnectionLimiter {
         if all < self.limit && of < share {
             taken.total += 1;
             taken.by_process.insert(process, of + 1);
-            return Some(ConnectionPermit { open: Arc::clone(&self.open), process });
+            return Some(ConnectionPermit {
+                open: Arc::clone(&self.open),
+                process,
+            });
         }
         let is_logged = taken.logged.is_none_or(|logged| logged.elapsed() >= QUIET);
         if is_logged {
@@ -107,7 +114,10 @@ mod tests {
         assert!(take(3).is_some() && take(1).is_some());
         drop(second);
         assert_eq!(lock(&places.open).total, 0);
-        assert!(lock(&places.open).by_process.is_empty(), "who has gone is forgotten");
+        assert!(
+            lock(&places.open).by_process.is_empty(),
+            "who has gone is forgotten"
+        );
     }
 
     #[test]

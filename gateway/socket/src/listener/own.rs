@@ -31,7 +31,9 @@ impl OwnConnector {
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         let sent = self.0.send(theirs).await;
-        sent.map_err(|_closed| io::Error::new(io::ErrorKind::ConnectionRefused, "the server has ended"))?;
+        sent.map_err(|_closed| {
+            io::Error::new(io::ErrorKind::ConnectionRefused, "the server has ended")
+        })?;
         Ok(ours)
     }
 }

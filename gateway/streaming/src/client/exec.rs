@@ -28,7 +28,10 @@ pub struct Ended {
 /// Those of the connection, and a refused request.
 pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> io::Result<Ended> {
     let spdy = Spdy::open(url, &[protocol]).await?;
-    let Spdy { mut sender, mut receiver } = spdy.map_err(|refused| io::Error::other(refused.head))?;
+    let Spdy {
+        mut sender,
+        mut receiver,
+    } = spdy.map_err(|refused| io::Error::other(refused.head))?;
     let resizes = streams.tty && !["channel.k8s.io", "v2.channel.k8s.io"].contains(&protocol);
     let wanted = [
         ("error", true),
@@ -41,7 +44,10 @@ pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> 
     for (name, _) in wanted.into_iter().filter(|(_, wanted)| *wanted) {
         names.insert(sender.open(&[("streamtype", name)]).await?, name);
     }
-    let input = names.iter().find(|(_, name)| **name == "stdin").map(|(stream, _)| *stream);
+    let input = names
+        .iter()
+        .find(|(_, name)| **name == "stdin")
+        .map(|(stream, _)| *stream);
     let send = async {
         if let Some(stream) = input {
             for piece in stdin.chunks(32 * 1024) {
@@ -54,7 +60,9 @@ pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> 
     let receive = async {
         let mut ended = Ended::default();
         while let Some(event) = receiver.event().await? {
-            let ClientEvent::Data { stream, bytes, end } = event else { continue };
+            let ClientEvent::Data { stream, bytes, end } = event else {
+                continue;
+            };
             let name = names.get(&stream).copied().unwrap_or("unknown");
             match name {
                 "stdout" => ended.stdout.extend_from_slice(&bytes),

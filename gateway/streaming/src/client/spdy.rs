@@ -42,7 +42,11 @@ pub enum ClientEvent {
     /// SYN_REPLY.
     Replied { stream: u32 },
     /// Some bytes of a data frame; `end` with the last ones of a frame with FIN.
-    Data { stream: u32, bytes: Bytes, end: bool },
+    Data {
+        stream: u32,
+        bytes: Bytes,
+        end: bool,
+    },
     /// RST_STREAM.
     Reset { stream: u32, status: u32 },
     /// PING.
@@ -76,7 +80,11 @@ impl Spdy {
         protocols: &[&str],
     ) -> io::Result<Result<Self, UpgradeRefused>> {
         let mut lines = vec![("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")];
-        lines.extend(protocols.iter().map(|protocol| ("X-Stream-Protocol-Version", *protocol)));
+        lines.extend(
+            protocols
+                .iter()
+                .map(|protocol| ("X-Stream-Protocol-Version", *protocol)),
+        );
         let answer = request(&mut stream, "POST", url, &lines).await?;
         Ok(answer.map(|read_ahead| Self::begin(stream, read_ahead)))
     }
@@ -86,8 +94,16 @@ impl Spdy {
     pub fn begin(stream: Box<dyn UpgradedStream>, read_ahead: BytesMut) -> Self {
         let (reader, writer) = split(stream);
         Self {
-            sender: Sender { io: writer, deflater: Deflater::new(), next: 1 },
-            receiver: Receiver { io: reader, buffer: read_ahead, decoder: Decoder::new() },
+            sender: Sender {
+                io: writer,
+                deflater: Deflater::new(),
+                next: 1,
+            },
+            receiver: Receiver {
+                io: reader,
+                buffer: read_ahead,
+                decoder: Decoder::new(),
+            },
         }
     }
 }
@@ -181,7 +197,10 @@ impl Receiver {
     /// Those of the connection, and invalid frames.
     pub async fn event(&mut self) -> io::Result<Option<ClientEvent>> {
         loop {
-            let event = self.decoder.next(&mut self.buffer).map_err(io::Error::other)?;
+            let event = self
+                .decoder
+                .next(&mut self.buffer)
+                .map_err(io::Error::other)?;
             match event {
                 Some(frame::Event::Replied { stream, .. }) => {
                     return Ok(Some(ClientEvent::Replied { stream }));
@@ -193,11 +212,17 @@ impl Receiver {
                     return Ok(Some(ClientEvent::Reset { stream, status }));
                 }
                 Some(frame::Event::Ping { id }) => return Ok(Some(ClientEvent::Ping { id })),
-                Some(frame::Event::GoAway { status }) => return Ok(Some(ClientEvent::GoAway { status })),
+                Some(frame::Event::GoAway { status }) => {
+                    return Ok(Some(ClientEvent::GoAway { status }));
+                }
                 Some(frame::Event::Window { stream, delta }) => {
                     return Ok(Some(ClientEvent::Window { stream, delta }));
                 }
-                Some(frame::Event::Opened { .. } | frame::Event::Settings { .. } | frame::Event::Ignored) => {
+                Some(
+                    frame::Event::Opened { .. }
+                    | frame::Event::Settings { .. }
+                    | frame::Event::Ignored,
+                ) => {
                     return Ok(Some(ClientEvent::Other));
                 }
                 None => {}

@@ -19,7 +19,10 @@ pub type WebSocket = WebSocketStream<Box<dyn UpgradedStream>>;
 /// # Errors
 ///
 /// Those of the connection; the inner error is the answer if it is not an upgrade.
-pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocket, UpgradeRefused>> {
+pub async fn websocket(
+    url: &Url,
+    protocols: &str,
+) -> io::Result<Result<WebSocket, UpgradeRefused>> {
     websocket_over(Box::new(connect(url).await?), url, protocols).await
 }
 
@@ -44,9 +47,13 @@ pub async fn websocket_over(
         lines.push(("Sec-WebSocket-Protocol", protocols));
     }
     match request(&mut stream, "GET", url, &lines).await? {
-        Ok(read_ahead) => {
-            Ok(Ok(WebSocketStream::from_partially_read(stream, read_ahead.into(), Role::Client, None).await))
-        }
+        Ok(read_ahead) => Ok(Ok(WebSocketStream::from_partially_read(
+            stream,
+            read_ahead.into(),
+            Role::Client,
+            None,
+        )
+        .await)),
         Err(refused) => Ok(Err(refused)),
     }
 }

@@ -42,7 +42,11 @@ const HEADERS: [&[(&str, &str)]; 12] = [
     &[("streamtype", "data"), ("port", "80"), ("requestid", "0")],
     &[("streamtype", "error"), ("port", "80")],
     &[("streamtype", "data"), ("port", "80")],
-    &[("streamtype", "data"), ("port", "99999"), ("requestid", "1")],
+    &[
+        ("streamtype", "data"),
+        ("port", "99999"),
+        ("requestid", "1"),
+    ],
     &[("streamtype", "none"), ("streamtype", "error")],
     &[],
 ];
@@ -54,13 +58,27 @@ const HEADERS: [&[(&str, &str)]; 12] = [
 /// # Panics
 /// If a property does not hold.
 pub fn session(data: &[u8]) {
-    let Some((kind, script)) = data.split_first() else { return };
+    let Some((kind, script)) = data.split_first() else {
+        return;
+    };
     let (redeemed, tunnelled, messages) = redeemed(*kind);
-    let sent = if messages { channels(script) } else { frames(script) };
+    let sent = if messages {
+        channels(script)
+    } else {
+        frames(script)
+    };
     let sent = if tunnelled { message(&sent) } else { sent };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let received = runtime.expect("a runtime can be made").block_on(run(redeemed, &sent));
-    assert!(received <= sent.len() * 16 + 4096, "{received} bytes were sent for {}", sent.len());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let received = runtime
+        .expect("a runtime can be made")
+        .block_on(run(redeemed, &sent));
+    assert!(
+        received <= sent.len() * 16 + 4096,
+        "{received} bytes were sent for {}",
+        sent.len()
+    );
 }
 
 /// Runs the session to its end; returns how many bytes the client received.
@@ -76,7 +94,10 @@ async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
         activity: Arc::new(Activity::new()),
     };
     let config = Config::default();
-    let served = timeout(LIMIT, carry(redeemed, io, &config, CancellationToken::new()));
+    let served = timeout(
+        LIMIT,
+        carry(redeemed, io, &config, CancellationToken::new()),
+    );
     let client = async {
         let (mut reader, mut writer) = client.split();
         let send = async {
@@ -101,15 +122,30 @@ async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
 
 /// A session; whether its bytes are in WebSocket messages, and whether these are messages of channels.
 fn redeemed(kind: u8) -> (Redeemed, bool, bool) {
-    let key = || Carrier::WebSocket { key: HeaderValue::from_static("x") };
+    let key = || Carrier::WebSocket {
+        key: HeaderValue::from_static("x"),
+    };
     let process = |carrier, version| Redeemed::Process {
         kind: Kind::Exec,
-        upgrade: Upgrade { carrier, name: None, version: Version(version) },
-        streams: Streams { stdin: true, stdout: true, stderr: kind & 0x80 == 0, tty: kind & 0x80 != 0 },
+        upgrade: Upgrade {
+            carrier,
+            name: None,
+            version: Version(version),
+        },
+        streams: Streams {
+            stdin: true,
+            stdout: true,
+            stderr: kind & 0x80 == 0,
+            tty: kind & 0x80 != 0,
+        },
         command: Box::new(Echo),
     };
     let ports = |carrier, version| Redeemed::Ports {
-        upgrade: Upgrade { carrier, name: None, version },
+        upgrade: Upgrade {
+            carrier,
+            name: None,
+            version,
+        },
         ports: PORTS.to_vec(),
         dial: Arc::new(Echo),
     };
@@ -134,7 +170,9 @@ impl<'d> Script<'d> {
     }
 
     pub(super) fn number(&mut self) -> u32 {
-        self.bytes(4).iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
+        self.bytes(4)
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u32::from(*byte))
     }
 
     fn bytes(&mut self, most: usize) -> &'d [u8] {
@@ -166,7 +204,11 @@ fn frames(script: &[u8]) -> Vec<u8> {
             }
             3 => {
                 let value = String::from_utf8_lossy(script.counted()).into_owned();
-                let headers = [("streamtype", "data"), ("port", &*value), ("requestid", &*value)];
+                let headers = [
+                    ("streamtype", "data"),
+                    ("port", &*value),
+                    ("requestid", &*value),
+                ];
                 sent.extend_from_slice(&frame::open(stream, &headers, false, &mut deflater));
             }
             4 | 5 => {
@@ -230,7 +272,11 @@ impl Command for Echo {
 #[async_trait]
 impl Control for End {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        if size.width.get() == 1 { Err(Refusal("too narrow".to_owned())) } else { Ok(()) }
+        if size.width.get() == 1 {
+            Err(Refusal("too narrow".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     async fn wait(&self) -> Outcome {
@@ -250,6 +296,9 @@ impl Dial for Echo {
             return Err(Refusal("nobody listens".to_owned()));
         }
         let (input, output) = duplex(4096);
-        Ok(Connection { input: Input::new(input), output: Output::new(output) })
+        Ok(Connection {
+            input: Input::new(input),
+            output: Output::new(output),
+        })
     }
 }

@@ -29,16 +29,31 @@ struct Sent {
 /// # Panics
 /// If a property does not hold.
 pub fn websocket(data: &[u8]) {
-    let Some((ahead, script)) = data.split_first() else { return };
+    let Some((ahead, script)) = data.split_first() else {
+        return;
+    };
     let sent = frames(script);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime can be made");
     let (messages, answered) = runtime.block_on(run(&sent.bytes, usize::from(*ahead)));
     let received: usize = messages.iter().map(Vec::len).sum();
-    assert!(received <= sent.bytes.len(), "{received} bytes came out of {}", sent.bytes.len());
+    assert!(
+        received <= sent.bytes.len(),
+        "{received} bytes came out of {}",
+        sent.bytes.len()
+    );
     assert!(messages.iter().all(|message| message.len() <= MAX_MESSAGE));
-    assert!(messages.starts_with(&sent.whole), "a message is not as it was sent");
-    assert!(answered <= sent.bytes.len() + 256, "{answered} bytes were sent for {}", sent.bytes.len());
+    assert!(
+        messages.starts_with(&sent.whole),
+        "a message is not as it was sent"
+    );
+    assert!(
+        answered <= sent.bytes.len() + 256,
+        "{answered} bytes were sent for {}",
+        sent.bytes.len()
+    );
 }
 
 /// Reads until the end; returns the messages, and how many bytes the client received.
@@ -76,14 +91,19 @@ async fn run(sent: &[u8], ahead: usize) -> (Vec<Vec<u8>>, usize) {
         tokio::join!(send, receive).1
     };
     let both = async { tokio::join!(server, client) };
-    timeout(LIMIT, both).await.expect("the connection ends when its client has sent all")
+    timeout(LIMIT, both)
+        .await
+        .expect("the connection ends when its client has sent all")
 }
 
 /// The frames that a script describes: each has its first byte, a byte that describes the errors in the rest,
 /// and its content.
 fn frames(script: &[u8]) -> Sent {
     let mut script = Script(script);
-    let mut sent = Sent { is_whole: true, ..Sent::default() };
+    let mut sent = Sent {
+        is_whole: true,
+        ..Sent::default()
+    };
     while !script.0.is_empty() {
         let first = script.byte();
         let form = script.byte();
@@ -135,7 +155,14 @@ impl Sent {
         if is_masked {
             self.bytes.extend_from_slice(&key);
         }
-        let masked = content.iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key);
-        if is_masked { self.bytes.extend(masked) } else { self.bytes.extend_from_slice(content) }
+        let masked = content
+            .iter()
+            .zip(key.iter().cycle())
+            .map(|(byte, key)| byte ^ key);
+        if is_masked {
+            self.bytes.extend(masked)
+        } else {
+            self.bytes.extend_from_slice(content)
+        }
     }
 }

@@ -109,11 +109,20 @@ pub(crate) async fn serve<F>(
         budget: Budget::new(),
         activity: Arc::clone(&io.activity),
     };
-    let writer = SpdyWriter { io: io.writer, flow, control: controls, out: outs, activity: io.activity };
+    let writer = SpdyWriter {
+        io: io.writer,
+        flow,
+        control: controls,
+        out: outs,
+        activity: io.activity,
+    };
     let protocol = CancellationToken::new();
     let reading = async {
         let broken = reader.run(&io.probe).await;
-        debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
+        debug!(
+            reason = &broken as &dyn std::error::Error,
+            "streaming connection ends"
+        );
         if !matches!(broken, SpdyError::Closed | SpdyError::Io(_)) {
             protocol.cancel();
         }
@@ -158,13 +167,19 @@ impl SpdyReader {
 
     async fn handle(&mut self, event: Event) -> Result<(), SpdyError> {
         match event {
-            Event::Opened { stream, headers, end } => self.open(stream, headers, end).await,
+            Event::Opened {
+                stream,
+                headers,
+                end,
+            } => self.open(stream, headers, end).await,
             Event::Data { stream, bytes, end } => self.data(stream, bytes, end).await,
             Event::Reset { stream, .. } => {
                 self.flow.reset(stream);
                 Ok(())
             }
-            Event::Settings { initial_window: Some(window) } => {
+            Event::Settings {
+                initial_window: Some(window),
+            } => {
                 let set = self.flow.table().set_initial_window(window);
                 self.flow.wake();
                 set.map_err(|_| SpdyError::Window)
@@ -177,7 +192,9 @@ impl SpdyReader {
                     Err(_) if stream == 0 => Err(SpdyError::Window),
                     Err(_) => {
                         self.flow.reset(stream);
-                        self.flow.send(frame::reset(stream, Status::FlowControl)).await;
+                        self.flow
+                            .send(frame::reset(stream, Status::FlowControl))
+                            .await;
                         Ok(())
                     }
                 }
@@ -189,7 +206,9 @@ impl SpdyReader {
                 }
                 Ok(())
             }
-            Event::Settings { initial_window: None }
+            Event::Settings {
+                initial_window: None,
+            }
             | Event::Replied { .. }
             | Event::GoAway { .. }
             | Event::Ignored => Ok(()),
@@ -243,7 +262,9 @@ impl SpdyReader {
             Target::Nowhere => self.flow.connection_consumed(bytes.len()).await,
             Target::Unknown => {
                 self.flow.connection_consumed(bytes.len()).await;
-                self.flow.send(frame::reset(id, Status::InvalidStream)).await;
+                self.flow
+                    .send(frame::reset(id, Status::InvalidStream))
+                    .await;
             }
         }
         if end {
@@ -269,7 +290,11 @@ impl SpdyWriter {
         within(end, ENDING, self.write(end, protocol)).await
     }
 
-    async fn write(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
+    async fn write(
+        mut self,
+        end: &CancellationToken,
+        protocol: &CancellationToken,
+    ) -> io::Result<()> {
         let mut batch = Batch::default();
         loop {
             let mut open = tokio::select! {
@@ -292,7 +317,10 @@ impl SpdyWriter {
                 frames += 1;
             }
             if !open {
-                batch.push(frame::go_away(self.flow.table().last(), protocol.is_cancelled()));
+                batch.push(frame::go_away(
+                    self.flow.table().last(),
+                    protocol.is_cancelled(),
+                ));
             }
             batch.write(&mut self.io, &self.activity, end).await?;
             if !open {
@@ -305,8 +333,16 @@ impl SpdyWriter {
 /// Adds a data frame; returns false if it was the last.
 fn push(batch: &mut Batch, out: Out) -> bool {
     match out {
-        Out::Data { channel, bytes, end } => {
-            batch.push(Bytes::copy_from_slice(&frame::data(channel, bytes.len(), end)));
+        Out::Data {
+            channel,
+            bytes,
+            end,
+        } => {
+            batch.push(Bytes::copy_from_slice(&frame::data(
+                channel,
+                bytes.len(),
+                end,
+            )));
             if !bytes.is_empty() {
                 batch.push(bytes);
             }

@@ -107,7 +107,10 @@ impl Flow {
     /// Marks bytes of the connection as consumed, whether or not a stream read them.
     pub(crate) async fn connection_consumed(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
-        let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
+        let untold = self
+            .unacknowledged
+            .fetch_add(length, Ordering::Relaxed)
+            .saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2 {
             let delta = self.unacknowledged.swap(0, Ordering::Relaxed);
             // A concurrent call may have acknowledged them.
@@ -121,11 +124,17 @@ impl Flow {
     /// queue has room, else with the next consumed bytes.
     pub(crate) fn connection_dropped(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
-        let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
+        let untold = self
+            .unacknowledged
+            .fetch_add(length, Ordering::Relaxed)
+            .saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2
             && let Ok(slot) = self.control.try_reserve()
         {
-            slot.send(frame::window(0, self.unacknowledged.swap(0, Ordering::Relaxed)));
+            slot.send(frame::window(
+                0,
+                self.unacknowledged.swap(0, Ordering::Relaxed),
+            ));
         }
     }
 

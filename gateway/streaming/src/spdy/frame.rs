@@ -37,11 +37,19 @@ pub(crate) enum Status {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// SYN_STREAM.
-    Opened { stream: u32, headers: Headers, end: bool },
+    Opened {
+        stream: u32,
+        headers: Headers,
+        end: bool,
+    },
     /// SYN_REPLY.
     Replied { stream: u32, end: bool },
     /// Some bytes of a data frame, in order; `end` with the last ones of a frame with FIN.
-    Data { stream: u32, bytes: Bytes, end: bool },
+    Data {
+        stream: u32,
+        bytes: Bytes,
+        end: bool,
+    },
     /// RST_STREAM.
     Reset { stream: u32, status: u32 },
     /// SETTINGS, of which only the initial window is used.
@@ -90,7 +98,10 @@ struct DataFrame {
 
 impl Decoder {
     pub(crate) fn new() -> Self {
-        Self { inflater: Inflater::new(), data: None }
+        Self {
+            inflater: Inflater::new(),
+            data: None,
+        }
     }
 
     /// Decodes the next event; `None` if more bytes are needed. After an error the connection must be closed.
@@ -98,7 +109,9 @@ impl Decoder {
         if let Some(data) = self.data.take() {
             return Ok(self.data(data, buffer));
         }
-        let Some(head) = buffer.first_chunk::<HEAD>() else { return Ok(None) };
+        let Some(head) = buffer.first_chunk::<HEAD>() else {
+            return Ok(None);
+        };
         let first = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
         let length = usize::from(head[5]) << 16 | usize::from(head[6]) << 8 | usize::from(head[7]);
         let flags = head[4];
@@ -107,7 +120,11 @@ impl Decoder {
                 return Err(FrameError::ZeroStream);
             }
             buffer.advance(HEAD);
-            let data = DataFrame { stream: first, end: flags & FLAG_FIN != 0, left: length };
+            let data = DataFrame {
+                stream: first,
+                end: flags & FLAG_FIN != 0,
+                left: length,
+            };
             return Ok(self.data(data, buffer));
         }
         let version = u16::from_be_bytes([head[0] & 0x7f, head[1]]);
@@ -143,28 +160,46 @@ impl Decoder {
 
     fn control(&mut self, kind: u16, end: bool, body: &[u8]) -> Result<Event, FrameError> {
         let number = |at: usize| {
-            let bytes = body.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>());
-            bytes.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(FrameError::Length(kind))
+            let bytes = body
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.first_chunk::<4>());
+            bytes
+                .map(|bytes| u32::from_be_bytes(*bytes))
+                .ok_or(FrameError::Length(kind))
         };
         // The highest bit of an id is reserved.
         let stream = |at: usize| match number(at)? & MAX_WINDOW {
             0 => Err(FrameError::ZeroStream),
             stream => Ok(stream),
         };
-        let length =
-            |length: usize| if body.len() == length { Ok(()) } else { Err(FrameError::Length(kind)) };
+        let length = |length: usize| {
+            if body.len() == length {
+                Ok(())
+            } else {
+                Err(FrameError::Length(kind))
+            }
+        };
         match kind {
             1 => {
                 let stream = stream(0)?;
                 let block = body.get(10..).ok_or(FrameError::Length(kind))?;
-                Ok(Event::Opened { stream, headers: self.inflater.read(block)?, end })
+                Ok(Event::Opened {
+                    stream,
+                    headers: self.inflater.read(block)?,
+                    end,
+                })
             }
             2 => {
                 let stream = stream(0)?;
                 self.inflater.read(&body[4..])?;
                 Ok(Event::Replied { stream, end })
             }
-            3 => length(8).and_then(|()| Ok(Event::Reset { stream: stream(0)?, status: number(4)? })),
+            3 => length(8).and_then(|()| {
+                Ok(Event::Reset {
+                    stream: stream(0)?,
+                    status: number(4)?,
+                })
+            }),
             4 => settings(body).ok_or(FrameError::Length(kind)),
             6 => length(4).and_then(|()| Ok(Event::Ping { id: number(0)? })),
             7 => length(8).and_then(|()| Ok(Event::GoAway { status: number(4)? })),
@@ -175,7 +210,10 @@ impl Decoder {
                 Ok(Event::Ignored)
             }
             9 => length(8).and_then(|()| {
-                Ok(Event::Window { stream: number(0)? & MAX_WINDOW, delta: number(4)? & MAX_WINDOW })
+                Ok(Event::Window {
+                    stream: number(0)? & MAX_WINDOW,
+                    delta: number(4)? & MAX_WINDOW,
+                })
             }),
             _ => Ok(Event::Ignored),
         }
@@ -204,10 +242,21 @@ fn settings(body: &[u8]) -> Option<Event> {
 
 /// The header of a data frame. One frame has at most 2^24 - 1 bytes of data.
 pub(crate) fn data(stream: u32, length: usize, end: bool) -> [u8; HEAD] {
-    let length = u32::try_from(length).expect("pieces are much shorter than 4 GiB").to_be_bytes();
+    let length = u32::try_from(length)
+        .expect("pieces are much shorter than 4 GiB")
+        .to_be_bytes();
     debug_assert_eq!(length[0], 0);
     let id = stream.to_be_bytes();
-    [id[0], id[1], id[2], id[3], if end { FLAG_FIN } else { 0 }, length[1], length[2], length[3]]
+    [
+        id[0],
+        id[1],
+        id[2],
+        id[3],
+        if end { FLAG_FIN } else { 0 },
+        length[1],
+        length[2],
+        length[3],
+    ]
 }
 
 /// RST_STREAM.
@@ -237,9 +286,18 @@ pub(crate) fn reply(stream: u32, deflater: &mut Deflater) -> Bytes {
 
 /// SYN_STREAM, as clients send it.
 #[cfg(any(test, feature = "client"))]
-pub(crate) fn open(stream: u32, headers: &[(&str, &str)], end: bool, deflater: &mut Deflater) -> Bytes {
+pub(crate) fn open(
+    stream: u32,
+    headers: &[(&str, &str)],
+    end: bool,
+    deflater: &mut Deflater,
+) -> Bytes {
     let flags = if end { FLAG_FIN } else { 0 };
-    control(1, flags, &[&stream.to_be_bytes(), &[0; 6], &deflater.write(headers)])
+    control(
+        1,
+        flags,
+        &[&stream.to_be_bytes(), &[0; 6], &deflater.write(headers)],
+    )
 }
 
 /// SETTINGS with the initial window of streams, as sent by clients with flow control.
@@ -249,7 +307,10 @@ pub(crate) fn initial_window(window: u32) -> Bytes {
 }
 
 fn numbers(kind: u16, numbers: &[u32]) -> Bytes {
-    let body: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+    let body: Vec<u8> = numbers
+        .iter()
+        .flat_map(|number| number.to_be_bytes())
+        .collect();
     control(kind, 0, &[&body])
 }
 

@@ -53,7 +53,9 @@ pub(crate) struct Deflater {
 impl Inflater {
     pub(crate) fn new() -> Self {
         let dictionary = dictionary();
-        let length = u16::try_from(dictionary.len()).expect("the dictionary is short").to_le_bytes();
+        let length = u16::try_from(dictionary.len())
+            .expect("the dictionary is short")
+            .to_le_bytes();
         // A stored block that is not the last one.
         let mut primer = vec![0, length[0], length[1], !length[0], !length[1]];
         primer.extend_from_slice(&dictionary);
@@ -61,7 +63,10 @@ impl Inflater {
         let mut out = vec![0; dictionary.len() + 1];
         let primed = inflate.decompress(&primer, &mut out, FlushDecompress::Sync);
         debug_assert!(primed.is_ok() && inflate.total_out() == dictionary.len() as u64);
-        Self { inflate, begun: false }
+        Self {
+            inflate,
+            begun: false,
+        }
     }
 
     /// Decodes one block. After an error, no further block can be decoded.
@@ -90,7 +95,8 @@ impl Inflater {
                 .inflate
                 .decompress_vec(block, &mut plain, FlushDecompress::Sync)
                 .map_err(|_| HeaderError::Compression)?;
-            let taken = usize::try_from(self.inflate.total_in() - taken).expect("no more than the block has");
+            let taken = usize::try_from(self.inflate.total_in() - taken)
+                .expect("no more than the block has");
             block = &block[taken..];
             if plain.len() > MAX_BLOCK {
                 return Err(HeaderError::TooLong);
@@ -121,25 +127,37 @@ fn parse(plain: &[u8]) -> Result<Headers, HeaderError> {
     for _ in 0..count {
         let name = text(&mut rest)?;
         let value = text(&mut rest)?;
-        if name.is_empty() || !name.iter().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()) {
+        if name.is_empty()
+            || !name
+                .iter()
+                .all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase())
+        {
             return Err(HeaderError::Name);
         }
         let name = String::from_utf8(name.to_vec()).map_err(|_| HeaderError::Name)?;
         let value = String::from_utf8(value.to_vec()).map_err(|_| HeaderError::Value)?;
         headers.push((name, value));
     }
-    if rest.is_empty() { Ok(headers) } else { Err(HeaderError::Truncated) }
+    if rest.is_empty() {
+        Ok(headers)
+    } else {
+        Err(HeaderError::Truncated)
+    }
 }
 
 fn number(rest: &mut &[u8]) -> Result<usize, HeaderError> {
-    let (number, after) = rest.split_first_chunk::<4>().ok_or(HeaderError::Truncated)?;
+    let (number, after) = rest
+        .split_first_chunk::<4>()
+        .ok_or(HeaderError::Truncated)?;
     *rest = after;
     usize::try_from(u32::from_be_bytes(*number)).map_err(|_| HeaderError::Truncated)
 }
 
 fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], HeaderError> {
     let length = number(rest)?;
-    let (text, after) = rest.split_at_checked(length).ok_or(HeaderError::Truncated)?;
+    let (text, after) = rest
+        .split_at_checked(length)
+        .ok_or(HeaderError::Truncated)?;
     *rest = after;
     Ok(text)
 }
@@ -148,7 +166,10 @@ fn text<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], HeaderError> {
 
 impl Deflater {
     pub(crate) fn new() -> Self {
-        let mut deflater = Self { deflate: Compress::new(Compression::fast(), false), begun: false };
+        let mut deflater = Self {
+            deflate: Compress::new(Compression::fast(), false),
+            begun: false,
+        };
         deflater.deflate(&dictionary());
         deflater
     }
@@ -157,7 +178,11 @@ impl Deflater {
     pub(crate) fn write(&mut self, headers: &[(&str, &str)]) -> Vec<u8> {
         let mut plain = Vec::with_capacity(64);
         let length = |out: &mut Vec<u8>, length: usize| {
-            out.extend_from_slice(&u32::try_from(length).expect("our headers are short").to_be_bytes());
+            out.extend_from_slice(
+                &u32::try_from(length)
+                    .expect("our headers are short")
+                    .to_be_bytes(),
+            );
         };
         length(&mut plain, headers.len());
         for (name, value) in headers {
@@ -180,9 +205,12 @@ impl Deflater {
         let mut out = Vec::with_capacity(plain.len() + 64);
         loop {
             let before = self.deflate.total_in();
-            let status = self.deflate.compress_vec(plain, &mut out, FlushCompress::Sync);
+            let status = self
+                .deflate
+                .compress_vec(plain, &mut out, FlushCompress::Sync);
             status.expect("a compressor that is never finished does not fail");
-            let taken = usize::try_from(self.deflate.total_in() - before).expect("no more than there is");
+            let taken =
+                usize::try_from(self.deflate.total_in() - before).expect("no more than there is");
             plain = &plain[taken..];
             if plain.is_empty() && out.len() < out.capacity() {
                 return out;

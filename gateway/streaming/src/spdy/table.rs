@@ -96,14 +96,23 @@ impl<Q: Clone> Table<Q> {
         if self.streams.len() >= self.limit {
             return Err(OpenError::Limit);
         }
-        self.streams.insert(id, StreamState { queue: Some(queue), window: self.initial, sent_end: false });
+        self.streams.insert(
+            id,
+            StreamState {
+                queue: Some(queue),
+                window: self.initial,
+                sent_end: false,
+            },
+        );
         Ok(())
     }
 
     /// The destination of bytes that are received for this stream.
     pub(crate) fn target(&self, id: u32) -> Target<Q> {
         match self.streams.get(&id) {
-            Some(StreamState { queue: Some(queue), .. }) => Target::Queue(queue.clone()),
+            Some(StreamState {
+                queue: Some(queue), ..
+            }) => Target::Queue(queue.clone()),
             Some(StreamState { queue: None, .. }) => Target::Nowhere,
             // The stream was closed while these bytes were in flight.
             None if id % 2 == 1 && id <= self.last => Target::Nowhere,
@@ -123,7 +132,9 @@ impl<Q: Clone> Table<Q> {
 
     /// This side ends its direction. Returns false if the stream is gone already.
     pub(crate) fn send_end(&mut self, id: u32) -> bool {
-        let Some(stream) = self.streams.get_mut(&id) else { return false };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return false;
+        };
         stream.sent_end = true;
         if stream.queue.is_none() {
             self.streams.remove(&id);
@@ -138,7 +149,9 @@ impl<Q: Clone> Table<Q> {
 
     /// Takes at most `want` bytes out of the windows.
     pub(crate) fn reserve(&mut self, id: u32, want: usize) -> Room {
-        let Some(stream) = self.streams.get_mut(&id) else { return Room::Gone };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Room::Gone;
+        };
         let mut room = i64::try_from(want).unwrap_or(i64::MAX);
         if self.streams_controlled {
             room = room.min(stream.window);
@@ -169,7 +182,11 @@ impl<Q: Clone> Table<Q> {
             }
         };
         *window += i64::from(delta);
-        if *window > i64::from(MAX_WINDOW) { Err(Overflow) } else { Ok(()) }
+        if *window > i64::from(MAX_WINDOW) {
+            Err(Overflow)
+        } else {
+            Ok(())
+        }
     }
 
     /// The client sets the initial window of streams; those of open streams change by the difference.
@@ -180,7 +197,10 @@ impl<Q: Clone> Table<Q> {
         for stream in self.streams.values_mut() {
             stream.window += difference;
         }
-        let over = self.streams.values().any(|stream| stream.window > i64::from(MAX_WINDOW));
+        let over = self
+            .streams
+            .values()
+            .any(|stream| stream.window > i64::from(MAX_WINDOW));
         if over { Err(Overflow) } else { Ok(()) }
     }
 }

@@ -8,7 +8,10 @@ use crate::remote_command::Version;
 fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {
-        headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+        headers.append(
+            HeaderName::from_static(name),
+            HeaderValue::from_str(value).unwrap(),
+        );
     }
     headers
 }
@@ -40,16 +43,33 @@ fn chosen(headers: &HeaderMap, name: Option<&str>, version: u8) {
 
 #[test]
 fn client_protocol_order_decides() {
-    let offer = [("x-stream-protocol-version", "v4.channel.k8s.io, v3.channel.k8s.io,channel.k8s.io")];
+    let offer = [(
+        "x-stream-protocol-version",
+        "v4.channel.k8s.io, v3.channel.k8s.io,channel.k8s.io",
+    )];
     chosen(&with(&SPDY, &offer), Some("v4.channel.k8s.io"), 4);
-    let lines = ["v9.channel.k8s.io", "v5.channel.k8s.io", "v4.channel.k8s.io"];
+    let lines = [
+        "v9.channel.k8s.io",
+        "v5.channel.k8s.io",
+        "v4.channel.k8s.io",
+    ];
     chosen(
-        &with(&SPDY, &lines.map(|line| ("x-stream-protocol-version", line))),
+        &with(
+            &SPDY,
+            &lines.map(|line| ("x-stream-protocol-version", line)),
+        ),
         Some("v5.channel.k8s.io"),
         5,
     );
-    chosen(&with(&SPDY, &[("x-stream-protocol-version", "channel.k8s.io")]), Some("channel.k8s.io"), 1);
-    let offer = [("sec-websocket-protocol", "v3.channel.k8s.io, v4.channel.k8s.io, v5.channel.k8s.io")];
+    chosen(
+        &with(&SPDY, &[("x-stream-protocol-version", "channel.k8s.io")]),
+        Some("channel.k8s.io"),
+        1,
+    );
+    let offer = [(
+        "sec-websocket-protocol",
+        "v3.channel.k8s.io, v4.channel.k8s.io, v5.channel.k8s.io",
+    )];
     chosen(&with(&WEBSOCKET, &offer), Some("v4.channel.k8s.io"), 4);
 }
 
@@ -57,7 +77,10 @@ fn client_protocol_order_decides() {
 fn websocket_without_protocols_uses_the_first() {
     chosen(&headers(&WEBSOCKET), None, 1);
     let upgrade = port_forward(&headers(&WEBSOCKET)).unwrap();
-    assert_eq!((upgrade.name, upgrade.version), (None, Forwarding::Messages));
+    assert_eq!(
+        (upgrade.name, upgrade.version),
+        (None, Forwarding::Messages)
+    );
     assert_eq!(upgrade.protocol_header(), None);
 }
 
@@ -65,19 +88,35 @@ fn websocket_without_protocols_uses_the_first() {
 fn request_without_upgrade_or_protocol_is_bad_request() {
     refused(remote_command(&headers(&[])), 400);
     refused(remote_command(&headers(&[("upgrade", "SPDY/3.1")])), 400);
-    refused(remote_command(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])), 400);
+    refused(
+        remote_command(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])),
+        400,
+    );
     refused(remote_command(&headers(&SPDY)), 400);
-    refused(port_forward(&with(&SPDY, &[("x-stream-protocol-version", " , ")])), 400);
+    refused(
+        port_forward(&with(&SPDY, &[("x-stream-protocol-version", " , ")])),
+        400,
+    );
     refused(remote_command(&headers(&WEBSOCKET[..3])), 400);
     let rejection = refused(remote_command(&headers(&WEBSOCKET[..2])), 400);
-    assert_eq!(rejection.headers, [("sec-websocket-version".parse().unwrap(), "13".parse().unwrap())]);
+    assert_eq!(
+        rejection.headers,
+        [(
+            "sec-websocket-version".parse().unwrap(),
+            "13".parse().unwrap()
+        )]
+    );
 }
 
 #[test]
 fn no_common_protocol_is_forbidden_and_lists_ours() {
     let offer = [("x-stream-protocol-version", "v9.channel.k8s.io")];
     let rejection = refused(remote_command(&with(&SPDY, &offer)), 403);
-    let accepted: Vec<_> = rejection.headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
+    let accepted: Vec<_> = rejection
+        .headers
+        .iter()
+        .map(|(_, value)| value.to_str().unwrap())
+        .collect();
     assert_eq!(
         accepted,
         [
@@ -88,21 +127,45 @@ fn no_common_protocol_is_forbidden_and_lists_ours() {
             "channel.k8s.io"
         ]
     );
-    assert!(rejection.headers.iter().all(|(name, _)| name == "x-accepted-stream-protocol-versions"));
+    assert!(
+        rejection
+            .headers
+            .iter()
+            .all(|(name, _)| name == "x-accepted-stream-protocol-versions")
+    );
     refused(port_forward(&with(&SPDY, &offer)), 403);
-    refused(port_forward(&with(&WEBSOCKET, &[("sec-websocket-protocol", "v5.channel.k8s.io")])), 403);
+    refused(
+        port_forward(&with(
+            &WEBSOCKET,
+            &[("sec-websocket-protocol", "v5.channel.k8s.io")],
+        )),
+        403,
+    );
 }
 
 #[test]
 fn port_forward_negotiates_its_tunnel_protocol() {
-    let upgrade = port_forward(&with(&SPDY, &[("x-stream-protocol-version", "portforward.k8s.io")])).unwrap();
-    assert_eq!((upgrade.carrier, upgrade.name), (Carrier::Spdy, Some("portforward.k8s.io")));
+    let upgrade = port_forward(&with(
+        &SPDY,
+        &[("x-stream-protocol-version", "portforward.k8s.io")],
+    ))
+    .unwrap();
+    assert_eq!(
+        (upgrade.carrier, upgrade.name),
+        (Carrier::Spdy, Some("portforward.k8s.io"))
+    );
     let offer = [("sec-websocket-protocol", "SPDY/3.1+portforward.k8s.io")];
     let upgrade = port_forward(&with(&WEBSOCKET, &offer)).unwrap();
-    assert_eq!((upgrade.name, upgrade.version), (Some("SPDY/3.1+portforward.k8s.io"), Forwarding::Tunnel));
+    assert_eq!(
+        (upgrade.name, upgrade.version),
+        (Some("SPDY/3.1+portforward.k8s.io"), Forwarding::Tunnel)
+    );
     let (name, value) = upgrade.protocol_header().unwrap();
     assert_eq!(
         (name.as_str(), value),
-        ("sec-websocket-protocol", "SPDY/3.1+portforward.k8s.io".parse().unwrap())
+        (
+            "sec-websocket-protocol",
+            "SPDY/3.1+portforward.k8s.io".parse().unwrap()
+        )
     );
 }

@@ -73,7 +73,13 @@ pub(super) async fn serve<F>(
 ) where
     F: Future<Output = ()>,
 {
-    let Io { reader, writer, read_ahead, probe, activity } = io;
+    let Io {
+        reader,
+        writer,
+        read_ahead,
+        probe,
+        activity,
+    } = io;
     let (sink, stream) = socket(reader, writer, read_ahead.into()).await.split();
     let (out, outs) = mpsc::channel(OUT_QUEUE);
     let mut queues = HashMap::new();
@@ -85,17 +91,33 @@ pub(super) async fn serve<F>(
     }
     let budget = Budget::new();
     let closes = wanted.closes;
-    let mut reader = ChannelReader { stream, queues, closes, budget, activity: Arc::clone(&activity) };
-    let writer = ChannelWriter { sink, out: outs, activity };
+    let mut reader = ChannelReader {
+        stream,
+        queues,
+        closes,
+        budget,
+        activity: Arc::clone(&activity),
+    };
+    let writer = ChannelWriter {
+        sink,
+        out: outs,
+        activity,
+    };
     let last = OnceLock::new();
     let reading = async {
         let broken = reader.run(&probe).await;
-        debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
+        debug!(
+            reason = &broken as &dyn std::error::Error,
+            "streaming connection ends"
+        );
         if let ChannelError::Socket(error) = broken {
             let _first = last.set(farewell(&error));
         }
     };
-    let session = session(Channels { inputs, out: out.clone() });
+    let session = session(Channels {
+        inputs,
+        out: out.clone(),
+    });
     let reading = pin!(reading);
     let session = pin!(session);
     let writing = pin!(writer.run(&end, &last));
@@ -104,10 +126,22 @@ pub(super) async fn serve<F>(
 
 /// The close frame for a client that has violated the protocol.
 fn farewell(error: &Error) -> CloseFrame {
-    let code = if matches!(error, Error::Capacity(_)) { CloseCode::Size } else { CloseCode::Protocol };
+    let code = if matches!(error, Error::Capacity(_)) {
+        CloseCode::Size
+    } else {
+        CloseCode::Protocol
+    };
     // The reason of a close frame has at most 123 bytes.
-    let reason: String = error.to_string().chars().filter(char::is_ascii).take(120).collect();
-    CloseFrame { code, reason: reason.into() }
+    let reason: String = error
+        .to_string()
+        .chars()
+        .filter(char::is_ascii)
+        .take(120)
+        .collect();
+    CloseFrame {
+        code,
+        reason: reason.into(),
+    }
 }
 
 // === impl Channels ===
@@ -125,7 +159,14 @@ impl Channels {
 
     /// Sends a message on a channel unchanged, even if it is empty.
     pub(super) async fn send(&self, channel: u8, bytes: Bytes) {
-        let _gone = self.out.send(Out::Data { channel: channel.into(), bytes, end: false }).await;
+        let _gone = self
+            .out
+            .send(Out::Data {
+                channel: channel.into(),
+                bytes,
+                end: false,
+            })
+            .await;
     }
 }
 
@@ -175,7 +216,11 @@ impl ChannelReader {
 impl ChannelWriter {
     /// Writes the queue until a close is queued, or for [`ENDING`] after `end` is cancelled. The queue is
     /// closed with it, so that no sender waits.
-    async fn run(self, end: &CancellationToken, last: &OnceLock<CloseFrame>) -> Result<(), std::io::Error> {
+    async fn run(
+        self,
+        end: &CancellationToken,
+        last: &OnceLock<CloseFrame>,
+    ) -> Result<(), std::io::Error> {
         within(end, ENDING, self.write(end, last)).await
     }
 
@@ -188,8 +233,13 @@ impl ChannelWriter {
         while let Some(out) = self.out.recv().await {
             match out {
                 Out::Data { end: true, .. } | Out::Reset { .. } => {}
-                Out::Data { channel, bytes, end: false } => {
-                    let channel = u8::try_from(channel).expect("the channels of messages are bytes");
+                Out::Data {
+                    channel,
+                    bytes,
+                    end: false,
+                } => {
+                    let channel =
+                        u8::try_from(channel).expect("the channels of messages are bytes");
                     let mut message = BytesMut::with_capacity(1 + bytes.len());
                     message.put_u8(channel);
                     message.put(bytes);
@@ -197,10 +247,10 @@ impl ChannelWriter {
                     self.activity.record();
                 }
                 Out::Close => {
-                    let frame = last
-                        .get()
-                        .cloned()
-                        .unwrap_or_else(|| CloseFrame { code: CloseCode::Normal, reason: "".into() });
+                    let frame = last.get().cloned().unwrap_or_else(|| CloseFrame {
+                        code: CloseCode::Normal,
+                        reason: "".into(),
+                    });
                     return self.send(Message::Close(Some(frame)), end).await;
                 }
             }
@@ -209,11 +259,22 @@ impl ChannelWriter {
     }
 
     /// Writes a message, and flushes if no other one is queued.
-    async fn send(&mut self, message: Message, end: &CancellationToken) -> Result<(), std::io::Error> {
+    async fn send(
+        &mut self,
+        message: Message,
+        end: &CancellationToken,
+    ) -> Result<(), std::io::Error> {
         let flush = self.out.is_empty() || matches!(message, Message::Close(_));
         let write = async {
-            self.sink.feed(message).await.map_err(std::io::Error::other)?;
-            if flush { self.sink.flush().await.map_err(std::io::Error::other) } else { Ok(()) }
+            self.sink
+                .feed(message)
+                .await
+                .map_err(std::io::Error::other)?;
+            if flush {
+                self.sink.flush().await.map_err(std::io::Error::other)
+            } else {
+                Ok(())
+            }
         };
         within(end, CLOSING, write).await
     }

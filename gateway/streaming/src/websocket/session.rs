@@ -24,8 +24,14 @@ pub(crate) async fn remote_command(
     command: Box<dyn Command>,
     end: CancellationToken,
 ) {
-    let inputs = [streams.stdin.then_some(STDIN), streams.tty.then_some(RESIZE)];
-    let wanted = Wanted { inputs: inputs.into_iter().flatten().collect(), closes: version >= Version(5) };
+    let inputs = [
+        streams.stdin.then_some(STDIN),
+        streams.tty.then_some(RESIZE),
+    ];
+    let wanted = Wanted {
+        inputs: inputs.into_iter().flatten().collect(),
+        closes: version >= Version(5),
+    };
     let session = async |mut channels: Channels| {
         // An empty message shows the client that the session is open.
         let first = match streams {
@@ -50,21 +56,35 @@ pub(crate) async fn remote_command(
 /// Serves forwarded ports: each has a channel for data and one for errors, and both begin with the port
 /// number.
 pub(crate) async fn port_forward(io: Io, ports: &[u16], dial: &dyn Dial, end: CancellationToken) {
-    let data =
-        |at: usize| u8::try_from(2 * at).expect("the request was refused if it had more than 127 ports");
-    let wanted = Wanted { inputs: (0..ports.len()).map(data).collect(), closes: false };
+    let data = |at: usize| {
+        u8::try_from(2 * at).expect("the request was refused if it had more than 127 ports")
+    };
+    let wanted = Wanted {
+        inputs: (0..ports.len()).map(data).collect(),
+        closes: false,
+    };
     let session = async |mut channels: Channels| {
         let mut forwards = Vec::new();
         for (at, port) in ports.iter().copied().enumerate() {
             let error = data(at) + 1;
             let data = data(at);
             for channel in [data, error] {
-                channels.send(channel, Bytes::copy_from_slice(&port.to_le_bytes())).await;
+                channels
+                    .send(channel, Bytes::copy_from_slice(&port.to_le_bytes()))
+                    .await;
             }
             if let Some(inbound) = channels.inbound(data) {
                 let outbound = channels.outbound(data);
                 let error = channels.outbound(error);
-                forwards.push(forward(Pair { port, error, inbound, outbound }, dial));
+                forwards.push(forward(
+                    Pair {
+                        port,
+                        error,
+                        inbound,
+                        outbound,
+                    },
+                    dial,
+                ));
             }
         }
         join_all(forwards).await;

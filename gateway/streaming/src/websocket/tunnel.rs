@@ -14,15 +14,30 @@ use crate::io::Io;
 
 /// The byte stream in the messages of a connection.
 pub(crate) async fn tunnel(io: Io) -> Io {
-    let Io { reader, writer, read_ahead, probe, activity } = io;
+    let Io {
+        reader,
+        writer,
+        read_ahead,
+        probe,
+        activity,
+    } = io;
     let (reader, writer) = bytes(socket(reader, writer, read_ahead.into()).await);
-    Io { reader, writer, read_ahead: BytesMut::new(), probe, activity }
+    Io {
+        reader,
+        writer,
+        read_ahead: BytesMut::new(),
+        probe,
+        activity,
+    }
 }
 
 /// The byte stream that is read from, and written to, the messages of a WebSocket.
 pub(crate) fn bytes<S>(
     socket: WebSocketStream<S>,
-) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>)
+) -> (
+    Box<dyn AsyncRead + Send + Unpin>,
+    Box<dyn AsyncWrite + Send + Unpin>,
+)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -36,11 +51,19 @@ where
             Err(error) => Some(Err(to_io(error))),
         })
     });
-    let messages =
-        sink.sink_map_err(to_io).with(|bytes: Bytes| future::ready(io::Result::Ok(Message::Binary(bytes))));
-    (Box::new(StreamReader::new(bytes)), Box::new(SinkWriter::new(CopyToBytes::new(messages))))
+    let messages = sink
+        .sink_map_err(to_io)
+        .with(|bytes: Bytes| future::ready(io::Result::Ok(Message::Binary(bytes))));
+    (
+        Box::new(StreamReader::new(bytes)),
+        Box::new(SinkWriter::new(CopyToBytes::new(messages))),
+    )
 }
 
 fn to_io(error: Error) -> io::Error {
-    if let Error::Io(error) = error { error } else { io::Error::other(error) }
+    if let Error::Io(error) = error {
+        error
+    } else {
+        io::Error::other(error)
+    }
 }

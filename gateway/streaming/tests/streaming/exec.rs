@@ -37,10 +37,16 @@ async fn output_streams_are_separate_and_status_comes_last() {
         let (command, _told) = shell(ALL, "echo out; echo err >&2; exit 42");
         let url = server.sessions.exec(ALL, command).unwrap();
         let ended = soon(exec(&url, protocol, ALL, b"")).await.unwrap();
-        assert_eq!((&ended.stdout[..], &ended.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+        assert_eq!(
+            (&ended.stdout[..], &ended.stderr[..]),
+            (&b"out\n"[..], &b"err\n"[..])
+        );
         let status: Value = serde_json::from_str(&ended.status).unwrap();
         assert_eq!(status["reason"], "NonZeroExitCode");
-        assert_eq!(status["details"]["causes"], json!([{"reason": "ExitCode", "message": "42"}]));
+        assert_eq!(
+            status["details"]["causes"],
+            json!([{"reason": "ExitCode", "message": "42"}])
+        );
         assert_eq!(ended.order.len(), 4, "{:?}", ended.order);
         assert_eq!(ended.order[3], "error");
     }
@@ -51,7 +57,9 @@ async fn success_sends_a_status() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(STDOUT, "true");
     let url = server.sessions.exec(STDOUT, command).unwrap();
-    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b""))
+        .await
+        .unwrap();
     let status: Value = serde_json::from_str(&ended.status).unwrap();
     assert_eq!(status, json!({"metadata": {}, "status": "Success"}));
 }
@@ -60,9 +68,10 @@ async fn success_sends_a_status() {
 async fn old_protocol_versions_send_failures_as_text_and_no_success() {
     let server = serve(Config::default()).await;
     for protocol in ["channel.k8s.io", "v2.channel.k8s.io", "v3.channel.k8s.io"] {
-        for (script, expected) in
-            [("exit 3", "command terminated with non-zero exit code: 3"), ("echo hello", "")]
-        {
+        for (script, expected) in [
+            ("exit 3", "command terminated with non-zero exit code: 3"),
+            ("echo hello", ""),
+        ] {
             let (command, _told) = shell(ALL, script);
             let url = server.sessions.exec(ALL, command).unwrap();
             let ended = soon(exec(&url, protocol, ALL, b"")).await.unwrap();
@@ -76,7 +85,9 @@ async fn version_2_tty_has_no_resize_stream() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(TTY, "cat");
     let url = server.sessions.exec(TTY, command).unwrap();
-    let ended = soon(exec(&url, "v2.channel.k8s.io", TTY, b"typed")).await.unwrap();
+    let ended = soon(exec(&url, "v2.channel.k8s.io", TTY, b"typed"))
+        .await
+        .unwrap();
     assert_eq!(ended.stdout, b"typed");
 }
 
@@ -85,7 +96,9 @@ async fn stdin_eof_reaches_the_process_and_its_output_returns() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "wc -c; echo done");
     let url = server.sessions.attach(ALL, command).unwrap();
-    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &noise(300_000))).await.unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &noise(300_000)))
+        .await
+        .unwrap();
     assert_eq!(String::from_utf8(ended.stdout).unwrap(), "300000\ndone\n");
 }
 
@@ -95,9 +108,19 @@ async fn bulk_data_is_unchanged_in_both_directions() {
     let (command, _told) = shell(ALL, "tee /dev/stderr");
     let url = server.sessions.exec(ALL, command).unwrap();
     let sent = noise(8 << 20);
-    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &sent)).await.unwrap();
-    assert!(ended.stdout == sent, "{} bytes came back", ended.stdout.len());
-    assert!(ended.stderr == sent, "{} bytes came back as errors", ended.stderr.len());
+    let ended = soon(exec(&url, "v4.channel.k8s.io", ALL, &sent))
+        .await
+        .unwrap();
+    assert!(
+        ended.stdout == sent,
+        "{} bytes came back",
+        ended.stdout.len()
+    );
+    assert!(
+        ended.stderr == sent,
+        "{} bytes came back as errors",
+        ended.stderr.len()
+    );
 }
 
 #[tokio::test]
@@ -112,7 +135,8 @@ async fn pipe_output_is_forwarded_completely() {
         drop(writer);
         end.cancel();
     };
-    let (ended, ()) = soon(async { tokio::join!(exec(&url, "v4.channel.k8s.io", STDOUT, b""), write) }).await;
+    let (ended, ()) =
+        soon(async { tokio::join!(exec(&url, "v4.channel.k8s.io", STDOUT, b""), write) }).await;
     assert!(ended.unwrap().stdout == sent);
 }
 
@@ -122,9 +146,24 @@ async fn status_comes_although_the_output_is_not_closed() {
     let (output, mut process) = duplex(1024);
     process.write_all(b"all of it").await.unwrap();
     let stdout = Some(Output::new(output));
-    let process = Process { stdin: None, stdout, stderr: None, control: Arc::new(Unclosed) };
-    let url = server.sessions.exec(STDOUT, Box::new(Given { process: Ok(process) })).unwrap();
-    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let process = Process {
+        stdin: None,
+        stdout,
+        stderr: None,
+        control: Arc::new(Unclosed),
+    };
+    let url = server
+        .sessions
+        .exec(
+            STDOUT,
+            Box::new(Given {
+                process: Ok(process),
+            }),
+        )
+        .unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b""))
+        .await
+        .unwrap();
     assert_eq!(ended.stdout, b"all of it");
     let status: Value = serde_json::from_str(&ended.status).unwrap();
     assert_eq!(status["details"]["causes"][0]["message"], "7");
@@ -135,9 +174,24 @@ async fn status_comes_although_the_output_is_not_closed() {
 async fn status_comes_although_the_output_has_no_end() {
     let server = serve(Config::default()).await;
     let stdout = Some(Output::new(tokio::io::repeat(b'x')));
-    let process = Process { stdin: None, stdout, stderr: None, control: Arc::new(Unclosed) };
-    let url = server.sessions.exec(STDOUT, Box::new(Given { process: Ok(process) })).unwrap();
-    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let process = Process {
+        stdin: None,
+        stdout,
+        stderr: None,
+        control: Arc::new(Unclosed),
+    };
+    let url = server
+        .sessions
+        .exec(
+            STDOUT,
+            Box::new(Given {
+                process: Ok(process),
+            }),
+        )
+        .unwrap();
+    let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b""))
+        .await
+        .unwrap();
     let status: Value = serde_json::from_str(&ended.status).unwrap();
     assert_eq!(status["details"]["causes"][0]["message"], "7");
 }
@@ -163,8 +217,13 @@ async fn open_sessions_are_counted() {
         other_end.cancel();
     };
     let protocol = "v4.channel.k8s.io";
-    let both =
-        async { tokio::join!(exec(&url, protocol, STDOUT, b""), exec(&other, protocol, STDOUT, b""), watch) };
+    let both = async {
+        tokio::join!(
+            exec(&url, protocol, STDOUT, b""),
+            exec(&other, protocol, STDOUT, b""),
+            watch
+        )
+    };
     let (first, second, ()) = soon(both).await;
     first.and(second).unwrap();
     while server.sessions.open() != counts(0, 0) {
@@ -175,10 +234,16 @@ async fn open_sessions_are_counted() {
 #[tokio::test]
 async fn rejected_process_is_an_internal_error() {
     let server = serve(Config::default()).await;
-    for (protocol, expected) in
-        [("v4.channel.k8s.io", None), ("v3.channel.k8s.io", Some("Internal error occurred: it has gone"))]
-    {
-        let refused = Box::new(Given { process: Err(Refusal("it has gone".to_owned())) });
+    for (protocol, expected) in [
+        ("v4.channel.k8s.io", None),
+        (
+            "v3.channel.k8s.io",
+            Some("Internal error occurred: it has gone"),
+        ),
+    ] {
+        let refused = Box::new(Given {
+            process: Err(Refusal("it has gone".to_owned())),
+        });
         let url = server.sessions.exec(ALL, refused).unwrap();
         let ended = soon(exec(&url, protocol, ALL, b"input")).await.unwrap();
         match expected {
@@ -196,11 +261,21 @@ async fn rejected_process_is_an_internal_error() {
 #[tokio::test]
 async fn process_exit_does_not_wait_for_stdin() {
     let server = serve(Config::default()).await;
-    let streams = Streams { stdin: true, stdout: true, stderr: false, tty: false };
+    let streams = Streams {
+        stdin: true,
+        stdout: true,
+        stderr: false,
+        tty: false,
+    };
     let (command, _told) = shell(streams, "echo early");
     let url = server.sessions.exec(streams, command).unwrap();
-    let Spdy { mut sender, mut receiver } =
-        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let Spdy {
+        mut sender,
+        mut receiver,
+    } = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     for kind in ["error", "stdin", "stdout"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
@@ -216,8 +291,13 @@ async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
     let server = serve(Config::default()).await;
     let (command, mut events) = shell(TTY, "cat");
     let url = server.sessions.exec(TTY, command).unwrap();
-    let Spdy { mut sender, receiver: _receiver } =
-        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let Spdy {
+        mut sender,
+        receiver: _receiver,
+    } = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     for kind in ["error", "stdin", "stdout"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
@@ -227,10 +307,16 @@ async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
         let size = format!("{{\"Width\":{absurd},\"Height\":1}}\n");
         sender.data(resize, size.as_bytes(), false).await.unwrap();
     }
-    sender.data(resize, b"{\"Width\":80,\"Hei", false).await.unwrap();
+    sender
+        .data(resize, b"{\"Width\":80,\"Hei", false)
+        .await
+        .unwrap();
     sender.data(resize, b"ght\":24}\n", false).await.unwrap();
     assert_eq!(soon(events.recv()).await, Some(Happened::Resized(80, 24)));
-    sender.data(resize, b"{\"Width\":120,\"Height\":40}", false).await.unwrap();
+    sender
+        .data(resize, b"{\"Width\":120,\"Height\":40}", false)
+        .await
+        .unwrap();
     assert_eq!(soon(events.recv()).await, Some(Happened::Resized(120, 40)));
     drop(sender);
 }
@@ -240,8 +326,13 @@ async fn client_disconnect_hangs_up_the_process() {
     let server = serve(Config::default()).await;
     let (command, mut events) = shell(ALL, "cat >/dev/null; sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
-    let Spdy { mut sender, receiver } =
-        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let Spdy {
+        mut sender,
+        receiver,
+    } = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     for kind in ["error", "stdin", "stdout", "stderr"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
@@ -255,8 +346,13 @@ async fn pings_are_answered_and_unexpected_streams_reset() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "cat");
     let url = server.sessions.exec(ALL, command).unwrap();
-    let Spdy { mut sender, mut receiver } =
-        soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let Spdy {
+        mut sender,
+        mut receiver,
+    } = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     let unknown = sender.open(&[("streamtype", "telepathy")]).await.unwrap();
     for kind in ["error", "stdin", "stdout", "stderr"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();

@@ -82,7 +82,10 @@ pub(crate) async fn settled(count: &AtomicUsize) -> usize {
 }
 
 pub(crate) async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
-    let mut spdy = soon(Spdy::open(url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let mut spdy = soon(Spdy::open(url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     let mut streams = Vec::new();
     for kind in kinds {
         streams.push(spdy.sender.open(&[("streamtype", kind)]).await.unwrap());
@@ -98,7 +101,10 @@ async fn slow_client_backpressures_the_process_with_bounded_memory() {
     let url = server.sessions.exec(STDOUT, command).unwrap();
     let (spdy, _) = open(&url, &["error", "stdout"]).await;
     let taken = settled(&taken).await;
-    assert!((1..FAR_TOO_MUCH).contains(&taken), "{taken} bytes were taken");
+    assert!(
+        (1..FAR_TOO_MUCH).contains(&taken),
+        "{taken} bytes were taken"
+    );
     drop(spdy);
     assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
@@ -118,7 +124,10 @@ async fn slow_process_backpressures_the_client_with_bounded_memory() {
         }
     };
     let sent = tokio::select! { sent = settled(&sent) => sent, () = flood => unreachable!() };
-    assert!((1 << 20..FAR_TOO_MUCH).contains(&sent), "{sent} bytes were sent");
+    assert!(
+        (1 << 20..FAR_TOO_MUCH).contains(&sent),
+        "{sent} bytes were sent"
+    );
     // The connection is not read any more, but its end is noticed.
     drop(spdy);
     assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
@@ -150,7 +159,10 @@ async fn data_sent_stays_within_the_client_window() {
     let taken = Arc::new(AtomicUsize::new(0));
     let (command, _end, _told) = given(None, Some(Output::new(Endless(taken))));
     let url = server.sessions.exec(STDOUT, command).unwrap();
-    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     spdy.sender.initial_window(10_000).await.unwrap();
     spdy.sender.open(&[("streamtype", "error")]).await.unwrap();
     let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
@@ -183,7 +195,10 @@ async fn client_window_is_replenished() {
     while left > 0 {
         let piece = left.min(stream).min(connection).min(32_768);
         if piece > 0 {
-            spdy.sender.data(streams[1], &vec![7; piece as usize], piece == left).await.unwrap();
+            spdy.sender
+                .data(streams[1], &vec![7; piece as usize], piece == left)
+                .await
+                .unwrap();
             (stream, connection, left) = (stream - piece, connection - piece, left - piece);
             continue;
         }
@@ -207,16 +222,29 @@ async fn client_window_is_replenished() {
 #[tokio::test]
 async fn unread_forwarded_connection_does_not_block_others() {
     let server = serve(Config::default()).await;
-    let url = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
+    let url = server
+        .sessions
+        .port_forward(Vec::new(), Arc::new(Loopback))
+        .unwrap();
     let stuck = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let echo = crate::port_forward::echo().await;
-    let mut spdy = soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["portforward.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     let mut streams = Vec::new();
-    for (request, port) in [stuck.local_addr().unwrap().port(), echo].into_iter().enumerate() {
+    for (request, port) in [stuck.local_addr().unwrap().port(), echo]
+        .into_iter()
+        .enumerate()
+    {
         let port = port.to_string();
         let request = request.to_string();
         for kind in ["error", "data"] {
-            let headers = [("streamtype", kind), ("port", &*port), ("requestid", &*request)];
+            let headers = [
+                ("streamtype", kind),
+                ("port", &*port),
+                ("requestid", &*request),
+            ];
             streams.push(spdy.sender.open(&headers).await.unwrap());
         }
     }
@@ -225,16 +253,24 @@ async fn unread_forwarded_connection_does_not_block_others() {
     loop {
         while window > 0 {
             let piece = window.min(32_768);
-            spdy.sender.data(streams[1], &vec![7; piece as usize], false).await.unwrap();
+            spdy.sender
+                .data(streams[1], &vec![7; piece as usize], false)
+                .await
+                .unwrap();
             window -= piece;
         }
         match timeout(Duration::from_millis(500), spdy.receiver.event()).await {
-            Ok(Ok(Some(ClientEvent::Window { stream, delta }))) if stream == streams[1] => window += delta,
+            Ok(Ok(Some(ClientEvent::Window { stream, delta }))) if stream == streams[1] => {
+                window += delta
+            }
             Ok(event) => assert!(event.unwrap().is_some()),
             Err(_) => break,
         }
     }
-    spdy.sender.data(streams[3], b"still here", true).await.unwrap();
+    spdy.sender
+        .data(streams[3], b"still here", true)
+        .await
+        .unwrap();
     loop {
         match soon(spdy.receiver.event()).await.unwrap().unwrap() {
             ClientEvent::Data { stream, bytes, .. } if stream == streams[3] => {
@@ -252,15 +288,27 @@ async fn rapid_reset_client_stays_within_the_connection_limit() {
     const MOST: usize = 512;
     let server = serve(Config::default()).await;
     let dialled = Arc::new(AtomicUsize::new(0));
-    let url = server.sessions.port_forward(Vec::new(), Arc::new(Silent(Arc::clone(&dialled)))).unwrap();
-    let Spdy { mut sender, mut receiver } =
-        soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
+    let url = server
+        .sessions
+        .port_forward(Vec::new(), Arc::new(Silent(Arc::clone(&dialled))))
+        .unwrap();
+    let Spdy {
+        mut sender,
+        mut receiver,
+    } = soon(Spdy::open(&url, &["portforward.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     // Half of the pairs are complete, the others wait for their data stream. The last one is not reset, to
     // read its error.
     let open = async {
         for request in 0..=MOST {
             let name = request.to_string();
-            let kinds = if request % 2 == 0 && request < MOST { &["error", "data"][..] } else { &["error"] };
+            let kinds = if request % 2 == 0 && request < MOST {
+                &["error", "data"][..]
+            } else {
+                &["error"]
+            };
             for kind in kinds {
                 let headers = [("streamtype", *kind), ("port", "80"), ("requestid", &*name)];
                 let stream = sender.open(&headers).await.unwrap();
@@ -288,21 +336,38 @@ async fn rapid_reset_client_stays_within_the_connection_limit() {
 
 #[tokio::test]
 async fn session_ends_with_a_client_of_zero_window() {
-    let server = serve(Config { max_connections: 1, ..Config::default() }).await;
-    let url = server.sessions.exec(STDOUT, shell(STDOUT, "exit 3").0).unwrap();
-    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
+    let server = serve(Config {
+        max_connections: 1,
+        ..Config::default()
+    })
+    .await;
+    let url = server
+        .sessions
+        .exec(STDOUT, shell(STDOUT, "exit 3").0)
+        .unwrap();
+    let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap();
     spdy.sender.initial_window(0).await.unwrap();
     spdy.sender.open(&[("streamtype", "error")]).await.unwrap();
     let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
     loop {
         match soon(spdy.receiver.event()).await.unwrap().unwrap() {
-            ClientEvent::Data { stream, end: true, .. } if stream == stdout => break,
+            ClientEvent::Data {
+                stream, end: true, ..
+            } if stream == stdout => break,
             other => assert!(matches!(other, ClientEvent::Replied { .. }), "{other:?}"),
         }
     }
     // Only the exit code is left to be sent, and there is no window for it.
     drop(spdy);
-    let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo next").0).unwrap();
-    let next = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
+    let url = server
+        .sessions
+        .exec(STDOUT, shell(STDOUT, "echo next").0)
+        .unwrap();
+    let next = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b""))
+        .await
+        .unwrap();
     assert_eq!(next.stdout, b"next\n");
 }

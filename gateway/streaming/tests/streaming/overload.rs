@@ -41,7 +41,10 @@ struct Talking(Arc<AtomicUsize>);
 impl Dial for Talking {
     async fn dial(&self, _: u16) -> Result<Connection, Refusal> {
         let input = Input::new(tokio::io::sink());
-        Ok(Connection { input, output: Output::new(Endless(Arc::clone(&self.0))) })
+        Ok(Connection {
+            input,
+            output: Output::new(Endless(Arc::clone(&self.0))),
+        })
     }
 }
 
@@ -56,9 +59,19 @@ struct Forwarding {
 impl Forwarding {
     async fn open(config: Config, dial: impl Dial + 'static) -> Self {
         let server = serve(config).await;
-        let url = server.sessions.port_forward(Vec::new(), Arc::new(dial)).unwrap();
-        let spdy = soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
-        Self { server, spdy, streams: HashSet::new() }
+        let url = server
+            .sessions
+            .port_forward(Vec::new(), Arc::new(dial))
+            .unwrap();
+        let spdy = soon(Spdy::open(&url, &["portforward.k8s.io"]))
+            .await
+            .unwrap()
+            .unwrap();
+        Self {
+            server,
+            spdy,
+            streams: HashSet::new(),
+        }
     }
 
     /// As [`Forwarding::open`]; then [`FAILING`] forwards fail while streams arrive that are refused.
@@ -71,7 +84,10 @@ impl Forwarding {
         }
         for _ in 0..2 * FAILING {
             let event = soon(forwarding.spdy.receiver.event()).await.unwrap();
-            assert!(matches!(event, Some(ClientEvent::Replied { .. })), "{event:?}");
+            assert!(
+                matches!(event, Some(ClientEvent::Replied { .. })),
+                "{event:?}"
+            );
         }
         for request in 0..INVALID {
             forwarding.stream("neither", request).await;
@@ -81,15 +97,27 @@ impl Forwarding {
     }
 
     async fn stream(&mut self, kind: &str, request: usize) {
-        let headers = [("streamtype", kind), ("port", "9999"), ("requestid", &*request.to_string())];
-        self.streams.insert(self.spdy.sender.open(&headers).await.unwrap());
+        let headers = [
+            ("streamtype", kind),
+            ("port", "9999"),
+            ("requestid", &*request.to_string()),
+        ];
+        self.streams
+            .insert(self.spdy.sender.open(&headers).await.unwrap());
     }
 
     /// Reads until all streams have ended.
     async fn read(&mut self) {
         while !self.streams.is_empty() {
-            let event = soon(self.spdy.receiver.event()).await.unwrap().expect("the connection stays");
-            if let ClientEvent::Data { stream, end: true, .. } | ClientEvent::Reset { stream, .. } = event {
+            let event = soon(self.spdy.receiver.event())
+                .await
+                .unwrap()
+                .expect("the connection stays");
+            if let ClientEvent::Data {
+                stream, end: true, ..
+            }
+            | ClientEvent::Reset { stream, .. } = event
+            {
                 self.streams.remove(&stream);
             }
         }
@@ -98,7 +126,10 @@ impl Forwarding {
     /// The server answers, also after all that was asked for.
     async fn answers(&mut self) {
         self.spdy.sender.ping(1).await.unwrap();
-        while soon(self.spdy.receiver.event()).await.unwrap().expect("the connection stays")
+        while soon(self.spdy.receiver.event())
+            .await
+            .unwrap()
+            .expect("the connection stays")
             != (ClientEvent::Ping { id: 1 })
         {}
     }
@@ -128,7 +159,10 @@ async fn session_with_failing_forwards_ends_with_its_client() {
     for half in [true, false] {
         let mut forwarding = Forwarding::failing(Config::default()).await;
         loop {
-            let event = soon(forwarding.spdy.receiver.event()).await.unwrap().expect("the connection stays");
+            let event = soon(forwarding.spdy.receiver.event())
+                .await
+                .unwrap()
+                .expect("the connection stays");
             if matches!(event, ClientEvent::Data { .. }) {
                 break;
             }
@@ -146,7 +180,10 @@ async fn session_with_failing_forwards_ends_with_its_client() {
 
 #[tokio::test]
 async fn idle_session_with_failing_forwards_ends() {
-    let config = Config { idle_timeout: Duration::from_millis(500), ..Config::default() };
+    let config = Config {
+        idle_timeout: Duration::from_millis(500),
+        ..Config::default()
+    };
     let forwarding = Forwarding::failing(config).await;
     ended(&forwarding.server).await;
 }
@@ -156,7 +193,10 @@ async fn more_streams_at_once_than_are_allowed_do_not_stop_the_session() {
     let closed = CancellationToken::new();
     closed.cancel();
     // Those whose other stream was beyond the limit wait for it.
-    let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
+    let config = Config {
+        stream_creation_timeout: Duration::from_millis(100),
+        ..Config::default()
+    };
     let mut forwarding = Forwarding::open(config, Closed(closed)).await;
     for request in 0..2 * MOST {
         forwarding.stream("error", request).await;
@@ -170,7 +210,10 @@ async fn more_streams_at_once_than_are_allowed_do_not_stop_the_session() {
 
 #[tokio::test]
 async fn idle_session_with_unread_refusals_ends() {
-    let config = Config { idle_timeout: Duration::from_millis(500), ..Config::default() };
+    let config = Config {
+        idle_timeout: Duration::from_millis(500),
+        ..Config::default()
+    };
     let taken = Arc::new(AtomicUsize::new(0));
     let mut forwarding = Forwarding::open(config, Talking(Arc::clone(&taken))).await;
     forwarding.stream("error", 0).await;

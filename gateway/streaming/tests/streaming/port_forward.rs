@@ -40,26 +40,45 @@ pub(crate) async fn count() -> u16 {
     port(|mut socket| async move {
         let mut bytes = Vec::new();
         socket.read_to_end(&mut bytes).await.unwrap();
-        socket.write_all(bytes.len().to_string().as_bytes()).await.unwrap();
+        socket
+            .write_all(bytes.len().to_string().as_bytes())
+            .await
+            .unwrap();
     })
     .await
 }
 
 /// A port without a listener.
 async fn closed() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+    TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 async fn open(sessions: &Sessions) -> Spdy {
-    let url = sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
-    soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap()
+    let url = sessions
+        .port_forward(Vec::new(), Arc::new(Loopback))
+        .unwrap();
+    soon(Spdy::open(&url, &["portforward.k8s.io"]))
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// Opens the streams of one connection: error and data.
 async fn pair(spdy: &mut Spdy, port: u16, request: u32) -> (u32, u32) {
     let port = port.to_string();
     let request = request.to_string();
-    let headers = |kind| [("streamtype", kind), ("port", &*port), ("requestid", &*request)];
+    let headers = |kind| {
+        [
+            ("streamtype", kind),
+            ("port", &*port),
+            ("requestid", &*request),
+        ]
+    };
     let error = spdy.sender.open(&headers("error")).await.unwrap();
     spdy.sender.data(error, &[], true).await.unwrap();
     (error, spdy.sender.open(&headers("data")).await.unwrap())
@@ -70,7 +89,11 @@ async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
     let mut open = streams.to_vec();
     let mut got = HashMap::<u32, Vec<u8>>::new();
     while !open.is_empty() {
-        match soon(spdy.receiver.event()).await.unwrap().expect("the connection stays") {
+        match soon(spdy.receiver.event())
+            .await
+            .unwrap()
+            .expect("the connection stays")
+        {
             ClientEvent::Data { stream, bytes, end } => {
                 got.entry(stream).or_default().extend_from_slice(&bytes);
                 open.retain(|other| *other != stream || !end);
@@ -98,12 +121,24 @@ async fn several_forwarded_ports_share_one_connection() {
     for (_, data, _, bytes) in &streams {
         spdy.sender.data(*data, bytes, true).await.unwrap();
     }
-    let all: Vec<u32> = streams.iter().flat_map(|(error, data, ..)| [*error, *data]).collect();
+    let all: Vec<u32> = streams
+        .iter()
+        .flat_map(|(error, data, ..)| [*error, *data])
+        .collect();
     let got = read(&mut spdy, &all).await;
     for (error, data, port, bytes) in streams {
         assert!(got[&error].is_empty());
-        let expected = if port == echo { bytes } else { bytes.len().to_string().into_bytes() };
-        assert!(got[&data] == expected, "{} bytes of {}", got[&data].len(), expected.len());
+        let expected = if port == echo {
+            bytes
+        } else {
+            bytes.len().to_string().into_bytes()
+        };
+        assert!(
+            got[&data] == expected,
+            "{} bytes of {}",
+            got[&data].len(),
+            expected.len()
+        );
     }
 }
 
@@ -114,7 +149,10 @@ async fn bulk_forwarded_data_is_unchanged_in_both_directions() {
     let mut spdy = Spdy { sender, receiver };
     let (error, data) = pair(&mut spdy, echo().await, 0).await;
     let bytes = noise(16 << 20);
-    let Spdy { mut sender, mut receiver } = spdy;
+    let Spdy {
+        mut sender,
+        mut receiver,
+    } = spdy;
     let send = async {
         for piece in bytes.chunks(100_000) {
             sender.data(data, piece, false).await.unwrap();
@@ -125,7 +163,9 @@ async fn bulk_forwarded_data_is_unchanged_in_both_directions() {
         let mut got = Vec::new();
         let mut open = 2;
         while open > 0 {
-            if let ClientEvent::Data { stream, bytes, end } = receiver.event().await.unwrap().unwrap() {
+            if let ClientEvent::Data { stream, bytes, end } =
+                receiver.event().await.unwrap().unwrap()
+            {
                 assert!(stream == data || (stream == error && bytes.is_empty()));
                 got.extend_from_slice(&bytes);
                 open -= i32::from(end);
@@ -156,7 +196,10 @@ async fn half_closed_port_still_receives_data() {
     let (error, data) = pair(&mut spdy, first, 0).await;
     let ended = read(&mut spdy, &[error, data]).await;
     assert_eq!(ended[&data], b"bye");
-    spdy.sender.data(data, b"one more thing", true).await.unwrap();
+    spdy.sender
+        .data(data, b"one more thing", true)
+        .await
+        .unwrap();
     assert_eq!(soon(events.recv()).await.unwrap(), b"one more thing");
 }
 
@@ -168,7 +211,10 @@ async fn unreachable_port_is_reported_and_others_continue() {
     let (error, data) = pair(&mut spdy, closed, 0).await;
     let got = read(&mut spdy, &[error, data]).await;
     let text = String::from_utf8(got[&error].clone()).unwrap();
-    assert!(text.starts_with(&format!("cannot forward port {closed}: ")), "{text}");
+    assert!(
+        text.starts_with(&format!("cannot forward port {closed}: ")),
+        "{text}"
+    );
     let (error, data) = pair(&mut spdy, echo().await, 1).await;
     spdy.sender.data(data, b"hello", true).await.unwrap();
     assert_eq!(read(&mut spdy, &[error, data]).await[&data], b"hello");
@@ -200,11 +246,22 @@ async fn streams_without_request_id_are_paired_by_order() {
     let mut spdy = open(&server.sessions).await;
     let port = echo().await.to_string();
     for text in ["first", "second"] {
-        let error = spdy.sender.open(&[("streamtype", "error"), ("port", &port)]).await.unwrap();
+        let error = spdy
+            .sender
+            .open(&[("streamtype", "error"), ("port", &port)])
+            .await
+            .unwrap();
         spdy.sender.data(error, &[], true).await.unwrap();
-        let data = spdy.sender.open(&[("streamtype", "data"), ("port", &port)]).await.unwrap();
+        let data = spdy
+            .sender
+            .open(&[("streamtype", "data"), ("port", &port)])
+            .await
+            .unwrap();
         spdy.sender.data(data, text.as_bytes(), true).await.unwrap();
-        assert_eq!(read(&mut spdy, &[error, data]).await[&data], text.as_bytes());
+        assert_eq!(
+            read(&mut spdy, &[error, data]).await[&data],
+            text.as_bytes()
+        );
     }
 }
 
@@ -217,14 +274,21 @@ async fn invalid_streams_are_reset() {
         &[],
         &[("streamtype", "data")],
         &[("streamtype", "data"), ("port", "0"), ("requestid", "1")],
-        &[("streamtype", "data"), ("port", "65536"), ("requestid", "1")],
+        &[
+            ("streamtype", "data"),
+            ("port", "65536"),
+            ("requestid", "1"),
+        ],
         &[("streamtype", "data"), ("port", "http"), ("requestid", "1")],
         &[("streamtype", "stdin"), ("port", "80"), ("requestid", "1")],
         &[("streamtype", "data"), ("port", "80"), ("requestid", &long)],
     ];
     for headers in bad {
         let stream = spdy.sender.open(headers).await.unwrap();
-        assert_eq!(soon(spdy.receiver.event()).await.unwrap(), Some(ClientEvent::Replied { stream }));
+        assert_eq!(
+            soon(spdy.receiver.event()).await.unwrap(),
+            Some(ClientEvent::Replied { stream })
+        );
         let reset = soon(spdy.receiver.event()).await.unwrap();
         assert!(
             matches!(reset, Some(ClientEvent::Reset { stream: other, .. }) if other == stream),
@@ -239,7 +303,10 @@ async fn invalid_streams_are_reset() {
 
 #[tokio::test]
 async fn incomplete_stream_pair_is_reset() {
-    let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
+    let config = Config {
+        stream_creation_timeout: Duration::from_millis(100),
+        ..Config::default()
+    };
     let server = serve(config).await;
     let mut spdy = open(&server.sessions).await;
     let headers = |kind| [("streamtype", kind), ("port", "80"), ("requestid", kind)];

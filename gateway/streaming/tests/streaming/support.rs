@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_streaming::{
-    Command, Config, Connection, Control, Dial, Input, Outcome, Output, Process, Refusal, Server, Sessions,
-    Size, Streams,
+    Command, Config, Connection, Control, Dial, Input, Outcome, Output, Process, Refusal, Server,
+    Sessions, Size, Streams,
 };
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
@@ -17,11 +17,26 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Standard output only.
-pub(crate) const STDOUT: Streams = Streams { stdin: false, stdout: true, stderr: false, tty: false };
+pub(crate) const STDOUT: Streams = Streams {
+    stdin: false,
+    stdout: true,
+    stderr: false,
+    tty: false,
+};
 /// All three streams, without a terminal.
-pub(crate) const ALL: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
+pub(crate) const ALL: Streams = Streams {
+    stdin: true,
+    stdout: true,
+    stderr: true,
+    tty: false,
+};
 /// A terminal.
-pub(crate) const TTY: Streams = Streams { stdin: true, stdout: true, stderr: false, tty: true };
+pub(crate) const TTY: Streams = Streams {
+    stdin: true,
+    stdout: true,
+    stderr: false,
+    tty: true,
+};
 
 /// A server that runs until it is dropped.
 pub(crate) struct Running {
@@ -67,7 +82,9 @@ pub(crate) struct Loopback;
 
 /// Fails the test if the future takes too long.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it hangs")
+    tokio::time::timeout(Duration::from_secs(60), what)
+        .await
+        .expect("it hangs")
 }
 
 pub(crate) async fn serve(config: Config) -> Running {
@@ -75,7 +92,11 @@ pub(crate) async fn serve(config: Config) -> Running {
     let sessions = server.sessions();
     let stop = CancellationToken::new();
     let serving = tokio::spawn(server.run(stop.clone()));
-    Running { sessions, stop, serving }
+    Running {
+        sessions,
+        stop,
+        serving,
+    }
 }
 
 impl Drop for Running {
@@ -85,26 +106,60 @@ impl Drop for Running {
 }
 
 /// A shell that runs `script`, and its events.
-pub(crate) fn shell(streams: Streams, script: &str) -> (Box<Shell>, mpsc::UnboundedReceiver<Happened>) {
+pub(crate) fn shell(
+    streams: Streams,
+    script: &str,
+) -> (Box<Shell>, mpsc::UnboundedReceiver<Happened>) {
     let (happened, events) = mpsc::unbounded_channel();
-    (Box::new(Shell { script: script.to_owned(), streams, happened }), events)
+    (
+        Box::new(Shell {
+            script: script.to_owned(),
+            streams,
+            happened,
+        }),
+        events,
+    )
 }
 
 /// A process with these streams that lives until the token is cancelled.
 pub(crate) fn given(
     stdin: Option<Input>,
     stdout: Option<Output>,
-) -> (Box<Given>, CancellationToken, mpsc::UnboundedReceiver<Happened>) {
+) -> (
+    Box<Given>,
+    CancellationToken,
+    mpsc::UnboundedReceiver<Happened>,
+) {
     let (happened, events) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
-    let control = Arc::new(ControlledProcess { end: end.clone(), happened });
-    (Box::new(Given { process: Ok(Process { stdin, stdout, stderr: None, control }) }), end, events)
+    let control = Arc::new(ControlledProcess {
+        end: end.clone(),
+        happened,
+    });
+    (
+        Box::new(Given {
+            process: Ok(Process {
+                stdin,
+                stdout,
+                stderr: None,
+                control,
+            }),
+        }),
+        end,
+        events,
+    )
 }
 
 #[async_trait]
 impl Command for Shell {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
-        let stdio = |wanted: bool| if wanted { Stdio::piped() } else { Stdio::null() };
+        let stdio = |wanted: bool| {
+            if wanted {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            }
+        };
         let mut child = tokio::process::Command::new("sh")
             .args(["-c", &self.script])
             .stdin(stdio(self.streams.stdin))
@@ -118,7 +173,10 @@ impl Command for Shell {
             stdin: child.stdin.take().map(Input::new),
             stdout: child.stdout.take().map(Output::new),
             stderr: child.stderr.take().map(Output::new),
-            control: Arc::new(Child { child: Mutex::new(child), happened: self.happened }),
+            control: Arc::new(Child {
+                child: Mutex::new(child),
+                happened: self.happened,
+            }),
         })
     }
 }
@@ -133,15 +191,20 @@ impl Command for Given {
 #[async_trait]
 impl Control for Child {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        let _unwatched = self.happened.send(Happened::Resized(size.width.get(), size.height.get()));
+        let _unwatched = self
+            .happened
+            .send(Happened::Resized(size.width.get(), size.height.get()));
         Ok(())
     }
 
     async fn wait(&self) -> Outcome {
         match self.child.lock().await.wait().await {
-            Ok(status) => {
-                Outcome::Exited(status.code().or(status.signal().map(|signal| 128 + signal)).unwrap())
-            }
+            Ok(status) => Outcome::Exited(
+                status
+                    .code()
+                    .or(status.signal().map(|signal| 128 + signal))
+                    .unwrap(),
+            ),
             Err(error) => Outcome::Failed(error.to_string()),
         }
     }
@@ -155,7 +218,9 @@ impl Control for Child {
 #[async_trait]
 impl Control for ControlledProcess {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        let _unwatched = self.happened.send(Happened::Resized(size.width.get(), size.height.get()));
+        let _unwatched = self
+            .happened
+            .send(Happened::Resized(size.width.get(), size.height.get()));
         Ok(())
     }
 
@@ -173,7 +238,9 @@ impl Control for ControlledProcess {
 impl Dial for Loopback {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal> {
         let dialled = TcpStream::connect(("127.0.0.1", port)).await;
-        dialled.map(Connection::from).map_err(|error| Refusal(error.to_string()))
+        dialled
+            .map(Connection::from)
+            .map_err(|error| Refusal(error.to_string()))
     }
 }
 

@@ -31,10 +31,13 @@ pub(super) fn config(trust: Trust<'_>) -> Result<ClientConfig, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?;
     let mut config = match trust {
-        Trust::Anybody => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAny)).with_no_client_auth()
-        }
-        Trust::Authority(roots) => builder.with_root_certificates(roots.store()).with_no_client_auth(),
+        Trust::Anybody => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AcceptAny))
+            .with_no_client_auth(),
+        Trust::Authority(roots) => builder
+            .with_root_certificates(roots.store())
+            .with_no_client_auth(),
         Trust::Manager(identity) => builder
             .with_root_certificates(identity.roots().store())
             .with_client_auth_cert(identity.chain().certificates(), identity.key().to_der())?,

@@ -20,14 +20,20 @@ use crate::plan::PlanContext;
 /// # Panics
 /// An invariant is violated.
 pub(crate) fn check(bytes: &[u8]) {
-    let Ok(task) = swarm::Task::decode(bytes) else { return };
+    let Ok(task) = swarm::Task::decode(bytes) else {
+        return;
+    };
     let node = node();
     let dependencies = dependencies();
     let made = match plan(&task, &node, &dependencies) {
         Ok(made) => made,
         Err(error) => {
             let kind = error.kind();
-            let known = [ErrorKind::InvalidArgument, ErrorKind::Unimplemented, ErrorKind::NotFound];
+            let known = [
+                ErrorKind::InvalidArgument,
+                ErrorKind::Unimplemented,
+                ErrorKind::NotFound,
+            ];
             assert!(known.contains(&kind), "{kind:?} {error}");
             return;
         }
@@ -35,30 +41,45 @@ pub(crate) fn check(bytes: &[u8]) {
     check_id("id", &task.id).expect("it is a part of paths");
     let sandbox = &made.sandbox;
     let spec = &made.task;
-    assert_eq!((sandbox.meta.name.as_str(), sandbox.meta.owner), (task.id.as_str(), Owner::Swarm));
+    assert_eq!(
+        (sandbox.meta.name.as_str(), sandbox.meta.owner),
+        (task.id.as_str(), Owner::Swarm)
+    );
     assert!(!sandbox.privileged && !spec.security.privileged && sandbox.users.is_none());
     assert!(
-        sandbox.ipc != IpcMode::Host && spec.pid == PidMode::Private && sandbox.pid == SandboxPid::PerTask
+        sandbox.ipc != IpcMode::Host
+            && spec.pid == PidMode::Private
+            && sandbox.pid == SandboxPid::PerTask
     );
     assert!(spec.devices.is_empty() && spec.leases.is_empty());
     assert!(
-        spec.cdi_devices.iter().all(|name| node.allowed_devices.contains(name)),
+        spec.cdi_devices
+            .iter()
+            .all(|name| node.allowed_devices.contains(name)),
         "{:?}",
         spec.cdi_devices
     );
     assert!(spec.annotations.is_empty() && sandbox.annotations.is_empty());
     assert!(!spec.security.masked_paths.is_empty() && sandbox.hostname.len() <= 64);
-    assert!(sandbox.log_dir.as_os_str().is_empty() || sandbox.log_dir == node.log_dir.join(&task.id));
+    assert!(
+        sandbox.log_dir.as_os_str().is_empty() || sandbox.log_dir == node.log_dir.join(&task.id)
+    );
     for name in spec.meta.labels.keys() {
         assert!(!name.starts_with("switchyard.io/"), "{name}");
     }
     for mount in &spec.mounts {
-        assert!(mount.destination.is_absolute() && mount.destination.parent().is_some(), "{mount:?}");
+        assert!(
+            mount.destination.is_absolute() && mount.destination.parent().is_some(),
+            "{mount:?}"
+        );
         match &mount.source {
             MountSource::Host { path, .. } => assert!(path.is_absolute(), "{mount:?}"),
             MountSource::Volume { name, sub_path } => {
                 assert!(is_volume_name(name) && !sub_path.is_absolute(), "{mount:?}");
-                assert!(!sub_path.components().any(|part| part.as_os_str() == ".."), "{mount:?}");
+                assert!(
+                    !sub_path.components().any(|part| part.as_os_str() == ".."),
+                    "{mount:?}"
+                );
             }
             MountSource::Tmpfs { mode, .. } => assert!(*mode <= 0o7777),
             MountSource::Beneath { .. } | MountSource::Image { .. } => {
@@ -66,7 +87,10 @@ pub(crate) fn check(bytes: &[u8]) {
             }
         }
     }
-    assert_eq!(plan(&task, &node, &dependencies).expect("it was made before"), made);
+    assert_eq!(
+        plan(&task, &node, &dependencies).expect("it was made before"),
+        made
+    );
 }
 
 /// Properties of the sample node.
@@ -85,11 +109,29 @@ fn node() -> PlanContext {
 /// The secret `s`, and the config `c`, which is a template.
 fn dependencies() -> Dependencies {
     let mut dependencies = Dependencies::default();
-    let spec = Some(swarm::SecretSpec { data: b"hunter2".to_vec(), ..Default::default() });
-    dependencies.put_secret(Arc::new(swarm::Secret { id: "s".into(), spec, ..Default::default() }));
-    let templating = Some(swarm::Driver { name: "golang".into(), ..Default::default() });
-    let spec = Some(swarm::ConfigSpec { data: b"{{.Task.ID}}".to_vec(), templating, ..Default::default() });
-    dependencies.put_config(Arc::new(swarm::Config { id: "c".into(), spec, ..Default::default() }));
+    let spec = Some(swarm::SecretSpec {
+        data: b"hunter2".to_vec(),
+        ..Default::default()
+    });
+    dependencies.put_secret(Arc::new(swarm::Secret {
+        id: "s".into(),
+        spec,
+        ..Default::default()
+    }));
+    let templating = Some(swarm::Driver {
+        name: "golang".into(),
+        ..Default::default()
+    });
+    let spec = Some(swarm::ConfigSpec {
+        data: b"{{.Task.ID}}".to_vec(),
+        templating,
+        ..Default::default()
+    });
+    dependencies.put_config(Arc::new(swarm::Config {
+        id: "c".into(),
+        spec,
+        ..Default::default()
+    }));
     dependencies
 }
 

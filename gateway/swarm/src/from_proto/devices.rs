@@ -19,18 +19,33 @@ const SHOWN: usize = 256;
 pub(super) fn assigned(task: &swarm::Task) -> Result<Vec<AssignedDevice>> {
     let field = "assigned_generic_resources";
     let mut devices = Vec::new();
-    for (index, swarm::GenericResource { resource }) in task.assigned_generic_resources.iter().enumerate() {
+    for (index, swarm::GenericResource { resource }) in
+        task.assigned_generic_resources.iter().enumerate()
+    {
         check_count(field, "devices", index)?;
         match resource {
             Some(Resource::NamedResourceSpec(swarm::NamedGenericResource { kind, value })) => {
-                devices.push(AssignedDevice { kind: kind.clone(), id: value.clone() });
+                devices.push(AssignedDevice {
+                    kind: kind.clone(),
+                    id: value.clone(),
+                });
             }
-            Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource { kind, value: _ })) => {
+            Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource {
+                kind,
+                value: _,
+            })) => {
                 let kind = beginning(kind, SHOWN);
-                let why = format!("{kind:?} is a number, and this node offers only devices, by their ids");
+                let why = format!(
+                    "{kind:?} is a number, and this node offers only devices, by their ids"
+                );
                 return Err(Error::unimplemented(format!("{field}[{index}]: {why}")));
             }
-            None => return Err(Error::invalid(format_args!("{field}[{index}]"), "it is empty")),
+            None => {
+                return Err(Error::invalid(
+                    format_args!("{field}[{index}]"),
+                    "it is empty",
+                ));
+            }
         }
     }
     Ok(devices)
@@ -38,17 +53,24 @@ pub(super) fn assigned(task: &swarm::Task) -> Result<Vec<AssignedDevice>> {
 
 /// The devices with ids of what is assigned to a task, whatever else that is.
 pub(crate) fn named_devices(task: &swarm::Task) -> impl Iterator<Item = AssignedDevice> + '_ {
-    task.assigned_generic_resources.iter().filter_map(|resource| match &resource.resource {
-        Some(Resource::NamedResourceSpec(swarm::NamedGenericResource { kind, value })) => {
-            Some(AssignedDevice { kind: kind.clone(), id: value.clone() })
-        }
-        Some(Resource::DiscreteResourceSpec(_)) | None => None,
-    })
+    task.assigned_generic_resources
+        .iter()
+        .filter_map(|resource| match &resource.resource {
+            Some(Resource::NamedResourceSpec(swarm::NamedGenericResource { kind, value })) => {
+                Some(AssignedDevice {
+                    kind: kind.clone(),
+                    id: value.clone(),
+                })
+            }
+            Some(Resource::DiscreteResourceSpec(_)) | None => None,
+        })
 }
 
 /// The CDI names of the devices that the service names, each once.
 pub(super) fn by_label(asked: &TaskRequest<'_>) -> Result<Vec<String>> {
-    let Some(list) = asked.container.labels.get(DEVICE_LABEL) else { return Ok(Vec::new()) };
+    let Some(list) = asked.container.labels.get(DEVICE_LABEL) else {
+        return Ok(Vec::new());
+    };
     let field = format!("container.labels[{DEVICE_LABEL:?}]");
     let mut names: Vec<String> = Vec::new();
     for name in list.split(',').map(str::trim) {

@@ -18,6 +18,9 @@ pub(super) fn file_mode(field: &str, wire: u32) -> Result<u32> {
     if rest == 0 {
         Ok(mode)
     } else {
-        Err(Error::invalid(field, format!("{wire:o} (octal) is not the mode of a file")))
+        Err(Error::invalid(
+            field,
+            format!("{wire:o} (octal) is not the mode of a file"),
+        ))
     }
 }

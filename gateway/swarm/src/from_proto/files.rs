@@ -60,22 +60,42 @@ pub(super) fn files(
     };
     for (index, reference) in asked.container.secrets.iter().enumerate() {
         let field = format!("container.secrets[{index}]");
-        let swarm::SecretReference { secret_id, secret_name, target } = reference;
-        let payload =
-            references.secret(secret_id).ok_or_else(|| not_found("secret", secret_name, secret_id))?;
+        let swarm::SecretReference {
+            secret_id,
+            secret_name,
+            target,
+        } = reference;
+        let payload = references
+            .secret(secret_id)
+            .ok_or_else(|| not_found("secret", secret_name, secret_id))?;
         let Some(secret_reference::Target::File(target)) = target else {
             return Err(Error::invalid(field, "it has no file as its target"));
         };
-        add(&field, SECRETS, target, references.content(&field, secret_id, payload, true)?)?;
+        add(
+            &field,
+            SECRETS,
+            target,
+            references.content(&field, secret_id, payload, true)?,
+        )?;
     }
     for (index, reference) in asked.container.configs.iter().enumerate() {
         let field = format!("container.configs[{index}]");
-        let swarm::ConfigReference { config_id, config_name, target } = reference;
-        let payload =
-            references.config(config_id).ok_or_else(|| not_found("config", config_name, config_id))?;
+        let swarm::ConfigReference {
+            config_id,
+            config_name,
+            target,
+        } = reference;
+        let payload = references
+            .config(config_id)
+            .ok_or_else(|| not_found("config", config_name, config_id))?;
         match target {
             Some(config_reference::Target::File(target)) => {
-                add(&field, CONFIGS, target, references.content(&field, config_id, payload, false)?)?;
+                add(
+                    &field,
+                    CONFIGS,
+                    target,
+                    references.content(&field, config_id, payload, false)?,
+                )?;
             }
             // Only credential specs use it, and those are refused with the privileges.
             Some(config_reference::Target::Runtime(swarm::RuntimeTarget {})) => {}
@@ -86,15 +106,30 @@ pub(super) fn files(
 }
 
 fn not_found(kind: &str, name: &str, id: &str) -> Error {
-    Error::not_found(format!("{kind} reference {name:?} ({id:?}) not found: the manager has not sent it"))
+    Error::not_found(format!(
+        "{kind} reference {name:?} ({id:?}) not found: the manager has not sent it"
+    ))
 }
 
-fn file(field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>) -> Result<TaskFile> {
-    let swarm::FileTarget { name, uid, gid, mode } = target;
+fn file(
+    field: &str,
+    dir: &str,
+    target: &swarm::FileTarget,
+    content: Arc<[u8]>,
+) -> Result<TaskFile> {
+    let swarm::FileTarget {
+        name,
+        uid,
+        gid,
+        mode,
+    } = target;
     let number = |part: &str, text: &str| match text {
         "" => Ok(0),
         text => text.parse::<u32>().map_err(|_| {
-            Error::invalid(format_args!("{field}.file.{part}"), format!("{text:?} is no number of an id"))
+            Error::invalid(
+                format_args!("{field}.file.{part}"),
+                format!("{text:?} is no number of an id"),
+            )
         }),
     };
     let of_name = format!("{field}.file.name");
@@ -106,7 +141,10 @@ fn file(field: &str, dir: &str, target: &swarm::FileTarget, content: Arc<[u8]>) 
     } else {
         let path = container_path(&of_name, &format!("{dir}{name}"))?;
         if !path.starts_with(dir) || path.as_path() == Path::new(dir.trim_end_matches('/')) {
-            return Err(Error::invalid(of_name, format!("{name:?} leads out of {dir}")));
+            return Err(Error::invalid(
+                of_name,
+                format!("{name:?} leads out of {dir}"),
+            ));
         }
         path
     };
@@ -155,7 +193,13 @@ impl<'a> References<'a> {
     }
 
     /// The content of a file; expanded, once for all references, if it is a template.
-    fn content(&self, field: &str, id: &str, payload: Payload<'_>, is_secret: bool) -> Result<Arc<[u8]>> {
+    fn content(
+        &self,
+        field: &str,
+        id: &str,
+        payload: Payload<'_>,
+        is_secret: bool,
+    ) -> Result<Arc<[u8]>> {
         let key = (is_secret, id.to_owned());
         if let Some(made) = self.contents.borrow().get(&key) {
             return Ok(Arc::clone(made));
@@ -169,9 +213,9 @@ impl<'a> References<'a> {
         match payload.templating {
             None => Ok(payload.data.into()),
             Some(GOLANG) => self.expanded(field, payload.data, is_secret),
-            Some(other) => {
-                Err(Error::unimplemented(format!("{field}: there is no template language {other:?}")))
-            }
+            Some(other) => Err(Error::unimplemented(format!(
+                "{field}: there is no template language {other:?}"
+            ))),
         }
     }
 
@@ -186,14 +230,19 @@ impl<'a> References<'a> {
             Ok(made) => Ok(made.bytes.into()),
             // Words of a template may be those of a secret.
             Err(error) => {
-                let error = if is_secret { error.without_name() } else { error };
+                let error = if is_secret {
+                    error.without_name()
+                } else {
+                    error
+                };
                 Err(not_expanded(field, error))
             }
         }
     }
 
     fn targets(&self) -> &Targets<'a> {
-        self.targets.get_or_init(|| Targets::of(self.asked.container))
+        self.targets
+            .get_or_init(|| Targets::of(self.asked.container))
     }
 }
 
@@ -202,16 +251,29 @@ impl<'a> Targets<'a> {
         let mut targets = Self::default();
         for reference in &container.secrets {
             if let Some(secret_reference::Target::File(file)) = &reference.target {
-                targets.secrets.entry(file.name.as_bytes()).or_insert(&reference.secret_id);
+                targets
+                    .secrets
+                    .entry(file.name.as_bytes())
+                    .or_insert(&reference.secret_id);
             }
         }
         for reference in &container.configs {
             if let Some(config_reference::Target::File(file)) = &reference.target {
-                targets.configs.entry(file.name.as_bytes()).or_insert(&reference.config_id);
+                targets
+                    .configs
+                    .entry(file.name.as_bytes())
+                    .or_insert(&reference.config_id);
             }
         }
-        for (name, value) in container.env.iter().filter_map(|variable| variable.split_once('=')) {
-            targets.variables.entry(name.as_bytes()).or_insert(value.as_bytes());
+        for (name, value) in container
+            .env
+            .iter()
+            .filter_map(|variable| variable.split_once('='))
+        {
+            targets
+                .variables
+                .entry(name.as_bytes())
+                .or_insert(value.as_bytes());
         }
         targets
     }
@@ -219,14 +281,24 @@ impl<'a> Targets<'a> {
 
 impl Files for References<'_> {
     fn secret(&self, target: &[u8]) -> FileContent<'_> {
-        Some(Cow::Borrowed(Self::secret(self, self.targets().secrets.get(target)?)?.data))
+        Some(Cow::Borrowed(
+            Self::secret(self, self.targets().secrets.get(target)?)?.data,
+        ))
     }
 
     fn config(&self, target: &[u8]) -> FileContent<'_> {
-        Some(Cow::Borrowed(Self::config(self, self.targets().configs.get(target)?)?.data))
+        Some(Cow::Borrowed(
+            Self::config(self, self.targets().configs.get(target)?)?.data,
+        ))
     }
 
     fn env(&self, name: &[u8]) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.targets().variables.get(name).copied().unwrap_or_default())
+        Cow::Borrowed(
+            self.targets()
+                .variables
+                .get(name)
+                .copied()
+                .unwrap_or_default(),
+        )
     }
 }

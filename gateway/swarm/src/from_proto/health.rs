@@ -12,16 +12,28 @@ use crate::plan::{HealthCheck, HealthCommand, check_time};
 
 /// The health check; that of the image if the service has none.
 pub(super) fn health(wire: Option<&swarm::HealthConfig>) -> Result<HealthCheck> {
-    let Some(wire) = wire else { return Ok(HealthCheck::default()) };
-    let swarm::HealthConfig { test, interval, timeout, retries, start_period, start_interval } = wire;
+    let Some(wire) = wire else {
+        return Ok(HealthCheck::default());
+    };
+    let swarm::HealthConfig {
+        test,
+        interval,
+        timeout,
+        retries,
+        start_period,
+        start_interval,
+    } = wire;
     let field = "container.healthcheck";
     let test = words(&format!("{field}.test"), test)?;
-    let command =
-        HealthCommand::parse(&test).map_err(|why| Error::invalid(format_args!("{field}.test"), why))?;
+    let command = HealthCommand::parse(&test)
+        .map_err(|why| Error::invalid(format_args!("{field}.test"), why))?;
     let retries = match u32::try_from(*retries) {
         Ok(retries) => Some(retries).filter(|retries| *retries > 0),
         Err(_) => {
-            return Err(Error::invalid(format_args!("{field}.retries"), format!("{retries} is negative")));
+            return Err(Error::invalid(
+                format_args!("{field}.retries"),
+                format!("{retries} is negative"),
+            ));
         }
     };
     let time = |name: &str, wire: &Option<WireDuration>| -> Result<Option<Duration>> {

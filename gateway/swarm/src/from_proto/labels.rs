@@ -19,19 +19,31 @@ const LABELS_MAX: usize = 1024;
 /// The labels of a task. Those that docker sets take precedence over those of the task, and these over those of
 /// the service.
 pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
-    let own = asked.task.annotations.as_ref().map(|annotations| &annotations.labels);
+    let own = asked
+        .task
+        .annotations
+        .as_ref()
+        .map(|annotations| &annotations.labels);
     let mut labels = BTreeMap::new();
     // The label with devices is a setting: nothing else has to see it.
-    let of_container = asked.container.labels.iter().filter(|(name, _)| *name != DEVICE_LABEL);
-    for (field, (name, value)) in of_container
-        .map(|label| ("container.labels", label))
-        .chain(own.into_iter().flatten().map(|label| ("annotations.labels", label)))
-    {
+    let of_container = asked
+        .container
+        .labels
+        .iter()
+        .filter(|(name, _)| *name != DEVICE_LABEL);
+    for (field, (name, value)) in of_container.map(|label| ("container.labels", label)).chain(
+        own.into_iter()
+            .flatten()
+            .map(|label| ("annotations.labels", label)),
+    ) {
         check(field, name)?;
         labels.insert(name.clone(), value.clone());
     }
     if labels.len() > LABELS_MAX {
-        let why = format!("there are {} with those of the task, and there may be {LABELS_MAX}", labels.len());
+        let why = format!(
+            "there are {} with those of the task, and there may be {LABELS_MAX}",
+            labels.len()
+        );
         return Err(Error::invalid("container.labels", why));
     }
     let identity = &asked.identity;
@@ -54,7 +66,10 @@ fn check(field: &str, name: &str) -> Result<()> {
     let domain = name.split('/').next().unwrap_or(name);
     let is_ours = domain == OUR_DOMAIN || domain.ends_with(".switchyard.io");
     if name.is_empty() || is_ours || name.chars().any(char::is_control) {
-        return Err(Error::invalid(field, format!("{name:?} cannot be the name of a service's label")));
+        return Err(Error::invalid(
+            field,
+            format!("{name:?} cannot be the name of a service's label"),
+        ));
     }
     Ok(())
 }

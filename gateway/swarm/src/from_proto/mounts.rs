@@ -45,7 +45,10 @@ impl Mounts {
         if self.destinations.insert(destination.to_owned()) {
             return Ok(());
         }
-        Err(Error::invalid(field, format!("Duplicate mount point: {}", destination.display())))
+        Err(Error::invalid(
+            field,
+            format!("Duplicate mount point: {}", destination.display()),
+        ))
     }
 }
 
@@ -57,7 +60,10 @@ pub(super) fn container_path(field: &str, text: &str) -> Result<PathBuf> {
     }
     let path = absolute(field, text)?;
     if path == Path::new("/") {
-        return Err(Error::invalid(field, "invalid mount target, must not be '/'"));
+        return Err(Error::invalid(
+            field,
+            "invalid mount target, must not be '/'",
+        ));
     }
     Ok(path)
 }
@@ -84,11 +90,23 @@ fn mount(
     let target = asked.expand(&format!("{field}.target"), target)?;
     let destination = container_path(&format!("{field}.target"), &target)?;
     // Each kind of mount sets its own source.
-    let unset = MountSource::Tmpfs { size_bytes: 0, mode: 0o1777 };
-    let plain = Mount { readonly: *readonly, ..Mount::new(destination, unset) };
+    let unset = MountSource::Tmpfs {
+        size_bytes: 0,
+        mode: 0o1777,
+    };
+    let plain = Mount {
+        readonly: *readonly,
+        ..Mount::new(destination, unset)
+    };
     let unimplemented = |what: &str| Err(Error::unimplemented(format!("{field}.type: {what}")));
     match mount::Type::try_from(*r#type) {
-        Ok(mount::Type::Bind) => bind(asked, field, &source, bind_options.unwrap_or_default(), plain),
+        Ok(mount::Type::Bind) => bind(
+            asked,
+            field,
+            &source,
+            bind_options.unwrap_or_default(),
+            plain,
+        ),
         Ok(mount::Type::Volume) => {
             let options = volume_options.clone().unwrap_or_default();
             let sub_path = volume_path(field, options)?;
@@ -99,11 +117,15 @@ fn mount(
             } else {
                 volume_name(field, source)?
             };
-            Ok(Mount { source: MountSource::Volume { name, sub_path }, ..plain })
+            Ok(Mount {
+                source: MountSource::Volume { name, sub_path },
+                ..plain
+            })
         }
-        Ok(mount::Type::Tmpfs) if !source.is_empty() => {
-            Err(Error::invalid(format_args!("{field}.source"), "a tmpfs has none"))
-        }
+        Ok(mount::Type::Tmpfs) if !source.is_empty() => Err(Error::invalid(
+            format_args!("{field}.source"),
+            "a tmpfs has none",
+        )),
         Ok(mount::Type::Tmpfs) => tmpfs(field, tmpfs_options.clone().unwrap_or_default(), plain),
         Ok(mount::Type::Npipe) => unimplemented("named pipes are for Windows"),
         Ok(mount::Type::Cluster) => unimplemented("volumes of the cluster (CSI) are not supported"),
@@ -134,19 +156,32 @@ fn bind(
         Ok(Wire::Rshared | Wire::Shared) => Propagation::Bidirectional,
         Err(_) => {
             let why = format!("{propagation} is not known");
-            return Err(Error::unimplemented(format!("{field}.bind_options.propagation: {why}")));
+            return Err(Error::unimplemented(format!(
+                "{field}.bind_options.propagation: {why}"
+            )));
         }
     };
     if readonlyforcerecursive && (!plain.readonly || readonlynonrecursive || nonrecursive) {
         let why = "it needs a recursive mount that is read-only";
-        return Err(Error::invalid(format_args!("{field}.bind_options.readonlyforcerecursive"), why));
+        return Err(Error::invalid(
+            format_args!("{field}.bind_options.readonlyforcerecursive"),
+            why,
+        ));
     }
     // As docker has it: recursively read-only where the node can.
     let can = asked.node.recursive_readonly_mounts && propagation == Propagation::Private;
     let recursive_readonly =
         plain.readonly && !readonlynonrecursive && !nonrecursive && (readonlyforcerecursive || can);
-    let missing = if createmountpoint { MissingSource::CreateDir } else { MissingSource::Fail };
-    let options = if nonrecursive { vec!["bind".to_owned()] } else { Vec::new() };
+    let missing = if createmountpoint {
+        MissingSource::CreateDir
+    } else {
+        MissingSource::Fail
+    };
+    let options = if nonrecursive {
+        vec!["bind".to_owned()]
+    } else {
+        Vec::new()
+    };
     Ok(Mount {
         source: MountSource::Host { path, missing },
         recursive_readonly,
@@ -160,7 +195,12 @@ fn bind(
 fn volume_path(field: &str, options: mount::VolumeOptions) -> Result<PathBuf> {
     let field = format!("{field}.volume_options");
     // Labels of volumes are for docker's lists.
-    let mount::VolumeOptions { nocopy, labels: _, driver_config, subpath } = options;
+    let mount::VolumeOptions {
+        nocopy,
+        labels: _,
+        driver_config,
+        subpath,
+    } = options;
     if nocopy {
         let why = "a volume begins with what the image has at its target";
         return Err(Error::unimplemented(format!("{field}.nocopy: {why}")));
@@ -168,27 +208,39 @@ fn volume_path(field: &str, options: mount::VolumeOptions) -> Result<PathBuf> {
     if let Some(swarm::Driver { name, options }) = driver_config {
         if !matches!(name.as_str(), "" | "local") {
             let why = format!("there is no volume driver {name:?}");
-            return Err(Error::unimplemented(format!("{field}.driver_config.name: {why}")));
+            return Err(Error::unimplemented(format!(
+                "{field}.driver_config.name: {why}"
+            )));
         }
         if let Some(option) = options.into_keys().next() {
             let why = "volumes are plain directories; mount other file systems on the host";
-            return Err(Error::unimplemented(format!("{field}.driver_config.options[{option:?}]: {why}")));
+            return Err(Error::unimplemented(format!(
+                "{field}.driver_config.options[{option:?}]: {why}"
+            )));
         }
     }
     let path = PathBuf::from(&subpath);
-    let is_below = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    let is_below = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if !is_below || subpath.contains('\0') {
         let why = format!("{subpath:?} is no relative path below the volume");
         return Err(Error::invalid(format_args!("{field}.subpath"), why));
     }
-    Ok(path.components().filter(|part| *part != Component::CurDir).collect())
+    Ok(path
+        .components()
+        .filter(|part| *part != Component::CurDir)
+        .collect())
 }
 
 fn volume_name(field: &str, name: String) -> Result<String> {
     if is_volume_name(&name) {
         return Ok(name);
     }
-    Err(Error::invalid(format_args!("{field}.source"), format!("{name:?} cannot be the name of a volume")))
+    Err(Error::invalid(
+        format_args!("{field}.source"),
+        format!("{name:?} cannot be the name of a volume"),
+    ))
 }
 
 /// The name of a volume without one: 64 hexadecimal digits, as docker's, the same for each try of the task.
@@ -199,9 +251,16 @@ fn anonymous_name(task_id: &str, index: usize) -> String {
 
 fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Mount> {
     let field = format!("{field}.tmpfs_options");
-    let mount::TmpfsOptions { size_bytes, mode, options } = options;
+    let mount::TmpfsOptions {
+        size_bytes,
+        mode,
+        options,
+    } = options;
     let size_bytes = u64::try_from(size_bytes).map_err(|_| {
-        Error::invalid(format_args!("{field}.size_bytes"), format!("{size_bytes} is negative"))
+        Error::invalid(
+            format_args!("{field}.size_bytes"),
+            format!("{size_bytes} is negative"),
+        )
     })?;
     let mode = match file_mode(&format!("{field}.mode"), mode)? {
         0 => 0o1777,
@@ -217,7 +276,12 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
             Error::invalid(&field, "it is no JSON list of lists of texts").with_source(fault)
         })?;
         for option in list {
-            match option.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            match option
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .as_slice()
+            {
                 ["exec"] => can_execute = true,
                 ["noexec"] => can_execute = false,
                 ["nosuid" | "nodev"] => {}
@@ -228,6 +292,14 @@ fn tmpfs(field: &str, options: mount::TmpfsOptions, plain: Mount) -> Result<Moun
             }
         }
     }
-    let options = if can_execute { Vec::new() } else { vec!["noexec".to_owned()] };
-    Ok(Mount { source: MountSource::Tmpfs { size_bytes, mode }, options, ..plain })
+    let options = if can_execute {
+        Vec::new()
+    } else {
+        vec!["noexec".to_owned()]
+    };
+    Ok(Mount {
+        source: MountSource::Tmpfs { size_bytes, mode },
+        options,
+        ..plain
+    })
 }

@@ -9,11 +9,20 @@ use switchyard_proto::docker::swarmkit::v1 as swarm;
 /// The resolver configuration; parts that the service does not have, and the whole if it has none, are the
 /// host's.
 pub(super) fn dns(wire: Option<&swarm::container_spec::DnsConfig>) -> Result<Option<Dns>> {
-    let Some(swarm::container_spec::DnsConfig { nameservers, search, options }) = wire else {
+    let Some(swarm::container_spec::DnsConfig {
+        nameservers,
+        search,
+        options,
+    }) = wire
+    else {
         return Ok(None);
     };
     let field = "container.dns_config";
-    for (part, list) in [("nameservers", nameservers), ("search", search), ("options", options)] {
+    for (part, list) in [
+        ("nameservers", nameservers),
+        ("search", search),
+        ("options", options),
+    ] {
         check_count(format_args!("{field}.{part}"), "words", list.len())?;
         check_resolver_words(format_args!("{field}.{part}"), list)?;
     }
@@ -31,7 +40,11 @@ pub(super) fn dns(wire: Option<&swarm::container_spec::DnsConfig>) -> Result<Opt
 
 /// Additional lines of `/etc/hosts`, from lines of that form.
 pub(super) fn extra_hosts(lines: &[String]) -> Result<Vec<HostEntry>> {
-    lines.iter().enumerate().map(|(index, line)| host_entry(index, line)).collect()
+    lines
+        .iter()
+        .enumerate()
+        .map(|(index, line)| host_entry(index, line))
+        .collect()
 }
 
 fn host_entry(index: usize, line: &str) -> Result<HostEntry> {
@@ -40,7 +53,12 @@ fn host_entry(index: usize, line: &str) -> Result<HostEntry> {
     let mut words = line.split_ascii_whitespace();
     let address = words.next().unwrap_or_default();
     let names: Vec<String> = words.map(str::to_owned).collect();
-    let wrong = || Error::invalid(&field, format!("{line:?} is not of the form \"address name\""));
+    let wrong = || {
+        Error::invalid(
+            &field,
+            format!("{line:?} is not of the form \"address name\""),
+        )
+    };
     if names.is_empty() {
         return Err(wrong());
     }

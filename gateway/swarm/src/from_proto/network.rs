@@ -1,7 +1,9 @@
 //! The network of a task, and the ports of the node that lead to it.
 
 use swarm::port_config;
-use switchyard_core::spec::{HostPort, HostPorts, Link, PodNetwork, PortMapping, Protocol, SandboxNetwork};
+use switchyard_core::spec::{
+    HostPort, HostPorts, Link, PodNetwork, PortMapping, Protocol, SandboxNetwork,
+};
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::check_count;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -31,23 +33,36 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
         [_, ..] => {
             let names: Vec<&str> = asked.task.networks.iter().map(name).collect();
             let why = "a task has one network here";
-            return Err(Error::unimplemented(format!("networks: {} of them, {names:?}: {why}", names.len())));
+            return Err(Error::unimplemented(format!(
+                "networks: {} of them, {names:?}: {why}",
+                names.len()
+            )));
         }
     };
     let ports = ports(asked.task.endpoint.as_ref())?;
     let spec = match attached {
         AttachedNetwork::Host => SandboxNetwork::Host,
-        AttachedNetwork::Link(Link::ClusterBridge(bridge)) if bridge.is_internal && !ports.is_empty() => {
-            let why =
-                "no port of the node leads into an internal network: publish none, or use another network";
-            return Err(Error::unimplemented(format!("endpoint.ports: network {:?}: {why}", bridge.name)));
+        AttachedNetwork::Link(Link::ClusterBridge(bridge))
+            if bridge.is_internal && !ports.is_empty() =>
+        {
+            let why = "no port of the node leads into an internal network: publish none, or use another network";
+            return Err(Error::unimplemented(format!(
+                "endpoint.ports: network {:?}: {why}",
+                bridge.name
+            )));
         }
-        AttachedNetwork::Link(link) => {
-            SandboxNetwork::Pod(PodNetwork { link, ports: mappings(&ports), ..PodNetwork::default() })
-        }
+        AttachedNetwork::Link(link) => SandboxNetwork::Pod(PodNetwork {
+            link,
+            ports: mappings(&ports),
+            ..PodNetwork::default()
+        }),
     };
     let host_ports = host_ports(asked.task, &spec, &ports)?;
-    Ok(TaskNetwork { spec, host_ports, ports })
+    Ok(TaskNetwork {
+        spec,
+        host_ports,
+        ports,
+    })
 }
 
 /// The ports of the node that lead into a task, of those whose numbers are known.
@@ -65,21 +80,40 @@ pub(crate) fn mappings(ports: &[PublishedPort]) -> Vec<PortMapping> {
 
 /// The ports of the node that a task claims: those that lead into it, or with the host's network those that it
 /// listens on.
-fn host_ports(task: &swarm::Task, network: &SandboxNetwork, ports: &[PublishedPort]) -> Result<HostPorts> {
+fn host_ports(
+    task: &swarm::Task,
+    network: &SandboxNetwork,
+    ports: &[PublishedPort],
+) -> Result<HostPorts> {
     claims(&task.id, *network == SandboxNetwork::Host, ports)
 }
 
 /// As [`host_ports`], of a task with this id.
 pub(crate) fn claims(task_id: &str, is_host: bool, ports: &[PublishedPort]) -> Result<HostPorts> {
     let claim = |port: &PublishedPort| {
-        let number = if is_host { Some(port.target) } else { port.published };
-        number.map(|number| HostPort { protocol: port.protocol, port: number, ip: None })
+        let number = if is_host {
+            Some(port.target)
+        } else {
+            port.published
+        };
+        number.map(|number| HostPort {
+            protocol: port.protocol,
+            port: number,
+            ip: None,
+        })
     };
-    HostPorts::new(task_id.to_owned(), ports.iter().filter_map(claim), "endpoint.ports")
+    HostPorts::new(
+        task_id.to_owned(),
+        ports.iter().filter_map(claim),
+        "endpoint.ports",
+    )
 }
 
 fn name(attachment: &swarm::NetworkAttachment) -> &str {
-    let spec = attachment.network.as_ref().and_then(|network| network.spec.as_ref());
+    let spec = attachment
+        .network
+        .as_ref()
+        .and_then(|network| network.spec.as_ref());
     spec.and_then(|spec| spec.annotations.as_ref())
         .map(|annotations| annotations.name.as_str())
         .unwrap_or_default()
@@ -87,14 +121,25 @@ fn name(attachment: &swarm::NetworkAttachment) -> &str {
 
 fn ports(endpoint: Option<&swarm::Endpoint>) -> Result<Vec<PublishedPort>> {
     // The addresses are of overlay networks, and the specification is what the manager made the ports of.
-    let Some(swarm::Endpoint { spec: _, ports: wire, virtual_ips: _ }) = endpoint else {
+    let Some(swarm::Endpoint {
+        spec: _,
+        ports: wire,
+        virtual_ips: _,
+    }) = endpoint
+    else {
         return Ok(Vec::new());
     };
     let mut ports: Vec<PublishedPort> = Vec::new();
     for (index, port) in wire.iter().enumerate() {
         let field = format!("endpoint.ports[{index}]");
         check_count(&field, "ports", ports.len())?;
-        let swarm::PortConfig { name, protocol, target_port, published_port, publish_mode } = port;
+        let swarm::PortConfig {
+            name,
+            protocol,
+            target_port,
+            published_port,
+            publish_mode,
+        } = port;
         match port_config::PublishMode::try_from(*publish_mode) {
             Ok(port_config::PublishMode::Host) => {}
             Ok(port_config::PublishMode::Ingress) => {
@@ -108,12 +153,19 @@ fn ports(endpoint: Option<&swarm::Endpoint>) -> Result<Vec<PublishedPort>> {
             }
         }
         let number = |part: &str, number: u32| {
-            u16::try_from(number)
-                .map_err(|_| Error::invalid(format_args!("{field}.{part}"), format!("{number} is no port")))
+            u16::try_from(number).map_err(|_| {
+                Error::invalid(
+                    format_args!("{field}.{part}"),
+                    format!("{number} is no port"),
+                )
+            })
         };
         let target = number("target_port", *target_port)?;
         if target == 0 {
-            return Err(Error::invalid(format_args!("{field}.target_port"), "0 is no port"));
+            return Err(Error::invalid(
+                format_args!("{field}.target_port"),
+                "0 is no port",
+            ));
         }
         let published = Some(number("published_port", *published_port)?).filter(|port| *port != 0);
         let protocol = match port_config::Protocol::try_from(*protocol) {
@@ -121,10 +173,17 @@ fn ports(endpoint: Option<&swarm::Endpoint>) -> Result<Vec<PublishedPort>> {
             Ok(port_config::Protocol::Udp) => Protocol::Udp,
             Ok(port_config::Protocol::Sctp) => Protocol::Sctp,
             Err(_) => {
-                return Err(Error::unimplemented(format!("{field}.protocol: {protocol} is not known")));
+                return Err(Error::unimplemented(format!(
+                    "{field}.protocol: {protocol} is not known"
+                )));
             }
         };
-        ports.push(PublishedPort { name: name.clone(), protocol, target, published });
+        ports.push(PublishedPort {
+            name: name.clone(),
+            protocol,
+            target,
+            published,
+        });
     }
     Ok(ports)
 }

@@ -66,14 +66,31 @@ pub(crate) fn identity(task: &swarm::Task, node: &PlanContext) -> Result<TaskIde
     if !task.service_id.is_empty() {
         check_id("service_id", &task.service_id)?;
     }
-    let service = task.service_annotations.as_ref().map(|annotations| annotations.name.as_str());
+    let service = task
+        .service_annotations
+        .as_ref()
+        .map(|annotations| annotations.name.as_str());
     let service_name = service.unwrap_or_default().to_owned();
     // The first slot of a job is 0 as well, and docker names it after the node too.
-    let slot = if task.slot == 0 { node.node_id.clone() } else { task.slot.to_string() };
-    let own = task.annotations.as_ref().map(|annotations| annotations.name.as_str()).unwrap_or_default();
-    let task_name =
-        if own.is_empty() { format!("{service_name}.{slot}.{}", task.id) } else { own.to_owned() };
-    for (field, name) in [("service_annotations.name", &service_name), ("annotations.name", &task_name)] {
+    let slot = if task.slot == 0 {
+        node.node_id.clone()
+    } else {
+        task.slot.to_string()
+    };
+    let own = task
+        .annotations
+        .as_ref()
+        .map(|annotations| annotations.name.as_str())
+        .unwrap_or_default();
+    let task_name = if own.is_empty() {
+        format!("{service_name}.{slot}.{}", task.id)
+    } else {
+        own.to_owned()
+    };
+    for (field, name) in [
+        ("service_annotations.name", &service_name),
+        ("annotations.name", &task_name),
+    ] {
         if name.len() > NAME_MAX || name.chars().any(char::is_control) {
             let why = format!("it is longer than {NAME_MAX} bytes, or has control characters");
             return Err(Error::invalid(field, why));
@@ -114,7 +131,9 @@ impl<'a> TaskRequest<'a> {
             job_iteration: _,
             volumes,
         } = task;
-        let spec = spec.as_ref().ok_or_else(|| Error::invalid("spec", "it is missing"))?;
+        let spec = spec
+            .as_ref()
+            .ok_or_else(|| Error::invalid("spec", "it is missing"))?;
         let swarm::TaskSpec {
             runtime,
             resources,
@@ -138,7 +157,9 @@ impl<'a> TaskRequest<'a> {
             return Err(Error::unimplemented(format!("volumes: {why}")));
         }
         check_container(container)?;
-        let labels = service_annotations.as_ref().map(|annotations| annotations.labels.clone());
+        let labels = service_annotations
+            .as_ref()
+            .map(|annotations| annotations.labels.clone());
         let facts = Facts {
             service_id: identity.service_id.clone(),
             service_name: identity.service_name.clone(),
@@ -165,10 +186,13 @@ impl<'a> TaskRequest<'a> {
 
     /// Expands the templates of a field.
     pub(super) fn expand(&self, field: &str, template: &str) -> Result<String> {
-        let made = expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))?;
+        let made =
+            expand_field(template, &self.facts).map_err(|error| not_expanded(field, error))?;
         let growth = self.growth.get() + made.len().saturating_sub(template.len());
         if growth > GROWTH_MAX {
-            let why = format!("templates make the fields of the task more than {GROWTH_MAX} bytes longer");
+            let why = format!(
+                "templates make the fields of the task more than {GROWTH_MAX} bytes longer"
+            );
             return Err(Error::invalid(field, why));
         }
         self.growth.set(growth);
@@ -182,7 +206,9 @@ pub(super) fn not_expanded(field: &str, error: TemplateError) -> Error {
 }
 
 fn unsupported(runtime: &str) -> Error {
-    Error::unimplemented(format!("spec.runtime: unsupported runtime {runtime:?}: only containers can be run"))
+    Error::unimplemented(format!(
+        "spec.runtime: unsupported runtime {runtime:?}: only containers can be run"
+    ))
 }
 
 /// Refuses what no other part of the plan looks at. Each field of a container is named here, so that a new one
@@ -222,8 +248,8 @@ fn check_container(container: &swarm::ContainerSpec) -> Result<()> {
     } = container;
     match Isolation::try_from(*isolation) {
         Ok(Isolation::Default) => Ok(()),
-        Ok(Isolation::Process | Isolation::Hyperv) | Err(_) => {
-            Err(Error::unimplemented("container.isolation: it is for Windows"))
-        }
+        Ok(Isolation::Process | Isolation::Hyperv) | Err(_) => Err(Error::unimplemented(
+            "container.isolation: it is for Windows",
+        )),
     }
 }

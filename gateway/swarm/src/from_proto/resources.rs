@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use swarm::generic_resource::Resource;
 use switchyard_core::spec::{
-    ComputeClaim, CpuPeriod, CpuQuota, EnvVar, MemoryLimit, OomScoreAdj, PidsLimit, Reserved, Resources,
-    Rlimit, Swappiness,
+    ComputeClaim, CpuPeriod, CpuQuota, EnvVar, MemoryLimit, OomScoreAdj, PidsLimit, Reserved,
+    Resources, Rlimit, Swappiness,
 };
 use switchyard_core::{Error, Result};
 use switchyard_docker_options::fields::{check_count, check_variable};
@@ -27,8 +27,12 @@ struct Amounts {
 pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
     let container = asked.container;
     let empty = swarm::ResourceRequirements::default();
-    let swarm::ResourceRequirements { limits, reservations, swap_bytes, memory_swappiness } =
-        asked.resources.unwrap_or(&empty);
+    let swarm::ResourceRequirements {
+        limits,
+        reservations,
+        swap_bytes,
+        memory_swappiness,
+    } = asked.resources.unwrap_or(&empty);
     let limits = amounts("resources.limits", limits.as_ref())?;
     let reserved = amounts("resources.reservations", reservations.as_ref())?;
     let memory = memory(&limits);
@@ -51,7 +55,9 @@ pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
         },
         pids_limit: match container.pids_limit {
             0 => None,
-            limit => Some(PidsLimit::new(limit).map_err(|error| error.in_field("container.pidsLimit"))?),
+            limit => {
+                Some(PidsLimit::new(limit).map_err(|error| error.in_field("container.pidsLimit"))?)
+            }
         },
         // Also set if it is 0: a task without a value inherits that of its shim, which the kernel should
         // spare.
@@ -66,30 +72,48 @@ pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
 
 /// Returns the compute that the scheduler has reserved for a task.
 pub(super) fn compute(asked: &TaskRequest<'_>) -> Result<ComputeClaim> {
-    let reservations = asked.resources.and_then(|resources| resources.reservations.as_ref());
-    let Amounts { nano_cpus, memory_bytes } = amounts("resources.reservations", reservations)?;
+    let reservations = asked
+        .resources
+        .and_then(|resources| resources.reservations.as_ref());
+    let Amounts {
+        nano_cpus,
+        memory_bytes,
+    } = amounts("resources.reservations", reservations)?;
     let reserved = Reserved {
         // As much as is offered for the task, so that its reservation always fits.
         cpu_milli: nano_cpus.div_ceil(1_000_000),
         memory_bytes: u64::try_from(memory_bytes).unwrap_or_default(),
     };
-    Ok(ComputeClaim { reserved, exclusive_cpus: false })
+    Ok(ComputeClaim {
+        reserved,
+        exclusive_cpus: false,
+    })
 }
 
 fn amounts(field: &str, wire: Option<&swarm::Resources>) -> Result<Amounts> {
     // What the scheduler has chosen of the generic ones is in the task.
     let (nano_cpus, memory_bytes) = match wire {
-        Some(swarm::Resources { nano_cpus, memory_bytes, generic: _ }) => (*nano_cpus, *memory_bytes),
+        Some(swarm::Resources {
+            nano_cpus,
+            memory_bytes,
+            generic: _,
+        }) => (*nano_cpus, *memory_bytes),
         None => (0, 0),
     };
     let negative = |part: &str, amount: i64| {
-        Error::invalid(format_args!("{field}.{part}"), format!("{amount} is negative"))
+        Error::invalid(
+            format_args!("{field}.{part}"),
+            format!("{amount} is negative"),
+        )
     };
     if memory_bytes < 0 {
         return Err(negative("memory_bytes", memory_bytes));
     }
     let nano_cpus = u64::try_from(nano_cpus).map_err(|_| negative("nano_cpus", nano_cpus))?;
-    Ok(Amounts { nano_cpus, memory_bytes })
+    Ok(Amounts {
+        nano_cpus,
+        memory_bytes,
+    })
 }
 
 fn quota(nano_cpus: u64) -> Option<CpuQuota> {
@@ -108,17 +132,24 @@ fn memory(amounts: &Amounts) -> Option<MemoryLimit> {
 /// as docker has it.
 fn swap(memory: Option<MemoryLimit>, swap_bytes: Option<i64>) -> Result<Option<MemoryLimit>> {
     let field = "resources.swap_bytes";
-    let limit = memory.and_then(MemoryLimit::get).and_then(|bytes| i64::try_from(bytes).ok());
+    let limit = memory
+        .and_then(MemoryLimit::get)
+        .and_then(|bytes| i64::try_from(bytes).ok());
     let sum = |swap: i64| {
-        let limit = limit.ok_or_else(|| Error::invalid(field, "it needs a limit of memory beside it"))?;
-        let sum = MemoryLimit::new(limit.saturating_add(swap)).map_err(|error| error.in_field(field))?;
+        let limit =
+            limit.ok_or_else(|| Error::invalid(field, "it needs a limit of memory beside it"))?;
+        let sum =
+            MemoryLimit::new(limit.saturating_add(swap)).map_err(|error| error.in_field(field))?;
         Ok(Some(sum))
     };
     match swap_bytes {
         None => limit.map_or(Ok(None), sum),
         Some(-1) => Ok(Some(MemoryLimit::UNLIMITED)),
         Some(swap) if swap >= 0 => sum(swap),
-        Some(swap) => Err(Error::invalid(field, format!("{swap} is negative; -1 is for no limit"))),
+        Some(swap) => Err(Error::invalid(
+            field,
+            format!("{swap} is negative; -1 is for no limit"),
+        )),
     }
 }
 
@@ -130,7 +161,10 @@ pub(super) fn rlimits(wire: &[swarm::container_spec::Ulimit]) -> Result<Vec<Rlim
         let number = |limit: i64| match limit {
             -1 => Ok(u64::MAX),
             limit => u64::try_from(limit).map_err(|_| {
-                Error::invalid(&field, format!("{limit} is neither a number nor -1 for no limit"))
+                Error::invalid(
+                    &field,
+                    format!("{limit} is neither a number nor -1 for no limit"),
+                )
             }),
         };
         let limit = rlimit(&field, name, number(*soft)?, number(*hard)?)?;
@@ -152,18 +186,30 @@ pub(super) fn generic_variables(assigned: &[swarm::GenericResource]) -> Result<V
             Some(Resource::NamedResourceSpec(swarm::NamedGenericResource { kind, value })) => {
                 (kind, value.clone())
             }
-            Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource { kind, value })) => {
-                (kind, value.to_string())
+            Some(Resource::DiscreteResourceSpec(swarm::DiscreteGenericResource {
+                kind,
+                value,
+            })) => (kind, value.to_string()),
+            None => {
+                return Err(Error::invalid(
+                    format_args!("{field}[{index}]"),
+                    "it is empty",
+                ));
             }
-            None => return Err(Error::invalid(format_args!("{field}[{index}]"), "it is empty")),
         };
-        by_kind.entry(kind.to_ascii_uppercase()).or_default().push(value);
+        by_kind
+            .entry(kind.to_ascii_uppercase())
+            .or_default()
+            .push(value);
     }
     let variable = |(kind, values): (String, Vec<String>)| {
         let name = format!("DOCKER_RESOURCE_{kind}");
         let value = values.join(",");
         check_variable(field, &name, &value)?;
-        Ok(EnvVar { name, value: value.into_bytes() })
+        Ok(EnvVar {
+            name,
+            value: value.into_bytes(),
+        })
     };
     by_kind.into_iter().map(variable).collect()
 }

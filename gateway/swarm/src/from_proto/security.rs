@@ -12,10 +12,17 @@ pub(super) fn security(container: &swarm::ContainerSpec) -> Result<Security> {
     let add = capabilities::names("container.capability_add", &container.capability_add)?;
     let drop = capabilities::names("container.capability_drop", &container.capability_drop)?;
     let privileges = container.privileges.clone().unwrap_or_default();
-    let swarm::Privileges { credential_spec, selinux_context, seccomp, apparmor, no_new_privileges } =
-        privileges;
+    let swarm::Privileges {
+        credential_spec,
+        selinux_context,
+        seccomp,
+        apparmor,
+        no_new_privileges,
+    } = privileges;
     if credential_spec.is_some() {
-        return Err(Error::unimplemented("container.privileges.credential_spec: it is for Windows"));
+        return Err(Error::unimplemented(
+            "container.privileges.credential_spec: it is for Windows",
+        ));
     }
     Ok(Security {
         privileged: false,
@@ -37,10 +44,13 @@ fn seccomp_profile(wire: SeccompOpts) -> Result<SeccompProfile> {
         Ok(seccomp_opts::SeccompMode::Default) => Ok(SeccompProfile::RuntimeDefault),
         Ok(seccomp_opts::SeccompMode::Unconfined) => Ok(SeccompProfile::Unconfined),
         Ok(seccomp_opts::SeccompMode::Custom) => {
-            let why = "custom profiles of a service are not supported: use the default one or unconfined";
+            let why =
+                "custom profiles of a service are not supported: use the default one or unconfined";
             Err(Error::unimplemented(format!("{field}: {why}")))
         }
-        Err(_) => Err(Error::unimplemented(format!("{field}.mode: {mode} is not known"))),
+        Err(_) => Err(Error::unimplemented(format!(
+            "{field}.mode: {mode} is not known"
+        ))),
     }
 }
 
@@ -50,19 +60,33 @@ fn apparmor_profile(wire: AppArmorOpts) -> Result<Option<AppArmorProfile>> {
     match app_armor_opts::AppArmorMode::try_from(mode) {
         Ok(app_armor_opts::AppArmorMode::Default) => Ok(None),
         Ok(app_armor_opts::AppArmorMode::Disabled) => Ok(Some(AppArmorProfile::Unconfined)),
-        Err(_) => {
-            Err(Error::unimplemented(format!("container.privileges.apparmor.mode: {mode} is not known")))
-        }
+        Err(_) => Err(Error::unimplemented(format!(
+            "container.privileges.apparmor.mode: {mode} is not known"
+        ))),
     }
 }
 
 /// `None` takes the default label.
 fn selinux(wire: SeLinuxContext) -> Result<Option<SelinuxLabel>> {
-    let SeLinuxContext { disable, user, role, r#type, level } = wire;
+    let SeLinuxContext {
+        disable,
+        user,
+        role,
+        r#type,
+        level,
+    } = wire;
     if disable {
-        return Ok(Some(SelinuxLabel { type_: UNCONFINED_TYPE.to_owned(), ..SelinuxLabel::default() }));
+        return Ok(Some(SelinuxLabel {
+            type_: UNCONFINED_TYPE.to_owned(),
+            ..SelinuxLabel::default()
+        }));
     }
-    let label = SelinuxLabel { user, role, type_: r#type, level };
+    let label = SelinuxLabel {
+        user,
+        role,
+        type_: r#type,
+        level,
+    };
     label.check("container.privileges.selinux_context")?;
     Ok(Some(label).filter(|label| *label != SelinuxLabel::default()))
 }

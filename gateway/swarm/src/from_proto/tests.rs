@@ -31,7 +31,10 @@ fn refusal(task: &swarm::Task) -> Error {
 #[track_caller]
 fn invalid(container: swarm::ContainerSpec, text: &str) {
     let error = refusal(&task(1, container));
-    assert_eq!((error.kind(), error.report().as_str()), (ErrorKind::InvalidArgument, text));
+    assert_eq!(
+        (error.kind(), error.report().as_str()),
+        (ErrorKind::InvalidArgument, text)
+    );
 }
 
 /// Checks that a container is refused as not supported, with a text that begins so.
@@ -51,10 +54,14 @@ fn templates_make_all_fields_longer_by_a_bounded_amount() {
     let given = |count| {
         let env = vec!["A={{.Service.Labels.a}}".to_owned(); count];
         let mut given = task(1, swarm::ContainerSpec { env, ..container() });
-        given.service_annotations.as_mut().unwrap().labels = [("a".into(), "x".repeat(60_000))].into();
+        given.service_annotations.as_mut().unwrap().labels =
+            [("a".into(), "x".repeat(60_000))].into();
         given
     };
     assert_eq!(planned_task(&given(100)).task.env[0].value.len(), 60_000);
     let error = refusal(&given(10_000)).report();
-    assert!(error.contains("the fields of the task more than 6291456 bytes longer"), "{error}");
+    assert!(
+        error.contains("the fields of the task more than 6291456 bytes longer"),
+        "{error}"
+    );
 }

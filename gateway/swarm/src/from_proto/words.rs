@@ -26,5 +26,8 @@ pub(super) fn check_length(field: &str, length: usize) -> Result<()> {
     if length <= WORDS_MAX {
         return Ok(());
     }
-    Err(Error::invalid(field, format!("it has {length} entries, and may have {WORDS_MAX}")))
+    Err(Error::invalid(
+        field,
+        format!("it has {length} entries, and may have {WORDS_MAX}"),
+    ))
 }

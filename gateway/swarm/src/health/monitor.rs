@@ -58,8 +58,18 @@ impl Monitor {
 
     fn new(task: CheckedTask, check: ResolvedCheck, health: Health) -> Self {
         let CheckedTask { name, object, age } = task;
-        let clock = AgeClock { age, at: Instant::now() };
-        Self { name, object, check, health, clock, is_unknown: false }
+        let clock = AgeClock {
+            age,
+            at: Instant::now(),
+        };
+        Self {
+            name,
+            object,
+            check,
+            health,
+            clock,
+            is_unknown: false,
+        }
     }
 
     /// Returns the current state of the health.
@@ -85,7 +95,8 @@ impl Monitor {
 
     fn log(&mut self, finding: &Finding) {
         let task = &self.name;
-        let was_unknown = std::mem::replace(&mut self.is_unknown, matches!(finding, Finding::Unknown(_)));
+        let was_unknown =
+            std::mem::replace(&mut self.is_unknown, matches!(finding, Finding::Unknown(_)));
         match finding {
             Finding::Passed => tracing::trace!(task, "a health check has passed"),
             Finding::Failed(why) if self.state() == HealthState::Unhealthy => {
@@ -102,7 +113,11 @@ impl Monitor {
                         | ErrorKind::FailedPrecondition
                 );
                 if is_expected || was_unknown {
-                    tracing::debug!(task, error = error_text, "a health check has no result: retrying");
+                    tracing::debug!(
+                        task,
+                        error = error_text,
+                        "a health check has no result: retrying"
+                    );
                 } else {
                     tracing::warn!(
                         task,
@@ -117,7 +132,10 @@ impl Monitor {
 
 /// A number made of an id in hexadecimal digits, whose digits are random.
 fn place(object: &str) -> u16 {
-    object.get(..4).and_then(|digits| u16::from_str_radix(digits, 16).ok()).unwrap_or_default()
+    object
+        .get(..4)
+        .and_then(|digits| u16::from_str_radix(digits, 16).ok())
+        .unwrap_or_default()
 }
 
 // === impl AgeClock ===

@@ -52,17 +52,31 @@ pub(crate) enum Finding {
 
 impl CheckRunner {
     pub(crate) fn new(scope: Scope) -> Self {
-        Self { scope, places: Semaphore::new(AT_A_TIME) }
+        Self {
+            scope,
+            places: Semaphore::new(AT_A_TIME),
+        }
     }
 
     /// Waits until one more check may run; places are given in the order of the calls. Cancel-safe.
     pub(crate) async fn place(&self) -> CheckPlace<'_> {
-        CheckPlace { _permit: self.places.acquire().await.expect("it is never closed") }
+        CheckPlace {
+            _permit: self.places.acquire().await.expect("it is never closed"),
+        }
     }
 
     /// Runs a check in the task with this id of the core. Cancel-safe: the command is killed.
-    pub(crate) async fn run(&self, task: &str, check: &ResolvedCheck, place: CheckPlace<'_>) -> Finding {
-        let ResolvedCheck { command, timeout, schedule: _ } = check;
+    pub(crate) async fn run(
+        &self,
+        task: &str,
+        check: &ResolvedCheck,
+        place: CheckPlace<'_>,
+    ) -> Finding {
+        let ResolvedCheck {
+            command,
+            timeout,
+            schedule: _,
+        } = check;
         let spec = ExecSpec {
             command: command.clone(),
             tty: false,
@@ -72,7 +86,12 @@ impl CheckRunner {
             cwd: None,
             drain: DRAIN,
         };
-        let mut ended = Box::pin(self.scope.commands().exec_tail(task, &spec, Some(*timeout), OUTPUT_BYTES));
+        let mut ended = Box::pin(self.scope.commands().exec_tail(
+            task,
+            &spec,
+            Some(*timeout),
+            OUTPUT_BYTES,
+        ));
         let output = tokio::select! {
             biased;
             output = &mut ended => output,
@@ -84,7 +103,8 @@ impl CheckRunner {
         match output {
             Ok(output) if output.code == 0 => Finding::Passed,
             Ok(output) => {
-                let [stdout, stderr] = [&output.stdout, &output.stderr].map(|stream| last_part(stream));
+                let [stdout, stderr] =
+                    [&output.stdout, &output.stderr].map(|stream| last_part(stream));
                 Finding::Failed(format!("exit code {}: \"{stdout}{stderr}\"", output.code))
             }
             Err(error) => of_error(error, *timeout),
@@ -166,6 +186,9 @@ mod tests {
     #[test]
     fn output_is_shown_in_part_and_without_control_characters() {
         let shown = last_part(&[b"x".repeat(10_000), b"\x1b[2Jlast\n".to_vec()].concat());
-        assert!(shown.ends_with("\\x1b[2Jlast\\n") && shown.len() < 300, "{shown}");
+        assert!(
+            shown.ends_with("\\x1b[2Jlast\\n") && shown.len() < 300,
+            "{shown}"
+        );
     }
 }

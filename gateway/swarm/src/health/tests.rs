@@ -26,10 +26,19 @@ fn check(health: &mut Health, result: CheckResult) -> HealthState {
 #[test]
 fn task_is_healthy_by_its_first_check_that_passes() {
     let mut health = Health::starting(schedule(3, 0), Duration::ZERO);
-    assert_eq!((health.due(), health.state()), (INTERVAL, HealthState::Starting));
-    assert_eq!(check(&mut health, CheckResult::Failed), HealthState::Starting);
+    assert_eq!(
+        (health.due(), health.state()),
+        (INTERVAL, HealthState::Starting)
+    );
+    assert_eq!(
+        check(&mut health, CheckResult::Failed),
+        HealthState::Starting
+    );
     assert_eq!(health.due(), 2 * INTERVAL);
-    assert_eq!(check(&mut health, CheckResult::Passed), HealthState::Healthy);
+    assert_eq!(
+        check(&mut health, CheckResult::Passed),
+        HealthState::Healthy
+    );
     assert_eq!(health.due(), 3 * INTERVAL);
 }
 
@@ -41,7 +50,11 @@ fn failures_count_only_in_a_row() {
         assert_ne!(check(&mut health, result), HealthState::Unhealthy);
     }
     assert_eq!(check(&mut health, Failed), HealthState::Unhealthy);
-    assert_eq!(check(&mut health, Passed), HealthState::Unhealthy, "it is stopped by then");
+    assert_eq!(
+        check(&mut health, Passed),
+        HealthState::Unhealthy,
+        "it is stopped by then"
+    );
 }
 
 #[test]
@@ -50,15 +63,27 @@ fn failures_do_not_count_in_the_start_period_and_a_success_ends_it() {
     // After 5 and 10 seconds.
     for _ in 0..2 {
         assert_eq!(health.due().as_secs() % 5, 0);
-        assert_eq!(check(&mut health, CheckResult::Failed), HealthState::Starting);
+        assert_eq!(
+            check(&mut health, CheckResult::Failed),
+            HealthState::Starting
+        );
     }
     assert_eq!(health.due(), 3 * START_INTERVAL);
-    assert_eq!(check(&mut health, CheckResult::Failed), HealthState::Unhealthy);
+    assert_eq!(
+        check(&mut health, CheckResult::Failed),
+        HealthState::Unhealthy
+    );
 
     let mut health = Health::starting(schedule(1, 3600), Duration::ZERO);
-    assert_eq!(check(&mut health, CheckResult::Passed), HealthState::Healthy);
+    assert_eq!(
+        check(&mut health, CheckResult::Passed),
+        HealthState::Healthy
+    );
     assert_eq!(health.due(), START_INTERVAL + INTERVAL);
-    assert_eq!(check(&mut health, CheckResult::Failed), HealthState::Unhealthy);
+    assert_eq!(
+        check(&mut health, CheckResult::Failed),
+        HealthState::Unhealthy
+    );
 }
 
 #[test]
@@ -66,7 +91,10 @@ fn check_that_began_in_the_start_period_belongs_to_it() {
     let mut health = Health::starting(schedule(1, 6), Duration::ZERO);
     let ended = Duration::from_secs(20);
     health.apply(CheckResult::Failed, START_INTERVAL, ended);
-    assert_eq!((health.state(), health.due()), (HealthState::Starting, ended + INTERVAL));
+    assert_eq!(
+        (health.state(), health.due()),
+        (HealthState::Starting, ended + INTERVAL)
+    );
 }
 
 #[test]
@@ -75,7 +103,10 @@ fn check_without_a_result_is_repeated_after_growing_pauses() {
     let mut pauses = Vec::new();
     for _ in 0..5 {
         let before = health.due();
-        assert_eq!(check(&mut health, CheckResult::Unknown), HealthState::Healthy);
+        assert_eq!(
+            check(&mut health, CheckResult::Unknown),
+            HealthState::Healthy
+        );
         pauses.push((health.due() - before).as_secs());
     }
     assert_eq!(pauses, [1, 2, 4, 8, 8]);
@@ -95,7 +126,11 @@ fn tasks_that_run_already_are_spread_over_one_interval() {
 }
 
 fn result() -> impl Strategy<Value = CheckResult> {
-    prop_oneof![Just(CheckResult::Passed), Just(CheckResult::Failed), Just(CheckResult::Unknown)]
+    prop_oneof![
+        Just(CheckResult::Passed),
+        Just(CheckResult::Failed),
+        Just(CheckResult::Unknown)
+    ]
 }
 
 proptest! {

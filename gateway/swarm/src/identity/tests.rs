@@ -44,13 +44,32 @@ fn manager_expired_and_foreign_certificates_are_refused_with_what_to_do() {
     let key = NodeKey::generate().unwrap();
     let manager = made(&authority, "swarm-manager", &key, key.clone(), now()).unwrap_err();
     assert!(matches!(manager, Error::ManagerRole { .. }), "{manager}");
-    assert!(manager.to_string().contains("docker node rm --force node1"), "{manager}");
+    assert!(
+        manager.to_string().contains("docker node rm --force node1"),
+        "{manager}"
+    );
     let late = now() + Duration::from_secs(91 * 86_400);
     let expired = made(&authority, "swarm-worker", &key, key.clone(), late).unwrap_err();
-    assert!(matches!(expired, Error::CertificateExpired { .. }), "{expired}");
-    assert!(expired.to_string().contains("switchyard swarm leave"), "{expired}");
-    let foreign = made(&authority, "swarm-worker", &NodeKey::generate().unwrap(), key, now()).unwrap_err();
-    assert!(foreign.to_string().contains("not of the private key"), "{foreign}");
+    assert!(
+        matches!(expired, Error::CertificateExpired { .. }),
+        "{expired}"
+    );
+    assert!(
+        expired.to_string().contains("switchyard swarm leave"),
+        "{expired}"
+    );
+    let foreign = made(
+        &authority,
+        "swarm-worker",
+        &NodeKey::generate().unwrap(),
+        key,
+        now(),
+    )
+    .unwrap_err();
+    assert!(
+        foreign.to_string().contains("not of the private key"),
+        "{foreign}"
+    );
 }
 
 #[test]
@@ -66,8 +85,17 @@ fn other_roots_are_taken_only_if_the_certificate_leads_to_them() {
     let mut rotated = new.issue(&request, "cluster1", "swarm-worker", "node1");
     rotated.extend(old.cross_sign(&new));
     let chain = NodeChain::from_pem(&rotated).unwrap();
-    let renewed = Identity::new(RootBundle::from_pem(&old.root()).unwrap(), chain, key, now()).unwrap();
+    let renewed = Identity::new(
+        RootBundle::from_pem(&old.root()).unwrap(),
+        chain,
+        key,
+        now(),
+    )
+    .unwrap();
     let changed = renewed.with_roots(new_roots, now()).unwrap();
     assert_eq!(changed.tls_info().trust_root, new.root());
-    assert_eq!(changed.tls_info().cert_issuer_public_key, renewed.tls_info().cert_issuer_public_key);
+    assert_eq!(
+        changed.tls_info().cert_issuer_public_key,
+        renewed.tls_info().cert_issuer_public_key
+    );
 }

@@ -42,9 +42,15 @@ fn request_is_of_the_key_with_an_empty_subject() {
 fn stored_key_is_read_back_and_every_key_is_another() {
     let key = NodeKey::generate().expect("there are random numbers");
     let read = NodeKey::from_pem(key.to_pem().as_bytes()).expect("it is one");
-    assert_eq!(read.public_key().expect("it can be encoded"), key.public_key().expect("it can be encoded"));
+    assert_eq!(
+        read.public_key().expect("it can be encoded"),
+        key.public_key().expect("it can be encoded")
+    );
     let other = NodeKey::generate().expect("there are random numbers");
-    assert_ne!(other.public_key().expect("it can be encoded"), key.public_key().expect("it can be encoded"));
+    assert_ne!(
+        other.public_key().expect("it can be encoded"),
+        key.public_key().expect("it can be encoded")
+    );
 }
 
 #[test]
@@ -52,8 +58,18 @@ fn other_keys_are_refused_and_nothing_of_one_is_printed() {
     let key = NodeKey::generate().expect("there are random numbers");
     assert_eq!(format!("{key:?}"), "NodeKey");
     let other = openssl(&["genpkey", "-algorithm", "ed25519"], "");
-    for wrong in ["", "x", &other, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
-        let error = NodeKey::from_pem(wrong.as_bytes()).expect_err("it is no key").to_string();
-        assert!(error.contains("cannot read the private key of this node"), "{error}");
+    for wrong in [
+        "",
+        "x",
+        &other,
+        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    ] {
+        let error = NodeKey::from_pem(wrong.as_bytes())
+            .expect_err("it is no key")
+            .to_string();
+        assert!(
+            error.contains("cannot read the private key of this node"),
+            "{error}"
+        );
     }
 }

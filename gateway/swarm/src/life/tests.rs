@@ -22,7 +22,9 @@ const ALL: [State; 12] = [
 
 #[test]
 fn each_state_has_the_next_step_of_swarmkit() {
-    use State::{Accepted, Assigned, Complete, Preparing, Ready, Remove, Running, Shutdown, Starting};
+    use State::{
+        Accepted, Assigned, Complete, Preparing, Ready, Remove, Running, Shutdown, Starting,
+    };
     for (state, wanted, expected) in [
         (Assigned, Ready, Next::Do(Step::Check)),
         (Assigned, Assigned, Next::Do(Step::Check)),
@@ -45,7 +47,11 @@ fn each_state_has_the_next_step_of_swarmkit() {
     }
     for state in ALL.into_iter().filter(|state| *state >= Complete) {
         for wanted in ALL {
-            assert_eq!(next(state, wanted), Next::Idle, "{state:?} wanted {wanted:?}");
+            assert_eq!(
+                next(state, wanted),
+                Next::Idle,
+                "{state:?} wanted {wanted:?}"
+            );
         }
     }
 }
@@ -57,18 +63,35 @@ fn failure_before_the_start_is_a_rejection() {
     assert_eq!(fatal(State::Preparing, Step::Prepare), State::Rejected);
     assert_eq!(fatal(State::Starting, Step::Start), State::Failed);
     assert_eq!(fatal(State::Running, Step::Wait), State::Failed);
-    assert_eq!(fatal(State::Running, Step::Stop), State::Running, "the task may run");
-    let temporary = after(State::Preparing, Step::Prepare, Outcome::Temporary("why".to_owned()));
-    assert_eq!((temporary.state, temporary.error.as_str()), (State::Preparing, "why"));
+    assert_eq!(
+        fatal(State::Running, Step::Stop),
+        State::Running,
+        "the task may run"
+    );
+    let temporary = after(
+        State::Preparing,
+        Step::Prepare,
+        Outcome::Temporary("why".to_owned()),
+    );
+    assert_eq!(
+        (temporary.state, temporary.error.as_str()),
+        (State::Preparing, "why")
+    );
 }
 
 #[test]
 fn task_without_an_object_is_never_run_a_second_time() {
     use State::{
-        Accepted, Assigned, Complete, Failed, Orphaned, Preparing, Ready, Running, Shutdown, Starting,
+        Accepted, Assigned, Complete, Failed, Orphaned, Preparing, Ready, Running, Shutdown,
+        Starting,
     };
-    let lost =
-        || Resume::Ended(Report { state: Failed, message: "failed", error: "container lost".to_owned() });
+    let lost = || {
+        Resume::Ended(Report {
+            state: Failed,
+            message: "failed",
+            error: "container lost".to_owned(),
+        })
+    };
     for (known, wanted, expected) in [
         (Complete, Complete, Resume::Quietly),
         (Shutdown, Shutdown, Resume::Quietly),
@@ -84,20 +107,46 @@ fn task_without_an_object_is_never_run_a_second_time() {
         (Running, Running, lost()),
         (Running, Complete, lost()),
     ] {
-        assert_eq!(resume(None, known, wanted), expected, "{known:?} wanted {wanted:?}");
+        assert_eq!(
+            resume(None, known, wanted),
+            expected,
+            "{known:?} wanted {wanted:?}"
+        );
     }
 }
 
 #[test]
 fn object_says_where_a_task_goes_on() {
     let from = |object, known| resume(Some(object), known, State::Running);
-    assert_eq!(from(Object::Created, State::Preparing), Resume::From(State::Ready));
-    assert_eq!(from(Object::Created, State::Starting), Resume::From(State::Ready));
-    assert!(matches!(from(Object::Created, State::Running), Resume::Ended(_)));
-    assert_eq!(from(Object::Starting, State::Starting), Resume::From(State::Starting));
-    assert_eq!(from(Object::Started, State::Starting), Resume::From(State::Starting), "is it healthy?");
-    assert_eq!(from(Object::Started, State::Running), Resume::From(State::Running));
-    assert_eq!(from(Object::StartFailed, State::Starting), Resume::From(State::Starting));
+    assert_eq!(
+        from(Object::Created, State::Preparing),
+        Resume::From(State::Ready)
+    );
+    assert_eq!(
+        from(Object::Created, State::Starting),
+        Resume::From(State::Ready)
+    );
+    assert!(matches!(
+        from(Object::Created, State::Running),
+        Resume::Ended(_)
+    ));
+    assert_eq!(
+        from(Object::Starting, State::Starting),
+        Resume::From(State::Starting)
+    );
+    assert_eq!(
+        from(Object::Started, State::Starting),
+        Resume::From(State::Starting),
+        "is it healthy?"
+    );
+    assert_eq!(
+        from(Object::Started, State::Running),
+        Resume::From(State::Running)
+    );
+    assert_eq!(
+        from(Object::StartFailed, State::Starting),
+        Resume::From(State::Starting)
+    );
     assert_eq!(from(Object::Started, State::Complete), Resume::Quietly);
 }
 

@@ -107,7 +107,11 @@ impl Publisher {
             if is_complete {
                 reader.end();
             }
-            let mut next = Some(OpenLog { reader, labels, due: Instant::now() });
+            let mut next = Some(OpenLog {
+                reader,
+                labels,
+                due: Instant::now(),
+            });
             while let Some(open) = next {
                 next = match self.pass_on(open).await? {
                     Some((open, true)) => Some(open),
@@ -146,7 +150,11 @@ impl Publisher {
     }
 
     /// Looks for new tasks, and for those that have ended.
-    async fn look(&self, query: LogQuery, followed: &mut BTreeMap<String, Followed>) -> Result<(), NotRead> {
+    async fn look(
+        &self,
+        query: LogQuery,
+        followed: &mut BTreeMap<String, Followed>,
+    ) -> Result<(), NotRead> {
         let logs = self.logs();
         let ids: BTreeSet<&str> = logs.iter().map(|log| log.task_id.as_str()).collect();
         followed.retain(|task, known| {
@@ -182,15 +190,27 @@ impl Publisher {
     async fn take_up(&self, log: &TaskLog, query: LogQuery) -> Result<Option<Followed>, NotRead> {
         let labels = MessageLabels::new(log, &self.node, &query);
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.tell(log, &labels, "its log is not followed: too many logs are followed on this node")
-                .await?;
+            self.tell(
+                log,
+                &labels,
+                "its log is not followed: too many logs are followed on this node",
+            )
+            .await?;
             return Ok(Some(Followed::Done));
         };
         let is_complete = log.has_ended && self.executor.is_log_complete(log).await;
         Ok(match self.open(log, query, &labels).await? {
             Some(OpenedLog::Reader(reader)) => {
-                let open = OpenLog { reader, labels, due: Instant::now() };
-                Some(Followed::Log(Box::new(FollowedLog { open, is_complete, _place: place })))
+                let open = OpenLog {
+                    reader,
+                    labels,
+                    due: Instant::now(),
+                };
+                Some(Followed::Log(Box::new(FollowedLog {
+                    open,
+                    is_complete,
+                    _place: place,
+                })))
             }
             Some(OpenedLog::Absent) if !is_complete => None,
             Some(OpenedLog::Absent | OpenedLog::Failed(_)) | None => Some(Followed::Done),
@@ -199,14 +219,26 @@ impl Publisher {
 
     /// Passes on what there is of a followed log; whether that was anything.
     async fn go_on(&self, log: &mut Followed) -> Result<bool, NotRead> {
-        let Followed::Log(mut known) = std::mem::replace(log, Followed::Done) else { return Ok(false) };
+        let Followed::Log(mut known) = std::mem::replace(log, Followed::Done) else {
+            return Ok(false);
+        };
         if known.is_complete {
             known.open.reader.end();
         }
-        let FollowedLog { open, is_complete, _place } = *known;
-        let Some((open, has_more)) = self.pass_on(open).await? else { return Ok(false) };
+        let FollowedLog {
+            open,
+            is_complete,
+            _place,
+        } = *known;
+        let Some((open, has_more)) = self.pass_on(open).await? else {
+            return Ok(false);
+        };
         if has_more || !is_complete {
-            *log = Followed::Log(Box::new(FollowedLog { open, is_complete, _place }));
+            *log = Followed::Log(Box::new(FollowedLog {
+                open,
+                is_complete,
+                _place,
+            }));
         }
         Ok(has_more)
     }
@@ -219,7 +251,8 @@ impl Publisher {
         labels: &MessageLabels,
     ) -> Result<Option<OpenedLog>, NotRead> {
         let Some(file) = log.file.clone() else {
-            self.publish(labels.notice(NOT_KEPT).into_iter().collect(), false).await?;
+            self.publish(labels.notice(NOT_KEPT).into_iter().collect(), false)
+                .await?;
             return Ok(None);
         };
         let opened = TaskReader::open(file, query, labels.clone()).await;
@@ -231,14 +264,23 @@ impl Publisher {
 
     /// Publishes the next part of a log, and returns whether there was one; `None` after a read error.
     async fn pass_on(&self, open: OpenLog) -> Result<Option<(OpenLog, bool)>, NotRead> {
-        let OpenLog { reader, labels, due } = open;
+        let OpenLog {
+            reader,
+            labels,
+            due,
+        } = open;
         sleep_until(due).await;
         let (reader, Chunk { messages, size }) = match reader.chunk().await {
             Ok(read) => read,
             Err(error) => {
                 let text = error.report();
-                tracing::warn!(subscription = self.request.id, error = text, "a log of a service breaks off");
-                self.publish(labels.notice(&text).into_iter().collect(), false).await?;
+                tracing::warn!(
+                    subscription = self.request.id,
+                    error = text,
+                    "a log of a service breaks off"
+                );
+                self.publish(labels.notice(&text).into_iter().collect(), false)
+                    .await?;
                 return Ok(None);
             }
         };
@@ -247,7 +289,14 @@ impl Publisher {
             self.publish(messages, false).await?;
         }
         let due = Instant::now() + Duration::from_micros(size.saturating_mul(1_000_000) / RATE);
-        Ok(Some((OpenLog { reader, labels, due }, has_more)))
+        Ok(Some((
+            OpenLog {
+                reader,
+                labels,
+                due,
+            },
+            has_more,
+        )))
     }
 
     /// Reports to the client and in the node's log why the log of a task is not read.
@@ -257,14 +306,19 @@ impl Publisher {
             error = why,
             "the log of a task cannot be read for a manager"
         );
-        self.publish(labels.notice(why).into_iter().collect(), false).await
+        self.publish(labels.notice(why).into_iter().collect(), false)
+            .await
     }
 
     async fn publish(&self, messages: Vec<swarm::LogMessage>, close: bool) -> Result<(), NotRead> {
         if messages.is_empty() && !close {
             return Ok(());
         }
-        let message = swarm::PublishLogsMessage { subscription_id: self.request.id.clone(), messages, close };
+        let message = swarm::PublishLogsMessage {
+            subscription_id: self.request.id.clone(),
+            messages,
+            close,
+        };
         match timeout(SEND_LIMIT, self.messages.send(message)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(NotRead),

@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use switchyard_core::threads;
 use switchyard_core::{Error, Result};
 use switchyard_logkeeper::format::Stream;
-use switchyard_logkeeper::reader::{LogLocation, LogPiece, LogQuery, LogReader, ReadError, ReadWaiter};
+use switchyard_logkeeper::reader::{
+    LogLocation, LogPiece, LogQuery, LogReader, ReadError, ReadWaiter,
+};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
 use tokio::sync::Semaphore;
 
@@ -77,7 +79,11 @@ impl MessageLabels {
             node_id: node.to_owned(),
             task_id: log.task_id.clone(),
         };
-        Self { context, last: Duration::ZERO, has_stderr: query.stream != Some(Stream::Stdout) }
+        Self {
+            context,
+            last: Duration::ZERO,
+            has_stderr: query.stream != Some(Stream::Stdout),
+        }
     }
 
     /// The message for a piece of a log. As in those of docker's agents, a complete line ends with its line end, and a partial one does not.
@@ -108,10 +114,16 @@ impl MessageLabels {
     /// A line of the gateway itself, on standard error, as the logkeeper writes its own: the protocol has no field
     /// for errors. `None` if that stream is not wanted.
     pub(super) fn notice(&self, text: &str) -> Option<swarm::LogMessage> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(self.last);
-        let labels = Self { last: now, ..self.clone() };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or(self.last);
+        let labels = Self {
+            last: now,
+            ..self.clone()
+        };
         let data = format!("[switchyard: {text}]\n").into_bytes();
-        self.has_stderr.then(|| labels.message_of(swarm::LogStream::Stderr, data))
+        self.has_stderr
+            .then(|| labels.message_of(swarm::LogStream::Stderr, data))
     }
 }
 
@@ -124,7 +136,10 @@ impl TaskReader {
         let interest = waiter.interest();
         let opened = read("opening a log", move || {
             let location = location(&file).ok_or_else(|| {
-                Error::internal(format!("the log {} is no file in a directory", file.display()))
+                Error::internal(format!(
+                    "the log {} is no file in a directory",
+                    file.display()
+                ))
             })?;
             match LogReader::open(&location, &query, &interest) {
                 Ok(reader) => Ok(Some(reader)),
@@ -133,7 +148,10 @@ impl TaskReader {
             }
         });
         match opened.await {
-            Ok(Some(reader)) => OpenedLog::Reader(Self { reader: LabelledReader { reader, labels }, waiter }),
+            Ok(Some(reader)) => OpenedLog::Reader(Self {
+                reader: LabelledReader { reader, labels },
+                waiter,
+            }),
             Ok(None) => OpenedLog::Absent,
             Err(error) => OpenedLog::Failed(error.report()),
         }
@@ -151,7 +169,9 @@ impl TaskReader {
     /// The log cannot be read on.
     pub(super) async fn chunk(self) -> Result<(Self, Chunk)> {
         let Self { mut reader, waiter } = self;
-        let reading = read("reading a log", move || reader.fill().map(|chunk| (reader, chunk)));
+        let reading = read("reading a log", move || {
+            reader.fill().map(|chunk| (reader, chunk))
+        });
         let (reader, chunk) = reading.await?;
         Ok((Self { reader, waiter }, chunk))
     }
@@ -164,12 +184,17 @@ impl LabelledReader {
         let mut chunk = Chunk::default();
         let mut size = 0;
         while size < CHUNK && chunk.messages.len() < CHUNK_MESSAGES {
-            let Some(piece) = self.reader.next_piece().map_err(failed)? else { break };
+            let Some(piece) = self.reader.next_piece().map_err(failed)? else {
+                break;
+            };
             size += piece.text.len() + 1;
             chunk.messages.push(self.labels.message(&piece));
         }
         for omitted in self.reader.take_omitted() {
-            let text = format!("a part of the log is left out: {}", failed(omitted).report());
+            let text = format!(
+                "a part of the log is left out: {}",
+                failed(omitted).report()
+            );
             tracing::warn!(swarm.task = self.labels.context.task_id, "{text}");
             chunk.messages.extend(self.labels.notice(&text));
         }
@@ -184,7 +209,8 @@ async fn read<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let permit = READ_PERMITS.acquire().await;
-    let permit = permit.map_err(|closed| Error::internal(format!("wait for {what}")).with_source(closed))?;
+    let permit =
+        permit.map_err(|closed| Error::internal(format!("wait for {what}")).with_source(closed))?;
     threads::bulk(move || {
         // Held by the thread: it continues if the caller is dropped, and still counts.
         let _until_it_ends = permit;

@@ -3,12 +3,21 @@
 use super::{COUNT_MAX, Managers, Peer};
 
 fn peer(address: &str) -> Peer {
-    Peer { node: format!("node-of-{address}"), address: address.to_owned() }
+    Peer {
+        node: format!("node-of-{address}"),
+        address: address.to_owned(),
+    }
 }
 
 /// Counts how often a manager is chosen over all remainders of the weights.
 fn share(managers: &Managers, address: &str) -> usize {
-    (0..192).filter(|random| managers.choose(*random).is_some_and(|peer| peer.address == address)).count()
+    (0..192)
+        .filter(|random| {
+            managers
+                .choose(*random)
+                .is_some_and(|peer| peer.address == address)
+        })
+        .count()
 }
 
 #[test]
@@ -32,10 +41,14 @@ fn manager_that_fails_is_chosen_less_and_still_now_and_then() {
     for _ in 0..100 {
         managers.failed("a:1");
     }
-    let chosen = (0..65).filter(|random| managers.choose(*random) == Some(&peer("a:1"))).count();
+    let chosen = (0..65)
+        .filter(|random| managers.choose(*random) == Some(&peer("a:1")))
+        .count();
     assert_eq!(chosen, 1);
     managers.answered("a:1");
-    let chosen = (0..128).filter(|random| managers.choose(*random) == Some(&peer("a:1"))).count();
+    let chosen = (0..128)
+        .filter(|random| managers.choose(*random) == Some(&peer("a:1")))
+        .count();
     assert_eq!(chosen, 64);
 }
 
@@ -46,9 +59,14 @@ fn replaced_list_keeps_the_weights_of_those_that_stay() {
         managers.failed("b:1");
     }
     assert!(managers.replace(["c:1", "b:1"].map(peer)));
-    let chosen = (0..65).filter(|random| managers.choose(*random) == Some(&peer("b:1"))).count();
+    let chosen = (0..65)
+        .filter(|random| managers.choose(*random) == Some(&peer("b:1")))
+        .count();
     assert_eq!(chosen, 1);
-    assert!(!managers.replace(["b:1", "c:1", "b:1"].map(peer)), "it is the same list");
+    assert!(
+        !managers.replace(["b:1", "c:1", "b:1"].map(peer)),
+        "it is the same list"
+    );
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{Caller, OperationKind, Operations, PendingOperation, Subject, plain_step};
+use switchyard_core::operation::{
+    Caller, OperationKind, Operations, PendingOperation, Subject, plain_step,
+};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -72,7 +74,12 @@ pub(super) fn join_as_asked(
     caller: Option<Caller>,
 ) -> Activity {
     let subject = Subject::argument(&request.managers.join(","));
-    let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), caller, subject);
+    let operation = operations.begin(
+        OperationKind::JoinSwarm,
+        Some(Owner::Swarm),
+        caller,
+        subject,
+    );
     Box::pin(async move {
         let work = Box::pin(join(&store, &request));
         ActivityEnd::Joined(operation.run_with(work, as_core).await.map(Some))
@@ -94,12 +101,15 @@ pub(super) fn join_by_file(
             let error = match Box::pin(attempt(&store, &operations, &file, &token_file)).await {
                 Ok(identity) => return ActivityEnd::Joined(Ok(Some(identity))),
                 // The attempt before has failed after it had stored the membership.
-                Err(Error::AlreadyJoined { .. }) => return ActivityEnd::LookedAgain(store.run(load).await),
+                Err(Error::AlreadyJoined { .. }) => {
+                    return ActivityEnd::LookedAgain(store.run(load).await);
+                }
                 Err(error) => error,
             };
             show(&state, &error);
-            let needs_other_token =
-                refuses_token(&error) || error.is_final() || matches!(error, Error::TokenFile { .. });
+            let needs_other_token = refuses_token(&error)
+                || error.is_final()
+                || matches!(error, Error::TokenFile { .. });
             if needs_other_token {
                 wait_for_change(&token_file, stamp).await;
                 backoff.reset();
@@ -116,12 +126,22 @@ async fn attempt(
     file: &JoinByFile,
     token_file: &TokenFile,
 ) -> Result<Identity, Error> {
-    let JoinByFile { token_file: _, managers, availability } = file;
+    let JoinByFile {
+        token_file: _,
+        managers,
+        availability,
+    } = file;
     let token = token_file.read().await?;
-    let request = JoinRequest { managers: managers.clone(), token, availability: *availability };
+    let request = JoinRequest {
+        managers: managers.clone(),
+        token,
+        availability: *availability,
+    };
     let subject = Subject::argument(&managers.join(","));
     let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
-    operation.run_with(Box::pin(join(store, &request)), as_core).await
+    operation
+        .run_with(Box::pin(join(store, &request)), as_core)
+        .await
 }
 
 async fn wait_for_change(file: &TokenFile, known: FileStamp) {
@@ -131,13 +151,21 @@ async fn wait_for_change(file: &TokenFile, known: FileStamp) {
 }
 
 /// Continues a join that a restart of the daemon has interrupted.
-pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<NodeState>) -> Activity {
+pub(super) fn resume(
+    store: Store,
+    operations: Operations,
+    state: watch::Sender<NodeState>,
+) -> Activity {
     Box::pin(async move {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         loop {
             let subject = Subject::default();
-            let operation = operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
-            match operation.run_with(Box::pin(resume_join(&store)), as_core).await {
+            let operation =
+                operations.begin(OperationKind::JoinSwarm, Some(Owner::Swarm), None, subject);
+            match operation
+                .run_with(Box::pin(resume_join(&store)), as_core)
+                .await
+            {
                 Err(error) if is_passing(&error) || waits_for_certificate(&error) => {
                     show(&state, &error);
                     backoff.wait().await;
@@ -150,14 +178,20 @@ pub(super) fn resume(store: Store, operations: Operations, state: watch::Sender<
 
 /// Returns whether the certificate of an unfinished join may be usable later.
 const fn waits_for_certificate(error: &Error) -> bool {
-    matches!(error, Error::CertificateLate { .. } | Error::CertificateNotValidYet { .. })
+    matches!(
+        error,
+        Error::CertificateLate { .. } | Error::CertificateNotValidYet { .. }
+    )
 }
 
 /// Reports why the node has not joined yet. The log has a warning whenever the reason changes.
 fn show(state: &watch::Sender<NodeState>, error: &Error) {
     let text = error.report();
     let is_new = state.send_if_modified(|state| {
-        if let CurrentPhase::Joining { error, is_asked_for: _ } = &mut state.phase
+        if let CurrentPhase::Joining {
+            error,
+            is_asked_for: _,
+        } = &mut state.phase
             && error.as_ref() != Some(&text)
         {
             *error = Some(text.clone());
@@ -227,12 +261,25 @@ pub(super) fn leave_again(
     })
 }
 
-fn begin_leave(operations: &Operations, departure: &Departure, caller: Option<Caller>) -> PendingOperation {
+fn begin_leave(
+    operations: &Operations,
+    departure: &Departure,
+    caller: Option<Caller>,
+) -> PendingOperation {
     let subject = Subject::argument(&departure.node);
-    operations.begin(OperationKind::LeaveSwarm, Some(Owner::Swarm), caller, subject)
+    operations.begin(
+        OperationKind::LeaveSwarm,
+        Some(Owner::Swarm),
+        caller,
+        subject,
+    )
 }
 
-async fn try_to_leave(store: &Store, executor: &dyn Executor, departure: &Departure) -> Result<(), Error> {
+async fn try_to_leave(
+    store: &Store,
+    executor: &dyn Executor,
+    departure: &Departure,
+) -> Result<(), Error> {
     plain_step("remove_tasks", remove_tasks(executor)).await?;
     let left = departure.clone();
     store.run(move |store| store.leave(&left)).await
@@ -241,7 +288,8 @@ async fn try_to_leave(store: &Store, executor: &dyn Executor, departure: &Depart
 /// Reports why the node has not left yet. The log has an error whenever the reason changes.
 pub(super) fn show_not_left(state: &watch::Sender<NodeState>, error: &Error) {
     let text = error.report();
-    let is_new = state.send_if_modified(|state| state.refusal.replace(text.clone()).as_ref() != Some(&text));
+    let is_new =
+        state.send_if_modified(|state| state.refusal.replace(text.clone()).as_ref() != Some(&text));
     if is_new {
         tracing::error!(error = text, "this node has not left its swarm");
     } else {
@@ -253,7 +301,9 @@ async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
     let removed = timeout(REMOVAL_LIMIT, executor.remove_all()).await;
     let removed = removed.unwrap_or_else(|_| {
         let seconds = REMOVAL_LIMIT.as_secs();
-        Err(switchyard_core::Error::deadline(format!("they have not ended within {seconds} s")))
+        Err(switchyard_core::Error::deadline(format!(
+            "they have not ended within {seconds} s"
+        )))
     });
     removed.map_err(|cause| Error::TasksLeft { cause })
 }
@@ -269,7 +319,8 @@ impl StoredState {
     /// Returns the stored leave that is not complete.
     pub(super) fn unfinished_departure(&self) -> Option<&Departure> {
         let departure = self.departure.as_ref().ok()?.as_ref()?;
-        let is_unfinished = departure.cause == DepartureCause::Left && !matches!(self.identity, Ok(None));
+        let is_unfinished =
+            departure.cause == DepartureCause::Left && !matches!(self.identity, Ok(None));
         is_unfinished.then_some(departure)
     }
 }
@@ -289,7 +340,11 @@ pub(super) fn load_at_start(store: &Store) -> Result<StoredState, Error> {
 pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
     let identity = store.load(SystemTime::now());
     let has_unfinished_join = store.load_join()?.is_some();
-    Ok(StoredState { identity, departure: store.load_departure(), has_unfinished_join })
+    Ok(StoredState {
+        identity,
+        departure: store.load_departure(),
+        has_unfinished_join,
+    })
 }
 
 fn as_core(error: &Error) -> switchyard_core::Error {

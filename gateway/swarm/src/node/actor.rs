@@ -41,7 +41,9 @@ struct CurrentExecutor {
 
 impl std::fmt::Debug for NodeActor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeActor").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("NodeActor")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 
@@ -53,7 +55,13 @@ impl NodeActor {
         commands: mpsc::Receiver<NodeCommand>,
         state: watch::Sender<NodeState>,
     ) -> Self {
-        let NodeParts { dir, join_by_file, scope, operations, maker } = parts;
+        let NodeParts {
+            dir,
+            join_by_file,
+            scope,
+            operations,
+            maker,
+        } = parts;
         Self {
             store: Store::new(dir),
             join_by_file,
@@ -117,7 +125,11 @@ impl NodeActor {
 
     async fn go_on(&mut self, stored: StoredState) -> Activity {
         let is_leaving = stored.unfinished_departure().is_some();
-        let StoredState { identity, departure, has_unfinished_join } = stored;
+        let StoredState {
+            identity,
+            departure,
+            has_unfinished_join,
+        } = stored;
         let departure = match departure {
             Ok(departure) => departure,
             // With a certificate, its own state is the more specific answer.
@@ -131,11 +143,19 @@ impl NodeActor {
         match (identity, departure) {
             (_, Some(departure)) if is_leaving => {
                 if !self.is_leaving() {
-                    tracing::info!(node = departure.node, "this node continues to leave its swarm");
+                    tracing::info!(
+                        node = departure.node,
+                        "this node continues to leave its swarm"
+                    );
                 }
                 self.leave(member, departure, None)
             }
-            (Ok(Some(_)), Some(departure)) => self.ended(member, Error::Removed { node: departure.node }),
+            (Ok(Some(_)), Some(departure)) => self.ended(
+                member,
+                Error::Removed {
+                    node: departure.node,
+                },
+            ),
             (Ok(Some(identity)), None) => self.member(identity).await,
             (Err(error), _) => self.ended(member, error),
             (Ok(None), departure) => self.not_a_member(departure, has_unfinished_join),
@@ -143,8 +163,15 @@ impl NodeActor {
     }
 
     /// Joins if that was begun before, or the configuration has it.
-    fn not_a_member(&mut self, departure: Option<Departure>, has_unfinished_join: bool) -> Activity {
-        let joining = CurrentPhase::Joining { error: None, is_asked_for: false };
+    fn not_a_member(
+        &mut self,
+        departure: Option<Departure>,
+        has_unfinished_join: bool,
+    ) -> Activity {
+        let joining = CurrentPhase::Joining {
+            error: None,
+            is_asked_for: false,
+        };
         match (&self.join_by_file, &departure) {
             (Some(file), None) => {
                 let file = file.clone();
@@ -158,7 +185,11 @@ impl NodeActor {
             }
             (_, _) if has_unfinished_join => {
                 self.enter(joining);
-                activities::resume(self.store.clone(), self.operations.clone(), self.state.clone())
+                activities::resume(
+                    self.store.clone(),
+                    self.operations.clone(),
+                    self.state.clone(),
+                )
             }
             (by_file, Some(Departure { node, .. })) => {
                 if by_file.is_some() {
@@ -191,7 +222,9 @@ impl NodeActor {
         if !matches!(stored.identity, Ok(None)) {
             return self.go_on(stored).await;
         }
-        self.enter(CurrentPhase::NotJoined { departure: stored.departure.unwrap_or_default() });
+        self.enter(CurrentPhase::NotJoined {
+            departure: stored.departure.unwrap_or_default(),
+        });
         activities::rest()
     }
 
@@ -216,8 +249,9 @@ impl NodeActor {
                 next
             }
             ActivityEnd::Joined(Ok(None)) => {
-                let error = "the swarm does not know the node of the join that was interrupted; join again"
-                    .to_owned();
+                let error =
+                    "the swarm does not know the node of the join that was interrupted; join again"
+                        .to_owned();
                 tracing::error!(error, "this node has not joined its swarm");
                 self.enter(CurrentPhase::NotJoined { departure: None });
                 self.state.send_modify(|state| state.refusal = Some(error));
@@ -232,12 +266,24 @@ impl NodeActor {
             ActivityEnd::LookedAgain(stored) => self.go_on_if_read(stored).await,
             ActivityEnd::Ended(error) => {
                 let member = self.member_name();
-                if let (Error::Removed { .. }, Some(MemberName { cluster, node })) = (&error, member.clone())
+                if let (Error::Removed { .. }, Some(MemberName { cluster, node })) =
+                    (&error, member.clone())
                 {
-                    let departure = Departure { cluster, node, cause: DepartureCause::Removed };
-                    if let Err(error) = self.store.run(move |store| store.save_departure(&departure)).await {
+                    let departure = Departure {
+                        cluster,
+                        node,
+                        cause: DepartureCause::Removed,
+                    };
+                    if let Err(error) = self
+                        .store
+                        .run(move |store| store.save_departure(&departure))
+                        .await
+                    {
                         // The next start asks a manager, and receives the removal again.
-                        tracing::warn!(error = error.report(), "cannot store that this node was removed");
+                        tracing::warn!(
+                            error = error.report(),
+                            "cannot store that this node was removed"
+                        );
                     }
                 }
                 self.ended(member, error)
@@ -250,7 +296,9 @@ impl NodeActor {
                 );
                 // Its tasks are removed, and nobody works on one any more.
                 self.executor = None;
-                self.enter(CurrentPhase::NotJoined { departure: Some(departure) });
+                self.enter(CurrentPhase::NotJoined {
+                    departure: Some(departure),
+                });
                 self.answer(Ok(()));
                 activities::rest()
             }
@@ -266,7 +314,11 @@ impl NodeActor {
     /// Begins the requested activity; `None` if it is refused, which is sent to the caller.
     fn obey(&mut self, command: NodeCommand) -> Option<Activity> {
         let (result, reply) = match command {
-            NodeCommand::Join { request, caller, reply } => (self.join(request, caller), reply),
+            NodeCommand::Join {
+                request,
+                caller,
+                reply,
+            } => (self.join(request, caller), reply),
             NodeCommand::Leave { caller, reply } => (self.leave_as_asked(caller), reply),
         };
         match result {
@@ -284,7 +336,11 @@ impl NodeActor {
 
     fn join(&mut self, request: JoinRequest, caller: Option<Caller>) -> Result<Activity, Error> {
         match &self.state.borrow().phase {
-            CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { is_asked_for: false, .. } => {}
+            CurrentPhase::NotJoined { .. }
+            | CurrentPhase::Joining {
+                is_asked_for: false,
+                ..
+            } => {}
             CurrentPhase::Joining { .. } => return Err(Error::Busy { doing: "joining" }),
             CurrentPhase::Leaving(_) => return Err(Error::Busy { doing: "leaving" }),
             CurrentPhase::Member(report) => {
@@ -295,11 +351,21 @@ impl NodeActor {
                 });
             }
             CurrentPhase::Ended { member: _, error } => {
-                return Err(Error::StillMember { reason: error.clone() });
+                return Err(Error::StillMember {
+                    reason: error.clone(),
+                });
             }
         }
-        self.enter(CurrentPhase::Joining { error: None, is_asked_for: true });
-        Ok(activities::join_as_asked(self.store.clone(), &self.operations, request, caller))
+        self.enter(CurrentPhase::Joining {
+            error: None,
+            is_asked_for: true,
+        });
+        Ok(activities::join_as_asked(
+            self.store.clone(),
+            &self.operations,
+            request,
+            caller,
+        ))
     }
 
     fn leave_as_asked(&mut self, caller: Option<Caller>) -> Result<Activity, Error> {
@@ -312,7 +378,11 @@ impl NodeActor {
         };
         self.answer(Err(Error::Abandoned));
         let MemberName { cluster, node } = member.clone().unwrap_or_default();
-        let departure = Departure { cluster, node, cause: DepartureCause::Left };
+        let departure = Departure {
+            cluster,
+            node,
+            cause: DepartureCause::Left,
+        };
         Ok(self.leave(member, departure, caller))
     }
 
@@ -323,7 +393,10 @@ impl NodeActor {
         caller: Option<Caller>,
     ) -> Activity {
         let is_new = self.executor.is_none();
-        let CurrentExecutor { executor, reports: _ } = self.current_executor();
+        let CurrentExecutor {
+            executor,
+            reports: _,
+        } = self.current_executor();
         if let Some(member) = member.as_ref().filter(|_| is_new) {
             executor.serve(member);
         }
@@ -331,13 +404,28 @@ impl NodeActor {
         if !self.is_leaving() {
             self.enter(CurrentPhase::Leaving(member));
         }
-        activities::leave(self.store.clone(), &self.operations, executor, departure, caller)
+        activities::leave(
+            self.store.clone(),
+            &self.operations,
+            executor,
+            departure,
+            caller,
+        )
     }
 
     fn leave_again(&mut self, departure: &Departure) -> Activity {
-        let CurrentExecutor { executor, reports: _ } = self.current_executor();
+        let CurrentExecutor {
+            executor,
+            reports: _,
+        } = self.current_executor();
         let state = self.state.clone();
-        activities::leave_again(self.store.clone(), &self.operations, executor, departure, state)
+        activities::leave_again(
+            self.store.clone(),
+            &self.operations,
+            executor,
+            departure,
+            state,
+        )
     }
 
     /// The node is a member.
@@ -360,7 +448,10 @@ impl NodeActor {
         let maker = &self.maker;
         let current = self.executor.get_or_insert_with(|| {
             let reports = Arc::<Reports>::default();
-            CurrentExecutor { executor: maker.make(Arc::clone(&reports)), reports }
+            CurrentExecutor {
+                executor: maker.make(Arc::clone(&reports)),
+                reports,
+            }
         });
         current.clone()
     }
@@ -369,20 +460,28 @@ impl NodeActor {
     /// disk answers. If the stored name is unreadable, that of the phase before is kept.
     fn ended(&mut self, member: Option<MemberName>, error: Error) -> Activity {
         let text = error.report();
-        let is_known =
-            matches!(&self.state.borrow().phase, CurrentPhase::Ended { error, .. } if *error == text);
+        let is_known = matches!(&self.state.borrow().phase, CurrentPhase::Ended { error, .. } if *error == text);
         if !is_known {
             tracing::error!(error = text, "this node is no working member of its swarm");
             let member = member.or_else(|| self.member_name());
-            self.enter(CurrentPhase::Ended { member, error: text });
+            self.enter(CurrentPhase::Ended {
+                member,
+                error: text,
+            });
         }
-        if error.may_pass() { activities::look_again(self.store.clone()) } else { activities::rest() }
+        if error.may_pass() {
+            activities::look_again(self.store.clone())
+        } else {
+            activities::rest()
+        }
     }
 
     fn member_name(&self) -> Option<MemberName> {
         match &self.state.borrow().phase {
             CurrentPhase::Member(report) => Some(member_of(report)),
-            CurrentPhase::Leaving(member) | CurrentPhase::Ended { member, error: _ } => member.clone(),
+            CurrentPhase::Leaving(member) | CurrentPhase::Ended { member, error: _ } => {
+                member.clone()
+            }
             CurrentPhase::NotJoined { .. } | CurrentPhase::Joining { .. } => None,
         }
     }
@@ -397,7 +496,8 @@ impl NodeActor {
 
     /// The join or leave has failed.
     fn refuse(&mut self, error: Error) {
-        self.state.send_modify(|state| state.refusal = Some(error.report()));
+        self.state
+            .send_modify(|state| state.refusal = Some(error.report()));
         self.answer(Err(error));
     }
 
@@ -410,10 +510,16 @@ impl NodeActor {
 }
 
 fn name_of(identity: &Identity) -> MemberName {
-    MemberName { cluster: identity.cluster().to_owned(), node: identity.node().to_owned() }
+    MemberName {
+        cluster: identity.cluster().to_owned(),
+        node: identity.node().to_owned(),
+    }
 }
 
 fn member_of(report: &watch::Receiver<crate::report::AgentReport>) -> MemberName {
     let report = report.borrow();
-    MemberName { cluster: report.cluster.clone(), node: report.node.clone() }
+    MemberName {
+        cluster: report.cluster.clone(),
+        node: report.node.clone(),
+    }
 }

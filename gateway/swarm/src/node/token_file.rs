@@ -34,13 +34,19 @@ pub(super) struct TokenFile {
 
 impl TokenFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT) }
+        Self {
+            path,
+            thread: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+        }
     }
 
     /// Reads the token. Cancel-safe.
     pub(super) async fn read(&self) -> Result<JoinToken, Error> {
         let path = self.path.clone();
-        let read = self.thread.run(self.object(), move || Ok(read_blocking(&path))).await;
+        let read = self
+            .thread
+            .run(self.object(), move || Ok(read_blocking(&path)))
+            .await;
         read.unwrap_or_else(|hangs| Err(unusable(&self.path, hangs.report())))
     }
 
@@ -48,7 +54,11 @@ impl TokenFile {
     pub(super) async fn stamp(&self) -> FileStamp {
         let path = self.path.clone();
         // A file system that hangs looks like a file that is away.
-        self.thread.run(self.object(), move || Ok(stamp_blocking(&path))).await.ok().flatten()
+        self.thread
+            .run(self.object(), move || Ok(stamp_blocking(&path)))
+            .await
+            .ok()
+            .flatten()
     }
 
     fn object(&self) -> String {
@@ -57,14 +67,24 @@ impl TokenFile {
 }
 
 fn unusable(path: &Path, reason: impl Into<String>) -> Error {
-    Error::TokenFile { path: PathBuf::from(path), reason: reason.into() }
+    Error::TokenFile {
+        path: PathBuf::from(path),
+        reason: reason.into(),
+    }
 }
 
 fn stamp_blocking(path: &Path) -> FileStamp {
     let metadata = fs::metadata(path).ok()?;
     let [inode, size] = [metadata.ino(), metadata.size()].map(u64::cast_signed);
     let changed = [metadata.ctime(), metadata.ctime_nsec()];
-    Some([inode, size, metadata.mtime(), metadata.mtime_nsec(), changed[0], changed[1]])
+    Some([
+        inode,
+        size,
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        changed[0],
+        changed[1],
+    ])
 }
 
 fn read_blocking(path: &Path) -> Result<JoinToken, Error> {
@@ -75,7 +95,9 @@ fn read_blocking(path: &Path) -> Result<JoinToken, Error> {
         .map_err(|reason| unusable(path, reason))?;
     let text = file.read(FILE_MAX).map_err(fail)?;
     // The parser shows nothing of it either.
-    String::from_utf8_lossy(&text).parse().map_err(|error: Error| unusable(path, error.to_string()))
+    String::from_utf8_lossy(&text)
+        .parse()
+        .map_err(|error: Error| unusable(path, error.to_string()))
 }
 
 /// Checks that only root or the daemon's own user can write a file, and that others cannot read it.
@@ -102,7 +124,10 @@ mod tests {
         "SWMTKN-1-00000000000000000000000000000000000000000000000001-0123456789abcdefghijklmno";
 
     fn refusal(path: &Path) -> String {
-        read_blocking(path).map(|token| token.to_string()).unwrap_err().to_string()
+        read_blocking(path)
+            .map(|token| token.to_string())
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -135,7 +160,10 @@ mod tests {
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
             let text = refusal(&path);
-            assert!(!text.contains("hunter2") && !text.contains("xxx") && text.len() < 300, "{text}");
+            assert!(
+                !text.contains("hunter2") && !text.contains("xxx") && text.len() < 300,
+                "{text}"
+            );
         }
         nix::unistd::mkfifo(&dir.path().join("fifo"), nix::sys::stat::Mode::S_IRUSR).unwrap();
         assert!(refusal(&dir.path().join("fifo")).contains("no regular file but a FIFO"));
@@ -163,8 +191,16 @@ mod tests {
         hangs.await;
         for _ in 0..3 {
             assert_eq!(file.stamp().await, None);
-            let text = file.read().await.map(|token| token.to_string()).unwrap_err().to_string();
-            assert!(text.contains("still hangs") && text.contains("token"), "{text}");
+            let text = file
+                .read()
+                .await
+                .map(|token| token.to_string())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                text.contains("still hangs") && text.contains("token"),
+                "{text}"
+            );
         }
         drop(answers);
     }

@@ -19,8 +19,14 @@ pub(super) fn free(inventory: &Inventory) -> Vec<AssignedDevice> {
     for group in &inventory.groups {
         let kind = kind(group);
         // The devices of a view are slots.
-        let healthy = group.devices.iter().filter(|device| device.health == Health::Healthy);
-        devices.extend(healthy.map(|slot| AssignedDevice { kind: kind.clone(), id: slot.id.clone() }));
+        let healthy = group
+            .devices
+            .iter()
+            .filter(|device| device.health == Health::Healthy);
+        devices.extend(healthy.map(|slot| AssignedDevice {
+            kind: kind.clone(),
+            id: slot.id.clone(),
+        }));
     }
     devices
 }
@@ -32,7 +38,9 @@ pub(super) fn kind(group: &DeviceGroup) -> String {
     if !group.resource.is_empty() {
         return group.resource.clone();
     }
-    [&group.vendor, &group.kind, &group.name].map(|part| plain(part)).join("/")
+    [&group.vendor, &group.kind, &group.name]
+        .map(|part| plain(part))
+        .join("/")
 }
 
 fn plain(part: &str) -> String {
@@ -69,7 +77,11 @@ pub(super) fn offered(
     }
     // Only a manager that assigns what was not offered exceeds the limit by itself.
     left_out += all.len().saturating_sub(OFFERED_MAX);
-    let named = all.into_iter().rev().take(OFFERED_MAX).map(|AssignedDevice { kind, id }| (kind, id));
+    let named = all
+        .into_iter()
+        .rev()
+        .take(OFFERED_MAX)
+        .map(|AssignedDevice { kind, id }| (kind, id));
     (named.collect(), left_out)
 }
 
@@ -82,16 +94,27 @@ mod tests {
     use super::*;
 
     fn device(kind: &str, id: &str) -> AssignedDevice {
-        AssignedDevice { kind: kind.to_owned(), id: id.to_owned() }
+        AssignedDevice {
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+        }
     }
 
     #[test]
     fn kinds_are_distinct_words_that_the_docker_client_takes() {
-        let group = |vendor: &str, kind_of: &str, name: &str| kind(&DeviceGroup::new(vendor, kind_of, name));
+        let group = |vendor: &str, kind_of: &str, name: &str| {
+            kind(&DeviceGroup::new(vendor, kind_of, name))
+        };
         assert_eq!(group("acme", "tpu", "v2"), "acme/tpu/v2");
         assert_eq!(group("a=b", "x,y%", "ü"), "a%3Db/x%2Cy%25/%C3%BC");
         let resource = "acme.com/tpu".to_owned();
-        assert_eq!(kind(&DeviceGroup { resource, ..DeviceGroup::new("a", "b", "c") }), "acme.com/tpu");
+        assert_eq!(
+            kind(&DeviceGroup {
+                resource,
+                ..DeviceGroup::new("a", "b", "c")
+            }),
+            "acme.com/tpu"
+        );
     }
 
     #[test]
@@ -99,11 +122,25 @@ mod tests {
         let sick = Health::Unhealthy("it is held by nomad".to_owned());
         let devices = vec![
             Device::without_nodes("a0".to_owned()),
-            Device { health: sick, ..Device::without_nodes("a1".to_owned()) },
-            Device { health: Health::Gone, ..Device::without_nodes("a2".to_owned()) },
+            Device {
+                health: sick,
+                ..Device::without_nodes("a1".to_owned())
+            },
+            Device {
+                health: Health::Gone,
+                ..Device::without_nodes("a2".to_owned())
+            },
         ];
-        let group = DeviceGroup { devices, ..DeviceGroup::new("acme", "tpu", "v2") };
-        assert_eq!(free(&Inventory { groups: vec![Arc::new(group)] }), [device("acme/tpu/v2", "a0")]);
+        let group = DeviceGroup {
+            devices,
+            ..DeviceGroup::new("acme", "tpu", "v2")
+        };
+        assert_eq!(
+            free(&Inventory {
+                groups: vec![Arc::new(group)]
+            }),
+            [device("acme/tpu/v2", "a0")]
+        );
     }
 
     #[test]
@@ -115,7 +152,11 @@ mod tests {
         let many = (0..OFFERED_MAX).map(|number| device("k", &format!("b{number:04}")));
         let (named, left_out) = offered(many, assigned());
         assert_eq!((named.len(), left_out), (OFFERED_MAX, 2));
-        assert!(assigned().into_iter().all(|device| named.contains(&(device.kind, device.id))));
+        assert!(
+            assigned()
+                .into_iter()
+                .all(|device| named.contains(&(device.kind, device.id)))
+        );
         // A manager that assigns everything.
         let many = (0..OFFERED_MAX + 5).map(|number| device("k", &format!("b{number:04}")));
         let (named, left_out) = offered(Vec::new(), many.collect());

@@ -43,17 +43,26 @@ impl Enforcement {
             return;
         }
         // The list at the beginning of a session has tasks that were rejected long ago.
-        let at = status.timestamp.and_then(|at| SystemTime::try_from(at).ok());
+        let at = status
+            .timestamp
+            .and_then(|at| SystemTime::try_from(at).ok());
         let is_recent = at.is_some_and(|at| age(at, SystemTime::now()) < SETTLE);
-        if !is_recent || self.changed.is_some_and(|changed| changed.elapsed() < SETTLE) {
+        if !is_recent
+            || self
+                .changed
+                .is_some_and(|changed| changed.elapsed() < SETTLE)
+        {
             return;
         }
         let mut devices = named_devices(task).peekable();
         if devices.peek().is_none() {
             return;
         }
-        let is_told = devices
-            .all(|device| told.named.iter().any(|(kind, id)| *kind == device.kind && *id == device.id));
+        let is_told = devices.all(|device| {
+            told.named
+                .iter()
+                .any(|(kind, id)| *kind == device.kind && *id == device.id)
+        });
         if is_told != self.is_inverted {
             self.is_inverted = is_told;
             self.changed = Some(Instant::now());
@@ -63,7 +72,9 @@ impl Enforcement {
                     "a manager of the swarm ends tasks because their devices are there (moby#44378): devices of tasks are not offered from now on"
                 );
             } else {
-                tracing::info!("devices of tasks are offered again: the managers of the swarm check them");
+                tracing::info!(
+                    "devices of tasks are offered again: the managers of the swarm check them"
+                );
             }
         }
     }
@@ -71,7 +82,8 @@ impl Enforcement {
 
 /// The time between two times, whichever is the first: the clock of a manager may be ahead.
 fn age(at: SystemTime, now: SystemTime) -> Duration {
-    now.duration_since(at).unwrap_or_else(|before| before.duration())
+    now.duration_since(at)
+        .unwrap_or_else(|before| before.duration())
 }
 
 #[cfg(test)]
@@ -79,7 +91,10 @@ mod tests {
     use super::*;
 
     fn rejected(err: &str) -> swarm::Task {
-        let named = swarm::NamedGenericResource { kind: "k".into(), value: "a0".into() };
+        let named = swarm::NamedGenericResource {
+            kind: "k".into(),
+            value: "a0".into(),
+        };
         let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
         let status = swarm::TaskStatus {
             state: TaskState::Rejected.into(),
@@ -97,19 +112,31 @@ mod tests {
     fn rejected_before(age: Duration) -> swarm::Task {
         let mut task = rejected(ENFORCED);
         let timestamp = Some((SystemTime::now() - age).into());
-        task.status = task.status.map(|status| swarm::TaskStatus { timestamp, ..status });
+        task.status = task.status.map(|status| swarm::TaskStatus {
+            timestamp,
+            ..status
+        });
         task
     }
 
     #[tokio::test(start_paused = true)]
     async fn check_of_the_managers_is_learned_from_what_they_reject() {
-        let told = NodeFacts { named: vec![("k".to_owned(), "a0".to_owned())], ..NodeFacts::default() };
+        let told = NodeFacts {
+            named: vec![("k".to_owned(), "a0".to_owned())],
+            ..NodeFacts::default()
+        };
         let none = NodeFacts::default();
         let mut enforcement = Enforcement::default();
         for other in [
             rejected("no such image"),
-            swarm::Task { assigned_generic_resources: Vec::new(), ..rejected(ENFORCED) },
-            swarm::Task { status: None, ..rejected(ENFORCED) },
+            swarm::Task {
+                assigned_generic_resources: Vec::new(),
+                ..rejected(ENFORCED)
+            },
+            swarm::Task {
+                status: None,
+                ..rejected(ENFORCED)
+            },
             rejected_before(SETTLE),
         ] {
             enforcement.observe(&other, &told);

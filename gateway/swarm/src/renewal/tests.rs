@@ -11,7 +11,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn period(whole: Duration) -> ValidityPeriod {
     let not_before = SystemTime::UNIX_EPOCH + DAY * 20_000;
-    ValidityPeriod { not_before, not_after: not_before + whole }
+    ValidityPeriod {
+        not_before,
+        not_after: not_before + whole,
+    }
 }
 
 #[test]
@@ -24,10 +27,15 @@ fn certificate_of_90_days_is_renewed_between_45_and_72_days() {
 
 #[test]
 fn pauses_grow_and_stay_short_while_little_is_left() {
-    let pauses: Vec<u64> = (1..5).map(|failures| pause(failures, DAY * 30).as_secs()).collect();
+    let pauses: Vec<u64> = (1..5)
+        .map(|failures| pause(failures, DAY * 30).as_secs())
+        .collect();
     assert_eq!(pauses, [5, 10, 20, 40]);
     assert_eq!(pause(u32::MAX, DAY * 30), PAUSE_MAX);
-    assert_eq!(pause(100, Duration::from_secs(600)), Duration::from_secs(60));
+    assert_eq!(
+        pause(100, Duration::from_secs(600)),
+        Duration::from_secs(60)
+    );
     assert_eq!(pause(100, Duration::ZERO), PAUSE_MIN);
 }
 
@@ -43,6 +51,9 @@ proptest! {
 
 #[test]
 fn certificate_that_ends_before_it_begins_is_due_at_once() {
-    let reversed = ValidityPeriod { not_after: SystemTime::UNIX_EPOCH, ..period(DAY) };
+    let reversed = ValidityPeriod {
+        not_after: SystemTime::UNIX_EPOCH,
+        ..period(DAY)
+    };
     assert_eq!(due(reversed, 7), reversed.not_before);
 }

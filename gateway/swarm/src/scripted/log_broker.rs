@@ -42,7 +42,11 @@ pub(super) struct Published {
 impl Published {
     /// The text of both streams, in their order.
     pub(super) fn text(&self) -> String {
-        let data: Vec<u8> = self.messages.iter().flat_map(|message| message.data.clone()).collect();
+        let data: Vec<u8> = self
+            .messages
+            .iter()
+            .flat_map(|message| message.data.clone())
+            .collect();
         String::from_utf8_lossy(&data).into_owned()
     }
 }
@@ -114,11 +118,17 @@ impl LogBroker for Service {
             match received {
                 Ok(Some(message)) => {
                     let size = prost::Message::encoded_len(&message);
-                    let swarm::PublishLogsMessage { subscription_id, messages, close } = message;
+                    let swarm::PublishLogsMessage {
+                        subscription_id,
+                        messages,
+                        close,
+                    } = message;
                     let known = published.entry(subscription_id.clone()).or_default();
                     match &subscription {
                         None => known.calls += 1,
-                        Some(first) => assert_eq!(first, &subscription_id, "one subscription in each call"),
+                        Some(first) => {
+                            assert_eq!(first, &subscription_id, "one subscription in each call")
+                        }
                     }
                     subscription = Some(subscription_id);
                     if close {
@@ -126,7 +136,10 @@ impl LogBroker for Service {
                         return Err(Status::new(Code::Ok, ""));
                     }
                     let is_foreign = |message: &swarm::LogMessage| {
-                        message.context.as_ref().is_none_or(|context| context.node_id != "node1")
+                        message
+                            .context
+                            .as_ref()
+                            .is_none_or(|context| context.node_id != "node1")
                     };
                     if messages.iter().any(is_foreign) {
                         return Err(Status::permission_denied("invalid NodeID"));

@@ -130,7 +130,12 @@ impl ScriptedManager {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = tokio::spawn(serve(listener, acceptor, Service(shared.clone())));
-        Self { shared, address, serving, _dir: dir }
+        Self {
+            shared,
+            address,
+            serving,
+            _dir: dir,
+        }
     }
 
     /// The token for workers.
@@ -141,7 +146,11 @@ impl ScriptedManager {
 
     /// A request to join by it as a worker.
     pub(super) fn request(&self, availability: Availability) -> JoinRequest {
-        JoinRequest { managers: vec![self.address.to_string()], token: self.token(), availability }
+        JoinRequest {
+            managers: vec![self.address.to_string()],
+            token: self.token(),
+            availability,
+        }
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut Script)) {
@@ -177,10 +186,17 @@ impl Drop for ScriptedManager {
 /// The manager's own certificate, and the demand for those of nodes.
 fn acceptor(authority: &TestAuthority, has_alpn: bool) -> TlsAcceptor {
     let key = NodeKey::generate().unwrap();
-    let chain = authority.issue(&key.certificate_request().unwrap(), CLUSTER, "swarm-manager", "manager1");
+    let chain = authority.issue(
+        &key.certificate_request().unwrap(),
+        CLUSTER,
+        "swarm-manager",
+        "manager1",
+    );
     let chain = vec![CertificateDer::from_pem_slice(&chain).unwrap()];
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(&authority.root()).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(&authority.root()).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .allow_unauthenticated()
@@ -190,7 +206,10 @@ fn acceptor(authority: &TestAuthority, has_alpn: bool) -> TlsAcceptor {
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap())
+        .with_single_cert(
+            chain,
+            PrivateKeyDer::from_pem_slice(key.to_pem().as_bytes()).unwrap(),
+        )
         .unwrap();
     if has_alpn {
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -203,10 +222,14 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, service: Service) {
     let accepting = async move {
         while let Ok((stream, _)) = listener.accept().await {
             // A client that does not like the certificate breaks off.
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
             // tonic's server knows streams of tokio alone.
             let (plain, mut other) = tokio::io::duplex(64 << 10);
-            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut stream, &mut other).await });
+            tokio::spawn(
+                async move { tokio::io::copy_bidirectional(&mut stream, &mut other).await },
+            );
             if sender.send(Ok::<_, std::io::Error>(plain)).await.is_err() {
                 return;
             }
@@ -228,8 +251,16 @@ impl Ca for Service {
         &self,
         _: Request<swarm::GetRootCaCertificateRequest>,
     ) -> Result<Response<swarm::GetRootCaCertificateResponse>, Status> {
-        let certificate = self.0.script.lock().roots.clone().unwrap_or_else(|| self.0.authority.root());
-        Ok(Response::new(swarm::GetRootCaCertificateResponse { certificate }))
+        let certificate = self
+            .0
+            .script
+            .lock()
+            .roots
+            .clone()
+            .unwrap_or_else(|| self.0.authority.root());
+        Ok(Response::new(swarm::GetRootCaCertificateResponse {
+            certificate,
+        }))
     }
 }
 
@@ -240,8 +271,17 @@ impl NodeCa for Service {
         request: Request<swarm::IssueNodeCertificateRequest>,
     ) -> Result<Response<swarm::IssueNodeCertificateResponse>, Status> {
         self.0.asked.lock().requests.push(request.into_inner());
-        let node_id = self.0.script.lock().nodes.pop().ok_or_else(|| Status::aborted("no more nodes"))?;
-        Ok(Response::new(swarm::IssueNodeCertificateResponse { node_id, node_membership: 1 }))
+        let node_id = self
+            .0
+            .script
+            .lock()
+            .nodes
+            .pop()
+            .ok_or_else(|| Status::aborted("no more nodes"))?;
+        Ok(Response::new(swarm::IssueNodeCertificateResponse {
+            node_id,
+            node_membership: 1,
+        }))
     }
 
     async fn node_certificate_status(
@@ -249,19 +289,34 @@ impl NodeCa for Service {
         request: Request<swarm::NodeCertificateStatusRequest>,
     ) -> Result<Response<swarm::NodeCertificateStatusResponse>, Status> {
         let node = request.into_inner().node_id;
-        let asked = self.0.asked.lock().requests.last().map(|request| request.csr.clone());
+        let asked = self
+            .0
+            .asked
+            .lock()
+            .requests
+            .last()
+            .map(|request| request.csr.clone());
         let csr = asked.ok_or_else(|| Status::not_found("node not found"))?;
         let mut script = self.0.script.lock();
         let state = script.states.pop().unwrap_or(State::Issued);
         let text = String::from_utf8(csr.clone()).unwrap();
         let certified = script.certified.clone().unwrap_or(node);
         let certificate = match script.between {
-            None => self.0.authority.issue(&text, CLUSTER, script.role, &certified),
-            Some(between) => self.0.authority.issue_between(&text, CLUSTER, &certified, between),
+            None => self
+                .0
+                .authority
+                .issue(&text, CLUSTER, script.role, &certified),
+            Some(between) => self
+                .0
+                .authority
+                .issue_between(&text, CLUSTER, &certified, between),
         };
         let is_earlier = script.earlier > 0;
         script.earlier = script.earlier.saturating_sub(1);
-        let status = swarm::IssuanceStatus { state: state.into(), err: "the CA dislikes it".to_owned() };
+        let status = swarm::IssuanceStatus {
+            state: state.into(),
+            err: "the CA dislikes it".to_owned(),
+        };
         Ok(Response::new(swarm::NodeCertificateStatusResponse {
             status: Some(status.clone()),
             certificate: Some(swarm::Certificate {
@@ -276,7 +331,10 @@ impl NodeCa for Service {
 
 /// The usual first message of a session.
 pub(super) fn session(id: &str) -> swarm::SessionMessage {
-    swarm::SessionMessage { session_id: id.to_owned(), ..Default::default() }
+    swarm::SessionMessage {
+        session_id: id.to_owned(),
+        ..Default::default()
+    }
 }
 
 #[tonic::async_trait]
@@ -295,8 +353,18 @@ impl Dispatcher for Service {
             asked.sessions.push(request.clone());
             asked.sessions.len()
         };
-        let usual = if request.session_id.is_empty() { format!("s{number}") } else { request.session_id };
-        let first = self.0.script.lock().sessions.pop().unwrap_or_else(|| Ok(session(&usual)))?;
+        let usual = if request.session_id.is_empty() {
+            format!("s{number}")
+        } else {
+            request.session_id
+        };
+        let first = self
+            .0
+            .script
+            .lock()
+            .sessions
+            .pop()
+            .unwrap_or_else(|| Ok(session(&usual)))?;
         let (sender, messages) = mpsc::channel(16);
         sender.send(Ok(first)).await.unwrap();
         *self.0.session.lock() = Some(sender);
@@ -311,7 +379,10 @@ impl Dispatcher for Service {
         if !self.0.script.lock().has_heartbeats {
             std::future::pending::<()>().await;
         }
-        let period = Some(prost_types::Duration { seconds: 0, nanos: 500_000_000 });
+        let period = Some(prost_types::Duration {
+            seconds: 0,
+            nanos: 500_000_000,
+        });
         Ok(Response::new(swarm::HeartbeatResponse { period }))
     }
 
@@ -319,8 +390,12 @@ impl Dispatcher for Service {
         &self,
         request: Request<swarm::UpdateTaskStatusRequest>,
     ) -> Result<Response<swarm::UpdateTaskStatusResponse>, Status> {
-        let tasks: Vec<String> =
-            request.into_inner().updates.into_iter().map(|update| update.task_id).collect();
+        let tasks: Vec<String> = request
+            .into_inner()
+            .updates
+            .into_iter()
+            .map(|update| update.task_id)
+            .collect();
         let refused = self.0.script.lock().refused_task.clone();
         self.0.asked.lock().updates.push(tasks.clone());
         if refused.is_some_and(|task| tasks.contains(&task)) {
@@ -334,15 +409,18 @@ impl Dispatcher for Service {
         request: Request<swarm::UpdateVolumeStatusRequest>,
     ) -> Result<Response<swarm::UpdateVolumeStatusResponse>, Status> {
         let updates = request.into_inner().updates.into_iter();
-        self.0
-            .asked
-            .lock()
-            .unpublished
-            .extend(updates.filter(|update| update.unpublished).map(|update| update.id));
+        self.0.asked.lock().unpublished.extend(
+            updates
+                .filter(|update| update.unpublished)
+                .map(|update| update.id),
+        );
         Ok(Response::new(swarm::UpdateVolumeStatusResponse {}))
     }
 
-    async fn tasks(&self, _: Request<swarm::TasksRequest>) -> Result<Response<Self::TasksStream>, Status> {
+    async fn tasks(
+        &self,
+        _: Request<swarm::TasksRequest>,
+    ) -> Result<Response<Self::TasksStream>, Status> {
         let scripted = self.0.script.lock().tasks.pop();
         let scripted = scripted.ok_or_else(|| Status::unimplemented("agents use assignments"))?;
         let (sender, messages) = mpsc::channel(16);
@@ -361,7 +439,12 @@ impl Dispatcher for Service {
         if !self.0.script.lock().tasks.is_empty() {
             return Err(Status::unimplemented("unknown method Assignments"));
         }
-        let empty = || vec![swarm::AssignmentsMessage { results_in: "1".to_owned(), ..Default::default() }];
+        let empty = || {
+            vec![swarm::AssignmentsMessage {
+                results_in: "1".to_owned(),
+                ..Default::default()
+            }]
+        };
         let scripted = self.0.script.lock().assignments.pop().unwrap_or_else(empty);
         let (sender, messages) = mpsc::channel(16);
         for message in scripted {

@@ -47,7 +47,11 @@ impl ActingNode {
             maker: Arc::new(MakeIdle),
         });
         let store = actor.store().clone();
-        Self { node, store, acting: tokio::spawn(actor.run()) }
+        Self {
+            node,
+            store,
+            acting: tokio::spawn(actor.run()),
+        }
     }
 
     fn join(&self, manager: &ScriptedManager) -> JoinHandle<Result<(), Error>> {
@@ -80,8 +84,13 @@ impl Drop for ActingNode {
 }
 
 fn files(dir: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(dir.join("swarm")).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    let entries = std::fs::read_dir(dir.join("swarm"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -92,9 +101,11 @@ fn is_member(phase: &NodePhase) -> bool {
 
 #[tokio::test]
 async fn leave_comes_after_what_the_join_that_it_ends_still_writes() {
-    for step in
-        [CrashPoint::SwarmRootsSaved, CrashPoint::SwarmDepartureForgotten, CrashPoint::NodeCertificateSaved]
-    {
+    for step in [
+        CrashPoint::SwarmRootsSaved,
+        CrashPoint::SwarmDepartureForgotten,
+        CrashPoint::NodeCertificateSaved,
+    ] {
         let manager = ScriptedManager::start(true).await;
         let dir = tempfile::tempdir().unwrap();
         let node = ActingNode::start(dir.path(), None).await;
@@ -102,24 +113,36 @@ async fn leave_comes_after_what_the_join_that_it_ends_still_writes() {
         let joining = node.join(&manager);
         held.reached().await;
         let mut leaving = node.leave();
-        assert!(matches!(joining.await.unwrap(), Err(Error::Abandoned)), "{step:?}");
+        assert!(
+            matches!(joining.await.unwrap(), Err(Error::Abandoned)),
+            "{step:?}"
+        );
         let early = timeout(LOOK, &mut leaving).await;
-        assert!(early.is_err(), "{step:?}: it has left while the join writes: {early:?}");
+        assert!(
+            early.is_err(),
+            "{step:?}: it has left while the join writes: {early:?}"
+        );
         drop(held);
         leaving.await.unwrap().unwrap();
         assert_eq!(files(dir.path()), ["departure.json"], "{step:?}");
         drop(node);
         let restarted = ActingNode::start(dir.path(), None).await;
-        restarted.until("it stays so", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+        restarted
+            .until("it stays so", |phase| {
+                matches!(phase, NodePhase::NotJoined { .. })
+            })
+            .await;
     }
 }
 
 /// The disk hangs while the membership is stored, at any point, and continues after the join was refused.
 #[tokio::test]
 async fn node_whose_join_was_refused_for_a_slow_disk_is_what_the_disk_says() {
-    for step in
-        [CrashPoint::SwarmManagersSaved, CrashPoint::SwarmRootsSaved, CrashPoint::NodeCertificateSaved]
-    {
+    for step in [
+        CrashPoint::SwarmManagersSaved,
+        CrashPoint::SwarmRootsSaved,
+        CrashPoint::NodeCertificateSaved,
+    ] {
         let manager = ScriptedManager::start(true).await;
         let dir = tempfile::tempdir().unwrap();
         let node = ActingNode::start(dir.path(), None).await;
@@ -130,16 +153,28 @@ async fn node_whose_join_was_refused_for_a_slow_disk_is_what_the_disk_says() {
         pause();
         advance(DISK_LATE).await;
         let refused = joining.await.unwrap().unwrap_err();
-        assert!(matches!(refused, Error::DiskLate { .. }), "{step:?}: {refused:?}");
+        assert!(
+            matches!(refused, Error::DiskLate { .. }),
+            "{step:?}: {refused:?}"
+        );
         let told = node.node.status();
-        assert!(told.problems().contains(&refused.report()), "{step:?}: {told:?}");
-        assert!(!matches!(told.phase, NodePhase::NotJoined { .. }), "{step:?}: it is not known: {told:?}");
+        assert!(
+            told.problems().contains(&refused.report()),
+            "{step:?}: {told:?}"
+        );
+        assert!(
+            !matches!(told.phase, NodePhase::NotJoined { .. }),
+            "{step:?}: it is not known: {told:?}"
+        );
         drop(held);
         advance(DISK_LATE).await;
         tokio::time::resume();
         node.until("it is a member", is_member).await;
         let again = node.join(&manager).await.unwrap();
-        assert!(matches!(again, Err(Error::AlreadyJoined { .. })), "{step:?}: {again:?}");
+        assert!(
+            matches!(again, Err(Error::AlreadyJoined { .. })),
+            "{step:?}: {again:?}"
+        );
         node.leave().await.unwrap().unwrap();
         assert_eq!(files(dir.path()), ["departure.json"], "{step:?}");
     }
@@ -153,7 +188,11 @@ async fn join_by_file_goes_on_as_a_member_when_a_slow_disk_has_stored_it() {
     std::fs::write(&token_file, manager.token().as_sent()).unwrap();
     std::fs::set_permissions(&token_file, Permissions::from_mode(0o600)).unwrap();
     let managers = vec![manager.address.to_string()];
-    let by_file = JoinByFile { token_file, managers, availability: Availability::Drain };
+    let by_file = JoinByFile {
+        token_file,
+        managers,
+        availability: Availability::Drain,
+    };
     let node = ActingNode::start(dir.path(), Some(by_file)).await;
     let mut held = node.store.hold(CrashPoint::NodeCertificateSaved);
     held.reached().await;
@@ -179,24 +218,42 @@ async fn files_are_used_one_after_the_other_also_by_those_who_are_gone() {
     let spawned = store.clone();
     // A renewal that is given up while it writes.
     let mut held = store.hold(CrashPoint::SwarmFileDrafted);
-    let renewing =
-        tokio::spawn(async move { spawned.run(move |store| store.save_certificate(&identity)).await });
+    let renewing = tokio::spawn(async move {
+        spawned
+            .run(move |store| store.save_certificate(&identity))
+            .await
+    });
     held.reached().await;
     renewing.abort();
     // Another one, which is given up while it waits.
     let begun = Arc::new(AtomicBool::new(false));
     let spawned = store.clone();
     let tells = Arc::clone(&begun);
-    let mut waiting =
-        tokio::spawn(async move { spawned.run(move |_| Ok(tells.swap(true, Ordering::SeqCst))).await });
+    let mut waiting = tokio::spawn(async move {
+        spawned
+            .run(move |_| Ok(tells.swap(true, Ordering::SeqCst)))
+            .await
+    });
     assert!(timeout(LOOK, &mut waiting).await.is_err());
     waiting.abort();
     let spawned = store.clone();
     let mut leaving = tokio::spawn(async move { spawned.run(Store::wipe).await });
-    assert!(timeout(LOOK, &mut leaving).await.is_err(), "it is done beside another one");
+    assert!(
+        timeout(LOOK, &mut leaving).await.is_err(),
+        "it is done beside another one"
+    );
     drop(held);
     leaving.await.unwrap().unwrap();
     assert_eq!(files(dir.path()), Vec::<String>::new());
-    assert!(store.run(|store| store.load(SystemTime::now())).await.unwrap().is_none());
-    assert!(!begun.load(Ordering::SeqCst), "nobody waits for it any more");
+    assert!(
+        store
+            .run(|store| store.load(SystemTime::now()))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        !begun.load(Ordering::SeqCst),
+        "nobody waits for it any more"
+    );
 }

@@ -42,14 +42,25 @@ impl Running {
         let identity = join(&store, &request).await.unwrap();
         let executor = Arc::<IdleExecutor>::default();
         let reports = Arc::<Reports>::default();
-        let agent = Agent::new(store.clone(), identity, executor.clone(), reports.clone()).await.unwrap();
+        let agent = Agent::new(store.clone(), identity, executor.clone(), reports.clone())
+            .await
+            .unwrap();
         let report = agent.report();
         let agent = tokio::spawn(async move { agent.run(CancellationToken::new()).await });
-        Self { executor, reports, report, store, agent, _dir: dir }
+        Self {
+            executor,
+            reports,
+            report,
+            store,
+            agent,
+            _dir: dir,
+        }
     }
 
     pub(super) async fn until(&mut self, is_so: impl FnMut(&AgentReport) -> bool) {
-        let waited = tokio::time::timeout(Duration::from_secs(30), self.report.wait_for(is_so)).await.is_ok();
+        let waited = tokio::time::timeout(Duration::from_secs(30), self.report.wait_for(is_so))
+            .await
+            .is_ok();
         assert!(waited, "{:?}", self.report.borrow());
     }
 }
@@ -73,12 +84,19 @@ fn assignments(kind: Type, from: &str, to: &str) -> swarm::AssignmentsMessage {
 async fn missing_message_opens_a_new_stream_within_the_session() {
     let manager = ScriptedManager::start(true).await;
     manager.change(|script| {
-        let missed = vec![assignments(Type::Complete, "", "1"), assignments(Type::Incremental, "2", "3")];
+        let missed = vec![
+            assignments(Type::Complete, "", "1"),
+            assignments(Type::Incremental, "2", "3"),
+        ];
         script.assignments = vec![missed];
     });
     let node = Running::start(&manager).await;
-    manager.until("a second stream", |asked| asked.assignments == 2).await;
-    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
+    manager
+        .until("a second stream", |asked| asked.assignments == 2)
+        .await;
+    manager
+        .until("heartbeats continue", |asked| asked.heartbeats > 3)
+        .await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
     assert_eq!(node.executor.changes.lock().len(), 2);
 }
@@ -90,22 +108,35 @@ async fn message_of_very_many_empty_parts_is_refused_and_the_next_session_goes_o
     hostile.changes = vec![swarm::AssignmentChange::default(); 250_000];
     manager.change(|script| script.assignments = vec![vec![hostile]]);
     let mut node = Running::start(&manager).await;
-    let refusal =
-        "the message has so many parts that they take more than 67108864 bytes once they are decoded";
-    node.until(|report| report.session_error.as_deref().is_some_and(|error| error.contains(refusal))).await;
-    node.until(|report| report.sessions == 2 && report.session_error.is_none()).await;
+    let refusal = "the message has so many parts that they take more than 67108864 bytes once they are decoded";
+    node.until(|report| {
+        report
+            .session_error
+            .as_deref()
+            .is_some_and(|error| error.contains(refusal))
+    })
+    .await;
+    node.until(|report| report.sessions == 2 && report.session_error.is_none())
+        .await;
 }
 
 #[tokio::test]
 async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments() {
     let manager = ScriptedManager::start(true).await;
     let all = |ids: &[&str]| {
-        let task = |id: &&str| swarm::Task { id: (*id).to_owned(), ..Default::default() };
-        swarm::TasksMessage { tasks: ids.iter().map(task).collect() }
+        let task = |id: &&str| swarm::Task {
+            id: (*id).to_owned(),
+            ..Default::default()
+        };
+        swarm::TasksMessage {
+            tasks: ids.iter().map(task).collect(),
+        }
     };
     manager.change(|script| script.tasks = vec![vec![all(&["a", "b"]), all(&["b", "c"])]]);
     let node = Running::start(&manager).await;
-    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
+    manager
+        .until("heartbeats continue", |asked| asked.heartbeats > 3)
+        .await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
     let changes = node.executor.changes.lock();
     let shown: Vec<Vec<String>> = changes
@@ -131,7 +162,10 @@ async fn tasks_come_by_the_deprecated_stream_from_a_manager_without_assignments(
 #[tokio::test]
 async fn volume_that_is_to_go_is_told_to_be_unpublished() {
     let manager = ScriptedManager::start(true).await;
-    let volume = swarm::VolumeAssignment { id: "v1".to_owned(), ..Default::default() };
+    let volume = swarm::VolumeAssignment {
+        id: "v1".to_owned(),
+        ..Default::default()
+    };
     let item = Some(swarm::assignment::Item::Volume(volume));
     let mut first = assignments(Type::Complete, "", "1");
     first.changes = vec![swarm::AssignmentChange {
@@ -140,8 +174,12 @@ async fn volume_that_is_to_go_is_told_to_be_unpublished() {
     }];
     manager.change(|script| script.assignments = vec![vec![first]]);
     let _node = Running::start(&manager).await;
-    manager.until("the volume", |asked| asked.unpublished == ["v1"]).await;
-    manager.until("heartbeats continue", |asked| asked.heartbeats > 1).await;
+    manager
+        .until("the volume", |asked| asked.unpublished == ["v1"])
+        .await;
+    manager
+        .until("heartbeats continue", |asked| asked.heartbeats > 1)
+        .await;
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
 }
 
@@ -149,7 +187,10 @@ async fn volume_that_is_to_go_is_told_to_be_unpublished() {
 async fn lost_registration_and_changed_session_id_open_another_session() {
     let manager = ScriptedManager::start(false).await;
     manager.change(|script| {
-        script.sessions = vec![Ok(session("")), Err(Status::not_found("node not registered"))];
+        script.sessions = vec![
+            Ok(session("")),
+            Err(Status::not_found("node not registered")),
+        ];
     });
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
@@ -158,9 +199,18 @@ async fn lost_registration_and_changed_session_id_open_another_session() {
     stream.send(Ok(session("another"))).await.unwrap();
     node.until(|report| report.sessions == 2).await;
     let asked = manager.shared.asked.lock();
-    assert!(asked.sessions.iter().all(|request| request.session_id.is_empty()), "ids are not used again");
+    assert!(
+        asked
+            .sessions
+            .iter()
+            .all(|request| request.session_id.is_empty()),
+        "ids are not used again"
+    );
     let engine = asked.sessions[0].description.clone().unwrap().engine;
-    assert!(engine.is_some(), "without an engine everything would be placed here");
+    assert!(
+        engine.is_some(),
+        "without an engine everything would be placed here"
+    );
 }
 
 #[tokio::test]
@@ -169,21 +219,30 @@ async fn manager_that_answers_no_heartbeat_is_left() {
     manager.change(|script| script.has_heartbeats = false);
     let mut node = Running::start(&manager).await;
     node.until(|report| {
-        report.session_error.as_deref().is_some_and(|error| error.contains("Heartbeat within 5 s"))
+        report
+            .session_error
+            .as_deref()
+            .is_some_and(|error| error.contains("Heartbeat within 5 s"))
     })
     .await;
     manager.change(|script| script.has_heartbeats = true);
-    node.until(|report| report.sessions == 2 && report.session_error.is_none()).await;
+    node.until(|report| report.sessions == 2 && report.session_error.is_none())
+        .await;
 }
 
 #[tokio::test]
 async fn removed_node_ends_with_what_to_do() {
     let manager = ScriptedManager::start(true).await;
     manager.change(|script| {
-        script.sessions = vec![Err(Status::permission_denied("node node1 was removed from swarm"))];
+        script.sessions = vec![Err(Status::permission_denied(
+            "node node1 was removed from swarm",
+        ))];
     });
     let mut node = Running::start(&manager).await;
-    let ended = tokio::time::timeout(Duration::from_secs(30), &mut node.agent).await.unwrap().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(30), &mut node.agent)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(matches!(ended, Err(Error::Removed { .. })), "{ended:?}");
     assert_eq!(manager.shared.asked.lock().sessions.len(), 1);
 }
@@ -195,13 +254,35 @@ async fn one_foreign_task_does_not_keep_other_statuses_back() {
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
     for task in ["a", "b", "c"] {
-        node.reports.report(task, swarm::TaskStatus { state: 512, ..Default::default() });
+        node.reports.report(
+            task,
+            swarm::TaskStatus {
+                state: 512,
+                ..Default::default()
+            },
+        );
     }
-    manager.until("c arrives alone", |asked| asked.updates.contains(&vec!["c".to_owned()])).await;
-    manager.until("heartbeats continue", |asked| asked.heartbeats > 3).await;
+    manager
+        .until("c arrives alone", |asked| {
+            asked.updates.contains(&vec!["c".to_owned()])
+        })
+        .await;
+    manager
+        .until("heartbeats continue", |asked| asked.heartbeats > 3)
+        .await;
     let asked = manager.shared.asked.lock();
-    let count = |task: &str| asked.updates.iter().filter(|tasks| tasks.contains(&task.to_owned())).count();
-    assert!(count("b") <= 3, "it is not tried again and again: {:?}", asked.updates);
+    let count = |task: &str| {
+        asked
+            .updates
+            .iter()
+            .filter(|tasks| tasks.contains(&task.to_owned()))
+            .count()
+    };
+    assert!(
+        count("b") <= 3,
+        "it is not tried again and again: {:?}",
+        asked.updates
+    );
     assert_eq!(asked.sessions.len(), 1);
 }
 
@@ -212,10 +293,22 @@ async fn asked_renewal_changes_key_and_certificate_and_begins_a_new_session() {
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
     let before = node.store.load(SystemTime::now()).unwrap().unwrap();
-    let status = swarm::IssuanceStatus { state: State::Rotate.into(), err: String::new() };
-    let certificate = swarm::Certificate { status: Some(status), ..Default::default() };
-    let rotate = swarm::Node { certificate: Some(certificate), ..Default::default() };
-    let message = swarm::SessionMessage { node: Some(rotate), ..session("s1") };
+    let status = swarm::IssuanceStatus {
+        state: State::Rotate.into(),
+        err: String::new(),
+    };
+    let certificate = swarm::Certificate {
+        status: Some(status),
+        ..Default::default()
+    };
+    let rotate = swarm::Node {
+        certificate: Some(certificate),
+        ..Default::default()
+    };
+    let message = swarm::SessionMessage {
+        node: Some(rotate),
+        ..session("s1")
+    };
     let stream = manager.shared.session.lock().clone().unwrap();
     // Asked twice, it renews once.
     for _ in 0..2 {
@@ -223,10 +316,16 @@ async fn asked_renewal_changes_key_and_certificate_and_begins_a_new_session() {
     }
     node.until(|report| report.sessions == 2).await;
     let after = node.store.load(SystemTime::now()).unwrap().unwrap();
-    assert_ne!(after.key().public_key().unwrap(), before.key().public_key().unwrap());
+    assert_ne!(
+        after.key().public_key().unwrap(),
+        before.key().public_key().unwrap()
+    );
     let asked = manager.shared.asked.lock();
     assert_eq!(asked.requests.len(), 2);
-    assert!(asked.requests[1].token.is_empty(), "the certificate is enough");
+    assert!(
+        asked.requests[1].token.is_empty(),
+        "the certificate is enough"
+    );
 }
 
 #[tokio::test]
@@ -236,24 +335,51 @@ async fn renewal_for_another_node_or_role_is_not_used() {
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
     let before = node.store.load(SystemTime::now()).unwrap().unwrap();
-    let status = swarm::IssuanceStatus { state: State::Rotate.into(), err: String::new() };
-    let certificate = swarm::Certificate { status: Some(status), ..Default::default() };
-    let rotate = swarm::Node { certificate: Some(certificate), ..Default::default() };
+    let status = swarm::IssuanceStatus {
+        state: State::Rotate.into(),
+        err: String::new(),
+    };
+    let certificate = swarm::Certificate {
+        status: Some(status),
+        ..Default::default()
+    };
+    let rotate = swarm::Node {
+        certificate: Some(certificate),
+        ..Default::default()
+    };
     let stream = manager.shared.session.lock().clone().unwrap();
-    stream.send(Ok(swarm::SessionMessage { node: Some(rotate), ..session("s1") })).await.unwrap();
+    stream
+        .send(Ok(swarm::SessionMessage {
+            node: Some(rotate),
+            ..session("s1")
+        }))
+        .await
+        .unwrap();
     node.until(|report| {
-        report.renewal_error.as_deref().is_some_and(|error| error.contains("names the node node9"))
+        report
+            .renewal_error
+            .as_deref()
+            .is_some_and(|error| error.contains("names the node node9"))
     })
     .await;
     manager.change(|script| {
         script.nodes = vec!["node1".to_owned()];
         script.role = "swarm-manager";
     });
-    node.until(|report| report.renewal_error.as_deref().is_some_and(|error| error.contains("a manager")))
-        .await;
+    node.until(|report| {
+        report
+            .renewal_error
+            .as_deref()
+            .is_some_and(|error| error.contains("a manager"))
+    })
+    .await;
     let after = node.store.load(SystemTime::now()).unwrap().unwrap();
     assert_eq!(after.chain(), before.chain());
-    assert_eq!(node.report.borrow().sessions, 1, "the session continues with the old certificate");
+    assert_eq!(
+        node.report.borrow().sessions,
+        1,
+        "the session continues with the old certificate"
+    );
 }
 
 #[tokio::test]
@@ -265,10 +391,18 @@ async fn roots_of_another_authority_are_not_taken() {
     node.until(|report| report.sessions == 1).await;
     let stream = manager.shared.session.lock().clone().unwrap();
     for roots in [b"no certificate".to_vec(), other.root()] {
-        stream.send(Ok(swarm::SessionMessage { root_ca: roots, ..session("s1") })).await.unwrap();
+        stream
+            .send(Ok(swarm::SessionMessage {
+                root_ca: roots,
+                ..session("s1")
+            }))
+            .await
+            .unwrap();
     }
     // The second asks for a renewal, by which the certificate might lead to the new roots.
-    manager.until("a renewal", |asked| asked.requests.len() == 2).await;
+    manager
+        .until("a renewal", |asked| asked.requests.len() == 2)
+        .await;
     let stored = node.store.load(SystemTime::now()).unwrap().unwrap();
     assert_eq!(stored.roots().pem(), manager.shared.authority.root());
 }
@@ -277,18 +411,27 @@ async fn roots_of_another_authority_are_not_taken() {
 async fn lists_of_managers_are_stored_and_hostile_ones_are_cut() {
     let manager = ScriptedManager::start(true).await;
     let peer = |address: String| {
-        let peer = Some(swarm::Peer { node_id: String::new(), addr: address });
+        let peer = Some(swarm::Peer {
+            node_id: String::new(),
+            addr: address,
+        });
         swarm::WeightedPeer { peer, weight: 10 }
     };
-    let mut many: Vec<swarm::WeightedPeer> =
-        (0..10_000).map(|port| peer(format!("127.0.0.1:{port}"))).collect();
+    let mut many: Vec<swarm::WeightedPeer> = (0..10_000)
+        .map(|port| peer(format!("127.0.0.1:{port}")))
+        .collect();
     many.push(swarm::WeightedPeer::default());
     many.insert(0, peer(String::new()));
     manager.change(|script| {
-        script.sessions = vec![Ok(swarm::SessionMessage { managers: many, ..session("s1") })]
+        script.sessions = vec![Ok(swarm::SessionMessage {
+            managers: many,
+            ..session("s1")
+        })]
     });
     let mut node = Running::start(&manager).await;
     node.until(|report| report.sessions == 1).await;
-    manager.until("heartbeats continue", |asked| asked.heartbeats > 1).await;
+    manager
+        .until("heartbeats continue", |asked| asked.heartbeats > 1)
+        .await;
     assert_eq!(node.store.load_managers().unwrap().peers().count(), 64);
 }

@@ -32,15 +32,26 @@ use crate::task_executor::TaskExecutor;
 /// shows that the node has the message.
 fn everything(known: State, marker: usize) -> swarm::AssignmentsMessage {
     let assigned = |number: usize, known: State, wanted: State| {
-        let status = swarm::TaskStatus { state: known.to_wire().into(), ..Default::default() };
+        let status = swarm::TaskStatus {
+            state: known.to_wire().into(),
+            ..Default::default()
+        };
         let args = vec!["serve".to_owned()];
         let task = swarm::Task {
             desired_state: wanted.to_wire().into(),
             status: Some(status),
-            ..task(number, swarm::ContainerSpec { args, ..container() })
+            ..task(
+                number,
+                swarm::ContainerSpec {
+                    args,
+                    ..container()
+                },
+            )
         };
         swarm::AssignmentChange {
-            assignment: Some(swarm::Assignment { item: Some(swarm::assignment::Item::Task(Box::new(task))) }),
+            assignment: Some(swarm::Assignment {
+                item: Some(swarm::assignment::Item::Task(Box::new(task))),
+            }),
             action: AssignmentAction::Update.into(),
         }
     };
@@ -48,18 +59,28 @@ fn everything(known: State, marker: usize) -> swarm::AssignmentsMessage {
         r#type: Type::Complete.into(),
         applies_to: String::new(),
         results_in: "1".to_owned(),
-        changes: vec![assigned(1, known, State::Running), assigned(marker, State::Assigned, State::Ready)],
+        changes: vec![
+            assigned(1, known, State::Running),
+            assigned(marker, State::Assigned, State::Ready),
+        ],
     }
 }
 
 async fn reported(reports: &Reports, number: usize, state: State) {
     let reached = async {
-        while reports.latest(&task_id(number)).is_none_or(|status| State::from_wire(status.state) != state) {
+        while reports
+            .latest(&task_id(number))
+            .is_none_or(|status| State::from_wire(status.state) != state)
+        {
             sleep(Duration::from_millis(10)).await;
         }
     };
     let reached = timeout(Duration::from_secs(60), reached).await;
-    assert!(reached.is_ok(), "task {number}: {:?}", reports.latest(&task_id(number)));
+    assert!(
+        reached.is_ok(),
+        "task {number}: {:?}",
+        reports.latest(&task_id(number))
+    );
 }
 
 #[tokio::test]
@@ -91,9 +112,19 @@ async fn task_that_takes_long_to_start_is_started_once_however_often_it_is_assig
     let facts = watch::Sender::new(NodeFacts::default());
     let reports = Arc::<Reports>::default();
     let scope = gateway.scope(Owner::Swarm);
-    let executor = Arc::new(TaskExecutor::new(scope, settings, facts.subscribe(), reports.clone()));
-    executor.serve(&MemberName { cluster: CLUSTER.to_owned(), node: identity.node().to_owned() });
-    let agent = Agent::new(store, identity, executor.clone(), reports.clone()).await.unwrap();
+    let executor = Arc::new(TaskExecutor::new(
+        scope,
+        settings,
+        facts.subscribe(),
+        reports.clone(),
+    ));
+    executor.serve(&MemberName {
+        cluster: CLUSTER.to_owned(),
+        node: identity.node().to_owned(),
+    });
+    let agent = Agent::new(store, identity, executor.clone(), reports.clone())
+        .await
+        .unwrap();
     let end = CancellationToken::new();
     let ended = end.clone();
     let running = tokio::spawn(async move { agent.run(ended).await });
@@ -103,7 +134,10 @@ async fn task_that_takes_long_to_start_is_started_once_however_often_it_is_assig
     reported(&reports, 10, State::Ready).await;
     for marker in [11, 12] {
         let stream = manager.shared.session.lock().take().unwrap();
-        stream.send(Err(Status::unavailable("the manager ends"))).await.unwrap();
+        stream
+            .send(Err(Status::unavailable("the manager ends")))
+            .await
+            .unwrap();
         reported(&reports, marker, State::Ready).await;
     }
     assert_eq!(manager.shared.asked.lock().sessions.len(), 3);

@@ -35,7 +35,10 @@ impl MountModel {
         let (told, begun) = channel();
         let (release, released) = channel();
         *self.held.lock() = Some((told, released));
-        HeldMount { begun, _release: release }
+        HeldMount {
+            begun,
+            _release: release,
+        }
     }
 }
 

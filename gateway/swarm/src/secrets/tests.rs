@@ -28,7 +28,9 @@ fn place() -> tempfile::TempDir {
 fn files_have_their_content_and_mode_and_go_with_the_task() {
     let place = place();
     let (files, model) = MountModel::files(place.path().join("a/files"));
-    let paths = files.write("t1", &[file(b"one", 0o444), file(b"", 0o4711)]).unwrap();
+    let paths = files
+        .write("t1", &[file(b"one", 0o444), file(b"", 0o4711)])
+        .unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(fs::read(&paths[0]).unwrap(), b"one");
     assert_eq!((mode(&paths[0]), mode(&paths[1])), (0o444, 0o4711));
@@ -36,10 +38,16 @@ fn files_have_their_content_and_mode_and_go_with_the_task() {
     assert_eq!(mode(&place.path().join("a/files")), 0o700);
     // Another try.
     let again = files.write("t1", &[file(b"two", 0o400)]).unwrap();
-    assert_eq!((fs::read(&again[0]).unwrap(), paths[1].exists()), (b"two".to_vec(), false));
+    assert_eq!(
+        (fs::read(&again[0]).unwrap(), paths[1].exists()),
+        (b"two".to_vec(), false)
+    );
     files.remove("t1").unwrap();
     files.remove("t1").unwrap();
-    assert_eq!(fs::read_dir(place.path().join("a/files")).unwrap().count(), 0);
+    assert_eq!(
+        fs::read_dir(place.path().join("a/files")).unwrap().count(),
+        0
+    );
     assert_eq!(*model.mounted.lock(), 1);
     files.close(|_| false).unwrap();
     files.close(|_| false).unwrap();
@@ -58,7 +66,9 @@ fn sixteen_tasks_that_start_at_once_make_one_mount() {
             let (files, begun) = (&files, &begun);
             scope.spawn(move || {
                 begun.fetch_add(1, Ordering::SeqCst);
-                files.write(&format!("t{number}"), &[file(b"x", 0o400)]).unwrap()
+                files
+                    .write(&format!("t{number}"), &[file(b"x", 0o400)])
+                    .unwrap()
             });
         }
         held.begun();
@@ -69,11 +79,17 @@ fn sixteen_tasks_that_start_at_once_make_one_mount() {
         drop(held);
     });
     assert_eq!(*model.mounted.lock(), 1);
-    assert_eq!(fs::read_dir(place.path().join("files")).unwrap().count(), 16);
+    assert_eq!(
+        fs::read_dir(place.path().join("files")).unwrap().count(),
+        16
+    );
     // An earlier version could stack some.
     *model.mounted.lock() = 3;
     files.close(|_| false).unwrap();
-    assert_eq!((*model.mounted.lock(), place.path().join("files").exists()), (0, false));
+    assert_eq!(
+        (*model.mounted.lock(), place.path().join("files").exists()),
+        (0, false)
+    );
 }
 
 #[test]
@@ -84,8 +100,14 @@ fn directory_is_closed_only_when_no_task_that_runs_has_files() {
         files.write(task, &[file(b"x", 0o400)]).unwrap();
     }
     files.close(|task| task == "t2").unwrap();
-    let left: Vec<_> = fs::read_dir(place.path().join("files")).unwrap().flatten().collect();
-    assert_eq!(left.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["t2"]);
+    let left: Vec<_> = fs::read_dir(place.path().join("files"))
+        .unwrap()
+        .flatten()
+        .collect();
+    assert_eq!(
+        left.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(),
+        ["t2"]
+    );
     assert_eq!(*model.mounted.lock(), 1);
 }
 
@@ -115,8 +137,14 @@ fn only_files_of_running_tasks_are_retained() {
         files.write(task, &[file(b"x", 0o400)]).unwrap();
     }
     files.retain(|task| task == "t2").unwrap();
-    let left: Vec<_> = fs::read_dir(place.path().join("files")).unwrap().flatten().collect();
-    assert_eq!(left.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["t2"]);
+    let left: Vec<_> = fs::read_dir(place.path().join("files"))
+        .unwrap()
+        .flatten()
+        .collect();
+    assert_eq!(
+        left.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(),
+        ["t2"]
+    );
 }
 
 #[test]
@@ -125,7 +153,10 @@ fn directory_that_others_can_read_is_refused() {
     let dir = place.path().join("files");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-    let error = MountModel::files(dir.clone()).0.write("t1", &[file(b"x", 0o400)]).unwrap_err();
+    let error = MountModel::files(dir.clone())
+        .0
+        .write("t1", &[file(b"x", 0o400)])
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
 }
@@ -134,7 +165,11 @@ fn directory_that_others_can_read_is_refused() {
 fn directory_on_a_disk_is_refused() {
     // /proc is no tmpfs on any node.
     let error = check_private(Path::new("/proc")).unwrap_err();
-    assert!(error.report().contains("is not on a tmpfs"), "{}", error.report());
+    assert!(
+        error.report().contains("is not on a tmpfs"),
+        "{}",
+        error.report()
+    );
 }
 
 #[test]

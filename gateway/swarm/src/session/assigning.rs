@@ -6,7 +6,9 @@ use tokio::time::sleep;
 use tonic::{Code, Response, Status};
 
 use super::assignments::{Assignments, Change, Changes};
-use super::{ANSWER_LIMIT, ASSIGNMENTS_LIMIT, ASSIGNMENTS_MAX, RESYNC_PAUSE, Session, client, ended};
+use super::{
+    ANSWER_LIMIT, ASSIGNMENTS_LIMIT, ASSIGNMENTS_MAX, RESYNC_PAUSE, Session, client, ended,
+};
 use crate::error::Error;
 
 /// The most volumes of one UpdateVolumeStatus.
@@ -19,20 +21,23 @@ impl Session<'_> {
         let connection = self.context.connection;
         let mut client = client(connection).max_decoding_message_size(ASSIGNMENTS_MAX);
         loop {
-            let request = swarm::AssignmentsRequest { session_id: self.id.clone() };
+            let request = swarm::AssignmentsRequest {
+                session_id: self.id.clone(),
+            };
             let opened = async {
                 let mut messages = client.assignments(request).await?.into_inner();
                 let first = messages.message().await?.ok_or_else(ended)?;
                 Ok(Response::new((messages, first)))
             };
-            let (mut messages, mut message) = match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
-                Ok(opened) => opened,
-                // A manager of 2016 lacks the call.
-                Err(Error::Refused { status, .. }) if status.code() == Code::Unimplemented => {
-                    return self.tasks(assigned).await;
-                }
-                Err(error) => return error,
-            };
+            let (mut messages, mut message) =
+                match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
+                    Ok(opened) => opened,
+                    // A manager of 2016 lacks the call.
+                    Err(Error::Refused { status, .. }) if status.code() == Code::Unimplemented => {
+                        return self.tasks(assigned).await;
+                    }
+                    Err(error) => return error,
+                };
             assigned.begin_stream();
             loop {
                 match assigned.apply(message) {
@@ -62,16 +67,19 @@ impl Session<'_> {
         const CALL: &str = "Tasks";
         let connection = self.context.connection;
         let mut client = client(connection).max_decoding_message_size(ASSIGNMENTS_MAX);
-        let request = swarm::TasksRequest { session_id: self.id.clone() };
+        let request = swarm::TasksRequest {
+            session_id: self.id.clone(),
+        };
         let opened = async {
             let mut messages = client.tasks(request).await?.into_inner();
             let first = messages.message().await?.ok_or_else(ended)?;
             Ok(Response::new((messages, first)))
         };
-        let (mut messages, mut message) = match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
-            Ok(opened) => opened,
-            Err(error) => return error,
-        };
+        let (mut messages, mut message) =
+            match connection.answer(CALL, ASSIGNMENTS_LIMIT, opened).await {
+                Ok(opened) => opened,
+                Err(error) => return error,
+            };
         assigned.begin_stream();
         loop {
             let done = match assigned.apply(complete(message)) {
@@ -97,7 +105,10 @@ impl Session<'_> {
             .list
             .iter()
             .filter_map(|change| match change {
-                Change::VolumeGone(id) => Some(VolumeStatusUpdate { id: id.clone(), unpublished: true }),
+                Change::VolumeGone(id) => Some(VolumeStatusUpdate {
+                    id: id.clone(),
+                    unpublished: true,
+                }),
                 Change::Secret(_)
                 | Change::Config(_)
                 | Change::Volume(_)
@@ -110,11 +121,17 @@ impl Session<'_> {
         // Applied before the volumes are reported, in the order that the changes demand.
         self.context.executor.apply(changes).await;
         for updates in gone.chunks(VOLUMES_MAX) {
-            let request =
-                swarm::UpdateVolumeStatusRequest { session_id: self.id.clone(), updates: updates.to_owned() };
+            let request = swarm::UpdateVolumeStatusRequest {
+                session_id: self.id.clone(),
+                updates: updates.to_owned(),
+            };
             let mut client = client(self.context.connection);
             let call = client.update_volume_status(request);
-            let answer = self.context.connection.answer("UpdateVolumeStatus", ANSWER_LIMIT, call).await?;
+            let answer = self
+                .context
+                .connection
+                .answer("UpdateVolumeStatus", ANSWER_LIMIT, call)
+                .await?;
             let swarm::UpdateVolumeStatusResponse {} = answer;
         }
         Ok(())
@@ -125,7 +142,9 @@ impl Session<'_> {
 fn complete(message: swarm::TasksMessage) -> swarm::AssignmentsMessage {
     let swarm::TasksMessage { tasks } = message;
     let change = |task: swarm::Task| swarm::AssignmentChange {
-        assignment: Some(swarm::Assignment { item: Some(swarm::assignment::Item::Task(Box::new(task))) }),
+        assignment: Some(swarm::Assignment {
+            item: Some(swarm::assignment::Item::Task(Box::new(task))),
+        }),
         action: swarm::assignment_change::AssignmentAction::Update.into(),
     };
     swarm::AssignmentsMessage {

@@ -61,7 +61,9 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unapplicable {
     /// A message is missing before it.
-    #[error("a message is missing: it applies to {found:?}, and the last one resulted in {expected:?}")]
+    #[error(
+        "a message is missing: it applies to {found:?}, and the last one resulted in {expected:?}"
+    )]
     OutOfSequence {
         /// The sequence number that the last message led to.
         expected: Option<String>,
@@ -98,7 +100,12 @@ impl Assignments {
     /// # Errors
     /// The stream is to be reopened.
     pub fn apply(&mut self, message: swarm::AssignmentsMessage) -> Result<Changes, Unapplicable> {
-        let swarm::AssignmentsMessage { r#type, applies_to, results_in, changes } = message;
+        let swarm::AssignmentsMessage {
+            r#type,
+            applies_to,
+            results_in,
+            changes,
+        } = message;
         let is_complete = match Type::try_from(r#type) {
             Ok(Type::Complete) => true,
             Ok(Type::Incremental) if self.sequence.as_ref() == Some(&applies_to) => false,
@@ -151,17 +158,31 @@ impl Sorted {
             };
             let set = !is_removal;
             match change.assignment.and_then(|assignment| assignment.item) {
-                Some(Item::Task(task)) => {
-                    put(&mut sorted.tasks, task.id.clone(), set.then(|| Arc::new(*task)))
-                }
+                Some(Item::Task(task)) => put(
+                    &mut sorted.tasks,
+                    task.id.clone(),
+                    set.then(|| Arc::new(*task)),
+                ),
                 Some(Item::Secret(secret)) => {
-                    put(&mut sorted.secrets, secret.id.clone(), set.then(|| Arc::new(secret)));
+                    put(
+                        &mut sorted.secrets,
+                        secret.id.clone(),
+                        set.then(|| Arc::new(secret)),
+                    );
                 }
                 Some(Item::Config(config)) => {
-                    put(&mut sorted.configs, config.id.clone(), set.then(|| Arc::new(config)));
+                    put(
+                        &mut sorted.configs,
+                        config.id.clone(),
+                        set.then(|| Arc::new(config)),
+                    );
                 }
                 Some(Item::Volume(volume)) => {
-                    put(&mut sorted.volumes, volume.id.clone(), set.then(|| Arc::new(volume)));
+                    put(
+                        &mut sorted.volumes,
+                        volume.id.clone(),
+                        set.then(|| Arc::new(volume)),
+                    );
                 }
                 // An item of a later version.
                 None => {}
@@ -193,12 +214,19 @@ fn put<T>(items: &mut BTreeMap<String, Option<T>>, id: String, item: Option<T>) 
 
 /// Removes what is known and not in a complete message.
 fn missing<T>(known: &BTreeMap<String, T>, new: &mut BTreeMap<String, Option<T>>) {
-    let gone: Vec<String> = known.keys().filter(|id| !new.contains_key(*id)).cloned().collect();
+    let gone: Vec<String> = known
+        .keys()
+        .filter(|id| !new.contains_key(*id))
+        .cloned()
+        .collect();
     new.extend(gone.into_iter().map(|id| (id, None)));
 }
 
 fn fits<T>(known: &BTreeMap<String, T>, new: &BTreeMap<String, Option<T>>) -> bool {
-    let added = new.iter().filter(|(id, item)| item.is_some() && !known.contains_key(*id)).count();
+    let added = new
+        .iter()
+        .filter(|(id, item)| item.is_some() && !known.contains_key(*id))
+        .count();
     let removed = gone(new).filter(|id| known.contains_key(id)).count();
     known.len() - removed + added <= ITEMS_MAX
 }
@@ -213,5 +241,8 @@ fn merge<T>(known: &mut BTreeMap<String, T>, new: BTreeMap<String, Option<T>>) {
 }
 
 fn gone<T>(items: &BTreeMap<String, Option<T>>) -> impl Iterator<Item = String> {
-    items.iter().filter(|(_, item)| item.is_none()).map(|(id, _)| id.clone())
+    items
+        .iter()
+        .filter(|(_, item)| item.is_none())
+        .map(|(id, _)| id.clone())
 }

@@ -44,20 +44,28 @@ pub(crate) fn to_proto(facts: &NodeFacts, tls_info: swarm::NodeTlsInfo) -> swarm
         memory_bytes,
         named,
     } = facts;
-    let plugins =
-        [("Network", networks), ("Log", logs), ("Volume", volumes)].into_iter().flat_map(|(kind, names)| {
-            names
-                .iter()
-                .map(move |name| swarm::PluginDescription { r#type: kind.to_owned(), name: name.clone() })
+    let plugins = [("Network", networks), ("Log", logs), ("Volume", volumes)]
+        .into_iter()
+        .flat_map(|(kind, names)| {
+            names.iter().map(move |name| swarm::PluginDescription {
+                r#type: kind.to_owned(),
+                name: name.clone(),
+            })
         });
     let generic = named.iter().map(|(kind, value)| {
-        let named = swarm::NamedGenericResource { kind: kind.clone(), value: value.clone() };
+        let named = swarm::NamedGenericResource {
+            kind: kind.clone(),
+            value: value.clone(),
+        };
         let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
         swarm::GenericResource { resource }
     });
     swarm::NodeDescription {
         hostname: hostname.clone(),
-        platform: Some(swarm::Platform { architecture: architecture.clone(), os: "linux".to_owned() }),
+        platform: Some(swarm::Platform {
+            architecture: architecture.clone(),
+            os: "linux".to_owned(),
+        }),
         resources: Some(swarm::Resources {
             nano_cpus: *nano_cpus,
             memory_bytes: *memory_bytes,

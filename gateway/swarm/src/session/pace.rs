@@ -75,7 +75,10 @@ impl Pace {
             Cause::Failed(Reaction::SlowDown) => RATE_LIMIT_PAUSE,
             Cause::Failed(Reaction::Displaced) if self.is_duplicate(now) => DUPLICATE_PAUSE,
             Cause::Failed(
-                Reaction::NewSession | Reaction::Displaced | Reaction::Removed | Reaction::OtherManager,
+                Reaction::NewSession
+                | Reaction::Displaced
+                | Reaction::Removed
+                | Reaction::OtherManager,
             ) => Duration::ZERO,
         };
         by_chance.max(at_least).max(self.until_allowed(now))
@@ -84,12 +87,20 @@ impl Pace {
     /// Returns whether another process seems to have the same identity.
     pub(crate) fn is_duplicate(&self, now: Instant) -> bool {
         self.displaced.len() == DISPLACEMENTS
-            && self.displaced.front().is_some_and(|first| now.duration_since(*first) < DISPLACED_WITHIN)
+            && self
+                .displaced
+                .front()
+                .is_some_and(|first| now.duration_since(*first) < DISPLACED_WITHIN)
     }
 
     /// Returns the time until managers accept another registration.
     fn until_allowed(&self, now: Instant) -> Duration {
-        let full = self.registered.front().filter(|_| self.registered.len() == REGISTRATIONS);
-        full.map_or(Duration::ZERO, |first| RATE_LIMIT_PAUSE.saturating_sub(now.duration_since(*first)))
+        let full = self
+            .registered
+            .front()
+            .filter(|_| self.registered.len() == REGISTRATIONS);
+        full.map_or(Duration::ZERO, |first| {
+            RATE_LIMIT_PAUSE.saturating_sub(now.duration_since(*first))
+        })
     }
 }

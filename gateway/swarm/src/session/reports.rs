@@ -104,7 +104,10 @@ impl Latest {
     fn batch(&self) -> Vec<StatusUpdate> {
         let updates = self.unsent.iter().take(BATCH_MAX).filter_map(|task| {
             let status = Some(self.statuses.get(task)?.clone());
-            Some(StatusUpdate { task_id: task.clone(), status })
+            Some(StatusUpdate {
+                task_id: task.clone(),
+                status,
+            })
         });
         updates.collect()
     }

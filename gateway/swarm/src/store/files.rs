@@ -18,7 +18,12 @@ const FILE_MAX: u64 = 128 << 10;
 impl Store {
     pub(super) fn remove_dir_if_empty(&self) -> Result<(), Error> {
         match fs::remove_dir(&self.dir) {
-            Err(fault) if !matches!(fault.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) => {
+            Err(fault)
+                if !matches!(
+                    fault.kind(),
+                    ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
+                ) =>
+            {
                 Err(self.failed("remove", "")(fault))
             }
             Ok(()) | Err(_) => Ok(()),
@@ -27,7 +32,11 @@ impl Store {
 
     /// Replaces a file by one with these contents, and syncs it to disk.
     pub(super) fn replace(&self, name: &'static str, contents: &[u8]) -> Result<(), Error> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(self.failed("create", ""))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)
+            .map_err(self.failed("create", ""))?;
         let drafted = || self.reach(CrashPoint::SwarmFileDrafted);
         files::replace(&self.dir.join(name), contents, 0o600, Durable::Yes, drafted)?;
         // The directory may be new as well.
@@ -41,7 +50,10 @@ impl Store {
             Ok(contents) => Ok(Some(contents)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(ReadError::Io(fault)) => Err(self.failed("read", name)(fault)),
-            Err(error) => Err(Error::InvalidFile { path, reason: error.to_string() }),
+            Err(error) => Err(Error::InvalidFile {
+                path,
+                reason: error.to_string(),
+            }),
         }
     }
 
@@ -57,7 +69,11 @@ impl Store {
 
     pub(super) fn remove_path(&self, path: &Path) -> Result<(), Error> {
         let removed = files::if_present(fs::remove_file(path)).map(drop);
-        removed.map_err(|cause| Error::File { verb: "remove", path: path.to_owned(), cause })
+        removed.map_err(|cause| Error::File {
+            verb: "remove",
+            path: path.to_owned(),
+            cause,
+        })
     }
 
     /// A step is reached, at which tests kill the process, or hold the thread.
@@ -67,8 +83,20 @@ impl Store {
         self.held.pass(step);
     }
 
-    pub(super) fn failed(&self, verb: &'static str, name: &str) -> impl Fn(io::Error) -> Error + use<> {
-        let path = if name.is_empty() { self.dir.clone() } else { self.dir.join(name) };
-        move |cause| Error::File { verb, path: path.clone(), cause }
+    pub(super) fn failed(
+        &self,
+        verb: &'static str,
+        name: &str,
+    ) -> impl Fn(io::Error) -> Error + use<> {
+        let path = if name.is_empty() {
+            self.dir.clone()
+        } else {
+            self.dir.join(name)
+        };
+        move |cause| Error::File {
+            verb,
+            path: path.clone(),
+            cause,
+        }
     }
 }

@@ -54,7 +54,16 @@ impl Store {
     pub(crate) fn hold(&self, point: CrashPoint) -> HeldPoint {
         let (told, reached) = oneshot::channel();
         let (release, released) = channel();
-        self.held.points.lock().insert(point, Gate { reached: told, released });
-        HeldPoint { reached, _release: release }
+        self.held.points.lock().insert(
+            point,
+            Gate {
+                reached: told,
+                released,
+            },
+        );
+        HeldPoint {
+            reached,
+            _release: release,
+        }
     }
 }

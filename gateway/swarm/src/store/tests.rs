@@ -22,17 +22,30 @@ fn identity(authority: &TestAuthority) -> Identity {
     let key = NodeKey::generate().unwrap();
     let request = key.certificate_request().unwrap();
     let chain = NodeChain::from_pem(&authority.issue(&request, "c", "swarm-worker", "n")).unwrap();
-    Identity::new(RootBundle::from_pem(&authority.root()).unwrap(), chain, key, now()).unwrap()
+    Identity::new(
+        RootBundle::from_pem(&authority.root()).unwrap(),
+        chain,
+        key,
+        now(),
+    )
+    .unwrap()
 }
 
 fn pending(roots: RootDigest) -> PendingJoin {
     let key = NodeKey::generate().unwrap();
-    PendingJoin { node: "n".to_owned(), roots, request: key.certificate_request().unwrap(), key }
+    PendingJoin {
+        node: "n".to_owned(),
+        roots,
+        request: key.certificate_request().unwrap(),
+        key,
+    }
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -49,7 +62,10 @@ fn membership_is_read_back_and_only_root_can_read_it() {
     let read = store.load(now()).unwrap().unwrap();
     assert_eq!(read.tls_info(), identity.tls_info());
     assert_eq!(read.chain(), identity.chain());
-    assert_eq!(read.key().public_key().unwrap(), identity.key().public_key().unwrap());
+    assert_eq!(
+        read.key().public_key().unwrap(),
+        identity.key().public_key().unwrap()
+    );
     let dir = dir.path().join("state/swarm");
     assert_eq!(names(&dir), [NODE, ROOTS]);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -72,7 +88,10 @@ fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
     let renewed = identity(&authority);
     store.save_certificate(&renewed).unwrap();
     let read = store.load(now()).unwrap().unwrap();
-    assert_eq!(read.key().public_key().unwrap(), renewed.key().public_key().unwrap());
+    assert_eq!(
+        read.key().public_key().unwrap(),
+        renewed.key().public_key().unwrap()
+    );
     // A draft of a killed predecessor is no hindrance.
     fs::write(dir.path().join("swarm/node.pem.new"), "torn").unwrap();
     store.save_certificate(&renewed).unwrap();
@@ -116,12 +135,26 @@ fn unfinished_join_is_read_back_with_its_cluster() {
     let join = pending(roots);
     store.save_join(&join).unwrap();
     let read = store.load_join().unwrap().unwrap();
-    assert_eq!((read.node, read.request, read.roots), (join.node, join.request, roots));
-    assert_eq!(read.key.public_key().unwrap(), join.key.public_key().unwrap());
-    assert!(store.load(now()).unwrap().is_none(), "a join is no membership");
+    assert_eq!(
+        (read.node, read.request, read.roots),
+        (join.node, join.request, roots)
+    );
+    assert_eq!(
+        read.key.public_key().unwrap(),
+        join.key.public_key().unwrap()
+    );
+    assert!(
+        store.load(now()).unwrap().is_none(),
+        "a join is no membership"
+    );
     fs::write(dir.path().join("swarm").join(JOIN), "{}").unwrap();
     assert!(store.load_join().unwrap().is_none());
-    store.save_managers(&Managers::of([Peer { node: String::new(), address: "m:1".to_owned() }])).unwrap();
+    store
+        .save_managers(&Managers::of([Peer {
+            node: String::new(),
+            address: "m:1".to_owned(),
+        }]))
+        .unwrap();
     store.abandon_join().unwrap();
     store.abandon_join().unwrap();
     assert!(!dir.path().join("swarm").exists());
@@ -134,12 +167,22 @@ fn departure_is_kept_by_a_leave_and_ends_with_the_next_membership() {
     let path = dir.path().join("swarm");
     let store = Store::new(path.clone());
     assert_eq!(store.load_departure().unwrap(), None);
-    let removed = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Removed };
+    let removed = Departure {
+        cluster: "c".to_owned(),
+        node: "n".to_owned(),
+        cause: DepartureCause::Removed,
+    };
     store.save_joined(&identity(&authority)).unwrap();
     store.save_departure(&removed).unwrap();
-    assert!(store.load(now()).unwrap().is_some(), "what was removed can still be named");
+    assert!(
+        store.load(now()).unwrap().is_some(),
+        "what was removed can still be named"
+    );
     assert_eq!(store.load_departure().unwrap(), Some(removed.clone()));
-    let left = Departure { cause: DepartureCause::Left, ..removed };
+    let left = Departure {
+        cause: DepartureCause::Left,
+        ..removed
+    };
     store.leave(&left).unwrap();
     store.leave(&left).unwrap();
     assert_eq!(names(&path), [DEPARTURE]);
@@ -149,7 +192,10 @@ fn departure_is_kept_by_a_leave_and_ends_with_the_next_membership() {
     store.save_joined(&identity(&authority)).unwrap();
     assert_eq!(store.load_departure().unwrap(), None);
     fs::write(path.join(DEPARTURE), "{\"version\": 2}").unwrap();
-    assert!(matches!(store.load_departure(), Err(Error::InvalidFile { .. })));
+    assert!(matches!(
+        store.load_departure(),
+        Err(Error::InvalidFile { .. })
+    ));
     store.wipe().unwrap();
     assert!(!path.exists());
 }
@@ -159,7 +205,10 @@ fn managers_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
     assert_eq!(store.load_managers().unwrap(), Managers::default());
-    let managers = Managers::of([Peer { node: "m".to_owned(), address: "10.0.0.1:2377".to_owned() }]);
+    let managers = Managers::of([Peer {
+        node: "m".to_owned(),
+        address: "10.0.0.1:2377".to_owned(),
+    }]);
     store.save_managers(&managers).unwrap();
     assert_eq!(store.load_managers().unwrap(), managers);
 }
@@ -178,7 +227,10 @@ fn damaged_files_are_refused_by_name_and_a_leave_ends_that() {
         (ROOTS, Box::new(|bytes| *bytes = other.root())),
         (NODE, Box::new(Vec::clear)),
         (NODE, Box::new(|bytes| bytes.truncate(bytes.len() - 100))),
-        (NODE, Box::new(|bytes| bytes.splice(0..0, foreign_key.bytes()).for_each(drop))),
+        (
+            NODE,
+            Box::new(|bytes| bytes.splice(0..0, foreign_key.bytes()).for_each(drop)),
+        ),
         (NODE, Box::new(|bytes| bytes.resize(1 << 20, b'x'))),
     ];
     for (name, damage) in damages {
@@ -209,6 +261,9 @@ async fn files_are_used_on_a_thread_for_blocking_calls() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path().join("swarm"));
     let own = std::thread::current().id();
-    let other = store.run(|_| Ok(std::thread::current().id())).await.unwrap();
+    let other = store
+        .run(|_| Ok(std::thread::current().id()))
+        .await
+        .unwrap();
     assert_ne!(own, other);
 }

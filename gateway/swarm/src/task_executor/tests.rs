@@ -70,7 +70,14 @@ impl TestNode {
         let reports = Arc::<Reports>::default();
         let (files, _) = MountModel::files(settings.files_dir.clone());
         let scope = gateway.scope(Owner::Swarm);
-        let executor = TaskExecutor::of(scope, settings, files, facts, reports.clone(), Offering::default());
+        let executor = TaskExecutor::of(
+            scope,
+            settings,
+            files,
+            facts,
+            reports.clone(),
+            Offering::default(),
+        );
         executor.serve(&member(CLUSTER));
         executor.remove_old_files().await.unwrap();
         let (sender, statuses) = watch::channel(Statuses::new());
@@ -80,17 +87,35 @@ impl TestNode {
                 let batch = reports.next().await;
                 reports.sent(&batch);
                 sender.send_modify(|known| {
-                    known.extend(batch.into_iter().filter_map(|one| Some((one.task_id, one.status?))));
+                    known.extend(
+                        batch
+                            .into_iter()
+                            .filter_map(|one| Some((one.task_id, one.status?))),
+                    );
                 });
             }
         });
-        Self { fake, gateway, operations, executor, statuses, manager: manager.abort_handle(), place }
+        Self {
+            fake,
+            gateway,
+            operations,
+            executor,
+            statuses,
+            manager: manager.abort_handle(),
+            place,
+        }
     }
 
     /// The node after `kill -9` of the daemon.
     async fn killed(self) -> Self {
         let fake = self.fake.reopen();
-        let Self { gateway, executor, manager, place, .. } = self;
+        let Self {
+            gateway,
+            executor,
+            manager,
+            place,
+            ..
+        } = self;
         manager.abort();
         // What is in flight of the dead daemon never returns.
         drop((gateway, executor));
@@ -106,7 +131,8 @@ impl TestNode {
     }
 
     async fn remove(&self, number: usize) {
-        self.apply(false, vec![Change::TaskGone(task_id(number))]).await;
+        self.apply(false, vec![Change::TaskGone(task_id(number))])
+            .await;
     }
 
     fn status(&self, number: usize) -> Option<swarm::TaskStatus> {
@@ -134,13 +160,23 @@ impl TestNode {
     /// The core's id of a task.
     #[track_caller]
     fn object(&self, number: usize) -> TaskId {
-        self.gateway.scope(Owner::Swarm).tasks().named(&task_id(number)).unwrap().unwrap().id
+        self.gateway
+            .scope(Owner::Swarm)
+            .tasks()
+            .named(&task_id(number))
+            .unwrap()
+            .unwrap()
+            .id
     }
 
     /// The files of secrets and configs that are there.
     fn files(&self) -> usize {
-        let dirs = std::fs::read_dir(self.place.path().join("files")).into_iter().flatten().flatten();
-        dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count()).sum()
+        let dirs = std::fs::read_dir(self.place.path().join("files"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        dirs.map(|dir| std::fs::read_dir(dir.path()).unwrap().count())
+            .sum()
     }
 
     /// Checks that nothing is left of any task.
@@ -154,27 +190,44 @@ impl TestNode {
 
 /// The result of something that should not take long.
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), work).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(60), work)
+        .await
+        .expect("it takes too long")
 }
 
 /// This node in a cluster.
 fn member(cluster: &str) -> MemberName {
-    MemberName { cluster: cluster.into(), node: "node1".into() }
+    MemberName {
+        cluster: cluster.into(),
+        node: "node1".into(),
+    }
 }
 
 /// A task whose container runs this, until it is stopped if it is empty.
 fn running(number: usize, args: &[&str]) -> swarm::Task {
     let args = if args.is_empty() { &["serve"] } else { args };
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-    task(number, swarm::ContainerSpec { args, ..container() })
+    task(
+        number,
+        swarm::ContainerSpec {
+            args,
+            ..container()
+        },
+    )
 }
 
 fn wanted(task: swarm::Task, state: State) -> swarm::Task {
-    swarm::Task { desired_state: state.to_wire().into(), ..task }
+    swarm::Task {
+        desired_state: state.to_wire().into(),
+        ..task
+    }
 }
 
 /// The task as a manager has it that knows this state.
 fn known(task: swarm::Task, state: State) -> swarm::Task {
-    let status = Some(swarm::TaskStatus { state: state.to_wire().into(), ..Default::default() });
+    let status = Some(swarm::TaskStatus {
+        state: state.to_wire().into(),
+        ..Default::default()
+    });
     swarm::Task { status, ..task }
 }

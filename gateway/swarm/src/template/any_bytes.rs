@@ -43,7 +43,11 @@ impl Files for Given {
     }
 
     fn env(&self, name: &[u8]) -> Cow<'_, [u8]> {
-        if name == b"PORT" { Cow::Borrowed(b"80") } else { Cow::Borrowed(b"") }
+        if name == b"PORT" {
+            Cow::Borrowed(b"80")
+        } else {
+            Cow::Borrowed(b"")
+        }
     }
 }
 

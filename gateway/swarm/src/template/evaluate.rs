@@ -44,8 +44,17 @@ pub(super) fn evaluate(
     files: &dyn Files,
     limit: usize,
 ) -> Result<Expansion, TemplateError> {
-    let output = Expansion { bytes: Vec::new(), is_secret: false };
-    let mut evaluation = Evaluation { facts, files, limit, work: limit.saturating_mul(WORK), output };
+    let output = Expansion {
+        bytes: Vec::new(),
+        is_secret: false,
+    };
+    let mut evaluation = Evaluation {
+        facts,
+        files,
+        limit,
+        work: limit.saturating_mul(WORK),
+        output,
+    };
     evaluation.parts(&template.parts)?;
     Ok(evaluation.output)
 }
@@ -59,7 +68,10 @@ impl<'a> Evaluation<'a> {
                     let value = self.pipeline(pipeline)?;
                     self.print(pipeline.at, &value)?;
                 }
-                Part::If { branches, otherwise } => {
+                Part::If {
+                    branches,
+                    otherwise,
+                } => {
                     let mut chosen = otherwise;
                     for (condition, parts) in branches {
                         if self.pipeline(condition)?.is_true() {
@@ -97,7 +109,10 @@ impl<'a> Evaluation<'a> {
                 }
                 self.write(at, b"]")
             }
-            Value::Structure(_) => Err(TemplateError::new(at, "only texts can be printed: name a field")),
+            Value::Structure(_) => Err(TemplateError::new(
+                at,
+                "only texts can be printed: name a field",
+            )),
         }
     }
 
@@ -106,7 +121,11 @@ impl<'a> Evaluation<'a> {
         for command in &pipeline.commands {
             last = Some(match command {
                 Command::Value(operand) => self.operand(operand)?,
-                Command::Call { at, function, arguments } => self.call(*at, *function, arguments, last)?,
+                Command::Call {
+                    at,
+                    function,
+                    arguments,
+                } => self.call(*at, *function, arguments, last)?,
             });
         }
         last.ok_or_else(|| TemplateError::new(pipeline.at, "a value is missing"))
@@ -116,7 +135,9 @@ impl<'a> Evaluation<'a> {
         match operand {
             Operand::Text(text) => Ok(Value::Text(Cow::Borrowed(text))),
             Operand::Bool(value) => Ok(Value::Bool(*value)),
-            Operand::Path { at, names } => self.fields(*at, Value::Structure(Structure::Root), names),
+            Operand::Path { at, names } => {
+                self.fields(*at, Value::Structure(Structure::Root), names)
+            }
             Operand::Group { pipeline, names } => {
                 let value = self.pipeline(pipeline)?;
                 self.fields(pipeline.at, value, names)
@@ -124,7 +145,12 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    fn fields(&self, at: usize, value: Value<'a>, names: &[&[u8]]) -> Result<Value<'a>, TemplateError> {
+    fn fields(
+        &self,
+        at: usize,
+        value: Value<'a>,
+        names: &[&[u8]],
+    ) -> Result<Value<'a>, TemplateError> {
         let facts = self.facts;
         names.iter().try_fold(value, |value, name| match value {
             Value::Structure(structure) => match structure.field(name, facts) {
@@ -137,7 +163,9 @@ impl<'a> Evaluation<'a> {
                 Some(value) => Ok(Value::Text(Cow::Borrowed(value.as_bytes()))),
                 None => Err(TemplateError::about(at, "map has no entry for key", name)),
             },
-            Value::Text(_) | Value::Bool(_) => Err(TemplateError::about(at, "a text has no field", name)),
+            Value::Text(_) | Value::Bool(_) => {
+                Err(TemplateError::about(at, "a text has no field", name))
+            }
         })
     }
 
@@ -189,9 +217,14 @@ impl<'a> Evaluation<'a> {
             (Function::Env, [Value::Text(name)]) if self.files.are_available() => {
                 Ok(Value::Text(self.files.env(name)))
             }
-            (Function::Secret | Function::Config | Function::Env, _) if !self.files.are_available() => Err(
-                TemplateError::new(at, "secret, config and env are functions of secrets and configs alone"),
-            ),
+            (Function::Secret | Function::Config | Function::Env, _)
+                if !self.files.are_available() =>
+            {
+                Err(TemplateError::new(
+                    at,
+                    "secret, config and env are functions of secrets and configs alone",
+                ))
+            }
             _ => Err(TemplateError::new(at, "a function has wrong arguments")),
         }
     }
@@ -212,7 +245,8 @@ impl<'a> Evaluation<'a> {
             }
             value = Some(one);
         }
-        last.or(value).ok_or_else(|| TemplateError::new(at, "a function has wrong arguments"))
+        last.or(value)
+            .ok_or_else(|| TemplateError::new(at, "a function has wrong arguments"))
     }
 
     fn join(
@@ -243,7 +277,12 @@ impl<'a> Evaluation<'a> {
         Ok(Value::Text(Cow::Owned(joined)))
     }
 
-    fn are_equal(&mut self, at: usize, one: &Value<'a>, other: &Value<'a>) -> Result<bool, TemplateError> {
+    fn are_equal(
+        &mut self,
+        at: usize,
+        one: &Value<'a>,
+        other: &Value<'a>,
+    ) -> Result<bool, TemplateError> {
         match (one, other) {
             (Value::Text(one), Value::Text(other)) => {
                 self.spend(at, one.len().min(other.len()))?;
@@ -263,7 +302,10 @@ impl<'a> Evaluation<'a> {
 }
 
 fn lookup<'a>(labels: &'a BTreeMap<String, String>, key: &[u8]) -> Option<&'a str> {
-    std::str::from_utf8(key).ok().and_then(|key| labels.get(key)).map(String::as_str)
+    std::str::from_utf8(key)
+        .ok()
+        .and_then(|key| labels.get(key))
+        .map(String::as_str)
 }
 
 // === impl Value ===

@@ -108,7 +108,9 @@ impl Structure {
             (Self::Task, b"ID") => Field::Text(&facts.task_id),
             (Self::Task, b"Name") => Field::Text(&facts.task_name),
             (Self::Task, b"Slot") => Field::Text(&facts.task_slot),
-            (Self::Root | Self::Service | Self::Node | Self::Platform | Self::Task, _) => return None,
+            (Self::Root | Self::Service | Self::Node | Self::Platform | Self::Task, _) => {
+                return None;
+            }
         })
     }
 }

@@ -17,7 +17,10 @@ pub(super) enum Token<'t> {
     /// A word: a keyword, a function, `true`.
     Word(&'t [u8]),
     /// `.a.b`: the names; none for `.` alone. `attached` says that it follows `)` without a space.
-    Path { names: Vec<&'t [u8]>, attached: bool },
+    Path {
+        names: Vec<&'t [u8]>,
+        attached: bool,
+    },
     /// A string, without its quotes and escapes.
     Text(Vec<u8>),
     /// `(`.
@@ -57,7 +60,8 @@ pub(super) fn pieces(template: &[u8]) -> Result<Vec<Piece<'_>>, TemplateError> {
         pieces.push(Piece::Text(text));
         let end = end_of_action(template, begin)?;
         let mut inside = &template[begin..end];
-        trims = inside.ends_with(b"-") && is_space(inside.len().checked_sub(2).and_then(|at| inside.get(at)));
+        trims = inside.ends_with(b"-")
+            && is_space(inside.len().checked_sub(2).and_then(|at| inside.get(at)));
         if trims {
             inside = &inside[..inside.len() - 1];
         }
@@ -70,7 +74,9 @@ pub(super) fn pieces(template: &[u8]) -> Result<Vec<Piece<'_>>, TemplateError> {
 fn end_of_action(template: &[u8], begin: usize) -> Result<usize, TemplateError> {
     let unclosed = |what| Err(TemplateError::new(begin, what));
     if template[begin..].trim_ascii_start().starts_with(b"/*") {
-        let Some(end) = find(&template[begin..], b"*/") else { return unclosed("a comment is not closed") };
+        let Some(end) = find(&template[begin..], b"*/") else {
+            return unclosed("a comment is not closed");
+        };
         let end = begin + end + 2;
         let rest = template[end..].trim_ascii_start();
         let rest = rest.strip_prefix(b"-").unwrap_or(rest);
@@ -108,7 +114,10 @@ fn end_of_string(bytes: &[u8], begin: usize) -> Option<usize> {
 }
 
 /// The tokens of an action that begins at `offset` of the template, each with its place there.
-pub(super) fn tokens(inside: &[u8], offset: usize) -> Result<Vec<(usize, Token<'_>)>, TemplateError> {
+pub(super) fn tokens(
+    inside: &[u8],
+    offset: usize,
+) -> Result<Vec<(usize, Token<'_>)>, TemplateError> {
     let mut tokens: Vec<(usize, Token<'_>)> = Vec::new();
     let mut at = 0;
     while let Some(&byte) = inside.get(at) {
@@ -125,16 +134,30 @@ pub(super) fn tokens(inside: &[u8], offset: usize) -> Result<Vec<(usize, Token<'
                 let end = end_of_string(inside, at)
                     .ok_or_else(|| TemplateError::new(place, "a string is not closed"))?;
                 let quoted = &inside[at + 1..end - 1];
-                let text = if byte == b'`' { quoted.to_vec() } else { unescape(quoted, place)? };
+                let text = if byte == b'`' {
+                    quoted.to_vec()
+                } else {
+                    unescape(quoted, place)?
+                };
                 (Token::Text(text), end - at)
             }
             b'$' if inside.get(at + 1) == Some(&b'.') => {
                 let (names, length) = path(&inside[at + 1..], place)?;
-                (Token::Path { names, attached: false }, length + 1)
+                (
+                    Token::Path {
+                        names,
+                        attached: false,
+                    },
+                    length + 1,
+                )
             }
-            b'$' if inside.get(at + 1).is_none_or(|next| !is_letter(*next)) => {
-                (Token::Path { names: Vec::new(), attached: false }, 1)
-            }
+            b'$' if inside.get(at + 1).is_none_or(|next| !is_letter(*next)) => (
+                Token::Path {
+                    names: Vec::new(),
+                    attached: false,
+                },
+                1,
+            ),
             b'.' => {
                 let attached = at > 0 && inside[at - 1] == b')';
                 let (names, length) = path(&inside[at..], place)?;
@@ -146,7 +169,10 @@ pub(super) fn tokens(inside: &[u8], offset: usize) -> Result<Vec<(usize, Token<'
             }
             b'$' => return Err(TemplateError::new(place, "variables are not supported")),
             b'0'..=b'9' | b'-' | b'+' | b'\'' => {
-                return Err(TemplateError::new(place, "numbers and characters are not supported"));
+                return Err(TemplateError::new(
+                    place,
+                    "numbers and characters are not supported",
+                ));
             }
             byte => return Err(TemplateError::about(place, "unexpected character", &[byte])),
         };
@@ -170,7 +196,10 @@ fn path(bytes: &[u8], place: usize) -> Result<(Vec<&[u8]>, usize), TemplateError
             if at == 0 {
                 return Ok((names, 1));
             }
-            return Err(TemplateError::new(place + at, "the name of a field is missing"));
+            return Err(TemplateError::new(
+                place + at,
+                "the name of a field is missing",
+            ));
         }
         names.push(name);
         at += 1 + name.len();
@@ -179,9 +208,15 @@ fn path(bytes: &[u8], place: usize) -> Result<(Vec<&[u8]>, usize), TemplateError
 }
 
 fn word(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().position(|byte| !is_letter(*byte) && !byte.is_ascii_digit());
+    let end = bytes
+        .iter()
+        .position(|byte| !is_letter(*byte) && !byte.is_ascii_digit());
     let word = &bytes[..end.unwrap_or(bytes.len())];
-    if word.first().is_some_and(u8::is_ascii_digit) { &[] } else { word }
+    if word.first().is_some_and(u8::is_ascii_digit) {
+        &[]
+    } else {
+        word
+    }
 }
 
 fn unescape(quoted: &[u8], place: usize) -> Result<Vec<u8>, TemplateError> {
@@ -206,7 +241,9 @@ fn unescape(quoted: &[u8], place: usize) -> Result<Vec<u8>, TemplateError> {
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
 }
 
 fn is_space(byte: Option<&u8>) -> bool {

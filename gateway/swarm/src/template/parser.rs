@@ -19,7 +19,10 @@ pub(super) enum Part<'t> {
     /// The value of a pipeline.
     Output(Pipeline<'t>),
     /// The parts of the first branch whose condition holds, or else those of the last.
-    If { branches: Vec<(Pipeline<'t>, Vec<Part<'t>>)>, otherwise: Vec<Part<'t>> },
+    If {
+        branches: Vec<(Pipeline<'t>, Vec<Part<'t>>)>,
+        otherwise: Vec<Part<'t>>,
+    },
 }
 
 /// Commands, each of which gets the value of the one before as its last argument.
@@ -33,7 +36,11 @@ pub(super) struct Pipeline<'t> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command<'t> {
     Value(Operand<'t>),
-    Call { at: usize, function: Function, arguments: Vec<Operand<'t>> },
+    Call {
+        at: usize,
+        function: Function,
+        arguments: Vec<Operand<'t>>,
+    },
 }
 
 /// An operand.
@@ -73,7 +80,10 @@ pub(super) fn parse(template: &[u8]) -> Result<Template<'_>, TemplateError> {
     if template.len() > TEMPLATE_MAX {
         return Err(TemplateError::new(TEMPLATE_MAX, "it is longer than 1 MiB"));
     }
-    let mut parser = Parser { pieces: pieces(template)?.into(), parts: 0 };
+    let mut parser = Parser {
+        pieces: pieces(template)?.into(),
+        parts: 0,
+    };
     let (parts, end) = parser.parts(0)?;
     match end {
         BlockEnd::Template => Ok(Template { parts }),
@@ -131,12 +141,16 @@ impl<'t> Parser<'t> {
                     let condition = self.pipeline(at, &mut tokens, depth)?;
                     parts.push(self.branches(at, condition, depth)?);
                 }
-                Some((_, Token::Word(b"end"))) if tokens.len() == 1 => return Ok((parts, BlockEnd::End(at))),
+                Some((_, Token::Word(b"end"))) if tokens.len() == 1 => {
+                    return Ok((parts, BlockEnd::End(at)));
+                }
                 Some((_, Token::Word(b"else"))) => {
                     tokens.pop_front();
                     let condition = match tokens.pop_front() {
                         None => None,
-                        Some((_, Token::Word(b"if"))) => Some(self.pipeline(at, &mut tokens, depth)?),
+                        Some((_, Token::Word(b"if"))) => {
+                            Some(self.pipeline(at, &mut tokens, depth)?)
+                        }
                         Some((at, _)) => {
                             return Err(TemplateError::new(at, "unexpected word after \"else\""));
                         }
@@ -164,12 +178,22 @@ impl<'t> Parser<'t> {
             let (parts, end) = self.parts(depth)?;
             branches.push((condition, parts));
             match end {
-                BlockEnd::End(_) => return Ok(Part::If { branches, otherwise: Vec::new() }),
+                BlockEnd::End(_) => {
+                    return Ok(Part::If {
+                        branches,
+                        otherwise: Vec::new(),
+                    });
+                }
                 BlockEnd::Else(_, Some(next)) => condition = next,
                 BlockEnd::Else(_, None) => {
                     return match self.parts(depth)? {
-                        (otherwise, BlockEnd::End(_)) => Ok(Part::If { branches, otherwise }),
-                        (_, BlockEnd::Else(at, _)) => Err(TemplateError::new(at, "\"else\" after \"else\"")),
+                        (otherwise, BlockEnd::End(_)) => Ok(Part::If {
+                            branches,
+                            otherwise,
+                        }),
+                        (_, BlockEnd::Else(at, _)) => {
+                            Err(TemplateError::new(at, "\"else\" after \"else\""))
+                        }
                         (_, BlockEnd::Template) => Err(unclosed(begin)),
                     };
                 }
@@ -217,7 +241,9 @@ impl<'t> Parser<'t> {
         depth: usize,
     ) -> Result<Command<'t>, TemplateError> {
         let function = match tokens.front() {
-            Some((at, Token::Word(word))) if !matches!(*word, b"true" | b"false") => Some((*at, *word)),
+            Some((at, Token::Word(word))) if !matches!(*word, b"true" | b"false") => {
+                Some((*at, *word))
+            }
             Some(_) | None => None,
         };
         if let Some((at, word)) = function {
@@ -228,19 +254,25 @@ impl<'t> Parser<'t> {
             while let Some(operand) = self.operand(tokens, depth)? {
                 arguments.push(operand);
             }
-            return Ok(Command::Call { at, function, arguments });
+            return Ok(Command::Call {
+                at,
+                function,
+                arguments,
+            });
         }
         let place = tokens.front().map_or(at, |(at, _)| *at);
-        let operand =
-            self.operand(tokens, depth)?.ok_or_else(|| TemplateError::new(place, "a value is missing"))?;
+        let operand = self
+            .operand(tokens, depth)?
+            .ok_or_else(|| TemplateError::new(place, "a value is missing"))?;
         match tokens.front() {
-            Some((at, Token::Word(_) | Token::Path { .. } | Token::Text(_) | Token::Open)) => {
-                Err(TemplateError::new(*at, "an argument of what is no function"))
-            }
+            Some((at, Token::Word(_) | Token::Path { .. } | Token::Text(_) | Token::Open)) => Err(
+                TemplateError::new(*at, "an argument of what is no function"),
+            ),
             Some((_, Token::Close | Token::Pipe)) | None if is_first => Ok(Command::Value(operand)),
-            Some((_, Token::Close | Token::Pipe)) | None => {
-                Err(TemplateError::new(place, "what follows \"|\" is no function"))
-            }
+            Some((_, Token::Close | Token::Pipe)) | None => Err(TemplateError::new(
+                place,
+                "what follows \"|\" is no function",
+            )),
         }
     }
 
@@ -250,7 +282,9 @@ impl<'t> Parser<'t> {
         tokens: &mut Tokens<'t>,
         depth: usize,
     ) -> Result<Option<Operand<'t>>, TemplateError> {
-        let Some((at, token)) = tokens.pop_front() else { return Ok(None) };
+        let Some((at, token)) = tokens.pop_front() else {
+            return Ok(None);
+        };
         self.count(at)?;
         Ok(Some(match token {
             Token::Text(text) => Operand::Text(text),
@@ -260,7 +294,11 @@ impl<'t> Parser<'t> {
             Token::Word(word) => {
                 // A function without arguments as an argument: none of ours makes sense there.
                 Function::named(at, word)?;
-                return Err(TemplateError::about(at, "a function as an argument needs parentheses", word));
+                return Err(TemplateError::about(
+                    at,
+                    "a function as an argument needs parentheses",
+                    word,
+                ));
             }
             Token::Open => {
                 let depth = deeper(depth, at)?;
@@ -270,7 +308,13 @@ impl<'t> Parser<'t> {
                 }
                 let names = match tokens.front_mut() {
                     // `(...).Name` is a field of the group; after a blank it would be an operand of its own.
-                    Some((_, Token::Path { names, attached: true })) => std::mem::take(names),
+                    Some((
+                        _,
+                        Token::Path {
+                            names,
+                            attached: true,
+                        },
+                    )) => std::mem::take(names),
                     Some(_) | None => Vec::new(),
                 };
                 if !names.is_empty() {
@@ -287,7 +331,11 @@ impl<'t> Parser<'t> {
 }
 
 fn deeper(depth: usize, at: usize) -> Result<usize, TemplateError> {
-    if depth < DEPTH_MAX { Ok(depth + 1) } else { Err(TemplateError::new(at, "it is nested too deeply")) }
+    if depth < DEPTH_MAX {
+        Ok(depth + 1)
+    } else {
+        Err(TemplateError::new(at, "it is nested too deeply"))
+    }
 }
 
 const fn unclosed(at: usize) -> TemplateError {
@@ -310,12 +358,14 @@ impl Function {
             b"not" => Self::Not,
             b"or" => Self::Or,
             b"secret" => Self::Secret,
-            b"range" | b"with" | b"define" | b"template" | b"block" | b"break" | b"continue" | b"nil"
-            | b"print" | b"printf" | b"println" | b"html" | b"js" | b"urlquery" | b"len" | b"slice"
-            | b"call" | b"lt" | b"le" | b"gt" | b"ge" => {
+            b"range" | b"with" | b"define" | b"template" | b"block" | b"break" | b"continue"
+            | b"nil" | b"print" | b"printf" | b"println" | b"html" | b"js" | b"urlquery"
+            | b"len" | b"slice" | b"call" | b"lt" | b"le" | b"gt" | b"ge" => {
                 return Err(TemplateError::about(at, "not supported", word));
             }
-            b"if" | b"else" | b"end" => return Err(TemplateError::about(at, "unexpected word", word)),
+            b"if" | b"else" | b"end" => {
+                return Err(TemplateError::about(at, "unexpected word", word));
+            }
             _ => return Err(TemplateError::about(at, "there is no such function", word)),
         })
     }

@@ -26,7 +26,9 @@ fn token_of_the_first_version_is_read_and_sent_as_it_is() {
 
 #[test]
 fn token_of_the_second_version_says_whether_the_cluster_is_fips() {
-    let token: JoinToken = format!("SWMTKN-2-0-{DIGEST}-{SECRET}").parse().expect("it is valid");
+    let token: JoinToken = format!("SWMTKN-2-0-{DIGEST}-{SECRET}")
+        .parse()
+        .expect("it is valid");
     assert_eq!(token.digest().to_string(), DIGEST);
     let fips = format!("SWMTKN-2-1-{DIGEST}-{SECRET}").parse::<JoinToken>();
     assert!(matches!(fips, Err(Error::FipsCluster)), "{fips:?}");
@@ -47,7 +49,10 @@ fn known_numbers_have_their_digits() {
     assert_eq!(RootDigest::from_base36(&most), Some(RootDigest([0xff; 32])));
     let last = most.as_bytes()[49];
     let above = format!("{}{}", &most[..49], char::from(last + 1));
-    assert!(last < b'z' && RootDigest::from_base36(&above).is_none(), "{above}");
+    assert!(
+        last < b'z' && RootDigest::from_base36(&above).is_none(),
+        "{above}"
+    );
 }
 
 #[test]
@@ -58,23 +63,43 @@ fn tokens_that_are_none_are_refused_with_a_reason_and_a_cure() {
         (String::new(), "does not begin with SWMTKN"),
         ("SWMTKN".to_owned(), "version"),
         (format!("SWMTKN-3-{DIGEST}-{SECRET}"), "version"),
-        (format!("SWMTKN-1-{cut}-{SECRET}"), "digest does not have 50"),
-        (format!("SWMTKN-1-{}-{SECRET}", "z".repeat(50)), "digest is no number"),
+        (
+            format!("SWMTKN-1-{cut}-{SECRET}"),
+            "digest does not have 50",
+        ),
+        (
+            format!("SWMTKN-1-{}-{SECRET}", "z".repeat(50)),
+            "digest is no number",
+        ),
         (format!("SWMTKN-1-{DIGEST}"), "secret does not have 25"),
-        (format!("SWMTKN-1-{DIGEST}-{SECRET}x"), "secret does not have 25"),
+        (
+            format!("SWMTKN-1-{DIGEST}-{SECRET}x"),
+            "secret does not have 25",
+        ),
         (format!("SWMTKN-1-{DIGEST}-{upper}"), "small letters"),
-        (format!("SWMTKN-1-{DIGEST}-{SECRET}-{SECRET}"), "too many parts"),
+        (
+            format!("SWMTKN-1-{DIGEST}-{SECRET}-{SECRET}"),
+            "too many parts",
+        ),
         (format!("SWMTKN-2-{DIGEST}-{SECRET}"), "neither 0 nor 1"),
-        (format!("SWMTKN-1-{DIGEST}-{SECRET}").repeat(1000), "longer than any"),
+        (
+            format!("SWMTKN-1-{DIGEST}-{SECRET}").repeat(1000),
+            "longer than any",
+        ),
     ] {
         let message = refused(&text);
-        assert!(message.contains(reason) && message.contains("docker swarm join-token worker"), "{message}");
+        assert!(
+            message.contains(reason) && message.contains("docker swarm join-token worker"),
+            "{message}"
+        );
     }
 }
 
 #[test]
 fn neither_form_of_output_shows_the_secret() {
-    let token: JoinToken = format!("SWMTKN-1-{DIGEST}-{SECRET}").parse().expect("it is valid");
+    let token: JoinToken = format!("SWMTKN-1-{DIGEST}-{SECRET}")
+        .parse()
+        .expect("it is valid");
     for shown in [format!("{token:?}"), token.to_string()] {
         assert!(shown.contains(DIGEST) && !shown.contains(SECRET), "{shown}");
     }

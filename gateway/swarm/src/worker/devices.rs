@@ -30,11 +30,15 @@ impl Worker {
         }
         let scope = &self.shared.scope;
         let slots = devices.iter().map(|device| device.id.parse());
-        let slots: Vec<SlotId> =
-            slots.collect::<Result<_, InvalidSlotId>>().map_err(|fault| not_had(fault.into()))?;
+        let slots: Vec<SlotId> = slots
+            .collect::<Result<_, InvalidSlotId>>()
+            .map_err(|fault| not_had(fault.into()))?;
         let leased = scope.devices().lease(&slots).await.map_err(not_had)?;
         self.leases = vec![LeaseClaim::new(leased.token)];
-        scope.devices().wait_until_free(&slots, RELEASE_LIMIT).await?;
+        scope
+            .devices()
+            .wait_until_free(&slots, RELEASE_LIMIT)
+            .await?;
         leased.reservation.add_to(task);
         task.leases.clone_from(&self.leases);
         Ok(())

@@ -53,7 +53,9 @@ impl Worker {
             };
             match self.observe(&task).await? {
                 Ok(Observed::Healthy) => {}
-                Ok(Observed::Exited(exit)) => return Some(self.ended(to_proto::failure(&exit)).await),
+                Ok(Observed::Exited(exit)) => {
+                    return Some(self.ended(to_proto::failure(&exit)).await);
+                }
                 Ok(Observed::Unhealthy) => return Some(self.end_unhealthy().await),
                 Err(error) => return Some(self.unwatched(&error).await),
             }
@@ -74,7 +76,11 @@ impl Worker {
             self.monitor = self.new_monitor(task).map(Box::new);
         }
         // Its stop has failed, and is tried again: an exit meanwhile is the work of the stop.
-        if self.monitor.as_ref().is_some_and(|monitor| monitor.state() == HealthState::Unhealthy) {
+        if self
+            .monitor
+            .as_ref()
+            .is_some_and(|monitor| monitor.state() == HealthState::Unhealthy)
+        {
             return Some(Ok(Observed::Unhealthy));
         }
         let id = task.id.to_string();
@@ -102,7 +108,9 @@ impl Worker {
     fn new_monitor(&self, task: &Task) -> Option<Monitor> {
         let check = Record::of(&task.meta).check()?;
         let since = match &task.state {
-            TaskState::Running { started_at, .. } | TaskState::Stopping { started_at, .. } => *started_at,
+            TaskState::Running { started_at, .. } | TaskState::Stopping { started_at, .. } => {
+                *started_at
+            }
             // There is nothing to check; its exit is known.
             TaskState::Created
             | TaskState::Starting
@@ -112,7 +120,11 @@ impl Worker {
         };
         // 0 if the clock was set back.
         let age = SystemTime::now().duration_since(since).unwrap_or_default();
-        let checked = CheckedTask { name: self.id.clone(), object: task.id.to_string(), age };
+        let checked = CheckedTask {
+            name: self.id.clone(),
+            object: task.id.to_string(),
+            age,
+        };
         Some(match self.state {
             // Its manager has it running: it was healthy under an earlier daemon.
             State::Running => Monitor::running(checked, check),

@@ -76,7 +76,11 @@ impl Worker {
     /// pull that fails is no failure if the node has the image.
     async fn ensure_image(&self, image: &ServiceImage) -> Result<()> {
         let scope = &self.shared.scope;
-        let ServiceImage { reference, has_digest, credentials } = image;
+        let ServiceImage {
+            reference,
+            has_digest,
+            credentials,
+        } = image;
         if *has_digest && scope.images().find(reference).await?.is_some() {
             return Ok(());
         }
@@ -88,8 +92,8 @@ impl Worker {
         };
         let limit = self.shared.settings.pull_timeout;
         let pulled = tokio::time::timeout(limit, scope.images().pull(&request)).await;
-        let pulled =
-            pulled.unwrap_or_else(|_| Err(Error::deadline(format!("it did not end within {limit:?}"))));
+        let pulled = pulled
+            .unwrap_or_else(|_| Err(Error::deadline(format!("it did not end within {limit:?}"))));
         match pulled {
             Ok(_) => Ok(()),
             Err(error) => match scope.images().find(reference).await {
@@ -119,7 +123,9 @@ impl Worker {
             };
             let sandbox = match scope.sandboxes().create(sandbox).await {
                 Ok(sandbox) => sandbox,
-                Err(error) if error.kind() == ErrorKind::FailedPrecondition && self.chooses_ports() => {
+                Err(error)
+                    if error.kind() == ErrorKind::FailedPrecondition && self.chooses_ports() =>
+                {
                     tracing::debug!(
                         task = self.id,
                         error = error.report(),
@@ -130,18 +136,28 @@ impl Worker {
                 }
                 Err(error) => return Err(error),
             };
-            return scope.tasks().create(&sandbox.id.to_string(), task).await.map(drop);
+            return scope
+                .tasks()
+                .create(&sandbox.id.to_string(), task)
+                .await
+                .map(drop);
         }
-        Err(Error::exhausted("endpoint.ports: each port that was chosen has been taken by others meanwhile"))
+        Err(Error::exhausted(
+            "endpoint.ports: each port that was chosen has been taken by others meanwhile",
+        ))
     }
 
     fn chooses_ports(&self) -> bool {
-        self.plan.as_ref().is_some_and(|plan| plan.ports.iter().any(|port| port.published.is_none()))
+        self.plan
+            .as_ref()
+            .is_some_and(|plan| plan.ports.iter().any(|port| port.published.is_none()))
     }
 
     /// Makes the specs, with the files written, the ports chosen and the devices leased.
     async fn specs(&mut self) -> Result<Prepared> {
-        let (Some(plan), Some(assigned)) = (&self.plan, &self.task) else { return Err(self.unassigned()) };
+        let (Some(plan), Some(assigned)) = (&self.plan, &self.task) else {
+            return Err(self.unassigned());
+        };
         let mut plan = plan.clone();
         let is_host = plan.sandbox.network == SandboxNetwork::Host;
         if !is_host {
@@ -154,13 +170,24 @@ impl Worker {
         let identity = from_proto::identity(assigned, &self.shared.plan_context())?;
         let check = self.health_check(&plan).await?;
         let record = Record::new(&identity, assigned, &plan, check.as_ref()).encode();
-        let TaskPlan { mut sandbox, mut task, files, devices, .. } = plan;
-        let destinations: Vec<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
+        let TaskPlan {
+            mut sandbox,
+            mut task,
+            files,
+            devices,
+            ..
+        } = plan;
+        let destinations: Vec<PathBuf> =
+            files.iter().map(|file| file.destination.clone()).collect();
         let store = self.shared.files.clone();
         let id = self.id.clone();
         let paths = blocking("write of secrets", move || store.write(&id, &files)).await?;
-        task.mounts
-            .extend(paths.into_iter().zip(destinations).map(|(path, destination)| bound(path, destination)));
+        task.mounts.extend(
+            paths
+                .into_iter()
+                .zip(destinations)
+                .map(|(path, destination)| bound(path, destination)),
+        );
         self.lease_devices(&mut task, &devices).await?;
         let now = SystemTime::now();
         for meta in [&mut sandbox.meta, &mut task.meta] {
@@ -172,36 +199,57 @@ impl Worker {
 
     /// The health check of the task, whose image is on the node.
     async fn health_check(&self, plan: &TaskPlan) -> Result<Option<ResolvedCheck>> {
-        let TaskPlan { image, health: service, .. } = plan;
+        let TaskPlan {
+            image,
+            health: service,
+            ..
+        } = plan;
         if !health::depends_on_image(service) {
             return health::resolve(service, &ImageHealth::default());
         }
         let scope = &self.shared.scope;
         let reference = &image.reference;
         let found = scope.images().find(reference).await?.ok_or_else(|| {
-            Error::not_found(format!("image {reference:?} was removed while the task was prepared"))
+            Error::not_found(format!(
+                "image {reference:?} was removed while the task was prepared"
+            ))
         })?;
-        health::resolve(service, &from_image::health(&scope.images().config(&found.id).await?)?)
+        health::resolve(
+            service,
+            &from_image::health(&scope.images().config(&found.id).await?)?,
+        )
     }
 
     /// Chooses ports of the node for those that have none.
     fn choose_ports(&self, ports: &mut [PublishedPort]) -> Result<()> {
         let range = self.shared.settings.port_range.clone();
-        let mut taken: BTreeSet<HostPort> = claims(&self.id, false, ports)?.ports.into_iter().collect();
+        let mut taken: BTreeSet<HostPort> =
+            claims(&self.id, false, ports)?.ports.into_iter().collect();
         // By protocol: a number that was passed over stays taken for the other ports of the task.
         let mut numbers = BTreeMap::new();
         for port in ports.iter_mut().filter(|port| port.published.is_none()) {
             let mut chosen = None;
-            for number in numbers.entry(port.protocol).or_insert_with(|| from_random_start(&range)) {
-                let candidate = HostPort { protocol: port.protocol, port: number, ip: None };
-                if !taken.contains(&candidate) && self.shared.scope.claims().is_host_port_free(&candidate)? {
+            for number in numbers
+                .entry(port.protocol)
+                .or_insert_with(|| from_random_start(&range))
+            {
+                let candidate = HostPort {
+                    protocol: port.protocol,
+                    port: number,
+                    ip: None,
+                };
+                if !taken.contains(&candidate)
+                    && self.shared.scope.claims().is_host_port_free(&candidate)?
+                {
                     chosen = Some(candidate);
                     break;
                 }
             }
             let candidate = chosen.ok_or_else(|| {
                 let shown = format!("{}-{}", range.start(), range.end());
-                Error::exhausted(format!("endpoint.ports: no port of {shown} (swarm.port_range) is free"))
+                Error::exhausted(format!(
+                    "endpoint.ports: no port of {shown} (swarm.port_range) is free"
+                ))
             })?;
             port.published = Some(candidate.port);
             taken.insert(candidate);
@@ -222,8 +270,15 @@ fn from_random_start(range: &RangeInclusive<u16>) -> impl Iterator<Item = u16> +
 
 /// The mount of a file with a secret or config.
 fn bound(path: PathBuf, destination: PathBuf) -> Mount {
-    let source = MountSource::Host { path, missing: MissingSource::Fail };
-    Mount { readonly: true, selinux_relabel: true, ..Mount::new(destination, source) }
+    let source = MountSource::Host {
+        path,
+        missing: MissingSource::Fail,
+    };
+    Mount {
+        readonly: true,
+        selinux_relabel: true,
+        ..Mount::new(destination, source)
+    }
 }
 
 #[cfg(test)]

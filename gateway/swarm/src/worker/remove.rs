@@ -14,7 +14,11 @@ impl Worker {
     /// exit stay until the manager removes it. Idempotent.
     pub(super) async fn release(&self) -> Result<()> {
         if let Some(sandbox) = self.sandbox_object()? {
-            self.shared.scope.sandboxes().stop(&sandbox.id.to_string()).await?;
+            self.shared
+                .scope
+                .sandboxes()
+                .stop(&sandbox.id.to_string())
+                .await?;
         }
         self.give_up_leases();
         let files = self.shared.files.clone();
@@ -32,7 +36,11 @@ impl Worker {
             match removed {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(task = self.id, error = error.report(), "removing a task fails: retrying");
+                    tracing::warn!(
+                        task = self.id,
+                        error = error.report(),
+                        "removing a task fails: retrying"
+                    );
                 }
             }
             self.backoff.wait().await;
@@ -65,8 +73,10 @@ impl Worker {
 
 /// Removes a directory that only the gateway writes to. Idempotent.
 fn remove_dir(dir: &Path) -> Result<()> {
-    if_present(std::fs::remove_dir_all(dir)).map(drop).map_err(|fault| {
-        let message = format!("remove the log {}", dir.display());
-        Error::unavailable(message).with_source(fault)
-    })
+    if_present(std::fs::remove_dir_all(dir))
+        .map(drop)
+        .map_err(|fault| {
+            let message = format!("remove the log {}", dir.display());
+            Error::unavailable(message).with_source(fault)
+        })
 }

@@ -41,13 +41,16 @@ pub(super) enum ExportError {
 
 impl fmt::Debug for Collector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collector").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Collector")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
     }
 }
 
 impl Collector {
     pub(super) fn new(settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
-        let refuse = |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
+        let refuse =
+            |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
         let mut endpoint = Channel::builder(settings.endpoint.clone()).connect_timeout(CONNECT);
         if settings.is_encrypted() {
             let tls = match &settings.authorities {
@@ -57,7 +60,11 @@ impl Collector {
             endpoint = endpoint.tls_config(tls).map_err(refuse)?;
         }
         let client = TraceServiceClient::new(endpoint.connect_lazy());
-        Ok(Self { client, headers: settings.headers.clone(), limit: settings.limit })
+        Ok(Self {
+            client,
+            headers: settings.headers.clone(),
+            limit: settings.limit,
+        })
     }
 
     /// Sends spans; returns how many of them the collector has rejected.
@@ -73,7 +80,10 @@ impl Collector {
         let answer = answer.map_err(|status| {
             let text = report(&status);
             let text = text[..text.floor_char_boundary(TEXT_MAX)].to_owned();
-            ExportError::Refused { code: status.code(), text }
+            ExportError::Refused {
+                code: status.code(),
+                text,
+            }
         })?;
         let partial = answer.into_inner().partial_success.unwrap_or_default();
         Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
@@ -82,5 +92,8 @@ impl Collector {
 
 fn read_authorities(file: &Path) -> Result<Certificate, TraceSettingsError> {
     let read = switchyard_node_files::read(file, AUTHORITIES_MAX).map(Certificate::from_pem);
-    read.map_err(|error| TraceSettingsError::Authorities { file: file.to_owned(), why: error.to_string() })
+    read.map_err(|error| TraceSettingsError::Authorities {
+        file: file.to_owned(),
+        why: error.to_string(),
+    })
 }

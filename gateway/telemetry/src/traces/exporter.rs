@@ -90,7 +90,12 @@ impl SpanQueue {
     pub(super) fn new(counts: Arc<SpanCounters>) -> (Self, WaitingSpans) {
         let (sender, spans) = mpsc::channel(QUEUE);
         let closed = CancellationToken::new();
-        let queue = Self { spans: sender, closed: closed.clone(), counts, loss: LogPace::default() };
+        let queue = Self {
+            spans: sender,
+            closed: closed.clone(),
+            counts,
+            loss: LogPace::default(),
+        };
         (queue, WaitingSpans { spans, closed })
     }
 
@@ -113,7 +118,9 @@ impl SpanSink for SpanQueue {
         }
         self.counts.add(0, 1);
         if !self.closed.is_cancelled() && self.loss.is_due() {
-            tracing::warn!("spans are lost: the collector does not accept them as fast as they are made");
+            tracing::warn!(
+                "spans are lost: the collector does not accept them as fast as they are made"
+            );
         }
     }
 }
@@ -153,7 +160,10 @@ impl WaitingSpans {
 impl SpanCounters {
     pub(super) fn get(&self) -> TraceCounts {
         let Self { sent, lost } = self;
-        TraceCounts { sent: sent.load(Ordering::Relaxed), lost: lost.load(Ordering::Relaxed) }
+        TraceCounts {
+            sent: sent.load(Ordering::Relaxed),
+            lost: lost.load(Ordering::Relaxed),
+        }
     }
 
     fn add(&self, sent: u64, lost: u64) {

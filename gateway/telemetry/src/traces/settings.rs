@@ -62,7 +62,14 @@ pub enum TraceSettingsError {
 
 impl fmt::Debug for TraceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, authorities, headers, limit, resource, sampler } = self;
+        let Self {
+            endpoint,
+            authorities,
+            headers,
+            limit,
+            resource,
+            sampler,
+        } = self;
         f.debug_struct("TraceSettings")
             .field("endpoint", endpoint)
             .field("authorities", authorities)
@@ -80,7 +87,10 @@ impl TraceSettings {
     ///
     /// # Errors
     /// The first variable that is unusable.
-    pub fn from_env(env: &[(String, String)], host: &str) -> Result<Option<Self>, TraceSettingsError> {
+    pub fn from_env(
+        env: &[(String, String)],
+        host: &str,
+    ) -> Result<Option<Self>, TraceSettingsError> {
         // An empty variable counts as none.
         let set: BTreeMap<&str, &str> = env
             .iter()
@@ -88,11 +98,17 @@ impl TraceSettings {
             .filter(|(name, value)| name.starts_with("OTEL_") && !value.is_empty())
             .collect();
         let of = |name: &'static str| set.get(name).map(|value| (name, *value));
-        let first = |special: &'static str, general: &'static str| of(special).or_else(|| of(general));
-        let endpoint = first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT");
+        let first =
+            |special: &'static str, general: &'static str| of(special).or_else(|| of(general));
+        let endpoint = first(
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+        );
         let is_disabled =
             of("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
-        let Some((name, endpoint)) = endpoint.filter(|_| !is_disabled) else { return Ok(None) };
+        let Some((name, endpoint)) = endpoint.filter(|_| !is_disabled) else {
+            return Ok(None);
+        };
         match of("OTEL_TRACES_EXPORTER") {
             Some((_, "none")) => return Ok(None),
             None | Some((_, "otlp")) => {}
@@ -104,23 +120,41 @@ impl TraceSettings {
             }
         }
         let endpoint = parse_endpoint(name, endpoint)?;
-        let protocol = first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL");
+        let protocol = first(
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        );
         if let Some((name, other)) = protocol.filter(|(_, value)| *value != "grpc") {
             let why = format!(
                 "is {other:?}, which is not spoken: set it to \"grpc\", and the endpoint to the collector's port for gRPC, by default 4317"
             );
             return Err(refuse(name, why));
         }
-        let authorities = first("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE");
-        let headers = first("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
-        let limit = first("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT");
+        let authorities = first(
+            "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        );
+        let headers = first(
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+        );
+        let limit = first(
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+            "OTEL_EXPORTER_OTLP_TIMEOUT",
+        );
         Ok(Some(Self {
             endpoint,
             authorities: authorities.map(|(_, file)| file.into()),
-            headers: headers
-                .map_or_else(|| Ok(MetadataMap::new()), |(name, value)| parse_headers(name, value))?,
+            headers: headers.map_or_else(
+                || Ok(MetadataMap::new()),
+                |(name, value)| parse_headers(name, value),
+            )?,
             limit: limit.map_or(Ok(LIMIT), |(name, value)| parse_limit(name, value))?,
-            resource: resource(of("OTEL_SERVICE_NAME"), of("OTEL_RESOURCE_ATTRIBUTES"), host)?,
+            resource: resource(
+                of("OTEL_SERVICE_NAME"),
+                of("OTEL_RESOURCE_ATTRIBUTES"),
+                host,
+            )?,
             sampler: sampler(of("OTEL_TRACES_SAMPLER"), of("OTEL_TRACES_SAMPLER_ARG"))?,
         }))
     }
@@ -135,14 +169,19 @@ impl TraceSettings {
 type Variable<'a> = Option<(&'static str, &'a str)>;
 
 fn refuse(name: &'static str, why: impl Into<String>) -> TraceSettingsError {
-    TraceSettingsError::Variable { name, why: why.into() }
+    TraceSettingsError::Variable {
+        name,
+        why: why.into(),
+    }
 }
 
 fn parse_endpoint(name: &'static str, value: &str) -> Result<Uri, TraceSettingsError> {
     let form = "must be http://HOST:PORT or https://HOST:PORT";
     let uri: Uri = value.parse().map_err(|_| refuse(name, form))?;
     let is_complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
-    let has_port = uri.authority().is_some_and(|authority| authority.as_str().len() > authority.host().len());
+    let has_port = uri
+        .authority()
+        .is_some_and(|authority| authority.as_str().len() > authority.host().len());
     // Without this the scheme's port would take the place of one that is none.
     if has_port && uri.port_u16().is_none_or(|port| port == 0) && !has_user(&uri) {
         return Err(refuse(name, format!("{form}, with a port from 1 to 65535")));
@@ -151,13 +190,17 @@ fn parse_endpoint(name: &'static str, value: &str) -> Result<Uri, TraceSettingsE
         return Err(refuse(name, format!("{form}: gRPC has no path")));
     }
     if has_user(&uri) {
-        return Err(refuse(name, "must have no user or password: put them into OTEL_EXPORTER_OTLP_HEADERS"));
+        return Err(refuse(
+            name,
+            "must have no user or password: put them into OTEL_EXPORTER_OTLP_HEADERS",
+        ));
     }
     Ok(uri)
 }
 
 fn has_user(uri: &Uri) -> bool {
-    uri.authority().is_some_and(|authority| authority.as_str().contains('@'))
+    uri.authority()
+        .is_some_and(|authority| authority.as_str().contains('@'))
 }
 
 /// Parses headers. Errors do not show a value, which may be secret.
@@ -167,8 +210,12 @@ fn parse_headers(name: &'static str, value: &str) -> Result<MetadataMap, TraceSe
         let key = AsciiMetadataKey::from_bytes(key.to_ascii_lowercase().as_bytes());
         let key = key.map_err(|_| refuse(name, "has a name that is not one of a header"))?;
         let value = AsciiMetadataValue::try_from(value);
-        let value =
-            value.map_err(|_| refuse(name, format!("has a value for {key} that is not one of a header")))?;
+        let value = value.map_err(|_| {
+            refuse(
+                name,
+                format!("has a value for {key} that is not one of a header"),
+            )
+        })?;
         headers.insert(key, value);
     }
     Ok(headers)
@@ -177,7 +224,12 @@ fn parse_headers(name: &'static str, value: &str) -> Result<MetadataMap, TraceSe
 fn parse_limit(name: &'static str, value: &str) -> Result<Duration, TraceSettingsError> {
     let limit = value.parse().ok().map(Duration::from_millis);
     let limit = limit.filter(|limit| !limit.is_zero() && *limit <= LIMIT_MAX);
-    limit.ok_or_else(|| refuse(name, format!("must be a number of milliseconds, at most {LIMIT_MAX:?}")))
+    limit.ok_or_else(|| {
+        refuse(
+            name,
+            format!("must be a number of milliseconds, at most {LIMIT_MAX:?}"),
+        )
+    })
 }
 
 /// Attributes of the sender of the traces: the operator's have precedence over ours.
@@ -186,9 +238,15 @@ fn resource(
     attributes: Variable<'_>,
     host: &str,
 ) -> Result<Vec<(String, String)>, TraceSettingsError> {
-    let own = [("service.name", "switchyard"), ("service.version", VERSION), ("host.name", host)];
-    let mut all: BTreeMap<_, _> =
-        own.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let own = [
+        ("service.name", "switchyard"),
+        ("service.version", VERSION),
+        ("host.name", host),
+    ];
+    let mut all: BTreeMap<_, _> = own
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
     if let Some((name, value)) = attributes {
         all.extend(pairs(name, value)?);
     }
@@ -202,11 +260,16 @@ fn sampler(sampler: Variable<'_>, share: Variable<'_>) -> Result<Sampler, TraceS
     let share = || match share {
         None => Ok(1.0),
         Some((name, value)) => {
-            let share = value.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+            let share = value
+                .parse::<f64>()
+                .ok()
+                .filter(|share| (0.0..=1.0).contains(share));
             share.ok_or_else(|| refuse(name, format!("is {value:?}, not a number from 0 to 1")))
         }
     };
-    let Some((name, value)) = sampler else { return Ok(Sampler::CallerOrAll) };
+    let Some((name, value)) = sampler else {
+        return Ok(Sampler::CallerOrAll);
+    };
     match value {
         "always_on" => Ok(Sampler::All),
         "always_off" => Ok(Sampler::Nothing),
@@ -225,8 +288,12 @@ fn sampler(sampler: Variable<'_>, share: Variable<'_>) -> Result<Sampler, TraceS
 
 /// A list of `KEY=VALUE`, separated by commas, with values that are percent-encoded.
 fn pairs(name: &'static str, list: &str) -> Result<Vec<(String, String)>, TraceSettingsError> {
-    let form = "must be a list KEY=VALUE,KEY=VALUE, with what is special in a value percent-encoded";
-    let members = list.split(',').map(str::trim).filter(|member| !member.is_empty());
+    let form =
+        "must be a list KEY=VALUE,KEY=VALUE, with what is special in a value percent-encoded";
+    let members = list
+        .split(',')
+        .map(str::trim)
+        .filter(|member| !member.is_empty());
     let pairs = members.map(|member| {
         let (key, value) = member.split_once('=').ok_or_else(|| refuse(name, form))?;
         let value = percent_decoded(value.trim()).ok_or_else(|| refuse(name, form))?;
@@ -253,8 +320,9 @@ fn percent_decoded(text: &str) -> Option<String> {
         }
         let (digits, behind) = rest.split_at_checked(2)?;
         rest = behind;
-        let digits =
-            str::from_utf8(digits).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let digits = str::from_utf8(digits)
+            .ok()
+            .filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()));
         decoded.push(u8::from_str_radix(digits?, 16).ok()?);
     }
     String::from_utf8(decoded).ok()

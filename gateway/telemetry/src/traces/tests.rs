@@ -17,7 +17,10 @@ fn settings(address: SocketAddr) -> TraceSettings {
     let env = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{address}")),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "200".to_owned()),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret".to_owned()),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20secret".to_owned(),
+        ),
     ];
     let env = env.map(|(name, value)| (name.to_owned(), value));
     TraceSettings::from_env(&env, "node-1").unwrap().unwrap()
@@ -35,34 +38,58 @@ async fn spans_arrive_in_batches_with_all_that_they_say() {
     let mut call = traces.tracer().request("a.B/Do", Some(caller.clone()));
     call.set("rpc.method", "Do");
     call.set("code", 2);
-    let below = call.enter(|| switchyard_core::trace::begin(SpanKind::Client, "below")).unwrap();
+    let below = call
+        .enter(|| switchyard_core::trace::begin(SpanKind::Client, "below"))
+        .unwrap();
     let below_id = below.context().span;
     below.fail("it is broken");
     call.end();
     (0..2 * BATCH).for_each(|_| span(&traces, "filler"));
     traces.end().await;
     let requests = collector.requests();
-    let sizes: Vec<_> =
-        requests.iter().map(|request| request.resource_spans[0].scope_spans[0].spans.len()).collect();
+    let sizes: Vec<_> = requests
+        .iter()
+        .map(|request| request.resource_spans[0].scope_spans[0].spans.len())
+        .collect();
     assert_eq!(sizes, [BATCH, BATCH, 2]);
-    assert_eq!(traces.counts(), TraceCounts { sent: 2 * 512 + 2, lost: 0 });
+    assert_eq!(
+        traces.counts(),
+        TraceCounts {
+            sent: 2 * 512 + 2,
+            lost: 0
+        }
+    );
     assert_eq!(collector.authorizations(), ["Bearer secret"; 3]);
     let spans = collector.spans();
-    let [failed, server, ..] = &spans[..] else { panic!("{spans:?}") };
+    let [failed, server, ..] = &spans[..] else {
+        panic!("{spans:?}")
+    };
     assert_eq!(server.trace_id, caller.trace.to_bytes());
     assert_eq!(server.parent_span_id, caller.span.to_bytes());
     assert_eq!(
         (server.kind(), server.name.as_str(), server.flags),
         (proto::span::SpanKind::Server, "a.B/Do", 1)
     );
-    assert!(server.start_time_unix_nano > 0 && server.start_time_unix_nano <= server.end_time_unix_nano);
+    assert!(
+        server.start_time_unix_nano > 0 && server.start_time_unix_nano <= server.end_time_unix_nano
+    );
     assert_eq!(server.attributes.len(), 2);
     assert_eq!(failed.span_id, below_id.to_bytes());
-    assert_eq!((&failed.parent_span_id, &failed.trace_id), (&server.span_id, &server.trace_id));
+    assert_eq!(
+        (&failed.parent_span_id, &failed.trace_id),
+        (&server.span_id, &server.trace_id)
+    );
     let status = failed.status.clone().unwrap();
-    assert_eq!((status.code(), status.message.as_str()), (proto::status::StatusCode::Error, "it is broken"));
+    assert_eq!(
+        (status.code(), status.message.as_str()),
+        (proto::status::StatusCode::Error, "it is broken")
+    );
     let resource = requests[0].resource_spans[0].resource.clone().unwrap();
-    let keys: Vec<_> = resource.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+    let keys: Vec<_> = resource
+        .attributes
+        .iter()
+        .map(|attribute| attribute.key.as_str())
+        .collect();
     assert_eq!(keys, ["host.name", "service.name", "service.version"]);
 }
 
@@ -70,7 +97,10 @@ async fn spans_arrive_in_batches_with_all_that_they_say() {
 async fn spans_are_lost_and_counted_while_the_collector_hangs_and_the_end_is_in_time() {
     let collector = Collector::start().await;
     collector.set(Mood::Hangs);
-    let settings = TraceSettings { limit: Duration::from_secs(3600), ..settings(collector.address()) };
+    let settings = TraceSettings {
+        limit: Duration::from_secs(3600),
+        ..settings(collector.address())
+    };
     let traces = Traces::start(&settings).unwrap();
     // The first batch is on its way when the others come.
     (0..BATCH).for_each(|_| span(&traces, "first"));
@@ -80,7 +110,9 @@ async fn spans_are_lost_and_counted_while_the_collector_hangs_and_the_end_is_in_
     (0..QUEUE + 7).for_each(|_| span(&traces, "more"));
     assert_eq!(traces.counts(), TraceCounts { sent: 0, lost: 7 });
     // Long before the export would give up.
-    tokio::time::timeout(Duration::from_secs(60), traces.end()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), traces.end())
+        .await
+        .unwrap();
     assert!(collector.requests().is_empty());
 }
 
@@ -101,11 +133,32 @@ async fn refused_and_rejected_spans_are_counted_and_later_ones_arrive() {
         .unwrap();
         traces.counts()
     };
-    assert_eq!(send(Mood::Refuses).await, TraceCounts { sent: 0, lost: 512 });
+    assert_eq!(
+        send(Mood::Refuses).await,
+        TraceCounts { sent: 0, lost: 512 }
+    );
     // The deadline of an export, which is short here.
-    assert_eq!(send(Mood::Hangs).await, TraceCounts { sent: 0, lost: 1024 });
-    assert_eq!(send(Mood::RejectsOne).await, TraceCounts { sent: 511, lost: 1025 });
-    assert_eq!(send(Mood::Takes).await, TraceCounts { sent: 1023, lost: 1025 });
+    assert_eq!(
+        send(Mood::Hangs).await,
+        TraceCounts {
+            sent: 0,
+            lost: 1024
+        }
+    );
+    assert_eq!(
+        send(Mood::RejectsOne).await,
+        TraceCounts {
+            sent: 511,
+            lost: 1025
+        }
+    );
+    assert_eq!(
+        send(Mood::Takes).await,
+        TraceCounts {
+            sent: 1023,
+            lost: 1025
+        }
+    );
 }
 
 #[tokio::test]
@@ -125,7 +178,10 @@ async fn nobody_at_the_endpoint_costs_spans_alone() {
 #[tokio::test]
 async fn a_trace_that_is_not_sampled_is_not_sent() {
     let collector = Collector::start().await;
-    let settings = TraceSettings { sampler: Sampler::CallerOrNothing, ..settings(collector.address()) };
+    let settings = TraceSettings {
+        sampler: Sampler::CallerOrNothing,
+        ..settings(collector.address())
+    };
     let traces = Traces::start(&settings).unwrap();
     span(&traces, "x");
     traces.end().await;
@@ -138,7 +194,8 @@ async fn collector_with_tls_is_verified_by_the_authority_that_is_named() {
     let authority = Authority::new(dir.path(), "ca");
     let identity = authority.issue("collector").server(None);
     let read = |path: &std::path::Path| std::fs::read(path).unwrap();
-    let identity = tonic::transport::Identity::from_pem(read(&identity.certificates), read(&identity.key));
+    let identity =
+        tonic::transport::Identity::from_pem(read(&identity.certificates), read(&identity.key));
     let tls = tonic::transport::ServerTlsConfig::new().identity(identity);
     let server = tonic::transport::Server::builder().tls_config(tls).unwrap();
     let collector = Collector::serve(server).await;
@@ -153,11 +210,17 @@ async fn collector_with_tls_is_verified_by_the_authority_that_is_named() {
     let traces = Traces::start(&of(Some(authority.certificate()))).unwrap();
     span(&traces, "x");
     traces.end().await;
-    assert_eq!((traces.counts(), collector.spans().len()), (TraceCounts { sent: 1, lost: 0 }, 1));
+    assert_eq!(
+        (traces.counts(), collector.spans().len()),
+        (TraceCounts { sent: 1, lost: 0 }, 1)
+    );
     // By the authorities of the node it is nobody.
     let traces = Traces::start(&of(None)).unwrap();
     span(&traces, "x");
     traces.end().await;
-    assert_eq!((traces.counts(), collector.spans().len()), (TraceCounts { sent: 0, lost: 1 }, 1));
+    assert_eq!(
+        (traces.counts(), collector.spans().len()),
+        (TraceCounts { sent: 0, lost: 1 }, 1)
+    );
     Traces::start(&of(Some(dir.path().join("missing")))).unwrap_err();
 }

@@ -12,7 +12,13 @@ type Rpc = (&'static str, bool, bool);
 /// The RPCs of each service.
 const SERVICES: &[(&str, &[Rpc])] = &[
     ("CA", &[("GetRootCACertificate", false, false)]),
-    ("NodeCA", &[("IssueNodeCertificate", false, false), ("NodeCertificateStatus", false, false)]),
+    (
+        "NodeCA",
+        &[
+            ("IssueNodeCertificate", false, false),
+            ("NodeCertificateStatus", false, false),
+        ],
+    ),
     (
         "Dispatcher",
         &[
@@ -24,7 +30,13 @@ const SERVICES: &[(&str, &[Rpc])] = &[
             ("Assignments", false, true),
         ],
     ),
-    ("LogBroker", &[("ListenSubscriptions", false, true), ("PublishLogs", true, false)]),
+    (
+        "LogBroker",
+        &[
+            ("ListenSubscriptions", false, true),
+            ("PublishLogs", true, false),
+        ],
+    ),
 ];
 
 /// Messages of SwarmKit whose numbers are not in the order of their meaning, or have gaps.
@@ -32,12 +44,35 @@ const SWARM_TRAPS: &[(&str, &[(&str, u32)])] = &[
     ("SessionRequest", &[("description", 1), ("session_id", 2)]),
     (
         "SessionMessage",
-        &[("session_id", 1), ("node", 2), ("managers", 3), ("network_bootstrap_keys", 4), ("RootCA", 5)],
+        &[
+            ("session_id", 1),
+            ("node", 2),
+            ("managers", 3),
+            ("network_bootstrap_keys", 4),
+            ("RootCA", 5),
+        ],
     ),
-    ("UpdateTaskStatusRequest", &[("session_id", 1), ("updates", 3)]),
-    ("UpdateVolumeStatusRequest", &[("session_id", 1), ("updates", 2)]),
-    ("AssignmentsMessage", &[("type", 1), ("applies_to", 2), ("results_in", 3), ("changes", 4)]),
-    ("Assignment", &[("task", 1), ("secret", 2), ("config", 3), ("volume", 4)]),
+    (
+        "UpdateTaskStatusRequest",
+        &[("session_id", 1), ("updates", 3)],
+    ),
+    (
+        "UpdateVolumeStatusRequest",
+        &[("session_id", 1), ("updates", 2)],
+    ),
+    (
+        "AssignmentsMessage",
+        &[
+            ("type", 1),
+            ("applies_to", 2),
+            ("results_in", 3),
+            ("changes", 4),
+        ],
+    ),
+    (
+        "Assignment",
+        &[("task", 1), ("secret", 2), ("config", 3), ("volume", 4)],
+    ),
     (
         "Node",
         &[
@@ -97,9 +132,30 @@ const SWARM_TRAPS: &[(&str, &[(&str, u32)])] = &[
     ("ContainerSpec.PullOptions", &[("registry_auth", 64)]),
     ("IPAMOptions", &[("driver", 1), ("configs", 3)]),
     ("Annotations", &[("name", 1), ("labels", 2), ("indices", 4)]),
-    ("Certificate", &[("role", 1), ("csr", 2), ("status", 3), ("certificate", 4), ("cn", 5)]),
-    ("IssueNodeCertificateRequest", &[("role", 1), ("csr", 2), ("token", 3), ("availability", 4)]),
-    ("LogMessage", &[("context", 1), ("timestamp", 2), ("stream", 3), ("data", 4), ("attrs", 5)]),
+    (
+        "Certificate",
+        &[
+            ("role", 1),
+            ("csr", 2),
+            ("status", 3),
+            ("certificate", 4),
+            ("cn", 5),
+        ],
+    ),
+    (
+        "IssueNodeCertificateRequest",
+        &[("role", 1), ("csr", 2), ("token", 3), ("availability", 4)],
+    ),
+    (
+        "LogMessage",
+        &[
+            ("context", 1),
+            ("timestamp", 2),
+            ("stream", 3),
+            ("data", 4),
+            ("attrs", 5),
+        ],
+    ),
 ];
 
 /// The states of a task in SwarmKit, by their names.
@@ -122,7 +178,8 @@ const TASK_STATES: [(&str, i32); 14] = [
 
 #[track_caller]
 fn message(pool: &DescriptorPool, name: &str) -> MessageDescriptor {
-    pool.get_message_by_name(name).unwrap_or_else(|| panic!("{name} is missing"))
+    pool.get_message_by_name(name)
+        .unwrap_or_else(|| panic!("{name} is missing"))
 }
 
 #[test]
@@ -134,11 +191,17 @@ fn swarm_agents_have_every_rpc() {
         let found: BTreeSet<(String, bool, bool)> = service
             .methods()
             .map(|method| {
-                (method.name().to_owned(), method.is_client_streaming(), method.is_server_streaming())
+                (
+                    method.name().to_owned(),
+                    method.is_client_streaming(),
+                    method.is_server_streaming(),
+                )
             })
             .collect();
-        let expected: BTreeSet<(String, bool, bool)> =
-            methods.iter().map(|(method, client, server)| ((*method).to_owned(), *client, *server)).collect();
+        let expected: BTreeSet<(String, bool, bool)> = methods
+            .iter()
+            .map(|(method, client, server)| ((*method).to_owned(), *client, *server))
+            .collect();
         assert_eq!(found, expected, "{name}");
     }
 }
@@ -148,17 +211,27 @@ fn swarm_messages_have_upstream_field_numbers() {
     let pool = pool();
     for (name, fields) in SWARM_TRAPS {
         let message = message(&pool, &format!("docker.swarmkit.v1.{name}"));
-        let found: BTreeSet<(String, u32)> =
-            message.fields().map(|field| (field.name().to_owned(), field.number())).collect();
-        let expected: BTreeSet<(String, u32)> =
-            fields.iter().map(|(field, number)| ((*field).to_owned(), *number)).collect();
+        let found: BTreeSet<(String, u32)> = message
+            .fields()
+            .map(|field| (field.name().to_owned(), field.number()))
+            .collect();
+        let expected: BTreeSet<(String, u32)> = fields
+            .iter()
+            .map(|(field, number)| ((*field).to_owned(), *number))
+            .collect();
         assert_eq!(found, expected, "fields of {name}");
     }
-    let states = pool.get_enum_by_name("docker.swarmkit.v1.TaskState").expect("the states exist");
-    let found: Vec<(String, i32)> =
-        states.values().map(|value| (value.name().to_owned(), value.number())).collect();
-    let expected: Vec<(String, i32)> =
-        TASK_STATES.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect();
+    let states = pool
+        .get_enum_by_name("docker.swarmkit.v1.TaskState")
+        .expect("the states exist");
+    let found: Vec<(String, i32)> = states
+        .values()
+        .map(|value| (value.name().to_owned(), value.number()))
+        .collect();
+    let expected: Vec<(String, i32)> = TASK_STATES
+        .iter()
+        .map(|(name, number)| ((*name).to_owned(), *number))
+        .collect();
     assert_eq!(found, expected);
 }
 

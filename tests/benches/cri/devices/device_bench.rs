@@ -127,8 +127,10 @@ impl DeviceBench {
         let kubelet = Kubelet::start(&directory(&root), Options::default());
         wait_resources(&kubelet, RESOURCES).await;
         let after = idle_memory(&daemon).await?;
-        let growth =
-            Resident { rss: after.rss.saturating_sub(before.rss), pss: after.pss.saturating_sub(before.pss) };
+        let growth = Resident {
+            rss: after.rss.saturating_sub(before.rss),
+            pss: after.pss.saturating_sub(before.pss),
+        };
         describe(&root.cdi(), &large(), LARGE)?;
         make_nodes(&devices(&root))?;
         wait_resources(&kubelet, RESOURCES + 2).await;
@@ -163,11 +165,16 @@ impl DeviceBench {
     /// registrations.
     pub(crate) async fn restart_kubelet(&mut self) -> Result<Duration, Failure> {
         let checkpoint = self.kubelet.take().ok_or("there is no kubelet")?.kill();
-        let options = Options { checkpoint, ..Options::default() };
+        let options = Options {
+            checkpoint,
+            ..Options::default()
+        };
         let kubelet = Kubelet::start(&directory(&self.root), options);
         wait_resources(&kubelet, RESOURCES + 2).await;
         let last = kubelet.registrations().iter().map(|one| one.answered).max();
-        let took = last.ok_or("nothing was registered")?.duration_since(kubelet.began());
+        let took = last
+            .ok_or("nothing was registered")?
+            .duration_since(kubelet.began());
         self.kubelet = Some(kubelet);
         Ok(took)
     }
@@ -177,15 +184,24 @@ impl DeviceBench {
         let number = self.unused.get();
         self.unused.set(number + 1);
         if number >= RESOURCES {
-            return Err("devices of all resources were given out: ask for fewer batches or storms".into());
+            return Err(
+                "devices of all resources were given out: ask for fewer batches or storms".into(),
+            );
         }
         self.endpoint(&resource(number))
     }
 
     /// The socket of the plugin of a resource.
     pub(crate) fn endpoint(&self, resource: &str) -> Result<PathBuf, Failure> {
-        let all = self.kubelet.as_ref().ok_or("there is no kubelet")?.registrations();
-        let last = all.iter().rev().find(|registered| registered.resource == resource);
+        let all = self
+            .kubelet
+            .as_ref()
+            .ok_or("there is no kubelet")?
+            .registrations();
+        let last = all
+            .iter()
+            .rev()
+            .find(|registered| registered.resource == resource);
         let last = last.ok_or_else(|| format!("{resource} is not registered"))?;
         Ok(directory(&self.root).join(&last.endpoint))
     }
@@ -209,7 +225,11 @@ impl DeviceBench {
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let findings = leak_scan::in_containerd(&self.containerd, NAMESPACE);
         let mut found = LeakScan::of(&self.root).findings;
-        found.extend(findings.into_iter().map(|finding| format!("{NAMESPACE}: {finding}")));
+        found.extend(
+            findings
+                .into_iter()
+                .map(|finding| format!("{NAMESPACE}: {finding}")),
+        );
         found
     }
 }
@@ -222,8 +242,15 @@ async fn idle_memory(daemon: &Daemon) -> Result<Resident, Failure> {
 
 /// Returns once a kubelet has the devices of so many resources.
 async fn wait_resources(kubelet: &Kubelet, resources: usize) {
-    let names: Vec<String> =
-        (0..resources).map(|number| if number < RESOURCES { resource(number) } else { large() }).collect();
+    let names: Vec<String> = (0..resources)
+        .map(|number| {
+            if number < RESOURCES {
+                resource(number)
+            } else {
+                large()
+            }
+        })
+        .collect();
     kubelet
         .wait_until("all resources are followed", |kubelet| {
             kubelet.registrations().len() >= resources
@@ -244,7 +271,12 @@ fn make_nodes(directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     for number in 0..NODES {
         let path = directory.join(format!("bench{number:02}"));
-        mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, makedev(MAJOR, number))?;
+        mknod(
+            &path,
+            SFlag::S_IFCHR,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+            makedev(MAJOR, number),
+        )?;
     }
     Ok(())
 }
@@ -289,7 +321,10 @@ fn describe(directory: &Path, kind: &str, devices: usize) -> Result<(), Failure>
 impl DevicePlugin {
     fn launch(root: &PrivateRoot) -> Result<Self, Failure> {
         let plugin = on_own_thread(|| {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build();
             let runtime = Arc::new(runtime.expect("a runtime can be made"));
             PluginProcess::launch(
                 &install_plugins(root).join("switchyard-device"),
@@ -297,12 +332,18 @@ impl DevicePlugin {
                 &runtime,
             )
         })?;
-        let plugin = plugin.map_err(|failed| format!("the device plugin does not start: {failed:?}"))?;
+        let plugin =
+            plugin.map_err(|failed| format!("the device plugin does not start: {failed:?}"))?;
         Ok(Self(Some(plugin)))
     }
 
     fn address(&self) -> Result<PathBuf, Failure> {
-        Ok(self.0.as_ref().ok_or("the device plugin has ended")?.address().to_owned())
+        Ok(self
+            .0
+            .as_ref()
+            .ok_or("the device plugin has ended")?
+            .address()
+            .to_owned())
     }
 }
 
@@ -320,7 +361,9 @@ impl Drop for DevicePlugin {
 impl ReserveClient {
     /// Connects to a device plugin of Nomad's.
     pub(crate) async fn connect(address: &Path) -> Result<Self, Failure> {
-        Ok(Self(NomadClient::new(channel(address).await?).max_decoding_message_size(usize::MAX)))
+        Ok(Self(
+            NomadClient::new(channel(address).await?).max_decoding_message_size(usize::MAX),
+        ))
     }
 
     /// Reserves a slot; what it gives, and how long that took.
@@ -328,12 +371,19 @@ impl ReserveClient {
         &mut self,
         id: &str,
     ) -> Result<(nomad::ContainerReservation, Duration), Failure> {
-        let request = nomad::ReserveRequest { device_ids: vec![id.to_owned()] };
+        let request = nomad::ReserveRequest {
+            device_ids: vec![id.to_owned()],
+        };
         let begin = Instant::now();
         let answer = self.0.reserve(request).await;
         let took = begin.elapsed();
-        let answer = answer.map_err(|status| format!("Reserve: {status}"))?.into_inner();
-        Ok((answer.container_res.ok_or("Reserve has given nothing")?, took))
+        let answer = answer
+            .map_err(|status| format!("Reserve: {status}"))?
+            .into_inner();
+        Ok((
+            answer.container_res.ok_or("Reserve has given nothing")?,
+            took,
+        ))
     }
 }
 
@@ -343,35 +393,69 @@ impl AllocateClient {
     /// Connects to the plugin of a resource, and lists its slots.
     pub(crate) async fn connect(endpoint: &Path) -> Result<(Self, DeviceListStream), Failure> {
         let mut client = KubeletClient::new(channel(endpoint).await?);
-        let mut follow = DeviceListStream(client.list_and_watch(kubelet::Empty {}).await?.into_inner());
-        let mut ids: Vec<String> =
-            follow.next().await?.into_iter().filter(|(_, healthy)| *healthy).map(|(id, _)| id).collect();
+        let mut follow =
+            DeviceListStream(client.list_and_watch(kubelet::Empty {}).await?.into_inner());
+        let mut ids: Vec<String> = follow
+            .next()
+            .await?
+            .into_iter()
+            .filter(|(_, healthy)| *healthy)
+            .map(|(id, _)| id)
+            .collect();
         // They are taken from the end.
         ids.reverse();
         Ok((Self { client, ids }, follow))
     }
 
     /// Allocates a slot that was not given out yet; what it gives, and how long that took.
-    pub(crate) async fn take(&mut self) -> Result<(kubelet::ContainerAllocateResponse, Duration), Failure> {
+    pub(crate) async fn take(
+        &mut self,
+    ) -> Result<(kubelet::ContainerAllocateResponse, Duration), Failure> {
         let id = self.ids.pop().ok_or("all slots were given out")?;
-        let wanted = kubelet::ContainerAllocateRequest { devices_ids: vec![id] };
-        let request = kubelet::AllocateRequest { container_requests: vec![wanted] };
+        let wanted = kubelet::ContainerAllocateRequest {
+            devices_ids: vec![id],
+        };
+        let request = kubelet::AllocateRequest {
+            container_requests: vec![wanted],
+        };
         let begin = Instant::now();
         let answer = self.client.allocate(request).await;
         let took = begin.elapsed();
-        let answer = answer.map_err(|status| format!("Allocate: {status}"))?.into_inner();
-        let given = answer.container_responses.into_iter().next().ok_or("Allocate has given nothing")?;
+        let answer = answer
+            .map_err(|status| format!("Allocate: {status}"))?
+            .into_inner();
+        let given = answer
+            .container_responses
+            .into_iter()
+            .next()
+            .ok_or("Allocate has given nothing")?;
         Ok((given, took))
     }
 }
 
 /// Gives a container what the plugin has answered, as a kubelet does.
-pub(crate) fn give(container: &mut cri::ContainerConfig, given: kubelet::ContainerAllocateResponse) {
-    let kubelet::ContainerAllocateResponse { envs, mounts: _, devices: _, annotations, cdi_devices } = given;
-    let variables = envs.into_iter().map(|(key, value)| cri::KeyValue { key, value: value.into_bytes() });
+pub(crate) fn give(
+    container: &mut cri::ContainerConfig,
+    given: kubelet::ContainerAllocateResponse,
+) {
+    let kubelet::ContainerAllocateResponse {
+        envs,
+        mounts: _,
+        devices: _,
+        annotations,
+        cdi_devices,
+    } = given;
+    let variables = envs.into_iter().map(|(key, value)| cri::KeyValue {
+        key,
+        value: value.into_bytes(),
+    });
     container.envs.extend(variables);
     container.annotations.extend(annotations);
-    container.cdi_devices.extend(cdi_devices.into_iter().map(|device| cri::CdiDevice { name: device.name }));
+    container.cdi_devices.extend(
+        cdi_devices
+            .into_iter()
+            .map(|device| cri::CdiDevice { name: device.name }),
+    );
 }
 
 // === impl DeviceListStream ===
@@ -379,7 +463,15 @@ pub(crate) fn give(container: &mut cri::ContainerConfig, given: kubelet::Contain
 impl DeviceListStream {
     /// The slots of the next list, and whether they are healthy.
     pub(crate) async fn next(&mut self) -> Result<BTreeMap<String, bool>, Failure> {
-        let message = self.0.message().await?.ok_or("a list of devices has ended")?;
-        Ok(message.devices.into_iter().map(|device| (device.id, device.health == "Healthy")).collect())
+        let message = self
+            .0
+            .message()
+            .await?
+            .ok_or("a list of devices has ended")?;
+        Ok(message
+            .devices
+            .into_iter()
+            .map(|device| (device.id, device.health == "Healthy"))
+            .collect())
     }
 }

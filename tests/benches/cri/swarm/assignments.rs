@@ -46,7 +46,10 @@ struct AssignmentSides {
 pub(super) fn measure(starts: u32, warm_up: u32) -> Result<[Vec<Pair<Duration>>; 2], Failure> {
     on_own_thread(|| {
         // The fixture needs a runtime with threads.
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
         runtime.block_on(async {
             let sides = AssignmentSides::start().await?;
             let host = sides.pairs(starts, warm_up, false).await?;
@@ -63,28 +66,56 @@ impl AssignmentSides {
     async fn start() -> Result<Self, Failure> {
         let world = tokio::task::block_in_place(BackendFixture::new);
         let repository = "library/busybox";
-        let digest = world.registry().push(&format!("{repository}:latest"), &busybox().build());
+        let digest = world
+            .registry()
+            .push(&format!("{repository}:latest"), &busybox().build());
         let image = format!("{}@{digest}", world.registry().reference(repository));
         let node = SwarmNode::over(&world).await;
         // The model of the bare ones, which runs all the while. On the bridge, so that its configuration is on disk.
-        let model = named_task(&world, &image, "model", TaskNetwork::Own { port: free_port()? });
+        let model = named_task(
+            &world,
+            &image,
+            "model",
+            TaskNetwork::Own { port: free_port()? },
+        );
         node.apply(true, vec![assigned(model)]).await;
         node.reported("model", TaskState::Running).await;
         let core = channel(&world.settings().address).await?;
-        let namespaces = Pair { theirs: NAMESPACE, ours: NAMESPACE };
+        let namespaces = Pair {
+            theirs: NAMESPACE,
+            ours: NAMESPACE,
+        };
         let cni = Cni::of(world.root(), None)?;
         let dir = world.root().path().join("bare");
         let bare = BareContainerd::modelled_on(core, namespaces, |_| true, cni, dir).await?;
-        Ok(Self { node, bare, image, world })
+        Ok(Self {
+            node,
+            bare,
+            image,
+            world,
+        })
     }
 
-    async fn pairs(&self, starts: u32, warm_up: u32, own: bool) -> Result<Vec<Pair<Duration>>, Failure> {
+    async fn pairs(
+        &self,
+        starts: u32,
+        warm_up: u32,
+        own: bool,
+    ) -> Result<Vec<Pair<Duration>>, Failure> {
         let mut pairs = Vec::new();
         for round in 0..warm_up + starts {
             let pair = Pair::in_turns(round, self.theirs(own), self.ours(own)).await?;
             if let Some(done) = (round + 1).checked_sub(warm_up).filter(|done| *done > 0) {
                 pairs.push(pair);
-                progress(if own { "assignments, bridge" } else { "assignments" }, done, starts);
+                progress(
+                    if own {
+                        "assignments, bridge"
+                    } else {
+                        "assignments"
+                    },
+                    done,
+                    starts,
+                );
             }
         }
         Ok(pairs)
@@ -99,15 +130,23 @@ impl AssignmentSides {
         };
         let [stdout, stderr] = [fifo("out")?, fifo("err")?].map(|path| path.display().to_string());
         let fifos = open_fifos([&stdout, &stderr])?;
-        let place = BarePlace { network: next_network(own)?, stdout: &stdout, stderr: &stderr };
+        let place = BarePlace {
+            network: next_network(own)?,
+            stdout: &stdout,
+            stderr: &stderr,
+        };
         let change = |text: String| {
             let mut spec: Value = serde_json::from_str(&text)?;
-            let cgroup = spec["linux"]["cgroupsPath"].as_str().ok_or("the spec has no cgroup")?;
+            let cgroup = spec["linux"]["cgroupsPath"]
+                .as_str()
+                .ok_or("the spec has no cgroup")?;
             spec["linux"]["cgroupsPath"] = json!(format!("{cgroup}-{name}"));
             Ok(spec)
         };
         let mut bare = self.bare.clone();
-        let (took, running) = bare.start(place, |model, _, netns| model.spec_of(netns, change)).await?;
+        let (took, running) = bare
+            .start(place, |model, _, netns| model.spec_of(netns, change))
+            .await?;
         bare.assert_runs(&running).await?;
         bare.remove(running).await?;
         drop(fifos);
@@ -125,7 +164,9 @@ impl AssignmentSides {
         self.node.apply(false, vec![assigned(task)]).await;
         let took = tokio::time::timeout(LIMIT, self.until_running(&id)).await??;
         let took = took - begin;
-        self.node.apply(false, vec![Change::TaskGone(id.clone())]).await;
+        self.node
+            .apply(false, vec![Change::TaskGone(id.clone())])
+            .await;
         let scope = self.node.gateway.scope(Owner::Swarm);
         let gone = async {
             while scope.tasks().named(&id)?.is_some() {
@@ -154,14 +195,21 @@ impl AssignmentSides {
     }
 
     async fn end(self) {
-        let Self { node, bare: _, image: _, world } = self;
+        let Self {
+            node,
+            bare: _,
+            image: _,
+            world,
+        } = self;
         node.end().await;
         drop(world);
     }
 }
 
 fn named_task(world: &BackendFixture, image: &str, id: &str, network: TaskNetwork) -> swarm::Task {
-    let mut made = task(world, id, "exec sleep 100000", |container| image.clone_into(&mut container.image));
+    let mut made = task(world, id, "exec sleep 100000", |container| {
+        image.clone_into(&mut container.image)
+    });
     match network {
         TaskNetwork::Host => made.networks.push(host_network()),
         TaskNetwork::Own { port } => {
@@ -172,7 +220,10 @@ fn named_task(world: &BackendFixture, image: &str, id: &str, network: TaskNetwor
                 publish_mode: swarm::port_config::PublishMode::Host.into(),
                 ..Default::default()
             };
-            made.endpoint = Some(swarm::Endpoint { ports: vec![port], ..Default::default() });
+            made.endpoint = Some(swarm::Endpoint {
+                ports: vec![port],
+                ..Default::default()
+            });
         }
     }
     made
@@ -181,11 +232,24 @@ fn named_task(world: &BackendFixture, image: &str, id: &str, network: TaskNetwor
 /// The host's network, as managers describe it.
 fn host_network() -> swarm::NetworkAttachment {
     let labels = [("com.docker.swarm.predefined".to_owned(), "true".to_owned())].into();
-    let annotations = Some(swarm::Annotations { name: "host".into(), labels, ..Default::default() });
+    let annotations = Some(swarm::Annotations {
+        name: "host".into(),
+        labels,
+        ..Default::default()
+    });
     let network = swarm::Network {
-        spec: Some(swarm::NetworkSpec { annotations, ..Default::default() }),
-        driver_state: Some(swarm::Driver { name: "host".into(), ..Default::default() }),
+        spec: Some(swarm::NetworkSpec {
+            annotations,
+            ..Default::default()
+        }),
+        driver_state: Some(swarm::Driver {
+            name: "host".into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    swarm::NetworkAttachment { network: Some(network), ..Default::default() }
+    swarm::NetworkAttachment {
+        network: Some(network),
+        ..Default::default()
+    }
 }

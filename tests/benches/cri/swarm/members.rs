@@ -55,9 +55,18 @@ impl Members {
             let image = format!("{}@{digest}", registry.reference("library/busybox"));
             (registry, image)
         });
-        let (registry, image) = started.join().map_err(|_| "the registry did not start: see above")?;
+        let (registry, image) = started
+            .join()
+            .map_err(|_| "the registry did not start: see above")?;
         let worker = SwarmWorker::start(&cluster, |_| String::new());
-        Ok(Self { worker, ours: String::new(), theirs: None, image, _registry: registry, cluster })
+        Ok(Self {
+            worker,
+            ours: String::new(),
+            theirs: None,
+            image,
+            _registry: registry,
+            cluster,
+        })
     }
 
     /// The daemon's resident memory at rest, in MiB.
@@ -85,13 +94,17 @@ impl Members {
     /// Ends that.
     pub(super) fn leave(&mut self) -> Result<(), Failure> {
         self.worker.output(&["swarm", "leave"]);
-        until("the node is down", || Ok(self.ready_worker()?.is_none().then_some(())))
+        until("the node is down", || {
+            Ok(self.ready_worker()?.is_none().then_some(()))
+        })
     }
 
     /// Joins a dockerd as a second worker.
     pub(super) fn add_dockerd(&mut self) -> Result<(), Failure> {
         let number = self.cluster.add_worker();
-        let id = self.cluster.docker_on(number, &["info", "--format", "{{.Swarm.NodeID}}"]);
+        let id = self
+            .cluster
+            .docker_on(number, &["info", "--format", "{{.Swarm.NodeID}}"]);
         self.theirs = Some((number, id.trim().to_owned()));
         Ok(())
     }
@@ -101,7 +114,13 @@ impl Members {
         let (number, theirs) = self.theirs.as_ref().ok_or("there is no other worker")?;
         let dockerd = || {
             let took = self.service(theirs)?;
-            let is_gone = || Ok(self.cluster.docker_on(*number, &["ps", "-aq"]).is_empty().then_some(()));
+            let is_gone = || {
+                Ok(self
+                    .cluster
+                    .docker_on(*number, &["ps", "-aq"])
+                    .is_empty()
+                    .then_some(()))
+            };
             until("dockerd has removed the task", is_gone)?;
             thread::sleep(COOLDOWN);
             Ok::<_, Failure>(took)
@@ -114,10 +133,16 @@ impl Members {
         };
         if round.is_multiple_of(2) {
             let theirs = dockerd()?;
-            return Ok(Pair { theirs, ours: own()? });
+            return Ok(Pair {
+                theirs,
+                ours: own()?,
+            });
         }
         let ours = own()?;
-        Ok(Pair { theirs: dockerd()?, ours })
+        Ok(Pair {
+            theirs: dockerd()?,
+            ours,
+        })
     }
 
     /// Measures the growth of the daemon's memory with many tasks, beside others, in MiB, after as many have
@@ -174,7 +199,11 @@ impl Members {
             },
             "Mode": { "Replicated": { "Replicas": replicas } },
         });
-        let made = http::post_unix(&self.cluster.socket(0), "/services/create", &service.to_string())?;
+        let made = http::post_unix(
+            &self.cluster.socket(0),
+            "/services/create",
+            &service.to_string(),
+        )?;
         if made.status == 201 {
             return Ok(name);
         }
@@ -192,7 +221,10 @@ impl Members {
         let path = format!("/tasks?filters=%7B%22service%22%3A%7B%22{service}%22%3Atrue%7D%7D");
         until("the tasks run", || {
             let tasks = self.asked(&path)?;
-            let running = tasks.iter().filter(|task| task["Status"]["State"] == "running").count();
+            let running = tasks
+                .iter()
+                .filter(|task| task["Status"]["State"] == "running")
+                .count();
             let failed = tasks.iter().find(|task| !task["Status"]["Err"].is_null());
             match failed {
                 Some(task) => Err(format!("a task does not run: {}", task["Status"]).into()),
@@ -202,29 +234,42 @@ impl Members {
     }
 
     fn until_empty(&self) -> Result<(), Failure> {
-        until("the daemon has removed the tasks", || Ok(self.worker.swarm_tasks().is_empty().then_some(())))
+        until("the daemon has removed the tasks", || {
+            Ok(self.worker.swarm_tasks().is_empty().then_some(()))
+        })
     }
 
     /// The id of a worker that is ready.
     fn ready_worker(&self) -> Result<Option<String>, Failure> {
-        let is_ready = |node: &&Value| node["Spec"]["Role"] == "worker" && node["Status"]["State"] == "ready";
+        let is_ready =
+            |node: &&Value| node["Spec"]["Role"] == "worker" && node["Status"]["State"] == "ready";
         let nodes = self.asked("/nodes")?;
-        Ok(nodes.iter().find(is_ready).and_then(|node| node["ID"].as_str()).map(str::to_owned))
+        Ok(nodes
+            .iter()
+            .find(is_ready)
+            .and_then(|node| node["ID"].as_str())
+            .map(str::to_owned))
     }
 
     fn asked(&self, path: &str) -> Result<Vec<Value>, Failure> {
         let answer = http::get_unix(&self.cluster.socket(0), path)?;
         if answer.status != 200 {
-            return Err(
-                format!("the manager answers {path} with {}: {}", answer.status, answer.text()).into()
-            );
+            return Err(format!(
+                "the manager answers {path} with {}: {}",
+                answer.status,
+                answer.text()
+            )
+            .into());
         }
         Ok(serde_json::from_slice(&answer.body)?)
     }
 }
 
 /// Looks until there is something.
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
+fn until<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
     let begin = Instant::now();
     loop {
         if let Some(found) = look()? {

@@ -84,13 +84,25 @@ impl BareContainerd {
     ) -> Result<Self, Failure> {
         let mut containers = ContainersClient::new(core.clone());
         let mut snapshots = SnapshotsClient::new(core.clone());
-        let all = containers.list(scoped(namespaces.ours, api::ListContainersRequest::default())).await?;
+        let all = containers
+            .list(scoped(
+                namespaces.ours,
+                api::ListContainersRequest::default(),
+            ))
+            .await?;
         let mut all = all.into_inner().containers.into_iter();
         let found = all.find(|one| !one.snapshot_key.is_empty() && is_model(one));
-        let found = found.ok_or_else(|| format!("{} has no container of the model", namespaces.ours))?;
+        let found =
+            found.ok_or_else(|| format!("{} has no container of the model", namespaces.ours))?;
         let key = found.snapshot_key.clone();
-        let request = snap::StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key };
-        let stat = snapshots.stat(scoped(namespaces.ours, request)).await?.into_inner();
+        let request = snap::StatSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key,
+        };
+        let stat = snapshots
+            .stat(scoped(namespaces.ours, request))
+            .await?
+            .into_inner();
         let spec = found.spec.ok_or("the container has no spec")?;
         let model = ModelContainer {
             spec: serde_json::from_slice(&spec.value)?,
@@ -100,7 +112,15 @@ impl BareContainerd {
         };
         std::fs::create_dir_all(&dir)?;
         let tasks = TasksClient::new(core);
-        Ok(Self { namespace: namespaces.theirs, containers, snapshots, tasks, model, cni, dir })
+        Ok(Self {
+            namespace: namespaces.theirs,
+            containers,
+            snapshots,
+            tasks,
+            model,
+            cni,
+            dir,
+        })
     }
 
     /// Makes and starts a container with the spec that `spec` makes of the model's, with this network namespace; how long
@@ -116,7 +136,11 @@ impl BareContainerd {
             TaskNetwork::Host => None,
             TaskNetwork::Own { port } => Some((netns, port)),
         };
-        let spec = spec(&self.model, &id, network.as_ref().map(|(path, _)| path.as_path()))?;
+        let spec = spec(
+            &self.model,
+            &id,
+            network.as_ref().map(|(path, _)| path.as_path()),
+        )?;
         let begin = Instant::now();
         let network = match network {
             Some((path, port)) => {
@@ -126,7 +150,9 @@ impl BareContainerd {
             }
             None => None,
         };
-        self.make(&id, spec, place).await.map_err(|status| format!("bare start: {status}"))?;
+        self.make(&id, spec, place)
+            .await
+            .map_err(|status| format!("bare start: {status}"))?;
         Ok((begin.elapsed(), BareContainer { id, network }))
     }
 
@@ -139,8 +165,12 @@ impl BareContainerd {
             snapshot_key: id.to_owned(),
             ..Default::default()
         };
-        let request = api::CreateContainerRequest { container: Some(container) };
-        self.containers.create(scoped(self.namespace, request)).await?;
+        let request = api::CreateContainerRequest {
+            container: Some(container),
+        };
+        self.containers
+            .create(scoped(self.namespace, request))
+            .await?;
         // Once the container names it, no garbage collection takes it away.
         let request = snap::PrepareSnapshotRequest {
             snapshotter: SNAPSHOTTER.to_owned(),
@@ -148,7 +178,12 @@ impl BareContainerd {
             parent: self.model.top.clone(),
             ..Default::default()
         };
-        let rootfs = self.snapshots.prepare(scoped(self.namespace, request)).await?.into_inner().mounts;
+        let rootfs = self
+            .snapshots
+            .prepare(scoped(self.namespace, request))
+            .await?
+            .into_inner()
+            .mounts;
         let request = api::CreateTaskRequest {
             container_id: id.to_owned(),
             rootfs,
@@ -158,14 +193,28 @@ impl BareContainerd {
             ..Default::default()
         };
         self.tasks.create(scoped(self.namespace, request)).await?;
-        let request = api::StartRequest { container_id: id.to_owned(), exec_id: String::new() };
-        self.tasks.start(scoped(self.namespace, request)).await.map(drop)
+        let request = api::StartRequest {
+            container_id: id.to_owned(),
+            exec_id: String::new(),
+        };
+        self.tasks
+            .start(scoped(self.namespace, request))
+            .await
+            .map(drop)
     }
 
     /// Fails unless it runs.
     pub(crate) async fn assert_runs(&mut self, running: &BareContainer) -> Result<(), Failure> {
-        let request = api::GetRequest { container_id: running.id.clone(), exec_id: String::new() };
-        let process = self.tasks.get(scoped(self.namespace, request)).await?.into_inner().process;
+        let request = api::GetRequest {
+            container_id: running.id.clone(),
+            exec_id: String::new(),
+        };
+        let process = self
+            .tasks
+            .get(scoped(self.namespace, request))
+            .await?
+            .into_inner()
+            .process;
         let status = process.map(|process| process.status());
         if status == Some(TaskStatus::Running) {
             return Ok(());
@@ -183,15 +232,28 @@ impl BareContainerd {
             ..Default::default()
         };
         self.tasks.kill(scoped(self.namespace, request)).await?;
-        let request = api::WaitRequest { container_id: id.clone(), exec_id: String::new() };
+        let request = api::WaitRequest {
+            container_id: id.clone(),
+            exec_id: String::new(),
+        };
         tokio::time::timeout(END, self.tasks.wait(scoped(self.namespace, request))).await??;
-        let request = api::DeleteTaskRequest { container_id: id.clone() };
+        let request = api::DeleteTaskRequest {
+            container_id: id.clone(),
+        };
         self.tasks.delete(scoped(self.namespace, request)).await?;
         // Once no container names it, a garbage collection may take it away first.
-        let request = snap::RemoveSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key: id.clone() };
-        self.snapshots.remove(scoped(self.namespace, request)).await?;
+        let request = snap::RemoveSnapshotRequest {
+            snapshotter: SNAPSHOTTER.to_owned(),
+            key: id.clone(),
+        };
+        self.snapshots
+            .remove(scoped(self.namespace, request))
+            .await?;
         self.containers
-            .delete(scoped(self.namespace, api::DeleteContainerRequest { id: id.clone() }))
+            .delete(scoped(
+                self.namespace,
+                api::DeleteContainerRequest { id: id.clone() },
+            ))
             .await?;
         if let Some((path, port, added)) = network {
             self.cni.del(&id, &path, port, &added)?;
@@ -213,7 +275,9 @@ impl ModelContainer {
         change: impl FnOnce(String) -> Result<Value, Failure>,
     ) -> Result<Any, Failure> {
         let mut spec = change(self.spec.to_string())?;
-        let namespaces = spec["linux"]["namespaces"].as_array_mut().ok_or("the spec has no namespaces")?;
+        let namespaces = spec["linux"]["namespaces"]
+            .as_array_mut()
+            .ok_or("the spec has no namespaces")?;
         namespaces.retain(|namespace| namespace["type"] != "network");
         for namespace in namespaces.iter_mut() {
             if let Some(namespace) = namespace.as_object_mut() {
@@ -223,7 +287,10 @@ impl ModelContainer {
         if let Some(path) = netns {
             namespaces.push(json!({ "type": "network", "path": path }));
         }
-        Ok(Any { type_url: self.spec_type.clone(), value: serde_json::to_vec(&spec)? })
+        Ok(Any {
+            type_url: self.spec_type.clone(),
+            value: serde_json::to_vec(&spec)?,
+        })
     }
 }
 

@@ -29,9 +29,13 @@ impl Cni {
     pub(crate) fn of(root: &PrivateRoot, timed: Option<&TimedPrograms>) -> Result<Self, Failure> {
         let name = format!("network/{}.conflist", root.bridge().bridge());
         let path = root.state().join(name);
-        let text = fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text =
+            fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let plugins = timed.map_or(Path::new(CNI_BIN_DIR), TimedPrograms::plugins);
-        Ok(Self { list: serde_json::from_slice(&text)?, plugins: plugins.to_owned() })
+        Ok(Self {
+            list: serde_json::from_slice(&text)?,
+            plugins: plugins.to_owned(),
+        })
     }
 
     /// ADD of all plugins, each with the result of the one before; gives the last.
@@ -45,7 +49,13 @@ impl Cni {
     }
 
     /// DEL of all plugins, the last first, of what ADD has given.
-    pub(super) fn del(&self, id: &str, netns: &Path, port: u16, added: &Value) -> Result<(), Failure> {
+    pub(super) fn del(
+        &self,
+        id: &str,
+        netns: &Path,
+        port: u16,
+        added: &Value,
+    ) -> Result<(), Failure> {
         for plugin in self.plugins()?.iter().rev() {
             self.run("DEL", plugin, (id, netns, port), added)?;
         }
@@ -53,7 +63,9 @@ impl Cni {
     }
 
     fn plugins(&self) -> Result<&Vec<Value>, Failure> {
-        self.list["plugins"].as_array().ok_or_else(|| "the network has no plugins".into())
+        self.list["plugins"]
+            .as_array()
+            .ok_or_else(|| "the network has no plugins".into())
     }
 
     fn run(
@@ -78,7 +90,9 @@ impl Cni {
         if !previous.is_null() {
             fields.insert("prevResult".to_owned(), previous.clone());
         }
-        let program = self.plugins.join(plugin["type"].as_str().ok_or("a plugin has a type")?);
+        let program = self
+            .plugins
+            .join(plugin["type"].as_str().ok_or("a plugin has a type")?);
         let mut child = Command::new(&program)
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", id)
@@ -97,7 +111,12 @@ impl Cni {
             return Ok(output.stdout);
         }
         let stdout_text = String::from_utf8_lossy(&output.stdout);
-        Err(format!("{command} of {}: {}: {stdout_text}", program.display(), output.status).into())
+        Err(format!(
+            "{command} of {}: {}: {stdout_text}",
+            program.display(),
+            output.status
+        )
+        .into())
     }
 }
 
@@ -108,7 +127,13 @@ pub(super) fn make_namespace(path: &Path) -> Result<(), Failure> {
     let make = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
         let none: Option<&str> = None;
-        mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)
+        mount(
+            Some("/proc/thread-self/ns/net"),
+            path,
+            none,
+            MsFlags::MS_BIND,
+            none,
+        )
     };
     std::thread::scope(|scope| scope.spawn(make).join())
         .map_err(|_| "the making of a namespace panicked")??;

@@ -61,12 +61,23 @@ impl NomadAgent {
         let agent = on_own_thread(|| Agent::start(root, &json!({})))?;
         let address = agent.plugin().address().to_owned();
         let driver = DriverCalls::connect(&address).await?.driver;
-        Ok(Self { driver, agent: Some(agent), paths: root.into(), image: image.to_owned() })
+        Ok(Self {
+            driver,
+            agent: Some(agent),
+            paths: root.into(),
+            image: image.to_owned(),
+        })
     }
 
     /// Returns the address at which its launcher listens.
     pub(crate) fn address(&self) -> Result<PathBuf, Failure> {
-        Ok(self.agent.as_ref().ok_or("the agent has ended")?.plugin().address().to_owned())
+        Ok(self
+            .agent
+            .as_ref()
+            .ok_or("the agent has ended")?
+            .plugin()
+            .address()
+            .to_owned())
     }
 
     /// Prepares a task that sleeps.
@@ -92,12 +103,18 @@ impl NomadAgent {
                 host_ip: Ipv4Addr::LOCALHOST.to_string(),
             });
         }
-        Ok(PreparedTask { network: wish, setup, _fifos: fifos })
+        Ok(PreparedTask {
+            network: wish,
+            setup,
+            _fifos: fifos,
+        })
     }
 
     /// The calls.
     pub(crate) fn driver(&self) -> DriverCalls {
-        DriverCalls { driver: self.driver.clone() }
+        DriverCalls {
+            driver: self.driver.clone(),
+        }
     }
 }
 
@@ -118,24 +135,36 @@ pub(crate) struct DriverCalls {
 impl DriverCalls {
     /// Those on the launcher that listens here, over a connection of their own.
     pub(crate) async fn connect(address: &Path) -> Result<Self, Failure> {
-        Ok(Self { driver: DriverClient::new(channel(address).await?) })
+        Ok(Self {
+            driver: DriverClient::new(channel(address).await?),
+        })
     }
 
     /// `InspectTask`; how long it took.
     pub(crate) async fn inspect(&mut self, task_id: &str) -> Result<Duration, Failure> {
         let begin = Instant::now();
-        let answer =
-            self.driver.inspect_task(nomad::InspectTaskRequest { task_id: task_id.to_owned() }).await;
-        answer.map(|_| begin.elapsed()).map_err(|status| format!("InspectTask: {status}").into())
+        let answer = self
+            .driver
+            .inspect_task(nomad::InspectTaskRequest {
+                task_id: task_id.to_owned(),
+            })
+            .await;
+        answer
+            .map(|_| begin.elapsed())
+            .map_err(|status| format!("InspectTask: {status}").into())
     }
 
     /// `StartTask`; how long it took.
     pub(crate) async fn start(&mut self, task: &PreparedTask) -> Result<Duration, Failure> {
-        let request = nomad::StartTaskRequest { task: Some(task.setup.config.clone()) };
+        let request = nomad::StartTaskRequest {
+            task: Some(task.setup.config.clone()),
+        };
         let begin = Instant::now();
         let answer = self.driver.start_task(request).await;
         let took = begin.elapsed();
-        let answer = answer.map_err(|status| format!("StartTask: {status}"))?.into_inner();
+        let answer = answer
+            .map_err(|status| format!("StartTask: {status}"))?
+            .into_inner();
         let state = answer.handle.map(|handle| handle.state());
         if state == Some(nomad::TaskState::Running) {
             return Ok(took);
@@ -145,9 +174,14 @@ impl DriverCalls {
 
     /// `DestroyTask`.
     pub(crate) async fn remove(&mut self, task: &PreparedTask) -> Result<(), Failure> {
-        let request = nomad::DestroyTaskRequest { task_id: task.setup.id().to_owned(), force: true };
+        let request = nomad::DestroyTaskRequest {
+            task_id: task.setup.id().to_owned(),
+            force: true,
+        };
         let answer = self.driver.destroy_task(request).await;
-        answer.map(drop).map_err(|status| format!("DestroyTask: {status}").into())
+        answer
+            .map(drop)
+            .map_err(|status| format!("DestroyTask: {status}").into())
     }
 
     /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives
@@ -155,7 +189,10 @@ impl DriverCalls {
     pub(crate) async fn watch(&mut self, task: &PreparedTask) -> Result<JoinSet<()>, Failure> {
         let id = task.setup.id().to_owned();
         let interval = prost_types::Duration::try_from(USAGE)?;
-        let request = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: Some(interval) };
+        let request = nomad::TaskStatsRequest {
+            task_id: id.clone(),
+            collection_interval: Some(interval),
+        };
         let mut usage = self.driver.task_stats(request).await?.into_inner();
         usage.message().await?;
         let mut driver = self.driver.clone();
@@ -163,7 +200,9 @@ impl DriverCalls {
         open.spawn(async move { while let Ok(Some(_)) = usage.message().await {} });
         open.spawn(async move {
             // However it ends, it was there.
-            let _ = driver.wait_task(nomad::WaitTaskRequest { task_id: id }).await;
+            let _ = driver
+                .wait_task(nomad::WaitTaskRequest { task_id: id })
+                .await;
         });
         Ok(open)
     }
@@ -184,15 +223,21 @@ impl PreparedTask {
 
     /// Gives the task what a device plugin has answered, as an agent does.
     pub(crate) fn give(&mut self, reserved: device::ContainerReservation) {
-        let device::ContainerReservation { envs, mounts: _, devices } = reserved;
+        let device::ContainerReservation {
+            envs,
+            mounts: _,
+            devices,
+        } = reserved;
         let config = &mut self.setup.config;
         config.env.extend(envs.clone());
         config.device_env.extend(envs);
-        config.devices.extend(devices.into_iter().map(|one| nomad::Device {
-            task_path: one.task_path,
-            host_path: one.host_path,
-            cgroup_permissions: one.permissions,
-        }));
+        config
+            .devices
+            .extend(devices.into_iter().map(|one| nomad::Device {
+                task_path: one.task_path,
+                host_path: one.host_path,
+                cgroup_permissions: one.permissions,
+            }));
     }
 
     /// Returns the source of the mount at this path inside of it, in its allocation.
@@ -219,10 +264,13 @@ impl PreparedTask {
 
 /// An unused loopback port.
 pub(crate) fn free_port() -> Result<u16, Failure> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
 }
 
 /// Runs on another thread what may block, or has its own runtime.
 pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
-    thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "an agent gave up: see above".into())
+    thread::scope(|scope| scope.spawn(work).join())
+        .map_err(|_| "an agent gave up: see above".into())
 }

@@ -14,8 +14,14 @@ use crate::breaks::versions::node_behind_proxy;
 fn full_containerd_database_still_reports_exits_and_stops_pods() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
-    let fill =
-        |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.set_full(parts);
+    let fill = |parts: &[&str]| {
+        behind
+            .borrow()
+            .as_ref()
+            .expect("it was started with the node")
+            .1
+            .set_full(parts)
+    };
     let cri = node.cri().with_timeout(SOON);
     let pod = node.pod("stopped");
     let removed = node.pod("removed");
@@ -32,9 +38,15 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     fill(&["Containers/Create", "Containers/Update"]);
 
     cri.stop(&ids[0], 0).expect("it can be stopped");
-    cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
-    cri.remove_pod(removed.id()).expect("there is space for that");
-    assert_full(&refused("StopPodSandbox", cri.stop_pod(bare.id()), exhausted));
+    cri.stop_pod(pod.id())
+        .expect("what is left of it shows that it was");
+    cri.remove_pod(removed.id())
+        .expect("there is space for that");
+    assert_full(&refused(
+        "StopPodSandbox",
+        cri.stop_pod(bare.id()),
+        exhausted,
+    ));
     let reported = [&ids[0], &ids[2]].map(|id| (id.clone(), exit_info(&node, id)));
     for (id, (code, ..)) in &reported {
         assert!(*code == 137 && is_exit_unrecorded(&node, id), "{code}");
@@ -44,15 +56,31 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     assert!(reported.iter().all(|(id, _)| is_exit_unrecorded(&node, id)));
     assert_eq!(exit_info(&node, &ended).0, 0);
     assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready);
-    assert_eq!(cri.status(&ids[1]).expect_err("it is gone").code(), Code::NotFound);
+    assert_eq!(
+        cri.status(&ids[1]).expect_err("it is gone").code(),
+        Code::NotFound
+    );
 
-    fill(&["Containers/Create", "Containers/Update", "Containers/Delete", "Snapshots/Remove"]);
+    fill(&[
+        "Containers/Create",
+        "Containers/Update",
+        "Containers/Delete",
+        "Snapshots/Remove",
+    ]);
     assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
     // The removal has deleted the process, of which containerd knew the exit.
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(exit_info(&node, &ids[0]), reported[0].1, "the next daemon reports another exit");
-    assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
+    assert_eq!(
+        exit_info(&node, &ids[0]),
+        reported[0].1,
+        "the next daemon reports another exit"
+    );
+    assert_full(&refused(
+        "RemovePodSandbox",
+        cri.remove_pod(pod.id()),
+        exhausted,
+    ));
     fill(&[]);
     assert_exits_are_recorded(&node, &reported);
     node.daemon().kill9();

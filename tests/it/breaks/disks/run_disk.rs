@@ -4,7 +4,9 @@ use super::*;
 
 #[test]
 fn run_disk_without_inodes_fails_starts_and_execs_clearly_and_recovers() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
+    let node = TestNode::start_with("", |root| {
+        root.small_disk(&root.run(), "size=100m,nr_inodes=1500")
+    });
     let cri = node.cri().with_timeout(SOON);
     let pod = node.pod("full");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -14,22 +16,37 @@ fn run_disk_without_inodes_fails_starts_and_execs_clearly_and_recovers() {
     let exhausted = &[Code::ResourceExhausted];
     assert_full(&refused("StartContainer", cri.start(&created), exhausted));
     let status = cri.status(&created).expect("it has a status");
-    assert_eq!((status.state(), status.reason.as_str()), (ContainerState::ContainerExited, "StartError"));
+    assert_eq!(
+        (status.state(), status.reason.as_str()),
+        (ContainerState::ContainerExited, "StartError")
+    );
     assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), exhausted));
-    assert_full(&refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), exhausted));
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_full(&refused(
+        "RunPodSandbox",
+        cri.run_pod(&node.pod_config("new")),
+        exhausted,
+    ));
+    assert_eq!(
+        cri.status(&id).expect("it has a status").state(),
+        ContainerState::ContainerRunning
+    );
     drop(filling);
     node.cri().remove(&created).expect("it can be removed");
     assert_no_leaks_since(&node, &before);
     assert_recovers(&node);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
-    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
+    assert_eq!(
+        node.pod("another").run_shell("echo another", |_| {}),
+        "another"
+    );
 }
 
 #[test]
 fn daemon_starts_on_full_run_disk_with_a_warning() {
-    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
+    let node = TestNode::start_with("", |root| {
+        root.small_disk(&root.run(), "size=100m,nr_inodes=1500")
+    });
     let pod = node.pod("full");
     let id = pod.start_shell("main", "exec sleep 1000");
     node.daemon().kill9();
@@ -40,9 +57,17 @@ fn daemon_starts_on_full_run_disk_with_a_warning() {
     let containers = retry("ListContainers", || cri.containers());
     assert_eq!(containers.len(), 1, "{containers:#?}");
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    assert!(log.to_lowercase().contains("no space left on device"), "{}", node.daemon().tail());
+    assert!(
+        log.to_lowercase().contains("no space left on device"),
+        "{}",
+        node.daemon().tail()
+    );
     filling.refill();
-    assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), &[Code::ResourceExhausted]));
+    assert_full(&refused(
+        "ExecSync",
+        cri.exec(&id, &["true"], 5),
+        &[Code::ResourceExhausted],
+    ));
     drop(filling);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
@@ -70,7 +95,11 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
     for name in ["logkeeper", "containerd"] {
         let killed = node.kill_managed(name);
         let is_back = || node.root().managed(name).is_some_and(|pid| pid != killed);
-        assert!(eventually(LIMIT, is_back), "{name}: {}", node.daemon().tail());
+        assert!(
+            eventually(LIMIT, is_back),
+            "{name}: {}",
+            node.daemon().tail()
+        );
         filling.refill();
         assert_recovers(&node);
     }
@@ -80,13 +109,20 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
         assert_full(&status);
     }
     fs::write(dir.join("go"), "").expect("the root can be written");
-    let lines = pod.wait_log("main", |lines| lines.iter().any(|line| line.ends_with(" whole")));
+    let lines = pod.wait_log("main", |lines| {
+        lines.iter().any(|line| line.ends_with(" whole"))
+    });
     // A line that came in two pieces has a partial one before it.
-    let whole = lines.iter().filter(|line| line.split(' ').nth(2) == Some("F"));
+    let whole = lines
+        .iter()
+        .filter(|line| line.split(' ').nth(2) == Some("F"));
     assert_eq!(whole.count(), 10_001);
     cri.stop(&removed, 0).expect("it can be stopped");
     retry("RemoveContainer", || cri.remove(&removed));
-    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_eq!(
+        cri.status(&id).expect("it has a status").state(),
+        ContainerState::ContainerRunning
+    );
     drop(filling);
     assert_recovers(&node);
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");

@@ -83,7 +83,10 @@ impl FaultyCniNode {
         assert_eq!(hung, what == "hang", "{what}");
         let command = format!("{} 1000", self.dir.join("hangs").display());
         let runs = || processes::running(self.node.root().path(), &command).is_some();
-        assert!(eventually(LIMIT, || !runs()), "a plugin that was given up on still runs");
+        assert!(
+            eventually(LIMIT, || !runs()),
+            "a plugin that was given up on still runs"
+        );
     }
 
     pub(super) fn conflist(&self) -> PathBuf {

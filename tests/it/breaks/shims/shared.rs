@@ -15,9 +15,15 @@ impl<'n> SharedShimPod<'n> {
     fn make(node: &'n TestNode) -> Self {
         let pod = node.pod("shared");
         let first = pod.start_shell("first", "exec sleep 31440");
-        let second = pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
+        let second =
+            pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
         let shim = shim(node, &first);
-        Self { pod, first, second, shim }
+        Self {
+            pod,
+            first,
+            second,
+            shim,
+        }
     }
 
     /// Starts the second container. `meanwhile` runs when its shim has been chosen, before containerd calls
@@ -32,11 +38,20 @@ impl<'n> SharedShimPod<'n> {
             }
             std::fs::remove_file(dir.join("hold")).expect("it is there");
             assert!(held, "no shim was chosen");
-            start.join().expect("a call does not panic").expect("it is started");
+            start
+                .join()
+                .expect("a call does not panic")
+                .expect("it is started");
         });
-        self.pod.wait_log("second", |lines| lines.len() == 1 && lines[0].ends_with(" F runs"));
+        self.pod.wait_log("second", |lines| {
+            lines.len() == 1 && lines[0].ends_with(" F runs")
+        });
         let status = node.cri().status(&self.second).expect("it has a status");
-        assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
+        assert_eq!(
+            status.state(),
+            ContainerState::ContainerRunning,
+            "{status:?}"
+        );
     }
 
     fn shim_runs(&self) -> bool {
@@ -86,7 +101,10 @@ fn pod_shim_does_not_exit_during_a_container_start() {
             std::thread::sleep(Duration::from_millis(500));
             assert!(shared.shim_runs(), "it has ended with the first");
         });
-        let stop = stop.expect("it was begun").join().expect("a call does not panic");
+        let stop = stop
+            .expect("it was begun")
+            .join()
+            .expect("a call does not panic");
         stop.expect("it can be stopped");
     });
     assert!(shared.shim_runs(), "it serves the second");
@@ -104,8 +122,15 @@ fn slow_shims(dir: &Path) -> PathBuf {
         real = real("containerd-shim-runc-v2"),
         dir = dir.display(),
     );
-    let containerd = format!("#!/bin/sh\nPATH={}:$PATH exec {} \"$@\"\n", dir.display(), real("containerd"));
-    for (name, text) in [("containerd-shim-runc-v2", shim), ("containerd", containerd)] {
+    let containerd = format!(
+        "#!/bin/sh\nPATH={}:$PATH exec {} \"$@\"\n",
+        dir.display(),
+        real("containerd")
+    );
+    for (name, text) in [
+        ("containerd-shim-runc-v2", shim),
+        ("containerd", containerd),
+    ] {
         let path = dir.join(name);
         std::fs::write(&path, text).expect("it can be written");
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("it can be run");

@@ -24,7 +24,14 @@ impl SmallDisk {
     fn mount(node: &TestNode, options: &str) -> Self {
         let path = node.root().path().join("small");
         fs::create_dir(&path).expect("the root can be written");
-        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some(options)).expect("root may mount");
+        mount(
+            Some("tmpfs"),
+            &path,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some(options),
+        )
+        .expect("root may mount");
         Self(path)
     }
 }
@@ -49,14 +56,20 @@ fn script() -> String {
 fn metric(node: &TestNode, name: &str) -> u64 {
     let (status, text) = node.daemon().get("/metrics");
     assert_eq!(status, 200, "{text}");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a counter is a number")
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {text}"))
+        .parse()
+        .expect("a counter is a number")
 }
 
 /// Number of times that the logkeeper has logged that a log cannot be written.
 fn write_failure_count(node: &TestNode) -> usize {
     let log = fs::read_to_string(node.root().state().join("logkeeper.log")).expect("it has a log");
-    log.lines().filter(|line| line.contains("cannot write the log")).count()
+    log.lines()
+        .filter(|line| line.contains("cannot write the log"))
+        .count()
 }
 
 /// Lines that are there, and how many the logs say are not.
@@ -65,13 +78,23 @@ fn written_and_lost(files: &[&Path]) -> (Vec<String>, u64) {
     let mut lost = 0;
     for file in files {
         let text = fs::read_to_string(file).expect("the log is there");
-        assert!(text.is_empty() || text.ends_with('\n'), "{} ends within a line", file.display());
+        assert!(
+            text.is_empty() || text.ends_with('\n'),
+            "{} ends within a line",
+            file.display()
+        );
         for line in text.lines() {
             match log_content(line).strip_prefix("[switchyard: ") {
                 Some(notice) => {
-                    assert!(notice.contains(" lines lost: no space left on device"), "{notice}");
-                    lost +=
-                        notice.split(' ').next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+                    assert!(
+                        notice.contains(" lines lost: no space left on device"),
+                        "{notice}"
+                    );
+                    lost += notice
+                        .split(' ')
+                        .next()
+                        .and_then(|word| word.parse::<u64>().ok())
+                        .expect("a number");
                 }
                 None => kept.push(log_content(line).to_owned()),
             }
@@ -85,16 +108,29 @@ fn full_log_disk_drops_counted_lines_without_blocking() {
     let node = TestNode::start();
     let disk = SmallDisk::mount(&node, "size=256k");
     let dir = shared_dir(&node, "full");
-    let pod = node.pod_with("full", |config| config.log_directory = disk.0.display().to_string());
+    let pod = node.pod_with("full", |config| {
+        config.log_directory = disk.0.display().to_string()
+    });
     let id = pod.start_shell_with("main", &script(), |config| share(config, &dir));
     pod.wait_log("main", |lines| lines.len() == 1);
     fs::write(dir.join("go"), "").expect("the root can be written");
-    assert!(eventually(LIMIT, || dir.join("done").exists()), "the container waits for the disk");
+    assert!(
+        eventually(LIMIT, || dir.join("done").exists()),
+        "the container waits for the disk"
+    );
     let lines = || {
         let dropped = metric(&node, "switchyard_log_dropped_lines_total");
-        (metric(&node, "switchyard_log_lines_total") + dropped, dropped)
+        (
+            metric(&node, "switchyard_log_lines_total") + dropped,
+            dropped,
+        )
     };
-    assert!(eventually(LIMIT, || lines().0 == LINES + 1), "{:?} of {}", lines(), LINES + 1);
+    assert!(
+        eventually(LIMIT, || lines().0 == LINES + 1),
+        "{:?} of {}",
+        lines(),
+        LINES + 1
+    );
     let (_, dropped) = lines();
     assert!(dropped > LINES / 2, "{dropped} lines are counted as lost");
     assert_eq!(write_failure_count(&node), 1, "once is enough");
@@ -118,9 +154,10 @@ fn log_disk_without_inodes_keeps_the_old_log_or_drops_counted_lines() {
     let node = TestNode::start();
     let disk = SmallDisk::mount(&node, "size=16m,nr_inodes=5");
     let dir = shared_dir(&node, "inodes");
-    let pod = node.pod_with("inodes", |config| config.log_directory = disk.0.display().to_string());
-    let script =
-        "n=0; until [ -e /host/end ]; do n=$((n+1)); echo line $n; echo $n > /host/at; sleep 0.005; done";
+    let pod = node.pod_with("inodes", |config| {
+        config.log_directory = disk.0.display().to_string()
+    });
+    let script = "n=0; until [ -e /host/end ]; do n=$((n+1)); echo line $n; echo $n > /host/at; sleep 0.005; done";
     let id = pod.start_shell_with("main", script, |config| share(config, &dir));
     pod.wait_log("main", |lines| lines.len() > 5);
     let mut fillers = Vec::new();
@@ -130,22 +167,37 @@ fn log_disk_without_inodes_keeps_the_old_log_or_drops_counted_lines() {
     let log = pod.log_path("main");
     let old = pod.log_path("main").with_extension("log.1");
     fs::rename(&log, &old).expect("a rename needs no inode");
-    let status = node.cri().reopen_log(&id).expect_err("a new file needs an inode");
-    assert!(status.message().to_lowercase().contains("no space left"), "{status}");
+    let status = node
+        .cri()
+        .reopen_log(&id)
+        .expect_err("a new file needs an inode");
+    assert!(
+        status.message().to_lowercase().contains("no space left"),
+        "{status}"
+    );
     let len = || fs::metadata(&old).expect("it is there").len();
     let before = len();
-    assert!(eventually(LIMIT, || len() > before), "the old log is not in use any more");
+    assert!(
+        eventually(LIMIT, || len() > before),
+        "the old log is not in use any more"
+    );
 
     // A new logkeeper finds no file at the log's path and cannot create one.
     node.kill_managed("logkeeper");
     let dropped = || metric_or_zero(&node);
-    assert!(eventually(LIMIT, || dropped() > 5), "no line is counted as lost\n{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || dropped() > 5),
+        "no line is counted as lost\n{}",
+        node.daemon().tail()
+    );
     fs::remove_file(fillers.pop().expect("there was room for one")).expect("it can be removed");
     pod.wait_log("main", |lines| lines.len() > 5);
     fs::write(dir.join("end"), "").expect("the root can be written");
     assert_eq!(node.cri().wait_exit(&id).exit_code, 0);
-    let printed: u64 =
-        fs::read_to_string(dir.join("at")).ok().and_then(|text| text.trim().parse().ok()).expect("a number");
+    let printed: u64 = fs::read_to_string(dir.join("at"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .expect("a number");
     let (kept, lost) = written_and_lost(&[&old, &log]);
     assert!(lost > 0);
     assert_eq!(kept.len() as u64 + lost, printed, "{lost} of them lost");
@@ -180,7 +232,9 @@ fn follow(log: &Path, over: &AtomicBool) -> Vec<String> {
         }
         // What is in the buffer may have been cut off since.
         let position = reader.stream_position().expect("it is a file");
-        reader.seek(std::io::SeekFrom::Start(position)).expect("it is a file");
+        reader
+            .seek(std::io::SeekFrom::Start(position))
+            .expect("it is a file");
         thread::sleep(std::time::Duration::from_millis(1));
     }
 }
@@ -192,21 +246,29 @@ fn log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes() {
     let filler = disk.0.join("filler");
     fs::write(&filler, vec![0; 128 << 10]).expect("there is room for it");
     let dir = shared_dir(&node, "followed");
-    let pod = node.pod_with("followed", |config| config.log_directory = disk.0.display().to_string());
+    let pod = node.pod_with("followed", |config| {
+        config.log_directory = disk.0.display().to_string()
+    });
     let script = "n=0; until [ -e /host/end ]; do n=$((n+1)); echo line $n of a container on a full disk; \
                   echo $n > /host/at; [ -e /host/slow ] && sleep 0.01; done; exit 0";
     let id = pod.start_shell_with("main", script, |config| share(config, &dir));
     pod.wait_log("main", |lines| !lines.is_empty());
     let log = pod.log_path("main");
     let old = pod.log_path("main").with_extension("log.1");
-    let at = || fs::read_to_string(dir.join("at")).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let at = || {
+        fs::read_to_string(dir.join("at"))
+            .ok()
+            .and_then(|text| text.trim().parse::<u64>().ok())
+    };
     let goes_on = |lines: u64| {
         let goal = metric(&node, "switchyard_log_dropped_lines_total") + lines;
         assert!(eventually(LIMIT, || at().is_some()), "it prints nothing");
         let printed = at().unwrap_or(0) + lines;
         let on = eventually(LIMIT, || at().is_some_and(|at| at >= printed));
         assert!(on, "the container waits for the disk");
-        let counted = eventually(LIMIT, || metric(&node, "switchyard_log_dropped_lines_total") >= goal);
+        let counted = eventually(LIMIT, || {
+            metric(&node, "switchyard_log_dropped_lines_total") >= goal
+        });
         assert!(counted, "nothing is counted as lost");
     };
     let over = AtomicBool::new(false);
@@ -233,13 +295,19 @@ fn log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes() {
     assert_eq!(lost, metric(&node, "switchyard_log_dropped_lines_total"));
     let text = |file| fs::read_to_string(file).expect("it is there");
     let whole = format!("{}{}", text(&old), text(&log));
-    assert!(followed.iter().eq(whole.lines()), "{} lines were followed", followed.len());
+    assert!(
+        followed.iter().eq(whole.lines()),
+        "{} lines were followed",
+        followed.len()
+    );
 }
 
 /// The counter of lost lines; 0 while no logkeeper answers.
 fn metric_or_zero(node: &TestNode) -> u64 {
     let (_, text) = node.daemon().get("/metrics");
-    let line = text.lines().find_map(|line| line.strip_prefix("switchyard_log_dropped_lines_total "));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("switchyard_log_dropped_lines_total "));
     line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 

@@ -36,13 +36,19 @@ fn repeated_logkeeper_kills_lose_duplicate_or_tear_no_line() {
     let pod = node.pod("busy");
     let writers = [("plain", false), ("terminal", true)];
     let writers = writers.map(|(name, tty)| LineWriter::start(&node, &pod, name, tty));
-    let files = || writers.each_ref().map(|writer| fs::metadata(writer.log()).expect("it is there").ino());
+    let files = || {
+        writers
+            .each_ref()
+            .map(|writer| fs::metadata(writer.log()).expect("it is there").ino())
+    };
     let before = files();
     for _ in 0..30 {
         pause(60);
         keeper.restart();
     }
-    writers.iter().for_each(|writer| writer.wait_more_lines(1000));
+    writers
+        .iter()
+        .for_each(|writer| writer.wait_more_lines(1000));
     let totals = writers.each_ref().map(LineWriter::stop);
     for (writer, total) in writers.iter().zip(totals) {
         assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
@@ -58,9 +64,18 @@ fn daemon_and_logkeeper_kills_lose_no_line() {
     let writer = LineWriter::start(&node, &pod, "writer", false);
     for round in 0..3 {
         writer.wait_more_lines(500);
-        let dead = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
+        let dead = node
+            .root()
+            .managed("logkeeper")
+            .expect("the daemon writes down whom it started");
         let end_keeper = || kill(dead, Signal::SIGKILL).expect("it runs");
-        let again = || eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
+        let again = || {
+            eventually(LIMIT, || {
+                node.root()
+                    .managed("logkeeper")
+                    .is_some_and(|pid| pid != dead)
+            })
+        };
         match round {
             0 => {
                 end_keeper();
@@ -93,7 +108,8 @@ fn last_lines_are_logged_after_exit_without_a_logkeeper() {
     let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("last");
     let dir = shared_dir(&node, "words");
-    let script = "echo first; until [ -e /host/go ]; do sleep 0.02; done; echo last; printf words; exit 3";
+    let script =
+        "echo first; until [ -e /host/go ]; do sleep 0.02; done; echo last; printf words; exit 3";
     let id = pod.start_shell_with("words", script, |config| share(config, &dir));
     pod.wait_log("words", |lines| lines.len() == 1);
     keeper.kill();
@@ -102,6 +118,9 @@ fn last_lines_are_logged_after_exit_without_a_logkeeper() {
     keeper.restart();
     // The unfinished line is written once the daemon has reported to the logkeeper that the output has ended.
     let lines = pod.wait_log("words", |lines| lines.len() == 3);
-    let words: Vec<_> = lines.iter().map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default()).collect();
+    let words: Vec<_> = lines
+        .iter()
+        .map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default())
+        .collect();
     assert_eq!(words, ["F first", "F last", "P words"]);
 }

@@ -53,6 +53,10 @@ fn log_rotation_under_load_and_kills_loses_no_line() {
         let now = fs::metadata(path).expect("it is there").len();
         assert_eq!(now, *len, "{} has grown after its rotation", path.display());
     }
-    let files: Vec<_> = old.into_iter().map(|(path, _)| path).chain([writer.log()]).collect();
+    let files: Vec<_> = old
+        .into_iter()
+        .map(|(path, _)| path)
+        .chain([writer.log()])
+        .collect();
     writer.check(&files, total);
 }

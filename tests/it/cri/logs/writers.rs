@@ -40,7 +40,12 @@ pub(super) struct TestLogkeeper {
 
 impl<'n> LineWriter<'n> {
     /// Starts a container of this name.
-    pub(super) fn start(node: &TestNode, pod: &'n TestPod<'n>, name: &'static str, tty: bool) -> Self {
+    pub(super) fn start(
+        node: &TestNode,
+        pod: &'n TestPod<'n>,
+        name: &'static str,
+        tty: bool,
+    ) -> Self {
         let dir = shared_dir(node, name);
         let errors = "printf '%s ' $n >&2; printf '%s\\n' \"$pad\" >&2;";
         let errors = if tty { "" } else { errors };
@@ -53,13 +58,25 @@ impl<'n> LineWriter<'n> {
             config.tty = tty;
             share(config, &dir);
         });
-        Self { pod, name, id, dir, tty }
+        Self {
+            pod,
+            name,
+            id,
+            dir,
+            tty,
+        }
     }
 
     /// Number of lines it has printed, but for the last hundred.
     pub(super) fn lines_printed(&self) -> u64 {
         // The file may be empty for a moment.
-        let read = || fs::read_to_string(self.dir.join("at")).ok()?.trim().parse().ok();
+        let read = || {
+            fs::read_to_string(self.dir.join("at"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
         let mut at = None;
         eventually(LIMIT, || {
             at = read();
@@ -83,7 +100,11 @@ impl<'n> LineWriter<'n> {
     pub(super) fn wait_log_growth(&self) {
         let len = || fs::metadata(self.log()).map_or(0, |meta| meta.len());
         let before = len();
-        assert!(eventually(LIMIT, || len() > before), "the log of {} does not grow", self.name);
+        assert!(
+            eventually(LIMIT, || len() > before),
+            "the log of {} does not grow",
+            self.name
+        );
     }
 
     /// Its log.
@@ -97,10 +118,17 @@ impl<'n> LineWriter<'n> {
         fs::write(self.dir.join("stop"), "").expect("the root can be written");
         let mut total = None;
         let stopped = eventually(LIMIT, || {
-            total = fs::read_to_string(self.dir.join("total")).ok().and_then(|text| text.trim().parse().ok());
+            total = fs::read_to_string(self.dir.join("total"))
+                .ok()
+                .and_then(|text| text.trim().parse().ok());
             total.is_some()
         });
-        assert!(stopped, "{} is blocked at {}", self.name, self.lines_printed());
+        assert!(
+            stopped,
+            "{} is blocked at {}",
+            self.name,
+            self.lines_printed()
+        );
         total.expect("it has just been there")
     }
 
@@ -116,7 +144,11 @@ impl<'n> LineWriter<'n> {
                     line.push_str(&content);
                     if tag == "F" {
                         number += 1;
-                        let pad = if number % LONG_EVERY == 0 { "x".repeat(LONG) } else { String::new() };
+                        let pad = if number % LONG_EVERY == 0 {
+                            "x".repeat(LONG)
+                        } else {
+                            String::new()
+                        };
                         let shown: String = line.chars().take(80).collect();
                         assert!(
                             line == format!("{number} {pad}"),
@@ -128,7 +160,11 @@ impl<'n> LineWriter<'n> {
                     }
                 }
             }
-            assert_eq!((number, line.as_str()), (total, ""), "lines of {stream} in {files:?}");
+            assert_eq!(
+                (number, line.as_str()),
+                (total, ""),
+                "lines of {stream} in {files:?}"
+            );
         }
     }
 }
@@ -139,7 +175,9 @@ fn parsed<'a>(file: &'a Path, stream: &'a str) -> impl Iterator<Item = (String, 
     lines.filter_map(move |line| {
         let line = line.expect("a log is text");
         let parts: Vec<&str> = line.splitn(4, ' ').collect();
-        let [stamp, from, tag, content] = parts[..] else { panic!("{}: torn: {line:?}", file.display()) };
+        let [stamp, from, tag, content] = parts[..] else {
+            panic!("{}: torn: {line:?}", file.display())
+        };
         let sound = stamp.len() == 30
             && stamp.ends_with('Z')
             && ["stdout", "stderr"].contains(&from)
@@ -186,7 +224,11 @@ impl TestLogkeeper {
     fn start(root: &PrivateRoot) -> Self {
         let dir = root.run().join("logkeeper");
         fs::create_dir_all(&dir).expect("the root can be written");
-        let mut keeper = Self { child: None, socket: dir.join("logkeeper.sock"), state: dir.join("state") };
+        let mut keeper = Self {
+            child: None,
+            socket: dir.join("logkeeper.sock"),
+            state: dir.join("state"),
+        };
         keeper.restart();
         keeper
     }
@@ -204,11 +246,23 @@ impl TestLogkeeper {
     pub(super) fn restart(&mut self) {
         self.kill();
         let mut command = Command::new(binary());
-        command.arg("logkeeper").arg("--socket").arg(&self.socket).arg("--state-dir").arg(&self.state);
-        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null()).spawn();
+        command
+            .arg("logkeeper")
+            .arg("--socket")
+            .arg(&self.socket)
+            .arg("--state-dir")
+            .arg(&self.state);
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
         self.child = Some(child.expect("the binary exists, so it starts"));
         assert!(
-            eventually(LIMIT, || std::os::unix::net::UnixStream::connect(&self.socket).is_ok()),
+            eventually(LIMIT, || std::os::unix::net::UnixStream::connect(
+                &self.socket
+            )
+            .is_ok()),
             "the logkeeper does not answer"
         );
     }

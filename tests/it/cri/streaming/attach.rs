@@ -27,7 +27,10 @@ fn echo(pod: &TestPod<'_>, change: impl FnOnce(&mut ContainerConfig)) -> String 
 #[track_caller]
 fn assert_runs(node: &TestNode, id: &str) {
     std::thread::sleep(MOMENT);
-    assert_eq!(node.cri().status(id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    assert_eq!(
+        node.cri().status(id).expect("it has a status").state(),
+        ContainerState::ContainerRunning
+    );
 }
 
 #[test]
@@ -54,8 +57,14 @@ fn all_attached_clients_and_the_log_get_all_output() {
     let mut late = StreamSession::attach(node.cri(), &id, PIPES);
     late.send("late\n");
     late.wait_stdout("heard late\n");
-    assert_eq!(late.received.stdout, b"heard late\n", "only what comes while one is attached is heard");
-    assert_eq!(pod.log_text("main"), "ready\nheard one\nheard other\nheard both\nheard again\nheard late");
+    assert_eq!(
+        late.received.stdout, b"heard late\n",
+        "only what comes while one is attached is heard"
+    );
+    assert_eq!(
+        pod.log_text("main"),
+        "ready\nheard one\nheard other\nheard both\nheard again\nheard late"
+    );
 }
 
 #[test]
@@ -72,7 +81,10 @@ fn attach_ends_when_the_container_exits() {
     std::thread::sleep(MOMENT);
     node.cri().stop(&id, 20).expect("it can be stopped");
     assert_eq!(client.wait_exit_code(), 0);
-    assert_eq!((&client.received.stdout[..], &client.received.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(
+        (&client.received.stdout[..], &client.received.stderr[..]),
+        (&b"out\n"[..], &b"err\n"[..])
+    );
 }
 
 #[test]
@@ -92,7 +104,10 @@ fn stdin_once_closes_with_its_client() {
         } else {
             client.end_input();
             assert_eq!(client.wait_exit_code(), 0);
-            assert_eq!(client.received.stdout, b"heard it\nbye\n", "it stays to hear the end");
+            assert_eq!(
+                client.received.stdout, b"heard it\nbye\n",
+                "it stays to hear the end"
+            );
         }
         assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
     }
@@ -107,7 +122,10 @@ fn client_half_close_keeps_open_stdin() {
     client.send("all\n");
     client.end_input();
     assert_eq!(client.wait_exit_code(), 0);
-    assert_eq!(client.received.stdout, b"heard all\n", "it still hears the answer");
+    assert_eq!(
+        client.received.stdout, b"heard all\n",
+        "it still hears the answer"
+    );
     assert_runs(&node, &id);
 }
 
@@ -156,10 +174,19 @@ fn attach_without_stdin_or_without_output_is_supported() {
     client.wait_stdout("on\n");
     let other = node.pod("speaks");
     let listening = echo(&other, |_| {});
-    let mut mute =
-        StreamSession::attach(node.cri(), &listening, Streams { stdout: false, stderr: false, ..PIPES });
+    let mut mute = StreamSession::attach(
+        node.cri(),
+        &listening,
+        Streams {
+            stdout: false,
+            stderr: false,
+            ..PIPES
+        },
+    );
     mute.send("said\n");
-    other.wait_log("main", |lines| lines.iter().any(|line| line.ends_with("heard said")));
+    other.wait_log("main", |lines| {
+        lines.iter().any(|line| line.ends_with("heard said"))
+    });
 }
 
 #[test]
@@ -172,7 +199,10 @@ fn daemon_kill_during_attach_does_not_affect_the_container() {
     client.send("before\n");
     client.wait_stdout("heard before\n");
     node.daemon().kill9();
-    assert!(client.wait_end(), "the client's connection was the daemon's");
+    assert!(
+        client.wait_end(),
+        "the client's connection was the daemon's"
+    );
     node.daemon().restart();
     assert_eq!(node.cri().status(&id).expect("it has a status"), before);
     let mut client = StreamSession::attach(node.cri(), &id, PIPES);
@@ -199,7 +229,10 @@ fn stdin_once_closes_after_daemon_kill_during_attach() {
 fn logkeeper_kill_does_not_affect_attached_clients() {
     let node = TestNode::start();
     let pod = node.pod("keeper");
-    let id = pod.start_shell("main", "n=0; while :; do n=$((n+1)); echo number $n; sleep 0.01; done");
+    let id = pod.start_shell(
+        "main",
+        "n=0; while :; do n=$((n+1)); echo number $n; sleep 0.01; done",
+    );
     let mut client = StreamSession::attach(node.cri(), &id, OUTPUTS);
     client.wait_stdout("number ");
     for _ in 0..3 {
@@ -207,12 +240,21 @@ fn logkeeper_kill_does_not_affect_attached_clients() {
         node.kill_managed("logkeeper");
         node.daemon().wait_ready();
         let text = String::from_utf8_lossy(&client.received.stdout[..received_before]).into_owned();
-        let last = text.trim_end().rsplit(' ').next().and_then(|word| word.parse::<u32>().ok());
-        client.wait_stdout(&format!("number {}\n", last.expect("numbers are heard") + 200));
+        let last = text
+            .trim_end()
+            .rsplit(' ')
+            .next()
+            .and_then(|word| word.parse::<u32>().ok());
+        client.wait_stdout(&format!(
+            "number {}\n",
+            last.expect("numbers are heard") + 200
+        ));
     }
     let text = String::from_utf8_lossy(&client.received.stdout).into_owned();
-    let numbers: Vec<u32> =
-        text.lines().filter_map(|line| line.strip_prefix("number ")?.parse().ok()).collect();
+    let numbers: Vec<u32> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("number ")?.parse().ok())
+        .collect();
     let gap = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
     assert_eq!(gap, None, "among {} numbers", numbers.len());
 }

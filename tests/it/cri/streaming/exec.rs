@@ -30,8 +30,12 @@ fn assert_no_exec_left(node: &TestNode, container: &str) {
     let dir = node.root().run().join("tasks").join(container);
     let mut left = Vec::new();
     let gone = eventually(LIMIT, || {
-        let entries = std::fs::read_dir(&dir).expect("the container runs").flatten();
-        left = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let entries = std::fs::read_dir(&dir)
+            .expect("the container runs")
+            .flatten();
+        left = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
         left.retain(|name| name.starts_with("exec-"));
         left.is_empty()
     });
@@ -43,10 +47,17 @@ fn exec_returns_stdout_stderr_and_exit_code() {
     let node = TestNode::shared();
     let pod = node.pod("exec");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let mut session =
-        StreamSession::exec(node.cri(), &id, &["sh", "-c", "echo out; echo err >&2; exit 42"], OUTPUTS);
+    let mut session = StreamSession::exec(
+        node.cri(),
+        &id,
+        &["sh", "-c", "echo out; echo err >&2; exit 42"],
+        OUTPUTS,
+    );
     assert_eq!(session.wait_exit_code(), 42);
-    assert_eq!((&session.received.stdout[..], &session.received.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(
+        (&session.received.stdout[..], &session.received.stderr[..]),
+        (&b"out\n"[..], &b"err\n"[..])
+    );
     let mut session = StreamSession::exec(node.cri(), &id, &["true"], OUTPUTS);
     assert_eq!(session.wait_exit_code(), 0);
     let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "kill -9 $$"], OUTPUTS);
@@ -60,18 +71,33 @@ fn exec_works_when_its_shim_is_not_found() {
     let node = TestNode::shared();
     let pod = node.pod("hidden");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let state = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
+    let state = node
+        .root()
+        .run()
+        .join("containerd/state/io.containerd.runtime.v2.task");
     let bundle = state.join(NAMESPACE).join(&id);
     let address = ["address", "bootstrap.json"].map(|name| bundle.join(name));
-    let address = address.iter().find(|file| file.exists()).expect("containerd keeps it there");
+    let address = address
+        .iter()
+        .find(|file| file.exists())
+        .expect("containerd keeps it there");
     let hidden = bundle.join("hidden");
     std::fs::rename(address, &hidden).expect("it can be renamed");
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "cat; exit 7"], PIPES);
     session.send("said");
     session.end_input();
-    assert_eq!((session.wait_exit_code(), &session.received.stdout[..]), (7, &b"said"[..]));
-    assert_eq!(node.cri().exec(&id, &["sleep", "1000"], 1).map(drop).map_err(|status| status.code()), LATE);
+    assert_eq!(
+        (session.wait_exit_code(), &session.received.stdout[..]),
+        (7, &b"said"[..])
+    );
+    assert_eq!(
+        node.cri()
+            .exec(&id, &["sleep", "1000"], 1)
+            .map(drop)
+            .map_err(|status| status.code()),
+        LATE
+    );
     std::fs::rename(hidden, address).expect("it can be renamed back");
     assert_no_exec_left(&node, &id);
 }
@@ -89,13 +115,20 @@ fn concurrent_execs_have_separate_output_and_leave_nothing_behind() {
             let id = &id;
             scope.spawn(move || {
                 let script = format!("echo {number}; echo {number} >&2; exit {number}");
-                let answer = node.cri().exec(id, &["sh", "-c", &script], 0).expect("it runs");
+                let answer = node
+                    .cri()
+                    .exec(id, &["sh", "-c", &script], 0)
+                    .expect("it runs");
                 let line = format!("{number}\n").into_bytes();
-                assert_eq!((&answer.stdout, &answer.stderr, answer.exit_code), (&line, &line, number));
+                assert_eq!(
+                    (&answer.stdout, &answer.stderr, answer.exit_code),
+                    (&line, &line, number)
+                );
             })
         };
         let all: Vec<_> = (1..=24).map(run).collect();
-        all.into_iter().for_each(|one| one.join().expect("it does not panic"));
+        all.into_iter()
+            .for_each(|one| one.join().expect("it does not panic"));
     });
     assert_no_exec_left(&node, &id);
 }
@@ -108,7 +141,10 @@ fn exec_of_a_missing_program_is_reported() {
     let mut session = StreamSession::exec(node.cri(), &id, &["/no/such/program"], OUTPUTS);
     assert!(session.wait_end());
     let status = &session.received.status;
-    assert!(status.contains("Failure") && status.contains("/no/such/program"), "{status}");
+    assert!(
+        status.contains("Failure") && status.contains("/no/such/program"),
+        "{status}"
+    );
     assert_no_exec_left(&node, &id);
 }
 
@@ -117,7 +153,12 @@ fn exec_stdin_closes_with_the_clients() {
     let node = TestNode::shared();
     let pod = node.pod("half");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "cat; echo after the end"], PIPES);
+    let mut session = StreamSession::exec(
+        node.cri(),
+        &id,
+        &["sh", "-c", "cat; echo after the end"],
+        PIPES,
+    );
     session.send("said\n");
     session.wait_stdout("said\n");
     session.end_input();
@@ -161,7 +202,11 @@ fn exec_is_killed_when_its_client_disconnects() {
     let id = pod.start_shell("main", "exec sleep 1000");
     for streams in [PIPES, TERMINAL] {
         let session = StreamSession::exec(node.cri(), &id, &["sleep", "27182"], streams);
-        let runs = || commands(&id).iter().any(|command| command.contains("27182"));
+        let runs = || {
+            commands(&id)
+                .iter()
+                .any(|command| command.contains("27182"))
+        };
         assert!(eventually(LIMIT, runs), "{:?}", commands(&id));
         drop(session);
         assert!(eventually(LIMIT, || !runs()), "{:?}", commands(&id));
@@ -174,7 +219,12 @@ fn exec_ends_with_its_container() {
     let node = TestNode::shared();
     let pod = node.pod("ends");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "echo on; exec sleep 1000"], PIPES);
+    let mut session = StreamSession::exec(
+        node.cri(),
+        &id,
+        &["sh", "-c", "echo on; exec sleep 1000"],
+        PIPES,
+    );
     session.wait_stdout("on\n");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(session.wait_exit_code(), 137);
@@ -193,7 +243,9 @@ fn exec_transfers_a_hundred_megabytes_unchanged() {
     let expected = format!("{line}\n");
     let got = &session.received.stdout;
     assert_eq!(got.len(), LARGE);
-    let wrong = got.chunks(expected.len()).position(|piece| *piece != expected.as_bytes()[..piece.len()]);
+    let wrong = got
+        .chunks(expected.len())
+        .position(|piece| *piece != expected.as_bytes()[..piece.len()]);
     assert_eq!(wrong, None, "the first line that is not as it was sent");
     // The other way the container takes the sum.
     let sent = &session.received.stdout[..LARGE / 5];
@@ -201,6 +253,11 @@ fn exec_transfers_a_hundred_megabytes_unchanged() {
     back.send(sent);
     back.end_input();
     assert_eq!(back.wait_exit_code(), 0);
-    let sum = node.cri().sh(&id, &format!("yes {line} | head -c {} | md5sum", LARGE / 5));
-    assert_eq!(String::from_utf8_lossy(&back.received.stdout).trim_end(), sum);
+    let sum = node
+        .cri()
+        .sh(&id, &format!("yes {line} | head -c {} | md5sum", LARGE / 5));
+    assert_eq!(
+        String::from_utf8_lossy(&back.received.stdout).trim_end(),
+        sum
+    );
 }

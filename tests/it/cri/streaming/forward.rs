@@ -23,7 +23,9 @@ pub(super) fn serve(pod: &TestPod<'_>, port: u16) -> String {
             "printf '#!/bin/sh\\n{answer}\\n' > /answer; chmod +x /answer; exec nc -ll -p {port} -e /answer"
         ),
     );
-    assert!(eventually(LIMIT, || processes_of(&id).iter().any(|command| command.contains("nc -ll"))));
+    assert!(eventually(LIMIT, || processes_of(&id)
+        .iter()
+        .any(|command| command.contains("nc -ll"))));
     id
 }
 
@@ -65,7 +67,10 @@ fn port_forward_reaches_pod_loopback_over_many_connections() {
     let mut forward = ForwardSession::open(node.cri(), pod.id());
     let (data, error) = connect_and_ask(&mut forward, PORT, "question\n");
     // The client's end was the server's, and the answer to that still came.
-    assert_eq!((&data.bytes[..], &error.bytes[..]), (&b"question\ndone\n"[..], &b""[..]));
+    assert_eq!(
+        (&data.bytes[..], &error.bytes[..]),
+        (&b"question\ndone\n"[..], &b""[..])
+    );
     let large = "0123456789".repeat(300_000);
     let connections = [0; 4].map(|_| forward.connect(PORT));
     for connection in connections {
@@ -76,7 +81,10 @@ fn port_forward_reaches_pod_loopback_over_many_connections() {
         forward.receive_until(connection, |data, _| data.bytes == expected.as_bytes());
         forward.send(connection, "", true);
         let (data, _) = forward.receive_until(connection, ended);
-        assert_eq!(String::from_utf8_lossy(&data.bytes), format!("{expected}done\n"));
+        assert_eq!(
+            String::from_utf8_lossy(&data.bytes),
+            format!("{expected}done\n")
+        );
     }
     let (data, _) = connect_and_ask(&mut forward, PORT, &large[..1 << 16]);
     assert_eq!(data.bytes.len(), (1 << 16) + "done\n".len());
@@ -85,7 +93,9 @@ fn port_forward_reaches_pod_loopback_over_many_connections() {
 #[test]
 fn port_forward_reaches_host_network_pod() {
     let node = TestNode::shared();
-    let pod = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
+    let pod = node.pod_with("host", |config| {
+        namespaces(config).set_network(NamespaceMode::Node)
+    });
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let port = free.local_addr().expect("it is bound").port();
     drop(free);
@@ -106,7 +116,10 @@ fn port_forward_to_closed_port_fails_only_that_stream() {
         forward.receive_until(connection, |_, error| error.ended)
     };
     let message = String::from_utf8_lossy(&error.bytes).into_owned();
-    assert!(message.contains("port 9") && message.contains("refused"), "{message}");
+    assert!(
+        message.contains("port 9") && message.contains("refused"),
+        "{message}"
+    );
     let (data, _) = connect_and_ask(&mut forward, PORT, "question\n");
     assert_eq!(data.bytes, b"question\ndone\n");
 }
@@ -116,7 +129,12 @@ fn port_forward_disconnect_leaves_no_connection_or_thread() {
     let node = TestNode::shared();
     let pod = node.pod("vanishes");
     let server = serve(&pod, PORT);
-    let served = || processes_of(&server).iter().filter(|command| command.contains("/answer")).count();
+    let served = || {
+        processes_of(&server)
+            .iter()
+            .filter(|command| command.contains("/answer"))
+            .count()
+    };
     let mut forward = ForwardSession::open(node.cri(), pod.id());
     connect_and_ask(&mut forward, PORT, "");
     assert!(eventually(LIMIT, || served() == 0 || served() == 1));
@@ -129,8 +147,15 @@ fn port_forward_disconnect_leaves_no_connection_or_thread() {
     drop(forward);
     let mut left = 0;
     let gone = eventually(LIMIT, || {
-        left = processes_of(&server).iter().filter(|command| command.contains("cat")).count();
+        left = processes_of(&server)
+            .iter()
+            .filter(|command| command.contains("cat"))
+            .count();
         left == 0
     });
-    assert!(gone, "{left} connections are left: {:?}", processes_of(&server));
+    assert!(
+        gone,
+        "{left} connections are left: {:?}",
+        processes_of(&server)
+    );
 }

@@ -11,7 +11,10 @@ fn invalid_stream_combinations_are_rejected() {
     let pod = node.pod("senseless");
     let id = pod.start_shell("main", "exec sleep 1000");
     let none = Streams::default();
-    let both = Streams { stderr: true, ..TERMINAL };
+    let both = Streams {
+        stderr: true,
+        ..TERMINAL
+    };
     for streams in [none, both] {
         let exec = refused(node.cri().exec_url(exec_request(&id, &["true"], streams)));
         let attach = refused(node.cri().attach_url(attach_request(&id, streams)));
@@ -34,7 +37,11 @@ fn missing_or_stopped_objects_have_no_streams() {
     let node = TestNode::shared();
     let codes = |container: &str, pod: &str| {
         [
-            refused(node.cri().exec_url(exec_request(container, &["true"], PIPES))).code(),
+            refused(
+                node.cri()
+                    .exec_url(exec_request(container, &["true"], PIPES)),
+            )
+            .code(),
             refused(node.cri().attach_url(attach_request(container, PIPES))).code(),
             refused(node.cri().port_forward_url(pod, &[80])).code(),
         ]
@@ -56,13 +63,26 @@ fn stream_urls_are_absolute_on_loopback_and_unique() {
     let node = TestNode::shared();
     let pod = node.pod("urls");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let url = || node.cri().exec_url(exec_request(&id, &["true"], OUTPUTS)).expect("it is made");
+    let url = || {
+        node.cri()
+            .exec_url(exec_request(&id, &["true"], OUTPUTS))
+            .expect("it is made")
+    };
     let one = url();
     let other = url();
-    assert!(one.starts_with("http://127.0.0.1:") && one.contains("/exec/"), "{one}");
+    assert!(
+        one.starts_with("http://127.0.0.1:") && one.contains("/exec/"),
+        "{one}"
+    );
     assert_ne!(one, other);
-    let attach = node.cri().attach_url(attach_request(&id, OUTPUTS)).expect("it is made");
+    let attach = node
+        .cri()
+        .attach_url(attach_request(&id, OUTPUTS))
+        .expect("it is made");
     assert!(attach.contains("/attach/"), "{attach}");
-    let forward = node.cri().port_forward_url(pod.id(), &[80]).expect("it is made");
+    let forward = node
+        .cri()
+        .port_forward_url(pod.id(), &[80])
+        .expect("it is made");
     assert!(forward.contains("/portforward/"), "{forward}");
 }

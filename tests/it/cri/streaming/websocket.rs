@@ -8,7 +8,10 @@ use switchyard_tests::streams::{
 use super::forward::{PORT, connect_and_ask, serve};
 
 /// Without TLS.
-const WEBSOCKET: Transport = Transport { protocol: StreamProtocol::WebSocket, trusted_certificate: None };
+const WEBSOCKET: Transport = Transport {
+    protocol: StreamProtocol::WebSocket,
+    trusted_certificate: None,
+};
 
 #[test]
 fn websocket_exec_passes_stdin_eof_and_exit_code() {
@@ -16,7 +19,8 @@ fn websocket_exec_passes_stdin_eof_and_exit_code() {
     let pod = node.pod("websocket");
     let id = pod.start_shell("main", "exec sleep 1000");
     let script = "cat; echo after the end; echo wrong >&2; exit 42";
-    let mut session = StreamSession::exec_over(&WEBSOCKET, node.cri(), &id, &["sh", "-c", script], PIPES);
+    let mut session =
+        StreamSession::exec_over(&WEBSOCKET, node.cri(), &id, &["sh", "-c", script], PIPES);
     session.send("said\n");
     session.wait_stdout("said\n");
     session.end_input();
@@ -33,7 +37,8 @@ fn websocket_exec_tty_follows_client_resizes() {
     let pod = node.pod("terminal");
     let id = pod.start_shell("main", "exec sleep 1000");
     let script = "while ! read -t 1 word; do stty size; done; echo \"read $word\"";
-    let mut session = StreamSession::exec_over(&WEBSOCKET, node.cri(), &id, &["sh", "-c", script], TERMINAL);
+    let mut session =
+        StreamSession::exec_over(&WEBSOCKET, node.cri(), &id, &["sh", "-c", script], TERMINAL);
     session.resize(132, 43);
     session.wait_stdout("43 132\r\n");
     session.send("word\n");
@@ -69,7 +74,10 @@ fn port_forward_works_with_spdy_tunnelled_over_websocket() {
     let mut forward = ForwardSession::open_over(&WEBSOCKET, node.cri(), pod.id());
     let question = "0123456789".repeat(100_000);
     let (data, error) = connect_and_ask(&mut forward, PORT, &question);
-    assert_eq!((data.bytes.len(), &error.bytes[..]), (question.len() + "done\n".len(), &b""[..]));
+    assert_eq!(
+        (data.bytes.len(), &error.bytes[..]),
+        (question.len() + "done\n".len(), &b""[..])
+    );
     assert!(data.bytes.starts_with(question.as_bytes()));
 }
 
@@ -80,14 +88,18 @@ fn https_streams_use_the_configured_certificate() {
         let tls = certificate(root.path());
         let chain = tls.certificates.display();
         let key = tls.key.display();
-        let section = format!("[cri.streaming]\ntls_certificate = \"{chain}\"\ntls_key = \"{key}\"\n");
+        let section =
+            format!("[cri.streaming]\ntls_certificate = \"{chain}\"\ntls_key = \"{key}\"\n");
         trusted = Some(tls.certificates);
         section
     });
     let pod = node.pod("https");
     let id = pod.start_shell("main", "exec sleep 1000");
     for carrier in [StreamProtocol::Spdy, StreamProtocol::WebSocket] {
-        let way = Transport { protocol: carrier, trusted_certificate: trusted.clone() };
+        let way = Transport {
+            protocol: carrier,
+            trusted_certificate: trusted.clone(),
+        };
         let mut session =
             StreamSession::exec_over(&way, node.cri(), &id, &["sh", "-c", "cat; exit 7"], PIPES);
         session.send("secret\n");

@@ -6,17 +6,28 @@ use super::*;
 fn missing_host_path_is_an_error_only_in_v1alpha2() {
     let node = TestNode::shared();
     let pod = node.pod("missing-path");
-    let path = node.root().path().join(format!("missing-{}", random_name()));
+    let path = node
+        .root()
+        .path()
+        .join(format!("missing-{}", random_name()));
     let host_path = path.to_str().expect("it is UTF-8").to_owned();
     let mut config = shell(&node.image(), "old", "true");
     let container_path = "/there".to_owned();
-    config.mounts = vec![old::Mount { container_path, host_path: host_path.clone(), ..Default::default() }];
+    config.mounts = vec![old::Mount {
+        container_path,
+        host_path: host_path.clone(),
+        ..Default::default()
+    }];
     let refused = create(&node, pod.id(), config).expect_err("nothing is there");
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(refused.message().contains(&host_path), "{refused}");
     assert!(!path.exists(), "it was made all the same");
     let mut config = node.container("new", &["true"]);
-    config.mounts = vec![cri::Mount { container_path: "/there".into(), host_path, ..Default::default() }];
+    config.mounts = vec![cri::Mount {
+        container_path: "/there".into(),
+        host_path,
+        ..Default::default()
+    }];
     let _ = pod.create(&config);
     assert!(path.exists(), "v1 makes it");
 }
@@ -28,9 +39,15 @@ fn disk_quota_is_applied_or_rejected_by_mount() {
     let pod = node.pod("old-quota");
     let quota = |key: &str| {
         let disk_quota = BTreeMap::from([(key.to_owned(), "16m".to_owned())]);
-        let resources = old::LinuxContainerResources { disk_quota, ..Default::default() };
+        let resources = old::LinuxContainerResources {
+            disk_quota,
+            ..Default::default()
+        };
         old::ContainerConfig {
-            linux: Some(old::LinuxContainerConfig { resources: Some(resources), ..Default::default() }),
+            linux: Some(old::LinuxContainerConfig {
+                resources: Some(resources),
+                ..Default::default()
+            }),
             ..shell(&node.image(), "limited", "exec sleep 1000")
         }
     };
@@ -42,13 +59,18 @@ fn disk_quota_is_applied_or_rejected_by_mount() {
             assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
             let message = refused.message();
             assert!(
-                message.contains("disk_quota[\"/\"]: ") && message.contains("mount it with prjquota"),
+                message.contains("disk_quota[\"/\"]: ")
+                    && message.contains("mount it with prjquota"),
                 "{refused}"
             );
-            let filter =
-                Some(cri::ContainerFilter { pod_sandbox_id: pod.id().to_owned(), ..Default::default() });
+            let filter = Some(cri::ContainerFilter {
+                pod_sandbox_id: pod.id().to_owned(),
+                ..Default::default()
+            });
             let request = cri::ListContainersRequest { filter };
-            let left = runtime(&node, async |mut client| client.list_containers(request).await);
+            let left = runtime(&node, async |mut client| {
+                client.list_containers(request).await
+            });
             assert_eq!(left.expect("they can be listed").containers, []);
         }
     }
@@ -73,24 +95,37 @@ fn mount_with_name_and_host_path_uses_the_host_path() {
     let id = create(&node, pod.id(), config).expect("it is well formed");
     node.cri().start(&id).expect("it starts");
     let _ = node.cri().sh(&id, "echo x > /there/file");
-    assert_eq!(fs::read_to_string(dir.join("file")).expect("it was written there"), "x\n");
+    assert_eq!(
+        fs::read_to_string(dir.join("file")).expect("it was written there"),
+        "x\n"
+    );
     let reported = &status(&node, &id).mounts[0];
     assert_eq!((&reported.host_path, &reported.name), (&host_path, &name));
-    node.cri().remove_volume(&name).expect("there is no such volume, and nothing to remove");
-    assert!(dir.join("file").exists(), "the host's path is not the gateway's");
+    node.cri()
+        .remove_volume(&name)
+        .expect("there is no such volume, and nothing to remove");
+    assert!(
+        dir.join("file").exists(),
+        "the host's path is not the gateway's"
+    );
 }
 
 #[test]
 fn named_volume_is_shared_and_persists_until_removed() {
     let node = TestNode::start();
-    node.registry().push("named:1", &busybox().volume("/bin").build());
+    node.registry()
+        .push("named:1", &busybox().volume("/bin").build());
     let image = node.registry().reference("named:1");
     node.cri().pull(&image, None).expect("it can be pulled");
     let pod = node.pod("named");
     let at = |name: &str, container_path: &str| {
         let mut config = shell(&image, name, "exec sleep 1000");
         let container_path = container_path.to_owned();
-        config.mounts = vec![old::Mount { container_path, name: "data".to_owned(), ..Default::default() }];
+        config.mounts = vec![old::Mount {
+            container_path,
+            name: "data".to_owned(),
+            ..Default::default()
+        }];
         config
     };
     let run = |name: &str, container_path: &str| {
@@ -100,14 +135,26 @@ fn named_volume_is_shared_and_persists_until_removed() {
     };
     // The first finds what the image has there, the second what the first has written.
     let first = run("first", "/bin");
-    assert_eq!(node.cri().sh(&first, "test -e /bin/sh && echo kept > /bin/note; cat /bin/note"), "kept");
+    assert_eq!(
+        node.cri().sh(
+            &first,
+            "test -e /bin/sh && echo kept > /bin/note; cat /bin/note"
+        ),
+        "kept"
+    );
     let second = run("second", "/elsewhere");
     assert_eq!(node.cri().sh(&second, "cat /elsewhere/note"), "kept");
     let reported = status(&node, &second).mounts;
-    assert_eq!((reported[0].name.as_str(), reported[0].host_path.as_str()), ("data", ""));
+    assert_eq!(
+        (reported[0].name.as_str(), reported[0].host_path.as_str()),
+        ("data", "")
+    );
 
     let refused = |id: &str| {
-        let refused = node.cri().remove_volume("data").expect_err("a container has it");
+        let refused = node
+            .cri()
+            .remove_volume("data")
+            .expect_err("a container has it");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
         assert!(refused.message().contains(id), "{refused}");
     };
@@ -125,6 +172,10 @@ fn named_volume_is_shared_and_persists_until_removed() {
     assert_eq!(node.cri().sh(&fourth, "ls -A /data"), "");
     node.cri().remove(&fourth).expect("it can be removed");
     node.cri().remove_volume("data").expect("nothing has it");
-    let code = node.cri().remove_volume("../data").expect_err("it is no name").code();
+    let code = node
+        .cri()
+        .remove_volume("../data")
+        .expect_err("it is no name")
+        .code();
     assert_eq!(code, Code::InvalidArgument);
 }

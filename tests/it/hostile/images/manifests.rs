@@ -3,7 +3,10 @@
 use super::*;
 
 pub(super) fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
-    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let headers = headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
     RegistryFault::Answer(status, headers, body.to_vec())
 }
 
@@ -23,8 +26,15 @@ pub(super) fn with_config(image: &Image, at: &str, hostile: &str) -> Image {
     let config = Blob::new(&image.config.media_type, config.into_bytes());
     let mut document: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
     document["config"] = config.descriptor();
-    let manifest = Blob::new(&image.manifest.media_type, document.to_string().into_bytes());
-    Image { config, manifest, ..image.clone() }
+    let manifest = Blob::new(
+        &image.manifest.media_type,
+        document.to_string().into_bytes(),
+    );
+    Image {
+        config,
+        manifest,
+        ..image.clone()
+    }
 }
 
 /// A layer that does not exist.

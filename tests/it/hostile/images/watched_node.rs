@@ -17,7 +17,11 @@ impl WatchedNode {
         let containerd = node.containerd_pid().as_raw();
         // The node's own image has been pulled.
         node.registry().proxy().clear_requests();
-        Self { node, daemon, containerd }
+        Self {
+            node,
+            daemon,
+            containerd,
+        }
     }
 
     /// Does something hostile. While it lasts the daemon may take `most` bytes more than before it.
@@ -29,9 +33,20 @@ impl WatchedNode {
         let before = peak(self.daemon);
         let done = work(&self.node);
         let grown = peak(self.daemon).saturating_sub(before);
-        assert!(grown <= most, "the daemon took {grown} bytes more, {most} are allowed");
-        assert_eq!(self.node.daemon().pid(), self.daemon, "the daemon is another process");
-        assert_eq!(self.node.containerd_pid().as_raw(), self.containerd, "containerd is another process");
+        assert!(
+            grown <= most,
+            "the daemon took {grown} bytes more, {most} are allowed"
+        );
+        assert_eq!(
+            self.node.daemon().pid(),
+            self.daemon,
+            "the daemon is another process"
+        );
+        assert_eq!(
+            self.node.containerd_pid().as_raw(),
+            self.containerd,
+            "containerd is another process"
+        );
         assert_eq!(self.node.daemon().get("/readyz").0, 200);
         done
     }
@@ -49,12 +64,25 @@ impl WatchedNode {
     #[track_caller]
     pub(super) fn refused_beside_others(&self, most: u64, name: &str, codes: &[Code]) -> Status {
         let reference = self.node.registry().reference(name);
-        let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
+        let answer = self.during(most, |node| {
+            node.cri().with_timeout(SOON).pull(&reference, None)
+        });
         let status = answer.expect_err("it is hostile");
         assert!(codes.contains(&status.code()), "{name}: {status}");
-        assert!(status.message().len() < 2000, "{name}: {} bytes are reported", status.message().len());
-        assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
-        assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
+        assert!(
+            status.message().len() < 2000,
+            "{name}: {} bytes are reported",
+            status.message().len()
+        );
+        assert!(
+            !status.message().contains(char::is_control),
+            "{name}: {:?}",
+            status.message()
+        );
+        assert_eq!(
+            self.node.cri().image(&reference).expect("it is asked for"),
+            None
+        );
         let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
         assert!(clean, "{:#?}", self.node.leak_scan().findings);
         status
@@ -71,7 +99,10 @@ impl WatchedNode {
     pub(super) fn serve(&self, tag: &str, manifest: &Value) {
         let kind = "application/vnd.oci.image.manifest.v1+json";
         let body = manifest.to_string().into_bytes();
-        self.plan(&format!("/manifests/{tag}"), &answer(200, &[("Content-Type", kind)], &body));
+        self.plan(
+            &format!("/manifests/{tag}"),
+            &answer(200, &[("Content-Type", kind)], &body),
+        );
     }
 
     /// Number of requests for blobs.
@@ -83,7 +114,15 @@ impl WatchedNode {
 /// The most memory that a process has had, in bytes.
 fn peak(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");
-    let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse().expect("it is a number");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("the kernel counts it");
+    let kib: u64 = line
+        .trim()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .expect("it is a number");
     kib * 1024
 }

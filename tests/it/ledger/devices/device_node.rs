@@ -26,10 +26,24 @@ impl DeviceNode {
                 dir.display()
             )
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let mut fixture = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
-        assert!(eventually(SOON, || fixture.report()["slots"][0]["id"].is_string()), "{}", fixture.report());
-        fixture.id = fixture.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        let mut fixture = Self {
+            node,
+            runtime: runtime.expect("a runtime can be made"),
+            id: String::new(),
+        };
+        assert!(
+            eventually(SOON, || fixture.report()["slots"][0]["id"].is_string()),
+            "{}",
+            fixture.report()
+        );
+        fixture.id = fixture.report()["slots"][0]["id"]
+            .as_str()
+            .expect("it has an id")
+            .to_owned();
         fixture
     }
 
@@ -38,7 +52,12 @@ impl DeviceNode {
     }
 
     pub(super) fn path(&self) -> String {
-        self.node.root().path().join("dev/acme0").display().to_string()
+        self.node
+            .root()
+            .path()
+            .join("dev/acme0")
+            .display()
+            .to_string()
     }
 
     /// A kubelet, once it knows of the device.
@@ -52,11 +71,13 @@ impl DeviceNode {
     /// Waits until so many devices are healthy as a kubelet sees it.
     pub(super) fn wait_healthy(&self, kubelet: &Kubelet, healthy: usize) {
         let what = format!("{healthy} of 1 devices are healthy");
-        self.runtime.block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
+        self.runtime
+            .block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
     }
 
     pub(super) fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
-        self.runtime.block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
+        self.runtime
+            .block_on(kubelet.admit(pod, "main", &[(TPU, 1)]))
     }
 
     /// The output of `switchyard devices`.
@@ -68,20 +89,30 @@ impl DeviceNode {
     #[track_caller]
     pub(super) fn assert_held_by(&self, owner: &str, name: &str) {
         let report = self.report();
-        let holders = report["slots"][0]["holders"].as_array().expect("it is a list").clone();
+        let holders = report["slots"][0]["holders"]
+            .as_array()
+            .expect("it is a list")
+            .clone();
         assert_eq!(holders.len(), 1, "{report:#}");
         assert_eq!(
             (holders[0]["owner"].as_str(), holders[0]["state"].as_str()),
             (Some(owner), Some("bound")),
             "{report:#}"
         );
-        assert!(holders[0]["name"].as_str().is_some_and(|held| held.contains(name)), "{name}: {report:#}");
+        assert!(
+            holders[0]["name"]
+                .as_str()
+                .is_some_and(|held| held.contains(name)),
+            "{name}: {report:#}"
+        );
     }
 
     #[track_caller]
     pub(super) fn assert_free(&self) {
         assert!(
-            eventually(SOON, || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty)),
+            eventually(SOON, || self.report()["slots"][0]["holders"]
+                .as_array()
+                .is_some_and(Vec::is_empty)),
             "{:#}",
             self.report()
         );
@@ -89,6 +120,8 @@ impl DeviceNode {
 
     /// The numbers of the device as a container sees it.
     pub(super) fn numbers(&self, container: &str) -> String {
-        self.node.cri().sh(container, &format!("stat -c %t:%T {}", self.path()))
+        self.node
+            .cri()
+            .sh(container, &format!("stat -c %t:%T {}", self.path()))
     }
 }

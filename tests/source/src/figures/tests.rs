@@ -65,9 +65,16 @@ fn code_is_counted_without_comments_and_tests() {
 
 #[test]
 fn characters_are_counted_without_indentation_and_comments() {
-    let count = |text: &str| Figures::of(text).expect("the code of this test is Rust").characters;
+    let count = |text: &str| {
+        Figures::of(text)
+            .expect("the code of this test is Rust")
+            .characters
+    };
     assert_eq!(count("fn a() {}"), 9);
-    assert_eq!(count("    fn a() {}  // why\n\n/// What\nconst ß: char = 'ß';"), 9 + 20);
+    assert_eq!(
+        count("    fn a() {}  // why\n\n/// What\nconst ß: char = 'ß';"),
+        9 + 20
+    );
     assert_eq!(count("const A: &str = \"one\n\ntwo\";"), 20 + 1 + 5);
 }
 
@@ -76,5 +83,8 @@ fn figures_of_several_files_are_added() {
     let file = Figures::of(FILE).expect("the code of this test is Rust");
     let mut both = file.clone();
     both.add(file.clone());
-    assert_eq!((both.files, both.lines, both.functions), (2, 2 * file.lines, vec![6, 4, 6, 4]));
+    assert_eq!(
+        (both.files, both.lines, both.functions),
+        (2, 2 * file.lines, vec![6, 4, 6, 4])
+    );
 }

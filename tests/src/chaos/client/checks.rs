@@ -17,7 +17,9 @@ impl ChaosClient<'_> {
         match answer {
             Some(Err(status)) if status.code() == Code::NotFound => {}
             None => {}
-            other => self.report_violation(format_args!("{id} was removed, and its status is {other:?}")),
+            other => self.report_violation(format_args!(
+                "{id} was removed, and its status is {other:?}"
+            )),
         }
     }
 
@@ -43,7 +45,11 @@ impl ChaosClient<'_> {
                 format_args!("the exit code of {id} was {before} and is {code}"),
             );
         } else if !right && !self.is_shim_killed(&id) {
-            self.report_container_violation(at, which, format_args!("{id} ended with {code}: {status:?}"));
+            self.report_container_violation(
+                at,
+                which,
+                format_args!("{id} ended with {code}: {status:?}"),
+            );
         }
         self.record_end(at, which, code);
         self.check_log(at, which);
@@ -52,7 +58,9 @@ impl ChaosClient<'_> {
     pub(super) fn record_end(&mut self, at: usize, which: usize, code: i32) {
         let container = &mut self.pods[at].containers[which];
         container.code = Some(code);
-        self.calls.expected.set_state(&container.id, ObjectState::Ended(code));
+        self.calls
+            .expected
+            .set_state(&container.id, ObjectState::Ended(code));
     }
 
     /// Checks that no line of the log is missing, doubled or torn, and, once the container has exited, that
@@ -66,7 +74,8 @@ impl ChaosClient<'_> {
             let text = fs::read_to_string(&path).unwrap_or_default();
             seen = log::read(&text).map(|read| is_complete(container, &read));
             // A kill that excuses an incomplete log may be recorded while this waits.
-            seen != Ok(false) || begun.elapsed() > EXCUSED_LOG_LIMIT && self.log_excuse(container).is_some()
+            seen != Ok(false)
+                || begun.elapsed() > EXCUSED_LOG_LIMIT && self.log_excuse(container).is_some()
         });
         let path = path.display();
         match (seen, self.log_excuse(container)) {
@@ -98,7 +107,9 @@ impl ChaosClient<'_> {
         if self.is_shim_killed(&container.id) {
             return Some(Excuse::Shim);
         }
-        let both = container.ending_since.is_some_and(|since| self.calls.expected.both_killed(since));
+        let both = container
+            .ending_since
+            .is_some_and(|since| self.calls.expected.both_killed(since));
         both.then_some(Excuse::DaemonAndLogkeeper)
     }
 }
@@ -108,7 +119,9 @@ impl ChaosClient<'_> {
 fn is_complete(container: &ClientContainer, read: &log::LogProgress) -> bool {
     match container.code {
         Some(OWN_CODE) => read.last == LINES,
-        Some(SIGTERM_HANDLED_CODE) => read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
+        Some(SIGTERM_HANDLED_CODE) => read
+            .end
+            .is_some_and(|end| end == read.last + 1 || end == read.last),
         _ => true,
     }
 }

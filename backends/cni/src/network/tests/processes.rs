@@ -8,7 +8,10 @@ async fn noted_pids(bench: &Bench) -> Vec<Pid> {
     for _ in 0..1000 {
         let text = fs::read_to_string(&file).unwrap_or_default();
         if text.lines().count() == 2 {
-            return text.lines().map(|line| Pid::from_raw(line.parse().unwrap())).collect();
+            return text
+                .lines()
+                .map(|line| Pid::from_raw(line.parse().unwrap()))
+                .collect();
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -20,7 +23,8 @@ async fn noted_pids(bench: &Bench) -> Vec<Pid> {
 async fn all_gone(pids: Vec<Pid>) {
     for pid in pids {
         let running = || {
-            let stat = fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).unwrap_or_default();
+            let stat =
+                fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).unwrap_or_default();
             kill(pid, None) != Err(Errno::ESRCH) && !stat.contains(") Z")
         };
         for _ in 0..500 {
@@ -33,8 +37,7 @@ async fn all_gone(pids: Vec<Pid>) {
     }
 }
 
-const HANG: &str =
-    "if [ $CNI_COMMAND = ADD ]; then sleep 300 & printf '%s\\n' $$ $! > pids.new; mv pids.new pids; wait; fi";
+const HANG: &str = "if [ $CNI_COMMAND = ADD ]; then sleep 300 & printf '%s\\n' $$ $! > pids.new; mv pids.new pids; wait; fi";
 
 #[tokio::test]
 async fn hung_plugin_is_killed_with_its_children() {
@@ -44,7 +47,11 @@ async fn hung_plugin_is_killed_with_its_children() {
     let network = bench.network_within(&list("1.0.0", &["one"]), SHORT);
     let error = network.add(&attachment()).await.unwrap_err();
     assert!(begin.elapsed() < 3 * SHORT, "{:?}", begin.elapsed());
-    assert!(report(&error).contains("did not finish ADD within 2 s"), "{}", report(&error));
+    assert!(
+        report(&error).contains("did not finish ADD within 2 s"),
+        "{}",
+        report(&error)
+    );
     assert_eq!(bench.order(), ["ADD one", "DEL one"]);
     all_gone(noted_pids(&bench).await).await;
 }
@@ -80,7 +87,11 @@ fn read_begin(progress: &mut File, caller: &mut Child) -> String {
             Ok(read) => return String::from_utf8_lossy(&bytes[..read]).into_owned(),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
         }
-        assert_eq!(caller.try_wait().unwrap(), None, "the caller ends by a kill only");
+        assert_eq!(
+            caller.try_wait().unwrap(),
+            None,
+            "the caller ends by a kill only"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -88,10 +99,19 @@ fn read_begin(progress: &mut File, caller: &mut Child) -> String {
 #[test]
 fn plugin_of_a_killed_caller_runs_to_its_end() {
     if let Some(dir) = std::env::var_os(PLUGIN_DIR) {
-        let list =
-            NetworkList::parse(Path::new("x"), list("1.0.0", &["one"]).to_string().as_bytes()).unwrap();
-        let network = Network::new(Arc::new(list), Plugins::new([PathBuf::from(dir)], Limits::default()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let list = NetworkList::parse(
+            Path::new("x"),
+            list("1.0.0", &["one"]).to_string().as_bytes(),
+        )
+        .unwrap();
+        let network = Network::new(
+            Arc::new(list),
+            Plugins::new([PathBuf::from(dir)], Limits::default()),
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(network.del(&attachment(), None)).unwrap();
         return;
     }
@@ -101,10 +121,16 @@ fn plugin_of_a_killed_caller_runs_to_its_end() {
     for fifo in [&progress, &hold] {
         nix::unistd::mkfifo(fifo, Mode::S_IRWXU).unwrap();
     }
-    let mut progress =
-        OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(progress).unwrap();
+    let mut progress = OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(progress)
+        .unwrap();
     let mut caller = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "network::tests::plugin_of_a_killed_caller_runs_to_its_end"])
+        .args([
+            "--exact",
+            "network::tests::plugin_of_a_killed_caller_runs_to_its_end",
+        ])
         .env(PLUGIN_DIR, bench.path("bin"))
         .stdout(Stdio::null())
         .spawn()
@@ -128,9 +154,16 @@ async fn child_holding_pipes_does_not_delay_the_result() {
     );
     bench.plugin("one", &body);
     let begin = Instant::now();
-    let made = bench.network(&list("1.0.0", &["one"])).add(&attachment()).await;
+    let made = bench
+        .network(&list("1.0.0", &["one"]))
+        .add(&attachment())
+        .await;
     let child = fs::read_to_string(bench.path("log/child")).unwrap();
-    kill(Pid::from_raw(child.trim().parse().unwrap()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    kill(
+        Pid::from_raw(child.trim().parse().unwrap()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
     assert_eq!(made.unwrap().pod_ips("eth0").len(), 1);
     assert!(begin.elapsed() < Duration::from_secs(30));
 }
@@ -139,11 +172,21 @@ async fn child_holding_pipes_does_not_delay_the_result() {
 async fn rollback_has_its_own_deadline() {
     let bench = Bench::new();
     bench.plugin("one", "[ $CNI_COMMAND = ADD ] && exit 1; exec sleep 300");
-    let list = NetworkList::parse(Path::new("x"), list("1.0.0", &["one"]).to_string().as_bytes()).unwrap();
-    let limits = Limits { plugin: Duration::from_secs(60), undo: Duration::from_millis(200) };
+    let list = NetworkList::parse(
+        Path::new("x"),
+        list("1.0.0", &["one"]).to_string().as_bytes(),
+    )
+    .unwrap();
+    let limits = Limits {
+        plugin: Duration::from_secs(60),
+        undo: Duration::from_millis(200),
+    };
     let network = Network::new(Arc::new(list), Plugins::new([bench.path("bin")], limits));
     let begin = Instant::now();
     let error = network.add(&attachment()).await.unwrap_err();
     assert!(begin.elapsed() < Duration::from_secs(30));
-    assert!(error.left_something() && error.to_string().contains("longer than 0.2 s"), "{error}");
+    assert!(
+        error.left_something() && error.to_string().contains("longer than 0.2 s"),
+        "{error}"
+    );
 }

@@ -10,20 +10,50 @@ use super::*;
 use crate::base::error::from_status;
 use crate::base::fs::io_error;
 
-const PLENTY: DiskState =
-    DiskState { free: FreeSpace { bytes: 1 << 30, inodes: 1 << 20 }, written: None, is_read_only: false };
+const PLENTY: DiskState = DiskState {
+    free: FreeSpace {
+        bytes: 1 << 30,
+        inodes: 1 << 20,
+    },
+    written: None,
+    is_read_only: false,
+};
 
 fn condition(reason: &str, message: &str) -> Condition {
-    Condition::False { reason: reason.to_owned(), message: message.to_owned() }
+    Condition::False {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    }
 }
 
 #[test]
 fn a_disk_is_full_without_bytes_or_without_inodes() {
     let plenty = PLENTY.free;
     assert_eq!(plenty.shortage(), None);
-    assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("bytes"));
-    assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("inodes"));
-    assert_eq!(FreeSpace { bytes: 0, inodes: 0 }.shortage(), Some("bytes and inodes"));
+    assert_eq!(
+        FreeSpace {
+            bytes: 4096,
+            ..plenty
+        }
+        .shortage(),
+        Some("bytes")
+    );
+    assert_eq!(
+        FreeSpace {
+            inodes: 3,
+            ..plenty
+        }
+        .shortage(),
+        Some("inodes")
+    );
+    assert_eq!(
+        FreeSpace {
+            bytes: 0,
+            inodes: 0
+        }
+        .shortage(),
+        Some("bytes and inodes")
+    );
 }
 
 #[test]
@@ -34,7 +64,10 @@ fn a_disk_that_cannot_be_written_is_told_from_what_cannot_be_written_anywhere() 
         status("write /var/lib/containerd/meta.db: no space left on device: unknown"),
         status("write /var/lib/containerd/meta.db: read-only file system: unknown"),
         status("fdatasync /var/lib/containerd/meta.db: input/output error"),
-        from_status("update container 1", tonic::Status::resource_exhausted("full")),
+        from_status(
+            "update container 1",
+            tonic::Status::resource_exhausted("full"),
+        ),
         file(Errno::ENOSPC),
         file(Errno::EDQUOT),
         file(Errno::EROFS),
@@ -48,7 +81,10 @@ fn a_disk_that_cannot_be_written_is_told_from_what_cannot_be_written_anywhere() 
     let others = [
         status("label value too long"),
         status("transport error"),
-        from_status("update container 1", tonic::Status::not_found("container 1")),
+        from_status(
+            "update container 1",
+            tonic::Status::not_found("container 1"),
+        ),
         from_status("update container 1", tonic::Status::unavailable("down")),
         file(Errno::EACCES),
     ];
@@ -66,7 +102,11 @@ fn full_disk_is_reported_until_there_is_space_and_leaves_the_runtime_ready() {
     assert_eq!(disks.condition(), condition("DiskFull", "full"));
     assert_eq!(disks.runtime_condition(), Condition::True);
     disks.update(Checked::Unknown);
-    assert_eq!(disks.condition(), condition("DiskFull", "full"), "a check that shows nothing mends nothing");
+    assert_eq!(
+        disks.condition(),
+        condition("DiskFull", "full"),
+        "a check that shows nothing mends nothing"
+    );
     disks.update(Checked::Fine);
     assert_eq!(disks.condition(), Condition::True);
 }
@@ -75,8 +115,19 @@ fn full_disk_is_reported_until_there_is_space_and_leaves_the_runtime_ready() {
 fn read_only_and_failing_disks_are_reported_as_such_and_by_the_runtime() {
     let dir = Path::new("/state");
     for (state, reason, text) in [
-        (Ok(Some(DiskState { is_read_only: true, ..PLENTY })), "DiskReadOnly", "/state is read-only"),
-        (Err(io::Error::from_raw_os_error(5)), "DiskFails", "/state fails: Input/output error"),
+        (
+            Ok(Some(DiskState {
+                is_read_only: true,
+                ..PLENTY
+            })),
+            "DiskReadOnly",
+            "/state is read-only",
+        ),
+        (
+            Err(io::Error::from_raw_os_error(5)),
+            "DiskFails",
+            "/state fails: Input/output error",
+        ),
     ] {
         let disks = Disks::default();
         disks.update(Checked::of(dir, state));
@@ -105,20 +156,36 @@ fn disk_that_refuses_a_write_for_lack_of_space_is_full_whatever_it_counts_as_fre
     );
     let disks = Disks::default();
     disks.update(found);
-    assert!(disks.have_fault(), "it is written to again at the next look");
+    assert!(
+        disks.have_fault(),
+        "it is written to again at the next look"
+    );
 }
 
 #[tokio::test]
 async fn unexplained_error_on_a_full_disk_is_one_of_the_disk() {
-    let failed = || Error::internal("exec in task 1").with_source(Error::internal("exit status 255"));
+    let failed =
+        || Error::internal("exec in task 1").with_source(Error::internal("exit status 255"));
     let fault = |state| move || DiskFault::of(Path::new("/run"), state);
-    let full = move || fault(Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY })));
+    let full = move || {
+        fault(Ok(Some(DiskState {
+            free: FreeSpace {
+                bytes: 0,
+                ..PLENTY.free
+            },
+            ..PLENTY
+        })))
+    };
     let error = explained(failed(), full()).await;
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted);
-    let expected = "no space left on device: almost no bytes left for /run: exec in task 1: exit status 255";
+    let expected =
+        "no space left on device: almost no bytes left for /run: exec in task 1: exit status 255";
     assert_eq!(error.report(), expected);
     for other in [Ok(Some(PLENTY)), Err(io::Error::from_raw_os_error(5))] {
-        assert_eq!(explained(failed(), fault(other)).await.kind(), ErrorKind::Internal);
+        assert_eq!(
+            explained(failed(), fault(other)).await.kind(),
+            ErrorKind::Internal
+        );
     }
     // One whose cause is known keeps its kind, and waits for no disk.
     let (looked, looks) = mpsc::channel();
@@ -139,7 +206,11 @@ async fn error_is_not_held_up_by_a_disk_that_hangs() {
         let _ = answer.recv();
         None
     };
-    let error = timeout(EXPLANATION_LIMIT * 10, explained(Error::internal("exec in task 1"), hangs)).await;
+    let error = timeout(
+        EXPLANATION_LIMIT * 10,
+        explained(Error::internal("exec in task 1"), hangs),
+    )
+    .await;
     assert_eq!(error.unwrap().kind(), ErrorKind::Internal);
     drop(answers);
 }
@@ -162,12 +233,24 @@ async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thre
             let _ = answer.lock().recv();
             return Ok(Some(PLENTY));
         }
-        Ok(Some(DiskState { free: FreeSpace { bytes: 0, ..PLENTY.free }, ..PLENTY }))
+        Ok(Some(DiskState {
+            free: FreeSpace {
+                bytes: 0,
+                ..PLENTY.free
+            },
+            ..PLENTY
+        }))
     };
     for _ in 0..3 {
         let found = check(&pool, &dirs, look.clone()).await;
         let message = "the file system of /hangs does not answer".to_owned();
-        assert_eq!(found, Checked::Fault(DiskFault::Unusable { reason: "DiskHangs", message }));
+        assert_eq!(
+            found,
+            Checked::Fault(DiskFault::Unusable {
+                reason: "DiskHangs",
+                message
+            })
+        );
     }
     drop(answers);
     loop {

@@ -32,7 +32,9 @@ impl ModelContainerd {
             let answer = answer(request.into_inner());
             async move { answer.await.map(Response::new) }
         });
-        Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+        Grpc::new(ProstCodec::<A, Q>::default())
+            .unary(service, request)
+            .await
     }
 
     pub(super) async fn streamed<Q, A>(
@@ -54,7 +56,9 @@ impl ModelContainerd {
                 Ok::<_, Status>(Response::new(tokio_stream::once(Ok::<_, Status>(answer))))
             }
         });
-        Grpc::new(ProstCodec::<A, Q>::default()).server_streaming(service, request).await
+        Grpc::new(ProstCodec::<A, Q>::default())
+            .server_streaming(service, request)
+            .await
     }
 
     /// Answers one message of a call, as a test wants: before the effect, and after it, the call may be held.
@@ -90,13 +94,20 @@ impl ModelContainerd {
             let shared = Arc::clone(&shared);
             async move {
                 let (answer, answers) = mpsc::unbounded_channel();
-                let lease = request.metadata().get("containerd-lease").and_then(|id| id.to_str().ok());
+                let lease = request
+                    .metadata()
+                    .get("containerd-lease")
+                    .and_then(|id| id.to_str().ok());
                 let lease = lease.unwrap_or_default().to_owned();
                 tokio::spawn(write_all(shared, request.into_inner(), lease, answer));
-                Ok::<_, Status>(Response::new(UnboundedReceiverStream::new(answers).boxed() as Answers))
+                Ok::<_, Status>(Response::new(
+                    UnboundedReceiverStream::new(answers).boxed() as Answers
+                ))
             }
         });
-        Grpc::new(ProstCodec::<store::Written, store::Write>::default()).streaming(service, request).await
+        Grpc::new(ProstCodec::<store::Written, store::Write>::default())
+            .streaming(service, request)
+            .await
     }
 }
 
@@ -117,7 +128,10 @@ async fn write_all(
         };
         let call = format!("Content/Write {} {name}", message.action().as_str_name());
         let written = match opened {
-            Ok(()) => shared.enter(&call).await.and_then(|()| shared.store.lock().write(&name, message)),
+            Ok(()) => shared
+                .enter(&call)
+                .await
+                .and_then(|()| shared.store.lock().write(&name, message)),
             Err(status) => {
                 // The lock is another stream's.
                 drop(answer.send(Err(status)));

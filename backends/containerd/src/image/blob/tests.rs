@@ -25,21 +25,36 @@ impl StoredDocument {
         let model = ModelContainerd::default();
         let digest = model.store().add_blob(DOCUMENT);
         let label = ("of another".to_owned(), "client".to_owned());
-        model.store().blobs.get_mut(&digest.to_string()).unwrap().extend([label]);
-        Self { store: store_over(&model), repairs: BlobRepairs::default(), model, digest }
+        model
+            .store()
+            .blobs
+            .get_mut(&digest.to_string())
+            .unwrap()
+            .extend([label]);
+        Self {
+            store: store_over(&model),
+            repairs: BlobRepairs::default(),
+            model,
+            digest,
+        }
     }
 
     /// Puts another file in the place of the document's; `None` removes it.
     fn damage(&self, file: Option<&'static [u8]>) {
         let mut store = self.model.store();
         match file {
-            Some(bytes) => drop(store.files.insert(self.digest.to_string(), Bytes::from_static(bytes))),
+            Some(bytes) => drop(
+                store
+                    .files
+                    .insert(self.digest.to_string(), Bytes::from_static(bytes)),
+            ),
             None => drop(store.files.remove(&self.digest.to_string())),
         }
     }
 
     async fn write(&self) -> Result<()> {
-        self.write_with(Labels::from([("ours".to_owned(), "yes".to_owned())])).await
+        self.write_with(Labels::from([("ours".to_owned(), "yes".to_owned())]))
+            .await
     }
 
     async fn write_with(&self, labels: Labels) -> Result<()> {
@@ -48,7 +63,15 @@ impl StoredDocument {
         let size = u64::try_from(DOCUMENT.len()).unwrap();
         let descriptor = Descriptor::new("x", self.digest.clone(), size);
         let to = (&client, &lease);
-        self.repairs.store_document(to, "manifest", &descriptor, Bytes::from_static(DOCUMENT), labels).await
+        self.repairs
+            .store_document(
+                to,
+                "manifest",
+                &descriptor,
+                Bytes::from_static(DOCUMENT),
+                labels,
+            )
+            .await
     }
 
     #[track_caller]
@@ -62,14 +85,26 @@ impl StoredDocument {
 
 #[tokio::test]
 async fn damaged_document_is_replaced_and_keeps_its_labels() {
-    for file in [Some(&b""[..]), Some(&[0; DOCUMENT.len()][..]), Some(&DOCUMENT[..5]), None] {
+    for file in [
+        Some(&b""[..]),
+        Some(&[0; DOCUMENT.len()][..]),
+        Some(&DOCUMENT[..5]),
+        None,
+    ] {
         let document = StoredDocument::new();
         document.damage(file);
-        document.write().await.unwrap_or_else(|error| panic!("{file:?}: {}", error.report()));
+        document
+            .write()
+            .await
+            .unwrap_or_else(|error| panic!("{file:?}: {}", error.report()));
         document.assert_whole();
         assert_eq!(document.model.calls("Content/Delete").len(), 1, "{file:?}");
         document.write().await.unwrap();
-        assert_eq!(document.model.calls("Content/Delete").len(), 1, "it is whole now");
+        assert_eq!(
+            document.model.calls("Content/Delete").len(),
+            1,
+            "it is whole now"
+        );
     }
 }
 
@@ -78,7 +113,8 @@ async fn intact_blobs_that_a_damaged_document_refers_to_stay() {
     let document = StoredDocument::new();
     let [named, named_by_another, garbage] =
         ["layer", "manifest", "garbage"].map(|text| document.model.store().add_blob(text));
-    let reference = |name: &str, digest: &Digest| (format!("{CONTENT_REFERENCE}.{name}"), digest.to_string());
+    let reference =
+        |name: &str, digest: &Digest| (format!("{CONTENT_REFERENCE}.{name}"), digest.to_string());
     let nested = document.model.store().add_blob("layer of the manifest");
     {
         let mut store = document.model.store();
@@ -95,10 +131,20 @@ async fn intact_blobs_that_a_damaged_document_refers_to_stay() {
     let store = document.model.store();
     for digest in [&document.digest, &named, &named_by_another, &nested] {
         let digest = digest.to_string();
-        assert!(store.files.contains_key(&digest) && store.blobs.contains_key(&digest), "{digest}");
+        assert!(
+            store.files.contains_key(&digest) && store.blobs.contains_key(&digest),
+            "{digest}"
+        );
     }
-    assert!(!store.files.contains_key(&garbage.to_string()), "garbage was collected");
-    assert_eq!(store.blobs[&document.digest.to_string()].len(), 4, "the labels of both");
+    assert!(
+        !store.files.contains_key(&garbage.to_string()),
+        "garbage was collected"
+    );
+    assert_eq!(
+        store.blobs[&document.digest.to_string()].len(),
+        4,
+        "the labels of both"
+    );
 }
 
 #[tokio::test]
@@ -108,7 +154,10 @@ async fn labels_of_a_fresh_document_are_written_once() {
     document.write().await.unwrap();
     assert!(document.model.calls("Content/Update").is_empty());
     assert!(document.model.calls("Content/Read").is_empty());
-    assert_eq!(document.model.store().blobs[&document.digest.to_string()].len(), 1);
+    assert_eq!(
+        document.model.store().blobs[&document.digest.to_string()].len(),
+        1
+    );
     document.write().await.unwrap();
     assert_eq!(document.model.calls("Content/Update").len(), 1);
 }
@@ -131,12 +180,21 @@ async fn sixteen_pulls_at_once_replace_a_document_once() {
 #[tokio::test]
 async fn document_that_cannot_be_read_now_is_left_alone() {
     let document = StoredDocument::new();
-    for status in [Status::unavailable("away"), Status::cancelled("h2 protocol error")] {
+    for status in [
+        Status::unavailable("away"),
+        Status::cancelled("h2 protocol error"),
+    ] {
         document.model.refuse("Content/Read", Some(status));
         assert!(is_unanswered(&document.write().await.unwrap_err()));
     }
-    document.model.refuse("Content/Read", Some(Status::unimplemented("never heard of it")));
-    assert_eq!(document.write().await.unwrap_err().kind(), ErrorKind::Unimplemented);
+    document.model.refuse(
+        "Content/Read",
+        Some(Status::unimplemented("never heard of it")),
+    );
+    assert_eq!(
+        document.write().await.unwrap_err().kind(),
+        ErrorKind::Unimplemented
+    );
     assert!(document.model.calls("Content/Delete").is_empty());
 }
 
@@ -144,9 +202,17 @@ async fn document_that_cannot_be_read_now_is_left_alone() {
 async fn document_that_another_namespace_has_too_is_tried_once() {
     let document = StoredDocument::new();
     document.damage(Some(b"x"));
-    document.model.store().elsewhere.insert(document.digest.to_string());
+    document
+        .model
+        .store()
+        .elsewhere
+        .insert(document.digest.to_string());
     let error = document.write().await.unwrap_err();
-    assert!(error.report().contains("another namespace"), "{}", error.report());
+    assert!(
+        error.report().contains("another namespace"),
+        "{}",
+        error.report()
+    );
     assert_eq!(document.model.calls("Content/Delete").len(), 1);
 }
 
@@ -155,11 +221,23 @@ async fn what_is_unreadable_is_told_from_what_is_not_there() {
     let document = StoredDocument::new();
     let client = document.model.client();
     let absent = Digest::sha256(b"absent");
-    assert!(matches!(read(&client, &absent).await, Err(ReadFailure::Absent(_))));
+    assert!(matches!(
+        read(&client, &absent).await,
+        Err(ReadFailure::Absent(_))
+    ));
     assert_eq!(read(&client, &document.digest).await.unwrap(), DOCUMENT);
-    document.model.refuse("Content/Read", Some(Status::unknown("read /blob: input/output error")));
-    assert!(matches!(read(&client, &document.digest).await, Err(ReadFailure::Damaged(_))));
+    document.model.refuse(
+        "Content/Read",
+        Some(Status::unknown("read /blob: input/output error")),
+    );
+    assert!(matches!(
+        read(&client, &document.digest).await,
+        Err(ReadFailure::Damaged(_))
+    ));
     document.model.refuse("Content/Read", None);
     document.damage(None);
-    assert!(matches!(read(&client, &document.digest).await, Err(ReadFailure::Damaged(_))));
+    assert!(matches!(
+        read(&client, &document.digest).await,
+        Err(ReadFailure::Damaged(_))
+    ));
 }

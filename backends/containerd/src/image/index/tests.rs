@@ -6,7 +6,9 @@ use switchyard_core::ErrorKind;
 use super::*;
 
 fn digest(byte: char) -> Digest {
-    format!("sha256:{}", byte.to_string().repeat(64)).parse().unwrap()
+    format!("sha256:{}", byte.to_string().repeat(64))
+        .parse()
+        .unwrap()
 }
 
 /// A record of an image without layers.
@@ -36,7 +38,11 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> ImageRecord
 fn records() -> Vec<ImageRecord> {
     vec![
         named("docker.io/library/busybox:latest", 'a', '1'),
-        named(&format!("docker.io/library/busybox@{}", digest('1')), 'a', '1'),
+        named(
+            &format!("docker.io/library/busybox@{}", digest('1')),
+            'a',
+            '1',
+        ),
         named("registry.k8s.io/pause:3.9", 'b', '2'),
         named("k8s.gcr.io/pause:3.9", 'b', '2'),
         named(&digest('b').to_string(), 'b', '2'),
@@ -44,7 +50,9 @@ fn records() -> Vec<ImageRecord> {
 }
 
 fn id_of(query: &str) -> Option<String> {
-    find(&records(), query).unwrap().map(|record| record.info.id.to_string())
+    find(&records(), query)
+        .unwrap()
+        .map(|record| record.info.id.to_string())
 }
 
 #[test]
@@ -52,10 +60,19 @@ fn an_image_with_many_names_is_one_entry() {
     let images = images(&records());
     assert_eq!(images.len(), 2);
     assert_eq!(images[0].repo_tags, ["docker.io/library/busybox:latest"]);
-    assert_eq!(images[0].repo_digests, [format!("docker.io/library/busybox@{}", digest('1'))]);
-    assert_eq!(images[1].repo_tags, ["k8s.gcr.io/pause:3.9", "registry.k8s.io/pause:3.9"]);
+    assert_eq!(
+        images[0].repo_digests,
+        [format!("docker.io/library/busybox@{}", digest('1'))]
+    );
+    assert_eq!(
+        images[1].repo_tags,
+        ["k8s.gcr.io/pause:3.9", "registry.k8s.io/pause:3.9"]
+    );
     assert_eq!(images[1].repo_digests.len(), 2);
-    assert_eq!((images[0].user.as_str(), images[0].volumes.len()), ("www-data", 1));
+    assert_eq!(
+        (images[0].user.as_str(), images[0].volumes.len()),
+        ("www-data", 1)
+    );
 }
 
 #[test]
@@ -84,7 +101,10 @@ fn the_beginning_of_two_ids_is_refused() {
         id: ImageId::new(format!("sha256:aa{}", "c".repeat(62))),
         ..(*records[2].info).clone()
     });
-    assert_eq!(find(&records, "aa").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        find(&records, "aa").unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
 }
 
 proptest! {

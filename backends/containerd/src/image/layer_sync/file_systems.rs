@@ -18,8 +18,13 @@ pub(super) fn on_disks(mounts: &MountTable) -> Vec<PathBuf> {
         uppermost.insert(mount.point, is_on_disk.then_some(mount.device));
     }
     let mut seen = BTreeSet::new();
-    let on_disk = uppermost.into_iter().filter_map(|(point, device)| Some((point, device?)));
-    on_disk.filter(|(_, device)| seen.insert(*device)).map(|(point, _)| point.into_owned()).collect()
+    let on_disk = uppermost
+        .into_iter()
+        .filter_map(|(point, device)| Some((point, device?)));
+    on_disk
+        .filter(|(_, device)| seen.insert(*device))
+        .map(|(point, _)| point.into_owned())
+        .collect()
 }
 
 #[cfg(test)]

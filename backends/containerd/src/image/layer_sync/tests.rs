@@ -11,7 +11,9 @@ fn unsynced() -> HashMap<String, String> {
 /// Returns whether a snapshot has the label; `None` if there is no such snapshot.
 fn is_unsynced(model: &ModelContainerd, name: &str) -> Option<bool> {
     let store = model.store();
-    let found = store.snapshots.get(&("overlayfs".to_owned(), name.to_owned()))?;
+    let found = store
+        .snapshots
+        .get(&("overlayfs".to_owned(), name.to_owned()))?;
     Some(found.labels.contains_key(UNSYNCED))
 }
 
@@ -20,7 +22,9 @@ async fn label_of_a_snapshot_that_was_unpacked_again_during_the_sync_stays() {
     let dir = tempfile::tempdir().unwrap();
     let model = ModelContainerd::default();
     for name in ["again", "synced", "removed"] {
-        model.store().add_snapshot("overlayfs", name, "", unsynced());
+        model
+            .store()
+            .add_snapshot("overlayfs", name, "", unsynced());
     }
     let sync = store_over(&model).layer_sync;
     // After the first look at the snapshots, and before the labels of the later ones are removed.
@@ -30,7 +34,9 @@ async fn label_of_a_snapshot_that_was_unpacked_again_during_the_sync_stays() {
     let changed = async {
         held.arrived(1).await;
         let mut store = model.store();
-        store.snapshots.remove(&("overlayfs".to_owned(), "removed".to_owned()));
+        store
+            .snapshots
+            .remove(&("overlayfs".to_owned(), "removed".to_owned()));
         store.add_snapshot("overlayfs", "again", "", unsynced());
         drop(store);
         drop(held);
@@ -45,13 +51,17 @@ async fn label_of_a_snapshot_that_was_unpacked_again_during_the_sync_stays() {
 async fn snapshot_is_not_committed_while_the_label_of_its_namesake_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let model = ModelContainerd::default();
-    model.store().add_snapshot("overlayfs", "layer", "", unsynced());
+    model
+        .store()
+        .add_snapshot("overlayfs", "layer", "", unsynced());
     let sync = store_over(&model).layer_sync;
     let unpacked = UnpackedSnapshots::new(sync.clone(), "overlayfs");
     let held = model.hold("Snapshots/Update");
     let dir = Some(dir.path().to_owned());
     let syncing = tokio::spawn(async move {
-        sync.sync_snapshots("overlayfs", vec!["layer".to_owned()], dir).await.unwrap();
+        sync.sync_snapshots("overlayfs", vec!["layer".to_owned()], dir)
+            .await
+            .unwrap();
     });
     held.arrived(1).await;
     let mut commit = Box::pin(unpacked.lock("layer"));
@@ -69,7 +79,10 @@ async fn syncs_share_one_thread_and_use_a_directory_that_exists() {
     let sync = store_over(&model).layer_sync;
     let permit = Arc::clone(&sync.syncing).acquire_owned().await.unwrap();
     let mut waiting = Box::pin(sync.sync_file_system("overlayfs", Some(dir.path().to_owned())));
-    assert!(futures::poll!(&mut waiting).is_pending(), "another sync may hang");
+    assert!(
+        futures::poll!(&mut waiting).is_pending(),
+        "another sync may hang"
+    );
     drop(permit);
     waiting.await.unwrap();
     let gone = dir.path().join("gone");
@@ -85,8 +98,15 @@ fn the_directory_is_that_of_the_new_layer() {
         options: options.iter().map(|option| (*option).to_owned()).collect(),
         ..Default::default()
     };
-    assert_eq!(writable_dir(&[mount("bind", "/s/1/fs", &["rw"])]), Some("/s/1/fs".into()));
-    let overlay = mount("overlay", "overlay", &["workdir=/s/2/work", "upperdir=/s/2/fs", "lowerdir=/s/1/fs"]);
+    assert_eq!(
+        writable_dir(&[mount("bind", "/s/1/fs", &["rw"])]),
+        Some("/s/1/fs".into())
+    );
+    let overlay = mount(
+        "overlay",
+        "overlay",
+        &["workdir=/s/2/work", "upperdir=/s/2/fs", "lowerdir=/s/1/fs"],
+    );
     assert_eq!(writable_dir(&[overlay]), Some("/s/2/fs".into()));
     assert_eq!(writable_dir(&[mount("ext4", "/dev/dm-3", &[])]), None);
 }

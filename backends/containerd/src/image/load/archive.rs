@@ -90,14 +90,18 @@ impl Archive {
             let path = normalized(&entry.path);
             let found = match entry.kind {
                 TarEntryKind::File { at, size } => ArchiveEntry::File { at, size },
-                TarEntryKind::Symlink(target) => {
-                    ArchiveEntry::Link(normalized(&path.parent().unwrap_or(Path::new("")).join(target)))
-                }
+                TarEntryKind::Symlink(target) => ArchiveEntry::Link(normalized(
+                    &path.parent().unwrap_or(Path::new("")).join(target),
+                )),
                 TarEntryKind::HardLink(target) => ArchiveEntry::Link(normalized(&target)),
             };
             entries.insert(path, found);
         }
-        Ok(Self { file: Arc::new(file), entries, stop })
+        Ok(Self {
+            file: Arc::new(file),
+            entries,
+            stop,
+        })
     }
 
     /// The image with this name, or the only image of the archive. The size of its configuration and the
@@ -116,9 +120,13 @@ impl Archive {
         })?;
         let image = select_image(&listed, reference)?;
         let paths = image.layers.as_deref().unwrap_or_default();
-        limits.check_layer_count("its image", paths.len()).map_err(too_large)?;
+        limits
+            .check_layer_count("its image", paths.len())
+            .map_err(too_large)?;
         let (at, size) = self.locate(&image.config)?;
-        limits.check_config("its configuration", size).map_err(too_large)?;
+        limits
+            .check_config("its configuration", size)
+            .map_err(too_large)?;
         let config = self.read(at, size)?;
         // A layer that is listed several times is read once.
         let mut known: HashMap<u64, Descriptor> = HashMap::new();
@@ -132,7 +140,11 @@ impl Archive {
             known.insert(at, descriptor.clone());
             layers.push(ArchiveLayer { at, descriptor });
         }
-        Ok(ArchiveImage { file: Arc::clone(&self.file), config, layers })
+        Ok(ArchiveImage {
+            file: Arc::clone(&self.file),
+            config,
+            layers,
+        })
     }
 
     /// Offset and size of a file, which may be reached through links.
@@ -145,7 +157,10 @@ impl Archive {
                 None => break,
             }
         }
-        Err(malformed(format!("it has no file {}", truncated(&path.to_string_lossy()))))
+        Err(malformed(format!(
+            "it has no file {}",
+            truncated(&path.to_string_lossy())
+        )))
     }
 
     /// The content of `manifest.json`.
@@ -162,7 +177,9 @@ impl Archive {
     /// The content of a document, whose size the caller has checked.
     fn read(&self, at: u64, size: u64) -> Result<Bytes> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
+        self.file
+            .read_exact_at(&mut bytes, at)
+            .map_err(unreadable)?;
         Ok(bytes.into())
     }
 
@@ -176,7 +193,9 @@ impl Archive {
             check_cancelled(&self.stop)?;
             let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));
             let piece = &mut chunk[..wanted];
-            self.file.read_exact_at(piece, at + done).map_err(unreadable)?;
+            self.file
+                .read_exact_at(piece, at + done)
+                .map_err(unreadable)?;
             // A layer of fewer than four bytes is not compressed.
             if let (0, Some(first)) = (done, piece.first_chunk()) {
                 magic = *first;
@@ -185,8 +204,9 @@ impl Archive {
             done += u64::try_from(wanted).unwrap_or(u64::MAX);
         }
         let digest = format!("sha256:{}", hex::encode(hash.finalize()));
-        let digest =
-            digest.parse().map_err(|fault| Error::internal("digest of a layer").with_source(fault))?;
+        let digest = digest
+            .parse()
+            .map_err(|fault| Error::internal("digest of a layer").with_source(fault))?;
         Ok(Descriptor::new(media_type(magic), digest, size))
     }
 }
@@ -202,9 +222,18 @@ fn select_image<'a>(listed: &'a [ManifestEntry], reference: &str) -> Result<&'a 
         (Some(named), _) => Ok(named),
         (None, [only]) => Ok(only),
         (None, _) => {
-            let tags = listed.iter().flat_map(|image| image.repo_tags.iter().flatten());
-            let tags: Vec<_> = tags.take(MAX_NAMES_SHOWN).map(|tag| truncated(tag)).collect();
-            let more = if tags.len() == MAX_NAMES_SHOWN { ", the first of them" } else { "" };
+            let tags = listed
+                .iter()
+                .flat_map(|image| image.repo_tags.iter().flatten());
+            let tags: Vec<_> = tags
+                .take(MAX_NAMES_SHOWN)
+                .map(|tag| truncated(tag))
+                .collect();
+            let more = if tags.len() == MAX_NAMES_SHOWN {
+                ", the first of them"
+            } else {
+                ""
+            };
             Err(Error::not_found(format!(
                 "the archive has {} images, none of them {reference:?}{more}: {tags:?}",
                 listed.len()
@@ -246,12 +275,19 @@ fn unreadable(fault: std::io::Error) -> Error {
 }
 
 fn malformed(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidArgument, "the archive is not as docker save writes it")
-        .with_source(Error::new(ErrorKind::InvalidArgument, why))
+    Error::new(
+        ErrorKind::InvalidArgument,
+        "the archive is not as docker save writes it",
+    )
+    .with_source(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 fn too_large(error: registry::Error) -> Error {
-    Error::new(ErrorKind::InvalidArgument, "the archive has more than an image may have").with_source(error)
+    Error::new(
+        ErrorKind::InvalidArgument,
+        "the archive has more than an image may have",
+    )
+    .with_source(error)
 }
 
 #[cfg(test)]

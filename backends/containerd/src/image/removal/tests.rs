@@ -37,7 +37,11 @@ impl HeldImage {
         let model = ModelContainerd::default();
         let store = Arc::new(store_over(&model));
         let image = Arc::new(add_image(&model, &[]));
-        let node = Self { model, store, image };
+        let node = Self {
+            model,
+            store,
+            image,
+        };
         for (owner, right) in holders {
             node.pull(*owner, *right).await.unwrap();
         }
@@ -47,7 +51,9 @@ impl HeldImage {
     fn pull(&self, owner: Owner, right: Right) -> tokio::task::JoinHandle<()> {
         let store = Arc::clone(&self.store);
         let image = Arc::clone(&self.image);
-        tokio::spawn(async move { assign(&store, &[BY_DIGEST, NAME], &image, (owner, right)).await })
+        tokio::spawn(
+            async move { assign(&store, &[BY_DIGEST, NAME], &image, (owner, right)).await },
+        )
     }
 
     fn remove(&self, owner: Owner) -> tokio::task::JoinHandle<()> {
@@ -72,7 +78,11 @@ async fn of_two_owners_that_let_go_at_once_the_second_removes_the_image() {
     for removal in removals {
         removal.await.unwrap();
     }
-    assert!(node.model.store().images.is_empty(), "{:#?}", node.model.store().images);
+    assert!(
+        node.model.store().images.is_empty(),
+        "{:#?}",
+        node.model.store().images
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,11 +152,19 @@ async fn name_that_another_client_moves_meanwhile_is_kept() {
     let removal = node.remove(K);
     held.arrived(1).await;
     let digest = other.manifest.digest.to_string();
-    let target = types::Descriptor { digest: digest.clone(), ..Default::default() };
+    let target = types::Descriptor {
+        digest: digest.clone(),
+        ..Default::default()
+    };
     node.model.store().images.get_mut(NAME).unwrap().target = Some(target);
     drop(held);
     removal.await.unwrap();
-    let image = node.store.get(NAME).await.unwrap().expect("it is another image's name");
+    let image = node
+        .store
+        .get(NAME)
+        .await
+        .unwrap()
+        .expect("it is another image's name");
     assert_eq!(image.id, other.id);
     assert_eq!(node.model.store().images.len(), 1);
 }
@@ -159,7 +177,11 @@ async fn sixteen_at_once_leave_no_private_image_open_and_none_behind() {
     let mut changes = Vec::new();
     for round in 0..4 {
         for owner in Owner::ALL {
-            changes.push(if round % 2 == 0 { node.remove(owner) } else { node.pull(owner, Right::Private) });
+            changes.push(if round % 2 == 0 {
+                node.remove(owner)
+            } else {
+                node.pull(owner, Right::Private)
+            });
         }
     }
     settle().await;
@@ -174,8 +196,8 @@ async fn sixteen_at_once_leave_no_private_image_open_and_none_behind() {
     assert!(store.images.is_empty(), "{:#?}", store.images);
     let target = &node.image.manifest.digest;
     for image in &store.image_history {
-        let open =
-            holders::parse(&image.labels, target).is_empty() && !holders::was_released(&image.labels, target);
+        let open = holders::parse(&image.labels, target).is_empty()
+            && !holders::was_released(&image.labels, target);
         assert!(!open, "{image:#?}");
     }
 }
@@ -191,7 +213,11 @@ async fn pull_that_is_given_up_gives_all_its_names_or_none() {
     let removal = node.remove(K);
     settle().await;
     assert!(!removal.is_finished(), "the names are being given");
-    assert_eq!(node.model.store().leases.len(), 1, "the content is protected until then");
+    assert_eq!(
+        node.model.store().leases.len(),
+        1,
+        "the content is protected until then"
+    );
     drop(held);
     removal.await.unwrap();
     settle().await;
@@ -232,8 +258,15 @@ async fn content_is_read_before_the_lock_is_taken() {
     let foreign = node.model.store().add_blob("{}").to_string();
     let damaged = Digest::sha256(b"missing").to_string();
     for digest in [&foreign, &damaged] {
-        let target = Some(types::Descriptor { digest: digest.clone(), ..Default::default() });
-        let image = api::Image { name: digest.clone(), target, ..Default::default() };
+        let target = Some(types::Descriptor {
+            digest: digest.clone(),
+            ..Default::default()
+        });
+        let image = api::Image {
+            name: digest.clone(),
+            target,
+            ..Default::default()
+        };
         node.model.store().images.insert(digest.clone(), image);
     }
     let lock = node.store.record_lock.change("test").await.unwrap();
@@ -247,7 +280,10 @@ async fn content_is_read_before_the_lock_is_taken() {
     removal.await.unwrap();
     assert_eq!(reads(), 4);
     let left: Vec<_> = node.model.store().images.keys().cloned().collect();
-    assert!(left.len() == 2 && left.contains(&foreign) && left.contains(&damaged), "{left:?}");
+    assert!(
+        left.len() == 2 && left.contains(&foreign) && left.contains(&damaged),
+        "{left:?}"
+    );
 }
 
 #[test]
@@ -257,7 +293,10 @@ fn task_that_is_being_created_keeps_the_image_under_any_of_its_names() {
         index::tests::named("registry.test/other:1", 'a', '1'),
         index::tests::named("registry.test/another:1", 'b', '2'),
     ];
-    let records = ImageRecords { usable, damaged: Vec::new() };
+    let records = ImageRecords {
+        usable,
+        damaged: Vec::new(),
+    };
     let removed = |creating: &str| {
         let in_use = |_: &ImageId, is_named: &dyn Fn(&str) -> bool| is_named(creating);
         plan(&records, NAME, K, &in_use).unwrap().deleted.len()

@@ -8,18 +8,26 @@ use crate::client::model::ModelContainerd;
 #[tokio::test(start_paused = true)]
 async fn snapshotter_that_hangs_or_is_missing_is_told_by_name_and_containerd_is_not_blamed() {
     let model = ModelContainerd::default();
-    model.store().snapshotters.extend(["hangs", "refuses"].map(str::to_owned));
+    model
+        .store()
+        .snapshotters
+        .extend(["hangs", "refuses"].map(str::to_owned));
     let client = model.client();
     let away = AwaySnapshotters::default();
     let held = model.hold("Snapshots/List hangs");
-    model.refuse("Snapshots/List refuses", Some(Status::unavailable("dial unix /run/x.sock: refused")));
+    model.refuse(
+        "Snapshots/List refuses",
+        Some(Status::unavailable("dial unix /run/x.sock: refused")),
+    );
     let ask = async |name: &str| away.ask(&client, name, list(&client, name)).await;
     for name in ["hangs", "refuses", "missing"] {
         assert!(ask(name).await.unwrap().is_err(), "{name}");
         assert!(away.is_away(name), "{name}");
     }
     assert!(ask("overlayfs").await.unwrap().is_ok());
-    let Condition::False { message, .. } = away.condition() else { panic!("three are away") };
+    let Condition::False { message, .. } = away.condition() else {
+        panic!("three are away")
+    };
     for name in ["hangs: ", "refuses: ", "missing: "] {
         assert!(message.contains(name), "{message}");
     }
@@ -42,7 +50,10 @@ async fn containerd_that_is_away_is_an_error() {
     for call in ["Snapshots/List", "Version/Version"] {
         model.refuse(call, Some(Status::unavailable("connection closed")));
     }
-    let error = away.ask(&client, "overlayfs", list(&client, "overlayfs")).await.unwrap_err();
+    let error = away
+        .ask(&client, "overlayfs", list(&client, "overlayfs"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(away.condition(), Condition::True);
 }
@@ -54,8 +65,14 @@ async fn own_keys_are_told_from_those_of_predecessors() {
     let client = model.client();
     for prefix in [view_prefix(&client), extract_prefix(&client)] {
         assert!(!is_stale(&client, &new_key(&client, &prefix)));
-        assert!(is_stale(&client, &format!("{} sha256:x", new_key(&predecessor, &prefix))));
-        assert!(is_stale(&client, &format!("{prefix}0123456789abcdef")), "of an earlier version");
+        assert!(is_stale(
+            &client,
+            &format!("{} sha256:x", new_key(&predecessor, &prefix))
+        ));
+        assert!(
+            is_stale(&client, &format!("{prefix}0123456789abcdef")),
+            "of an earlier version"
+        );
     }
     assert!(!is_stale(&client, "sha256:x"));
     assert!(!is_stale(&client, "extract-switchyard-other-x"));

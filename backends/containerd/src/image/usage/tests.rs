@@ -9,7 +9,9 @@ use crate::client::model::ModelContainerd;
 fn model() -> ModelContainerd {
     let model = ModelContainerd::default();
     model.store().add_blob("five!");
-    model.store().add_snapshot("overlayfs", "layer", "", std::collections::HashMap::new());
+    model
+        .store()
+        .add_snapshot("overlayfs", "layer", "", std::collections::HashMap::new());
     model
 }
 
@@ -37,7 +39,12 @@ async fn snapshotter_that_is_away_is_left_out_and_asked_again_after_a_while() {
 async fn snapshots_that_are_measured_slowly_are_told_and_one_that_hangs_is_not_waited_for() {
     let model = model();
     model.store().snapshotters.insert("other".into());
-    model.store().add_snapshot("overlayfs", "second", "layer", std::collections::HashMap::new());
+    model.store().add_snapshot(
+        "overlayfs",
+        "second",
+        "layer",
+        std::collections::HashMap::new(),
+    );
     let store = store_over(&model);
     let held = ["layer", "second"].map(|name| model.hold(&format!("Snapshots/Usage {name}")));
     let slowly = async {
@@ -61,16 +68,25 @@ async fn snapshots_that_are_measured_slowly_are_told_and_one_that_hangs_is_not_w
 async fn content_is_told_without_the_default_snapshotter_and_beside_a_damaged_snapshot() {
     let model = model();
     model.store().snapshotters.insert("other".into());
-    model.refuse("Snapshots/Usage layer", Some(Status::unknown("input/output error")));
+    model.refuse(
+        "Snapshots/Usage layer",
+        Some(Status::unknown("input/output error")),
+    );
     let store = store_over(&model);
     let usage = ImageStore::usage(&store).await.unwrap();
     assert_eq!((usage[0].used_bytes, usage[0].inodes_used), (5, Some(0)));
-    model.refuse("Snapshots/List overlayfs", Some(Status::unavailable("dial unix: refused")));
+    model.refuse(
+        "Snapshots/List overlayfs",
+        Some(Status::unavailable("dial unix: refused")),
+    );
     store.usage.invalidate();
     let usage = ImageStore::usage(&store).await.unwrap();
     assert_eq!(usage.len(), 2);
     assert_eq!((usage[0].used_bytes, usage[0].inodes_used), (5, None));
-    model.refuse("Version/Version", Some(Status::unavailable("connection closed")));
+    model.refuse(
+        "Version/Version",
+        Some(Status::unavailable("connection closed")),
+    );
     store.usage.invalidate();
     tokio::time::pause();
     tokio::time::sleep(std::time::Duration::from_secs(61)).await;

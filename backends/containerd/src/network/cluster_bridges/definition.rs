@@ -49,8 +49,11 @@ struct DefinitionFile {
 
 /// The name of the bridge of a network. Gateways whose own bridges differ have different ones.
 pub(super) fn interface_name(own_bridge: &str, id: &NetworkName) -> String {
-    let digest =
-        Sha256::new().chain_update(own_bridge).chain_update([0]).chain_update(id.as_str()).finalize();
+    let digest = Sha256::new()
+        .chain_update(own_bridge)
+        .chain_update([0])
+        .chain_update(id.as_str())
+        .finalize();
     let digits = hex::encode(digest);
     format!("{PREFIX}{}", &digits[..DIGITS])
 }
@@ -67,8 +70,18 @@ impl Definition {
     ///
     /// # Errors
     /// `FailedPrecondition` if the addresses are taken, or no free ones are left.
-    pub(super) fn new(asked: &ClusterBridge, conflict: impl Fn(&Subnet) -> Option<String>) -> Result<Self> {
-        let ClusterBridge { id, name, addresses, is_internal, has_masquerade, mtu } = asked;
+    pub(super) fn new(
+        asked: &ClusterBridge,
+        conflict: impl Fn(&Subnet) -> Option<String>,
+    ) -> Result<Self> {
+        let ClusterBridge {
+            id,
+            name,
+            addresses,
+            is_internal,
+            has_masquerade,
+            mtu,
+        } = asked;
         let made = match addresses {
             Some(addresses) => {
                 let subnet = addresses.subnet();
@@ -99,15 +112,44 @@ impl Definition {
 
     /// Parses a file; `None` if it is malformed.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        let DefinitionFile { id, name, subnet, range, gateway, is_chosen, is_internal, has_masquerade, mtu } =
-            serde_json::from_slice(text).ok()?;
-        let range = range.map(|range| range.parse::<Subnet>()).transpose().ok()?;
-        let addresses = BridgeAddresses::new(subnet.parse().ok()?, range, Some(gateway.into())).ok()?;
-        Some(Self { id, name, addresses, is_chosen, is_internal, has_masquerade, mtu })
+        let DefinitionFile {
+            id,
+            name,
+            subnet,
+            range,
+            gateway,
+            is_chosen,
+            is_internal,
+            has_masquerade,
+            mtu,
+        } = serde_json::from_slice(text).ok()?;
+        let range = range
+            .map(|range| range.parse::<Subnet>())
+            .transpose()
+            .ok()?;
+        let addresses =
+            BridgeAddresses::new(subnet.parse().ok()?, range, Some(gateway.into())).ok()?;
+        Some(Self {
+            id,
+            name,
+            addresses,
+            is_chosen,
+            is_internal,
+            has_masquerade,
+            mtu,
+        })
     }
 
     pub(super) fn to_json(&self) -> String {
-        let Self { id, name, addresses, is_chosen, is_internal, has_masquerade, mtu } = self;
+        let Self {
+            id,
+            name,
+            addresses,
+            is_chosen,
+            is_internal,
+            has_masquerade,
+            mtu,
+        } = self;
         let file = DefinitionFile {
             id: id.clone(),
             name: name.clone(),
@@ -128,13 +170,20 @@ impl Definition {
     /// `FailedPrecondition` if it asks for another one, or for other addresses or options.
     pub(super) fn check_same(&self, asked: &ClusterBridge) -> Result<()> {
         // A network is not changed in its cluster.
-        let ClusterBridge { id, name, addresses, is_internal, has_masquerade, mtu } = asked;
+        let ClusterBridge {
+            id,
+            name,
+            addresses,
+            is_internal,
+            has_masquerade,
+            mtu,
+        } = asked;
         let has_addresses = match addresses {
             None => self.is_chosen,
             Some(asked) => !self.is_chosen && self.addresses == *asked,
         };
-        let has_options =
-            (self.is_internal, self.has_masquerade, self.mtu) == (*is_internal, *has_masquerade, *mtu);
+        let has_options = (self.is_internal, self.has_masquerade, self.mtu)
+            == (*is_internal, *has_masquerade, *mtu);
         if self.id == id.as_str() && has_addresses && has_options {
             return Ok(());
         }
@@ -156,7 +205,12 @@ impl Definition {
     }
 
     /// The configuration list for the plugins. An internal network has neither a gateway nor a way out.
-    pub(super) fn conflist(&self, interface: &str, addresses_dir: &Path, default_mtu: u32) -> Value {
+    pub(super) fn conflist(
+        &self,
+        interface: &str,
+        addresses_dir: &Path,
+        default_mtu: u32,
+    ) -> Value {
         let mut pool = json!({ "subnet": self.subnet().to_string() });
         if let Some([first, last]) = self.addresses.pool() {
             pool["rangeStart"] = json!(first);
@@ -173,19 +227,31 @@ impl Definition {
             mtu: self.mtu.map_or(default_mtu, u32::from),
             addresses_dir,
             ranges: vec![json!([pool])],
-            routes: if self.is_internal { Vec::new() } else { vec![out] },
+            routes: if self.is_internal {
+                Vec::new()
+            } else {
+                vec![out]
+            },
         })
     }
 }
 
 /// Chooses free addresses of the pool. The search begins at a place derived from the id, so that nodes with
 /// the same routes choose the same, and a node chooses again what it had before.
-fn free_addresses(id: &NetworkName, conflict: impl Fn(&Subnet) -> Option<String>) -> Option<BridgeAddresses> {
+fn free_addresses(
+    id: &NetworkName,
+    conflict: impl Fn(&Subnet) -> Option<String>,
+) -> Option<BridgeAddresses> {
     let digest: [u8; 32] = Sha256::digest(id.as_str()).into();
     let [begin, ..] = digest;
     let [first, second, ..] = POOL.octets();
     (0..=u8::MAX)
-        .map(|step| Subnet::of_v4(Ipv4Addr::new(first, second, begin.wrapping_add(step), 0), POOL_PREFIX))
+        .map(|step| {
+            Subnet::of_v4(
+                Ipv4Addr::new(first, second, begin.wrapping_add(step), 0),
+                POOL_PREFIX,
+            )
+        })
         .find(|subnet| conflict(subnet).is_none())
         .and_then(|subnet| BridgeAddresses::new(subnet, None, None::<IpAddr>).ok())
 }
@@ -217,7 +283,14 @@ mod tests {
         let name = interface_name("switchyard0", &id);
         assert!(name.len() == 15 && is_interface_name(&name), "{name}");
         assert_ne!(name, interface_name("switchyard1", &id));
-        for other in ["", "swy-", "swy-../../../..", "swy-0123456789", "eth0", "swy-0123456789ag"] {
+        for other in [
+            "",
+            "swy-",
+            "swy-../../../..",
+            "swy-0123456789",
+            "eth0",
+            "swy-0123456789ag",
+        ] {
             assert!(!is_interface_name(other), "{other}");
         }
     }
@@ -228,20 +301,31 @@ mod tests {
         assert_eq!(Definition::new(&asked(None), free).unwrap(), first);
         assert!(Subnet::of_v4(POOL, 16).contains_all(first.subnet()));
         let taken = *first.subnet();
-        let next =
-            Definition::new(&asked(None), |subnet| subnet.overlaps(&taken).then(|| "eth0".into())).unwrap();
+        let next = Definition::new(&asked(None), |subnet| {
+            subnet.overlaps(&taken).then(|| "eth0".into())
+        })
+        .unwrap();
         assert_ne!(next.subnet(), first.subnet());
-        let error = Definition::new(&asked(None), |_| Some("eth0".into())).unwrap_err().report();
-        assert!(error.contains("172.29.0.0/16: create the network with a subnet"), "{error}");
+        let error = Definition::new(&asked(None), |_| Some("eth0".into()))
+            .unwrap_err()
+            .report();
+        assert!(
+            error.contains("172.29.0.0/16: create the network with a subnet"),
+            "{error}"
+        );
         assert_eq!(Definition::parse(next.to_json().as_bytes()), Some(next));
     }
 
     #[test]
     fn taken_addresses_are_refused_with_who_has_them() {
-        let error = Definition::new(&asked(Some("10.7.0.0/24")), |_| Some("eth1 has 10.0.0.0/8".into()));
+        let error = Definition::new(&asked(Some("10.7.0.0/24")), |_| {
+            Some("eth1 has 10.0.0.0/8".into())
+        });
         let error = error.unwrap_err().report();
         assert!(
-            error.contains("network \"back\": 10.7.0.0/24 is taken on this node: eth1 has 10.0.0.0/8"),
+            error.contains(
+                "network \"back\": 10.7.0.0/24 is taken on this node: eth1 has 10.0.0.0/8"
+            ),
             "{error}"
         );
     }
@@ -250,14 +334,22 @@ mod tests {
     fn tasks_share_a_bridge_only_if_they_ask_for_the_same() {
         let made = Definition::new(&asked(Some("10.7.0.0/24")), free).unwrap();
         made.check_same(&asked(Some("10.7.0.0/24"))).unwrap();
-        let other_id =
-            ClusterBridge { id: NetworkName::parse("id", "x").unwrap(), ..asked(Some("10.7.0.0/24")) };
-        let internal = ClusterBridge { is_internal: true, ..asked(Some("10.7.0.0/24")) };
+        let other_id = ClusterBridge {
+            id: NetworkName::parse("id", "x").unwrap(),
+            ..asked(Some("10.7.0.0/24"))
+        };
+        let internal = ClusterBridge {
+            is_internal: true,
+            ..asked(Some("10.7.0.0/24"))
+        };
         for other in [asked(None), asked(Some("10.8.0.0/24")), other_id, internal] {
             let error = made.check_same(&other).unwrap_err().report();
             assert!(error.contains("with other properties"), "{error}");
         }
-        Definition::new(&asked(None), free).unwrap().check_same(&asked(None)).unwrap();
+        Definition::new(&asked(None), free)
+            .unwrap()
+            .check_same(&asked(None))
+            .unwrap();
     }
 
     #[test]
@@ -267,8 +359,14 @@ mod tests {
             Some("10.7.5.0/24".parse().unwrap()),
             Some("10.7.0.9".parse().unwrap()),
         );
-        let open = ClusterBridge { addresses: addresses.ok(), mtu: Some(1400), ..asked(None) };
-        let list = Definition::new(&open, free).unwrap().conflist("swy-1", Path::new("/run/a"), 0);
+        let open = ClusterBridge {
+            addresses: addresses.ok(),
+            mtu: Some(1400),
+            ..asked(None)
+        };
+        let list = Definition::new(&open, free)
+            .unwrap()
+            .conflist("swy-1", Path::new("/run/a"), 0);
         let bridge = &list["plugins"][0];
         let pool = json!({
             "subnet": "10.7.0.0/16", "rangeStart": "10.7.5.0", "rangeEnd": "10.7.5.255", "gateway": "10.7.0.9",
@@ -280,11 +378,27 @@ mod tests {
             (&bridge["ipam"], &bridge["mtu"], &bridge["bridge"]),
             (&ipam, &json!(1400), &json!("swy-1"))
         );
-        assert_eq!((&bridge["isGateway"], &bridge["ipMasq"]), (&json!(true), &json!(true)));
-        let internal = ClusterBridge { is_internal: true, mtu: None, ..open };
-        let list = Definition::new(&internal, free).unwrap().conflist("swy-1", Path::new("/run/a"), 0);
+        assert_eq!(
+            (&bridge["isGateway"], &bridge["ipMasq"]),
+            (&json!(true), &json!(true))
+        );
+        let internal = ClusterBridge {
+            is_internal: true,
+            mtu: None,
+            ..open
+        };
+        let list =
+            Definition::new(&internal, free)
+                .unwrap()
+                .conflist("swy-1", Path::new("/run/a"), 0);
         let bridge = &list["plugins"][0];
-        assert_eq!((&bridge["isGateway"], &bridge["ipMasq"]), (&json!(false), &json!(false)));
-        assert_eq!((&bridge["ipam"]["routes"], &bridge["mtu"]), (&json!([]), &Value::Null));
+        assert_eq!(
+            (&bridge["isGateway"], &bridge["ipMasq"]),
+            (&json!(false), &json!(false))
+        );
+        assert_eq!(
+            (&bridge["ipam"]["routes"], &bridge["mtu"]),
+            (&json!([]), &Value::Null)
+        );
     }
 }

@@ -14,12 +14,17 @@ fn id(number: u8) -> SandboxId {
 }
 
 fn bridges(dir: &Path) -> Arc<ClusterBridges> {
-    let own = OwnBridge { name: "swt-own".into(), subnets: vec!["198.19.241.0/24".parse().unwrap()], mtu: 0 };
+    let own = OwnBridge {
+        name: "swt-own".into(),
+        subnets: vec!["198.19.241.0/24".parse().unwrap()],
+        mtu: 0,
+    };
     Arc::new(ClusterBridges::new(dir.to_owned(), own))
 }
 
 fn network(id: &str, subnet: Option<&str>) -> ClusterBridge {
-    let addresses = subnet.map(|text| BridgeAddresses::new(text.parse().unwrap(), None, None).unwrap());
+    let addresses =
+        subnet.map(|text| BridgeAddresses::new(text.parse().unwrap(), None, None).unwrap());
     ClusterBridge {
         id: NetworkName::parse("id", id).unwrap(),
         name: format!("name of {id}"),
@@ -47,14 +52,19 @@ async fn network_is_there_until_its_last_holder_has_left() {
         all.release(id(number)).await.unwrap();
         assert_eq!(dirs(dir.path()).len(), left, "{number}");
     }
-    all.acquire(id(1), &network("n1", Some(SUBNETS[1]))).await.expect("the old addresses are forgotten");
+    all.acquire(id(1), &network("n1", Some(SUBNETS[1])))
+        .await
+        .expect("the old addresses are forgotten");
 }
 
 #[tokio::test]
 async fn predecessors_networks_are_found_and_unused_ones_removed() {
     let dir = tempfile::tempdir().unwrap();
     let all = bridges(dir.path());
-    let held = all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    let held = all
+        .acquire(id(1), &network("n1", Some(SUBNETS[0])))
+        .await
+        .unwrap();
     let unused = all.acquire(id(2), &network("n2", None)).await.unwrap();
     let holder = all.holders(&unused.name).join(id(2).to_string());
     fs::remove_file(holder).unwrap();
@@ -67,15 +77,23 @@ async fn predecessors_networks_are_found_and_unused_ones_removed() {
     let mut left = dirs(dir.path());
     left.sort();
     assert_eq!(left, ["other", &held.name]);
-    let refused = all.acquire(id(3), &network("n1", Some(SUBNETS[1]))).await.unwrap_err();
+    let refused = all
+        .acquire(id(3), &network("n1", Some(SUBNETS[1])))
+        .await
+        .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
-    all.acquire(id(3), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    all.acquire(id(3), &network("n1", Some(SUBNETS[0])))
+        .await
+        .unwrap();
 
     // A damaged file is written again.
     fs::write(all.file(&held.name), "{").unwrap();
     let all = bridges(dir.path());
     assert_eq!(all.load().await.unwrap(), [id(1), id(3)]);
-    let again = all.acquire(id(4), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    let again = all
+        .acquire(id(4), &network("n1", Some(SUBNETS[0])))
+        .await
+        .unwrap();
     assert_eq!(again, held);
     for number in [1, 3, 4] {
         all.release(id(number)).await.unwrap();
@@ -87,9 +105,14 @@ async fn predecessors_networks_are_found_and_unused_ones_removed() {
 async fn overlapping_networks_are_refused_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let all = bridges(dir.path());
-    all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
+    all.acquire(id(1), &network("n1", Some(SUBNETS[0])))
+        .await
+        .unwrap();
     let text = async |subnet: &str| {
-        let refused = all.acquire(id(2), &network("n2", Some(subnet))).await.unwrap_err();
+        let refused = all
+            .acquire(id(2), &network("n2", Some(subnet)))
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
         all.release(id(2)).await.unwrap();
         refused.report()
@@ -100,22 +123,42 @@ async fn overlapping_networks_are_refused_and_leave_nothing() {
         "{of_other}"
     );
     let of_own = text("198.19.0.0/16").await;
-    assert!(of_own.contains("the gateway's own bridge swt-own has 198.19.241.0/24"), "{of_own}");
+    assert!(
+        of_own.contains("the gateway's own bridge swt-own has 198.19.241.0/24"),
+        "{of_own}"
+    );
     assert_eq!(dirs(dir.path()).len(), 1);
-    all.acquire(id(2), &network("n2", Some(SUBNETS[1]))).await.unwrap();
+    all.acquire(id(2), &network("n2", Some(SUBNETS[1])))
+        .await
+        .unwrap();
     let chosen = all.acquire(id(3), &network("n3", None)).await.unwrap();
-    assert_ne!(chosen, all.acquire(id(3), &network("n4", None)).await.unwrap());
+    assert_ne!(
+        chosen,
+        all.acquire(id(3), &network("n4", None)).await.unwrap()
+    );
 }
 
 #[tokio::test]
 async fn network_that_cannot_be_removed_fails_its_last_holder_alone_and_is_removed_later() {
     let dir = tempfile::tempdir().unwrap();
     let all = bridges(dir.path());
-    let stuck = all.acquire(id(1), &network("n1", Some(SUBNETS[0]))).await.unwrap();
-    all.acquire(id(2), &network("n2", Some(SUBNETS[1]))).await.unwrap();
+    let stuck = all
+        .acquire(id(1), &network("n1", Some(SUBNETS[0])))
+        .await
+        .unwrap();
+    all.acquire(id(2), &network("n2", Some(SUBNETS[1])))
+        .await
+        .unwrap();
     // What is mounted on cannot be removed.
     let place = all.addresses(&stuck.name);
-    mount(Some("tmpfs"), &place, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    mount(
+        Some("tmpfs"),
+        &place,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .unwrap();
     let refused = all.release(id(1)).await;
     let other = all.release(id(2)).await;
     umount2(&place, MntFlags::MNT_DETACH).unwrap();

@@ -40,14 +40,21 @@ pub(crate) struct SocketGuard {
 impl Lifelines {
     /// Without connections yet; `tracker` owns the background tasks.
     pub(crate) fn new(keeper: &Path, tracker: TaskTracker) -> Arc<Self> {
-        Arc::new(Self { keeper: keeper.to_owned(), idle: Mutex::default(), tracker })
+        Arc::new(Self {
+            keeper: keeper.to_owned(),
+            idle: Mutex::default(),
+            tracker,
+        })
     }
 
     /// Has the logkeeper hold a socket. `None` if the logkeeper fails or is slow. Whoever starts processes bounds
     /// how many are held. Cancel-safe.
     pub(crate) async fn share_socket(self: &Arc<Self>, socket: OwnedFd) -> Option<SocketGuard> {
         match tokio::time::timeout(HANDOVER_TIMEOUT, self.hand_over(&socket)).await {
-            Ok(Ok(lifeline)) => Some(SocketGuard { lifelines: Arc::clone(self), lifeline: Some(lifeline) }),
+            Ok(Ok(lifeline)) => Some(SocketGuard {
+                lifelines: Arc::clone(self),
+                lifeline: Some(lifeline),
+            }),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the logkeeper does not hold a shim's socket");
                 None
@@ -89,7 +96,9 @@ impl Lifelines {
 impl Drop for SocketGuard {
     /// Has the logkeeper release the socket, in the background.
     fn drop(&mut self) {
-        let Some(mut lifeline) = self.lifeline.take() else { return };
+        let Some(mut lifeline) = self.lifeline.take() else {
+            return;
+        };
         let lifelines = Arc::clone(&self.lifelines);
         self.lifelines.tracker.spawn(async move {
             match lifeline.release().await {

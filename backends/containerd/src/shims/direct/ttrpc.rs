@@ -55,7 +55,12 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection over `stream`; its calls are in this containerd namespace.
     pub(crate) fn new(stream: UnixStream, namespace: &str) -> Self {
-        Self { stream, namespace: namespace.to_owned(), received: Vec::new(), last_stream_id: 0 }
+        Self {
+            stream,
+            namespace: namespace.to_owned(),
+            received: Vec::new(),
+            last_stream_id: 0,
+        }
     }
 
     /// Sends a request with this metadata beside the namespace. Its response must be read with [`Connection::read_response`] before the next request.
@@ -70,7 +75,11 @@ impl Connection {
         payload: &impl Message,
         metadata: Vec<(&'static str, String)>,
     ) -> Result<(), Fault> {
-        self.last_stream_id = if self.last_stream_id == 0 { 1 } else { self.last_stream_id.wrapping_add(2) };
+        self.last_stream_id = if self.last_stream_id == 0 {
+            1
+        } else {
+            self.last_stream_id.wrapping_add(2)
+        };
         let request = Request {
             service: service.to_owned(),
             method: method.to_owned(),
@@ -79,11 +88,14 @@ impl Connection {
             timeout_nano: 0,
             metadata: std::iter::once(("containerd-namespace-ttrpc", self.namespace.clone()))
                 .chain(metadata)
-                .map(|(key, value)| KeyValue { key: key.to_owned(), value })
+                .map(|(key, value)| KeyValue {
+                    key: key.to_owned(),
+                    value,
+                })
                 .collect(),
         };
-        let frame =
-            frame(self.last_stream_id, KIND_REQUEST, &request.encode_to_vec()).map_err(Fault::Lost)?;
+        let frame = frame(self.last_stream_id, KIND_REQUEST, &request.encode_to_vec())
+            .map_err(Fault::Lost)?;
         self.stream.write_all(&frame).await.map_err(Fault::Lost)
     }
 
@@ -94,7 +106,10 @@ impl Connection {
     pub(crate) async fn read_response<T: Message + Default>(&mut self) -> Result<T, Fault> {
         let response = self.receive().await.map_err(Fault::Lost)?;
         if let Some(status) = response.status.filter(|status| status.code != 0) {
-            return Err(Fault::Refused(Status::new(Code::from_i32(status.code), status.message)));
+            return Err(Fault::Refused(Status::new(
+                Code::from_i32(status.code),
+                status.message,
+            )));
         }
         T::decode(&*response.payload).map_err(|fault| Fault::Lost(invalid(fault)))
     }
@@ -117,7 +132,8 @@ impl Connection {
 /// # Errors
 /// `InvalidData` for a frame that is not a response to that request, or is too large.
 pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
-    let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEADER_LEN>()
+    let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) =
+        received.split_first_chunk::<HEADER_LEN>()
     else {
         return Ok(None);
     };
@@ -128,16 +144,23 @@ pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<O
             "a frame of type {kind} for stream {call} with {length} bytes is not a response on stream {latest}"
         )));
     }
-    let Some(message) = rest.get(..length) else { return Ok(None) };
+    let Some(message) = rest.get(..length) else {
+        return Ok(None);
+    };
     let response = Response::decode(message).map_err(invalid)?;
     received.drain(..HEADER_LEN + length);
     Ok(Some(response))
 }
 
 fn frame(call: u32, kind: u8, message: &[u8]) -> io::Result<Vec<u8>> {
-    let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MAX_MESSAGE);
+    let length = u32::try_from(message.len())
+        .ok()
+        .filter(|_| message.len() <= MAX_MESSAGE);
     let length = length.ok_or_else(|| {
-        invalid(format!("a message of {} bytes exceeds the limit of {MAX_MESSAGE}", message.len()))
+        invalid(format!(
+            "a message of {} bytes exceeds the limit of {MAX_MESSAGE}",
+            message.len()
+        ))
     })?;
     let mut frame = Vec::with_capacity(HEADER_LEN + message.len());
     frame.extend_from_slice(&length.to_be_bytes());

@@ -16,27 +16,58 @@ use crate::shims::processes::*;
 const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
 fn stat(pid: i32, parent: i32) -> Stat {
-    Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
+    Stat {
+        id: ProcessId { pid, started: 1 },
+        parent,
+        ended: false,
+        status: None,
+    }
 }
 
 fn said(pid: i32, command: &str) -> RootProcess {
     let command = command.split(' ').map(str::to_owned).collect();
-    RootProcess { process: stat(pid, 1).id, command, cwd_deleted: true }
+    RootProcess {
+        process: stat(pid, 1).id,
+        command,
+        cwd_deleted: true,
+    }
 }
 
 fn shim(pid: i32, id: &str, address: &str) -> RootProcess {
-    said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
+    said(
+        pid,
+        &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"),
+    )
 }
 
 fn known(id: &str, parent: Option<i32>) -> ListedTask {
-    ListedTask { id: id.to_owned(), parent }
+    ListedTask {
+        id: id.to_owned(),
+        parent,
+    }
 }
 
 /// The pids of the orphans, and whether the scan is conclusive.
 fn judge(said: &[RootProcess], tasks: &[ListedTask], busy: &[&str]) -> (Vec<i32>, bool) {
-    let shims = own_shims(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
-    let found = orphan_shims(shims, tasks, &busy.iter().map(ToString::to_string).collect());
-    (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.conclusive)
+    let shims = own_shims(
+        &[stat(10, 1), stat(11, 10)],
+        said,
+        Path::new("/run/c.sock"),
+        "k8s.io",
+    );
+    let found = orphan_shims(
+        shims,
+        tasks,
+        &busy.iter().map(ToString::to_string).collect(),
+    );
+    (
+        found
+            .shims
+            .iter()
+            .map(|orphan| orphan.process.pid)
+            .collect(),
+        found.conclusive,
+    )
 }
 
 #[track_caller]
@@ -57,11 +88,20 @@ fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
 fn none_is_judged_for_sure_while_it_is_not_seen_who_serves_a_task() {
     let of_pod = [shim(10, AA, "/run/c.sock")];
     // The task has exited, or its shim is slow: a shim that was started for another container may serve it.
-    assert_eq!(judge(&of_pod, &[known("ended", None)], &[]), (vec![10], false));
+    assert_eq!(
+        judge(&of_pod, &[known("ended", None)], &[]),
+        (vec![10], false)
+    );
     // The same holds for a task whose create is in progress.
     assert_eq!(judge(&of_pod, &[], &["made"]), (vec![10], false));
-    assert_eq!(judge(&of_pod, &[known("made", Some(12))], &["made"]), (vec![10], true));
-    let both = [shim(10, AA, "/run/c.sock"), shim(12, &AA.replace('a', "b"), "/run/c.sock")];
+    assert_eq!(
+        judge(&of_pod, &[known("made", Some(12))], &["made"]),
+        (vec![10], true)
+    );
+    let both = [
+        shim(10, AA, "/run/c.sock"),
+        shim(12, &AA.replace('a', "b"), "/run/c.sock"),
+    ];
     let other = AA.replace('a', "b");
     assert_eq!(judge(&both, &[known(&other, None)], &[]), (vec![10], true));
     assert_eq!(judge(&both, &[], &[&other]), (vec![10, 12], true));
@@ -81,26 +121,67 @@ fn a_shim_of_an_orphan_task_is_an_orphan_at_once_only_before_requests_are_served
     assert!(is_certain(facts));
     for unsure in [
         // It may have been removed while the scan looked.
-        OrphanFacts { time: ScanTime::Serving, ..facts },
+        OrphanFacts {
+            time: ScanTime::Serving,
+            ..facts
+        },
         // A predecessor may still be creating a task in it.
-        OrphanFacts { busy: true, ..facts },
-        OrphanFacts { conclusive: false, ..facts },
-        OrphanFacts { managed: false, ..facts },
+        OrphanFacts {
+            busy: true,
+            ..facts
+        },
+        OrphanFacts {
+            conclusive: false,
+            ..facts
+        },
+        OrphanFacts {
+            managed: false,
+            ..facts
+        },
         // Nothing but one scan speaks for it.
-        OrphanFacts { serves_orphan: false, ..facts },
+        OrphanFacts {
+            serves_orphan: false,
+            ..facts
+        },
     ] {
         assert!(!is_certain(unsure), "{unsure:?}");
     }
-    let again = OrphanFacts { time: ScanTime::Serving, again: true, ..facts };
-    assert!(is_certain(again) && is_certain(OrphanFacts { serves_orphan: false, ..again }));
-    assert!(!is_certain(OrphanFacts { busy: true, ..again }));
-    assert!(is_certain(OrphanFacts { bundle_deleted: true, managed: false, ..facts }));
+    let again = OrphanFacts {
+        time: ScanTime::Serving,
+        again: true,
+        ..facts
+    };
+    assert!(
+        is_certain(again)
+            && is_certain(OrphanFacts {
+                serves_orphan: false,
+                ..again
+            })
+    );
+    assert!(!is_certain(OrphanFacts {
+        busy: true,
+        ..again
+    }));
+    assert!(is_certain(OrphanFacts {
+        bundle_deleted: true,
+        managed: false,
+        ..facts
+    }));
 }
 
 #[test]
 fn tasks_of_a_shim_are_those_it_was_started_for_and_those_it_is_the_parent_of() {
-    let shims = own_shims(&[], &[shim(10, AA, "/run/c.sock")], Path::new("/run/c.sock"), "k8s.io");
-    let tasks = [known(AA, None), known("other", Some(10)), known("elsewhere", Some(12))];
+    let shims = own_shims(
+        &[],
+        &[shim(10, AA, "/run/c.sock")],
+        Path::new("/run/c.sock"),
+        "k8s.io",
+    );
+    let tasks = [
+        known(AA, None),
+        known("other", Some(10)),
+        known("elsewhere", Some(12)),
+    ];
     assert_eq!(served(&shims[0], &tasks), [AA, "other"]);
 }
 
@@ -108,8 +189,17 @@ fn tasks_of_a_shim_are_those_it_was_started_for_and_those_it_is_the_parent_of() 
 fn the_shims_of_others_and_what_is_no_shim_are_left_alone() {
     let other = shim(10, AA, "/run/containerd/containerd.sock");
     let word = |words: &str| format!("{words} -id {AA} -address /run/c.sock");
-    let foreign = said(12, &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"));
-    let helper = said(13, &format!("{} delete", word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")));
+    let foreign = said(
+        12,
+        &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"),
+    );
+    let helper = said(
+        13,
+        &format!(
+            "{} delete",
+            word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
+        ),
+    );
     let editor = said(14, &word("vi -namespace k8s.io"));
     check(&[other, foreign, helper, editor], &[], &[]);
 }
@@ -128,8 +218,18 @@ impl Pretender {
     fn start(uid: u32, dir: &Path) -> Self {
         let mut command = Command::new("sh");
         let words = ["-namespace", "k8s.io", "-id", AA, "-address", "/run/c.sock"];
-        command.args(["-c", "read nothing"]).args(words).arg0("containerd-shim-runc-v2");
-        Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
+        command
+            .args(["-c", "read nothing"])
+            .args(words)
+            .arg0("containerd-shim-runc-v2");
+        Self(
+            command
+                .uid(uid)
+                .current_dir(dir)
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// The shims that the scan takes this process for.
@@ -150,7 +250,11 @@ impl Drop for Pretender {
 #[test]
 fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
     let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(
+        dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
     let named = dir.path().join("named (deleted)");
     let gone = dir.path().join("gone");
     for path in [&named, &gone] {
@@ -173,12 +277,22 @@ fn a_number_that_another_process_bears_by_now_is_not_killed() {
     let dir = tempfile::tempdir().unwrap();
     let mut stranger = Pretender::start(0, dir.path());
     let pid = i32::try_from(stranger.0.id()).unwrap();
-    let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
-    let shim =
-        ShimProcess { process: ended, id: AA.parse().unwrap(), children: vec![ended], bundle_deleted: true };
+    let ended = ProcessId {
+        pid,
+        started: ProcessId::of(pid).unwrap().started.wrapping_sub(1),
+    };
+    let shim = ShimProcess {
+        process: ended,
+        id: AA.parse().unwrap(),
+        children: vec![ended],
+        bundle_deleted: true,
+    };
     terminate(&shim).unwrap();
     shim.kill().unwrap();
-    assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
+    assert!(
+        stranger.0.try_wait().unwrap().is_none(),
+        "a stranger was killed"
+    );
 }
 
 #[tokio::test]
@@ -186,7 +300,10 @@ async fn shims_that_take_long_to_end_do_so_at_the_same_time() {
     const SHIMS: usize = 4;
     let dir = tempfile::tempdir().unwrap();
     // Each ends when all have got SIGTERM; one after the other, they would be killed.
-    let told = (0..SHIMS).map(|other| format!("[ -e told-{other} ]")).collect::<Vec<_>>().join(" && ");
+    let told = (0..SHIMS)
+        .map(|other| format!("[ -e told-{other} ]"))
+        .collect::<Vec<_>>()
+        .join(" && ");
     let mut processes: Vec<_> = (0..SHIMS)
         .map(|number| {
             let script = format!(
@@ -207,7 +324,10 @@ async fn shims_that_take_long_to_end_do_so_at_the_same_time() {
     let end = |shim| async move { blocking(move || terminate(&shim)).await.map(drop) };
     let tracker = TaskTracker::new();
     let ended: Vec<_> = end_all(&tracker, shims.collect(), end).collect().await;
-    assert!(ended.len() == SHIMS && ended.iter().all(|(_, end)| end.is_ok()), "{ended:?}");
+    assert!(
+        ended.len() == SHIMS && ended.iter().all(|(_, end)| end.is_ok()),
+        "{ended:?}"
+    );
     for process in &mut processes {
         assert_eq!(process.wait().unwrap().code(), Some(7), "it was killed");
     }
@@ -216,7 +336,10 @@ async fn shims_that_take_long_to_end_do_so_at_the_same_time() {
 #[tokio::test]
 async fn end_that_has_begun_goes_on_when_its_scan_is_dropped() {
     let shim = ShimProcess {
-        process: ProcessId { pid: 10, started: 1 },
+        process: ProcessId {
+            pid: 10,
+            started: 1,
+        },
         id: AA.parse().unwrap(),
         children: Vec::new(),
         bundle_deleted: true,
@@ -248,18 +371,39 @@ async fn end_that_has_begun_goes_on_when_its_scan_is_dropped() {
 
 #[test]
 fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
-    let mut parent = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();
+    let mut parent = Command::new("sh")
+        .args(["-c", "sleep 1000; :"])
+        .spawn()
+        .unwrap();
     let process = ProcessId::of(i32::try_from(parent.id()).unwrap()).unwrap();
-    let child = || switchyard_linux::process::all().into_iter().find(|stat| stat.parent == process.pid);
+    let child = || {
+        switchyard_linux::process::all()
+            .into_iter()
+            .find(|stat| stat.parent == process.pid)
+    };
     assert!((0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         child().is_some()
     }));
-    let shim = ShimProcess { process, id: AA.parse().unwrap(), children: Vec::new(), bundle_deleted: true };
-    assert!(shim.has_started_since_scan(), "so that a shim that does not answer is not killed either");
-    assert_eq!(terminate(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
+    let shim = ShimProcess {
+        process,
+        id: AA.parse().unwrap(),
+        children: Vec::new(),
+        bundle_deleted: true,
+    };
+    assert!(
+        shim.has_started_since_scan(),
+        "so that a shim that does not answer is not killed either"
+    );
+    assert_eq!(
+        terminate(&shim).unwrap_err().kind(),
+        switchyard_core::ErrorKind::Unavailable
+    );
     assert!(process.is_alive() && child().is_some());
-    let shim = ShimProcess { children: vec![child().unwrap().id], ..shim };
+    let shim = ShimProcess {
+        children: vec![child().unwrap().id],
+        ..shim
+    };
     assert!(!shim.has_started_since_scan());
     terminate(&shim).unwrap();
     parent.wait().unwrap();

@@ -51,7 +51,8 @@ impl Attachments {
                 continue;
             }
             let checked =
-                blocking(move || Ok(paths.into_iter().filter(|path| is_full(path)).collect())).await;
+                blocking(move || Ok(paths.into_iter().filter(|path| is_full(path)).collect()))
+                    .await;
             let now: BTreeSet<PathBuf> = checked.unwrap_or_default();
             full.retain(|path, _| now.contains(path));
             for path in now {
@@ -65,10 +66,13 @@ impl Attachments {
             // Counted from zero again, so that a FIFO with a slow reader is not searched for at every check.
             full.retain(|path, _| !long.contains(path));
             if !long.is_empty() {
-                let unread = blocking(move || Ok(without_readers(long))).await.unwrap_or_default();
+                let unread = blocking(move || Ok(without_readers(long)))
+                    .await
+                    .unwrap_or_default();
                 for path in unread {
                     tracing::warn!(fifo = %path.display(), "the output FIFO of a task is full and has no reader: its content is discarded until it has one");
-                    self.tracker.spawn(stop.clone().run_until_cancelled_owned(drain_unread(path)));
+                    self.tracker
+                        .spawn(stop.clone().run_until_cancelled_owned(drain_unread(path)));
                 }
             }
         }
@@ -77,35 +81,48 @@ impl Attachments {
     /// The FIFOs made by clients that running tasks write to.
     fn external_fifos(&self) -> Vec<PathBuf> {
         let tasks: Vec<_> = self.table.lock().values().cloned().collect();
-        let fifos =
-            tasks.iter().filter(|entry| entry.runs()).flat_map(|entry| match &entry.record().output {
+        let fifos = tasks.iter().filter(|entry| entry.runs()).flat_map(|entry| {
+            match &entry.record().output {
                 OutputRecord::Fifos { stdout, stderr } => vec![stdout.clone(), stderr.clone()],
                 OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => Vec::new(),
-            });
+            }
+        });
         fifos.collect()
     }
 }
 
 /// Returns whether a FIFO has no room for an atomic write. `false` if the path is no FIFO or does not exist.
 fn is_full(path: &Path) -> bool {
-    let Ok(held) = fifos::open_readers(&[path.to_path_buf()]) else { return false };
+    let Ok(held) = fifos::open_readers(&[path.to_path_buf()]) else {
+        return false;
+    };
     held.first().is_some_and(|fifo| {
-        let waits = rustix::io::ioctl_fionread(fifo).ok().and_then(|bytes| usize::try_from(bytes).ok());
-        let size = fcntl(fifo, FcntlArg::F_GETPIPE_SZ).ok().and_then(|bytes| usize::try_from(bytes).ok());
-        waits.zip(size).is_some_and(|(waits, size)| waits.saturating_add(MIN_SPACE) > size)
+        let waits = rustix::io::ioctl_fionread(fifo)
+            .ok()
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        let size = fcntl(fifo, FcntlArg::F_GETPIPE_SZ)
+            .ok()
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        waits
+            .zip(size)
+            .is_some_and(|(waits, size)| waits.saturating_add(MIN_SPACE) > size)
     })
 }
 
 fn identity(path: &Path) -> Option<FileId> {
-    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    std::fs::metadata(path)
+        .ok()
+        .map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Those of these FIFOs that no process has open for reading, except shims and this daemon. Empty if no shim
 /// is visible, as in a process namespace of our own, because the readers are then not visible either. Blocks
 /// while all processes are scanned.
 fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let wanted: HashMap<FileId, PathBuf> =
-        paths.into_iter().filter_map(|path| Some((identity(&path)?, path))).collect();
+    let wanted: HashMap<FileId, PathBuf> = paths
+        .into_iter()
+        .filter_map(|path| Some((identity(&path)?, path)))
+        .collect();
     let mut read = BTreeSet::new();
     let mut sees_shims = false;
     let own = std::process::id();
@@ -117,19 +134,29 @@ fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
             sees_shims = true;
             continue;
         }
-        read.extend(fifos_read_by(&dir).into_iter().filter(|fifo| wanted.contains_key(fifo)));
+        read.extend(
+            fifos_read_by(&dir)
+                .into_iter()
+                .filter(|fifo| wanted.contains_key(fifo)),
+        );
     }
-    let nobody = |(fifo, path): (FileId, PathBuf)| (sees_shims && !read.contains(&fifo)).then_some(path);
+    let nobody =
+        |(fifo, path): (FileId, PathBuf)| (sees_shims && !read.contains(&fifo)).then_some(path);
     wanted.into_iter().filter_map(nobody).collect()
 }
 
 /// The files with a path that a process has open for reading.
 fn fifos_read_by(process: &Path) -> Vec<FileId> {
-    let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let open = std::fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
     // Sockets and anonymous pipes have links such as `pipe:[1]`, which lead to no path.
-    let named = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
+    let named =
+        open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
     let readable = named.filter(|fd| {
-        let text = std::fs::read_to_string(process.join("fdinfo").join(fd.file_name())).unwrap_or_default();
+        let text = std::fs::read_to_string(process.join("fdinfo").join(fd.file_name()))
+            .unwrap_or_default();
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
         // The kernel prints the flags in octal.
         let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
@@ -141,9 +168,12 @@ fn fifos_read_by(process: &Path) -> Vec<FileId> {
 /// Discards what is written to a FIFO until it has a reader, or no writer.
 async fn drain_unread(path: PathBuf) {
     loop {
-        let held: Option<File> =
-            fifos::open_readers(std::slice::from_ref(&path)).ok().and_then(|held| held.into_iter().next());
-        let Some(mut fifo) = held.and_then(|fifo| pipe::Receiver::from_file(fifo).ok()) else { return };
+        let held: Option<File> = fifos::open_readers(std::slice::from_ref(&path))
+            .ok()
+            .and_then(|held| held.into_iter().next());
+        let Some(mut fifo) = held.and_then(|fifo| pipe::Receiver::from_file(fifo).ok()) else {
+            return;
+        };
         let mut buffer = vec![0; 64 << 10];
         let end = tokio::time::sleep(DRAIN_PERIOD);
         tokio::pin!(end);
@@ -155,7 +185,10 @@ async fn drain_unread(path: PathBuf) {
         }
         drop(fifo);
         let again = path.clone();
-        if !blocking(move || Ok(!without_readers(vec![again]).is_empty())).await.unwrap_or(false) {
+        if !blocking(move || Ok(!without_readers(vec![again]).is_empty()))
+            .await
+            .unwrap_or(false)
+        {
             tracing::info!(fifo = %path.display(), "the output FIFO of a task has a reader again, or is gone");
             return;
         }
@@ -180,7 +213,9 @@ mod tests {
         let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         assert!(!is_full(&path));
         let size = fcntl(&held[0], FcntlArg::F_GETPIPE_SZ).unwrap();
-        writer.write_all(&vec![0; usize::try_from(size).unwrap()]).unwrap();
+        writer
+            .write_all(&vec![0; usize::try_from(size).unwrap()])
+            .unwrap();
         assert!(is_full(&path));
         assert!(!is_full(Path::new("/dev/null")) && !is_full(Path::new("/no/such")));
     }
@@ -191,14 +226,20 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "").unwrap();
         let of_child = |file: File| {
-            let mut child =
-                Command::new("sleep").arg("100").stdin(file).stdout(Stdio::null()).spawn().unwrap();
+            let mut child = Command::new("sleep")
+                .arg("100")
+                .stdin(file)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
             let found = fifos_read_by(Path::new(&format!("/proc/{}", child.id())));
             child.kill().unwrap();
             child.wait().unwrap();
             found.contains(&identity(&path).unwrap())
         };
         assert!(of_child(File::open(&path).unwrap()));
-        assert!(!of_child(std::fs::OpenOptions::new().write(true).open(&path).unwrap()));
+        assert!(!of_child(
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap()
+        ));
     }
 }

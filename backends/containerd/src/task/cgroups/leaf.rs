@@ -29,22 +29,39 @@ impl TaskCgroups {
         location: &CgroupLocation,
         limits: &Resources,
     ) -> Result<Option<LeafRecord>> {
-        let CgroupPlacement::Leaf { path: _, cpuset } = placement else { return Ok(None) };
+        let CgroupPlacement::Leaf { path: _, cpuset } = placement else {
+            return Ok(None);
+        };
         let group = Group::from_cgroups_path(&location.path)?;
         let separate = match (cpuset, self.reader.hierarchy().mode()) {
-            (Some(path), CgroupMode::V1) => Some(Group::from_path(path)?).filter(|other| *other != group),
+            (Some(path), CgroupMode::V1) => {
+                Some(Group::from_path(path)?).filter(|other| *other != group)
+            }
             (Some(_), CgroupMode::V2) | (None, _) => None,
         };
         if let Some(other) = &separate
-            && self.reader.hierarchy().dir("cpuset", other).is_some_and(|dir| !dir.is_dir())
+            && self
+                .reader
+                .hierarchy()
+                .dir("cpuset", other)
+                .is_some_and(|dir| !dir.is_dir())
         {
             return Err(Error::failed_precondition(format!(
                 "cgroup {other} of the controller cpuset does not exist: the client that names it has to create it first"
             )));
         }
-        let cpus = limits.cpuset_cpus.as_ref().map(|cpus| cpus.as_str().to_owned());
-        let cpuset = separate.map(|other| CpusetRecord { path: other.relative().to_owned(), cpus });
-        Ok(Some(LeafRecord { kept: self.reader.existing_dirs(&group), cpuset }))
+        let cpus = limits
+            .cpuset_cpus
+            .as_ref()
+            .map(|cpus| cpus.as_str().to_owned());
+        let cpuset = separate.map(|other| CpusetRecord {
+            path: other.relative().to_owned(),
+            cpus,
+        });
+        Ok(Some(LeafRecord {
+            kept: self.reader.existing_dirs(&group),
+            cpuset,
+        }))
     }
 
     /// Gives the task's own group the processors of its separate cpuset group, which may have changed since
@@ -55,7 +72,12 @@ impl TaskCgroups {
             return Ok(());
         };
         let cgroups = Arc::clone(&self.reader);
-        blocking(move || cgroups.match_cpuset(&group, &Group::from_path(&path)?).map_err(Error::from)).await
+        blocking(move || {
+            cgroups
+                .match_cpuset(&group, &Group::from_path(&path)?)
+                .map_err(Error::from)
+        })
+        .await
     }
 
     /// The separate group of the cpuset controller, if there is one, and the task's own group.
@@ -67,7 +89,9 @@ impl TaskCgroups {
 
     /// Moves the processes of a task into its separate cpuset group, if there is one. Idempotent.
     pub(crate) async fn join_cpuset(&self, entry: &TaskEntry) -> Result<()> {
-        let Some((CpusetRecord { path, cpus }, group)) = self.separate_cpuset(entry) else { return Ok(()) };
+        let Some((CpusetRecord { path, cpus }, group)) = self.separate_cpuset(entry) else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.reader);
         blocking(move || {
             let other = Group::from_path(&path)?;

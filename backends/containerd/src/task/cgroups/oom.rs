@@ -37,14 +37,22 @@ impl OomMonitor {
         match polled {
             Ok(Some((own, above))) => {
                 let mut spawn = |fd, pause| {
-                    pollers.push(tracker.spawn(follow(fd, pause, Arc::clone(&watch))).abort_handle());
+                    pollers.push(
+                        tracker
+                            .spawn(follow(fd, pause, Arc::clone(&watch)))
+                            .abort_handle(),
+                    );
                 };
                 spawn(own, Duration::ZERO);
                 if let Some(above) = above {
                     spawn(above, PAUSE);
                 }
                 if let Some(main) = main {
-                    pollers.push(tracker.spawn(read_at_exit(main, Arc::clone(&watch))).abort_handle());
+                    pollers.push(
+                        tracker
+                            .spawn(read_at_exit(main, Arc::clone(&watch)))
+                            .abort_handle(),
+                    );
                 }
             }
             Ok(None) => {}
@@ -86,7 +94,9 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
         }
     };
     loop {
-        let Ok(mut ready) = file.ready(Interest::PRIORITY).await else { return };
+        let Ok(mut ready) = file.ready(Interest::PRIORITY).await else {
+            return;
+        };
         // Cleared before the read, so that an event during the read is noticed.
         ready.clear_ready();
         if lock(&watch).kills().is_err() {
@@ -101,11 +111,16 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
 /// Reads the counters as soon as the main process has exited: systemd removes the cgroup a moment later.
 async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
     let read = match process_ended(main).await {
-        Ok(()) => lock(&watch).kills_at_exit().map_err(|fault| fault.to_string()),
+        Ok(()) => lock(&watch)
+            .kills_at_exit()
+            .map_err(|fault| fault.to_string()),
         Err(fault) => Err(fault.to_string()),
     };
     if let Err(fault) = read {
-        tracing::debug!(error = fault, "cannot read the OOM kills after the exit of a task");
+        tracing::debug!(
+            error = fault,
+            "cannot read the OOM kills after the exit of a task"
+        );
     }
 }
 
@@ -121,7 +136,11 @@ mod tests {
     fn a_kill_in_a_group_beside_it_is_no_reason_for_a_task_that_was_not_killed() {
         let check = |counted, doubtful, code, by_us, expected| {
             let kills = Kills { counted, doubtful };
-            assert_eq!(oom_killed(kills, code, by_us), expected, "{kills:?} {code} {by_us}");
+            assert_eq!(
+                oom_killed(kills, code, by_us),
+                expected,
+                "{kills:?} {code} {by_us}"
+            );
         };
         check(0, false, KILLED, false, false);
         check(0, true, 0, false, false);

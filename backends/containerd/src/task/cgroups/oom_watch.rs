@@ -8,7 +8,9 @@ impl TaskCgroups {
     /// Starts to watch the counter of OOM kills before the process runs, because the cgroup may be removed
     /// right after the process exits.
     pub(crate) fn watch_oom(&self, entry: &TaskEntry) {
-        let Some(group) = entry.record().group() else { return };
+        let Some(group) = entry.record().group() else {
+            return;
+        };
         match self.reader.watch_oom(&group) {
             Ok(Some(watch)) => {
                 let monitor = OomMonitor::new(watch, entry.main_pidfd(), &self.tracker);

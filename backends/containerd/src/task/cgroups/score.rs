@@ -38,25 +38,41 @@ impl Rescore {
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (from, to) = text.trim().split_once(' ')?;
-        Some(Self { from: from.parse().ok()?, to: to.parse().ok()? })
+        Some(Self {
+            from: from.parse().ok()?,
+            to: to.parse().ok()?,
+        })
     }
 
     /// The change that leads to the score on record: this one, or its reverse.
     pub(crate) fn toward_record(self, on_record: Option<i32>) -> Self {
-        if on_record == Some(self.to) { self } else { Self { from: self.to, to: self.from } }
+        if on_record == Some(self.to) {
+            self
+        } else {
+            Self {
+                from: self.to,
+                to: self.from,
+            }
+        }
     }
 }
 
 /// The OOM score of a process; `None` if it has exited.
 fn score_of(pid: u32) -> Option<i32> {
-    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
+    std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 impl TaskCgroups {
     /// Gives the processes of a task that have the score `from` the score `to`. Those that set their own
     /// score keep it. Idempotent.
     pub(crate) async fn rescore(&self, entry: &TaskEntry, change: Rescore) -> Result<()> {
-        let Some(group) = entry.record().group() else { return Ok(()) };
+        let Some(group) = entry.record().group() else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.reader);
         let Rescore { from, to } = change;
         blocking(move || cgroups.rescore(&group, from, to).map_err(Into::into)).await
@@ -67,13 +83,20 @@ impl TaskCgroups {
     pub(crate) async fn rescore_new_processes(&self, entry: &TaskEntry) -> Result<()> {
         let (made, wanted) = {
             let record = entry.record();
-            (record.made_score, record.resources.oom_score_adj().map(OomScoreAdj::get))
+            (
+                record.made_score,
+                record.resources.oom_score_adj().map(OomScoreAdj::get),
+            )
         };
         let Some(to) = wanted else { return Ok(()) };
         if let Some(from) = made {
             self.rescore(entry, Rescore { from, to }).await?;
         }
-        if made.unwrap_or(to) == 0 { self.rescore_spared(entry, to).await } else { Ok(()) }
+        if made.unwrap_or(to) == 0 {
+            self.rescore_spared(entry, to).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Gives a task's new main process the score 0, if that is wanted and the runtime has left it with a
@@ -106,11 +129,15 @@ mod tests {
     #[test]
     fn a_change_begins_with_what_is_stored_and_is_none_if_that_is_wanted() {
         let spec = json!({ "process": { "oomScoreAdj": 500 } });
-        assert_eq!(Rescore::plan(&spec, None, Some(700)), Some(Rescore { from: 500, to: 700 }));
+        assert_eq!(
+            Rescore::plan(&spec, None, Some(700)),
+            Some(Rescore { from: 500, to: 700 })
+        );
         assert_eq!(Rescore::plan(&spec, None, Some(500)), None);
         assert_eq!(Rescore::plan(&spec, None, None), None);
         let own = std::process::id();
-        let change = Rescore::plan(&json!({}), Some(own), Some(1000)).expect("this process has a score");
+        let change =
+            Rescore::plan(&json!({}), Some(own), Some(1000)).expect("this process has a score");
         assert_eq!((Some(change.from), change.to), (score_of(own), 1000));
     }
 
@@ -120,7 +147,10 @@ mod tests {
         let read = Rescore::parse(&change.to_text());
         assert_eq!(read, Some(change));
         assert_eq!(change.toward_record(Some(-7)), change);
-        assert_eq!(change.toward_record(Some(500)), Rescore { from: -7, to: 500 });
+        assert_eq!(
+            change.toward_record(Some(500)),
+            Rescore { from: -7, to: 500 }
+        );
         assert_eq!(Rescore::parse(""), None);
     }
 }

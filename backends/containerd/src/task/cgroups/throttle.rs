@@ -38,13 +38,17 @@ impl Throttles {
     /// The limits whose devices exist: for a removed device there is nothing to limit.
     pub(crate) async fn resolve_existing(asked: Vec<Throttle>) -> Self {
         let resolved = blocking(move || {
-            let exists = |throttle: &Throttle| match throttles(std::slice::from_ref(throttle), &RealHost) {
-                Ok(_) => true,
-                Err(error) => {
-                    tracing::warn!(error = error.report(), "skipping an I/O limit on a block device");
-                    false
-                }
-            };
+            let exists =
+                |throttle: &Throttle| match throttles(std::slice::from_ref(throttle), &RealHost) {
+                    Ok(_) => true,
+                    Err(error) => {
+                        tracing::warn!(
+                            error = error.report(),
+                            "skipping an I/O limit on a block device"
+                        );
+                        false
+                    }
+                };
             let asked: Vec<Throttle> = asked.into_iter().filter(exists).collect();
             let limits = throttles(&asked, &RealHost)?;
             Ok(Self { asked, limits })
@@ -52,17 +56,29 @@ impl Throttles {
         match resolved.await {
             Ok(resolved) => resolved,
             Err(error) => {
-                tracing::warn!(error = error.report(), "skipping the I/O limits on block devices");
-                Self { asked: Vec::new(), limits: LinuxBlockIo::default() }
+                tracing::warn!(
+                    error = error.report(),
+                    "skipping the I/O limits on block devices"
+                );
+                Self {
+                    asked: Vec::new(),
+                    limits: LinuxBlockIo::default(),
+                }
             }
         }
     }
 
     /// Replaces the throttles in the resources of an OCI spec; weights are kept.
     pub(crate) fn apply_to(&self, resources: &mut Value) {
-        let Some(resources) = resources.as_object_mut() else { return };
-        let block_io = resources.entry("blockIO").or_insert_with(|| Value::Object(Map::new()));
-        let Some(block_io) = block_io.as_object_mut() else { return };
+        let Some(resources) = resources.as_object_mut() else {
+            return;
+        };
+        let block_io = resources
+            .entry("blockIO")
+            .or_insert_with(|| Value::Object(Map::new()));
+        let Some(block_io) = block_io.as_object_mut() else {
+            return;
+        };
         block_io.retain(|key, _| !key.starts_with("throttle"));
         let fresh = serde_json::to_value(&self.limits).unwrap_or_default();
         if let Value::Object(fresh) = fresh {
@@ -85,10 +101,18 @@ impl Throttles {
                 set(devices.entry((*major, *minor)).or_default(), *rate);
             }
         };
-        take(throttle_read_bps_device, |limits, rate| limits.read_bytes = Some(rate));
-        take(throttle_write_bps_device, |limits, rate| limits.write_bytes = Some(rate));
-        take(throttle_read_iops_device, |limits, rate| limits.reads = Some(rate));
-        take(throttle_write_iops_device, |limits, rate| limits.writes = Some(rate));
+        take(throttle_read_bps_device, |limits, rate| {
+            limits.read_bytes = Some(rate)
+        });
+        take(throttle_write_bps_device, |limits, rate| {
+            limits.write_bytes = Some(rate)
+        });
+        take(throttle_read_iops_device, |limits, rate| {
+            limits.reads = Some(rate)
+        });
+        take(throttle_write_iops_device, |limits, rate| {
+            limits.writes = Some(rate)
+        });
         devices
     }
 }
@@ -96,7 +120,9 @@ impl Throttles {
 impl TaskCgroups {
     /// Sets exactly these I/O limits in a task's cgroup. Idempotent.
     pub(crate) async fn throttle(&self, entry: &TaskEntry, throttles: &Throttles) -> Result<()> {
-        let Some(group) = entry.record().group() else { return Ok(()) };
+        let Some(group) = entry.record().group() else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.reader);
         let wanted = throttles.by_device();
         blocking(move || cgroups.throttle(&group, &wanted).map_err(Error::from)).await
@@ -111,17 +137,33 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_replaced_and_shares_stay() {
-        let limit = |rate| vec![LinuxThrottle { major: 8, minor: 0, rate }];
-        let limits = LinuxBlockIo { throttle_read_bps_device: limit(7), ..LinuxBlockIo::default() };
-        let throttles = Throttles { asked: Vec::new(), limits };
-        let old =
-            json!({ "weight": 200, "throttleWriteIOPSDevice": [{ "major": 8, "minor": 0, "rate": 1 }] });
+        let limit = |rate| {
+            vec![LinuxThrottle {
+                major: 8,
+                minor: 0,
+                rate,
+            }]
+        };
+        let limits = LinuxBlockIo {
+            throttle_read_bps_device: limit(7),
+            ..LinuxBlockIo::default()
+        };
+        let throttles = Throttles {
+            asked: Vec::new(),
+            limits,
+        };
+        let old = json!({ "weight": 200, "throttleWriteIOPSDevice": [{ "major": 8, "minor": 0, "rate": 1 }] });
         let mut resources = json!({ "cpu": { "shares": 2 }, "blockIO": old });
         throttles.apply_to(&mut resources);
-        let fresh =
-            json!({ "weight": 200, "throttleReadBpsDevice": [{ "major": 8, "minor": 0, "rate": 7 }] });
-        assert_eq!(resources, json!({ "cpu": { "shares": 2 }, "blockIO": fresh }));
-        let expected = DeviceLimits { read_bytes: Some(7), ..DeviceLimits::default() };
+        let fresh = json!({ "weight": 200, "throttleReadBpsDevice": [{ "major": 8, "minor": 0, "rate": 7 }] });
+        assert_eq!(
+            resources,
+            json!({ "cpu": { "shares": 2 }, "blockIO": fresh })
+        );
+        let expected = DeviceLimits {
+            read_bytes: Some(7),
+            ..DeviceLimits::default()
+        };
         assert_eq!(throttles.by_device(), BTreeMap::from([((8, 0), expected)]));
     }
 }

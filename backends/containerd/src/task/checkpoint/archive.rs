@@ -57,7 +57,10 @@ impl Draft {
         let dir = match (location.parent(), location.file_name()) {
             (Some(dir), Some(_)) if location.is_absolute() => dir.to_path_buf(),
             (Some(_) | None, Some(_) | None) => {
-                let why = format!("{:?} is not the absolute path of a file", location.display());
+                let why = format!(
+                    "{:?} is not the absolute path of a file",
+                    location.display()
+                );
                 return Err(Error::invalid("location", why));
             }
         };
@@ -65,16 +68,29 @@ impl Draft {
             return Err(exists(location));
         }
         let mut options = OpenOptions::new();
-        options.write(true).mode(MODE).custom_flags(OFlag::O_TMPFILE.bits());
+        options
+            .write(true)
+            .mode(MODE)
+            .custom_flags(OFlag::O_TMPFILE.bits());
         let file = options.open(&dir).map_err(|fault| {
-            if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
-                let why = format!("the directory {} of the archive does not exist", dir.display());
+            if matches!(
+                fault.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) {
+                let why = format!(
+                    "the directory {} of the archive does not exist",
+                    dir.display()
+                );
                 Error::failed_precondition(why).with_source(fault)
             } else {
                 io_error("create a file in", &dir, fault)
             }
         })?;
-        Ok(Self { file, dir, location: location.to_path_buf() })
+        Ok(Self {
+            file,
+            dir,
+            location: location.to_path_buf(),
+        })
     }
 
     /// Writes all parts. Blocks.
@@ -84,7 +100,10 @@ impl Draft {
         for part in parts {
             part.append(&mut builder, until).map_err(failed)?;
         }
-        builder.into_inner().and_then(|mut buffer| buffer.flush()).map_err(failed)?;
+        builder
+            .into_inner()
+            .and_then(|mut buffer| buffer.flush())
+            .map_err(failed)?;
         Ok(self)
     }
 
@@ -101,14 +120,23 @@ impl Draft {
             AtFlags::AT_SYMLINK_FOLLOW,
         );
         named.map_err(|fault| {
-            if fault == nix::errno::Errno::EEXIST { exists(&self.location) } else { failed(fault.into()) }
+            if fault == nix::errno::Errno::EEXIST {
+                exists(&self.location)
+            } else {
+                failed(fault.into())
+            }
         })?;
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(failed)
+        File::open(&self.dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(failed)
     }
 }
 
 fn exists(location: &Path) -> Error {
-    Error::already_exists(format!("{} exists already: give the archive another name", location.display()))
+    Error::already_exists(format!(
+        "{} exists already: give the archive another name",
+        location.display()
+    ))
 }
 
 // === impl CheckpointEntry ===
@@ -135,8 +163,9 @@ impl CheckpointEntry {
                 builder.append_data(&mut header, name, io::empty())?;
                 let mut entries = std::fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
                 entries.sort_by_key(std::fs::DirEntry::file_name);
-                for entry in
-                    entries.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+                for entry in entries
+                    .into_iter()
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
                 {
                     let inside = Path::new(name).join(entry.file_name());
                     append_file(builder, &inside, File::open(entry.path())?, until)?;
@@ -154,7 +183,11 @@ fn append_file<W: Write>(
     until: Instant,
 ) -> io::Result<()> {
     let length = file.metadata()?.len();
-    builder.append_data(&mut plain(length), name, ExactReader::new(file, length, until))
+    builder.append_data(
+        &mut plain(length),
+        name,
+        ExactReader::new(file, length, until),
+    )
 }
 
 /// The header of a regular file that belongs to root.
@@ -173,14 +206,20 @@ pub(super) fn plain(length: u64) -> Header {
 
 impl<R> ExactReader<R> {
     pub(super) const fn new(inner: R, length: u64, until: Instant) -> Self {
-        Self { inner, left: length, until }
+        Self {
+            inner,
+            left: length,
+            until,
+        }
     }
 }
 
 impl<R: Read> Read for ExactReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         check_deadline(self.until)?;
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         if most == 0 {
             return Ok(0);
         }
@@ -191,7 +230,9 @@ impl<R: Read> Read for ExactReader<R> {
                 "a file became shorter while it was read",
             ));
         }
-        self.left = self.left.saturating_sub(u64::try_from(read).map_err(io::Error::other)?);
+        self.left = self
+            .left
+            .saturating_sub(u64::try_from(read).map_err(io::Error::other)?);
         Ok(read)
     }
 }
@@ -221,7 +262,10 @@ mod tests {
             CheckpointEntry::IfThere("dump.log".to_owned(), dir.path().join("none")),
             CheckpointEntry::Directory("checkpoint".to_owned(), images),
         ];
-        let filled = Draft::begin(&location).unwrap().fill(&parts, soon()).unwrap();
+        let filled = Draft::begin(&location)
+            .unwrap()
+            .fill(&parts, soon())
+            .unwrap();
         assert!(!location.exists());
         filled.finish().unwrap();
         let mut archive = tar::Archive::new(File::open(&location).unwrap());
@@ -231,19 +275,43 @@ mod tests {
             .map(|entry| entry.unwrap())
             .map(|entry| (entry.path().unwrap().display().to_string(), entry.size()))
             .collect();
-        let expected = [("checkpoint", 0), ("checkpoint/pages-1.img", 100_000), ("config.dump", 2)];
-        assert_eq!(sizes, expected.map(|(name, size)| (name.to_owned(), size)).into());
-        assert_eq!(Draft::begin(&location).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let expected = [
+            ("checkpoint", 0),
+            ("checkpoint/pages-1.img", 100_000),
+            ("config.dump", 2),
+        ];
+        assert_eq!(
+            sizes,
+            expected.map(|(name, size)| (name.to_owned(), size)).into()
+        );
+        assert_eq!(
+            Draft::begin(&location).unwrap_err().kind(),
+            ErrorKind::AlreadyExists
+        );
     }
 
     #[test]
     fn what_fails_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let location = dir.path().join("c.tar");
-        let parts = [CheckpointEntry::Directory("checkpoint".to_owned(), dir.path().join("none"))];
-        assert!(Draft::begin(&location).unwrap().fill(&parts, soon()).is_err());
-        let parts = [CheckpointEntry::Bytes("config.dump".to_owned(), b"{}".to_vec())];
-        let late = Draft::begin(&location).unwrap().fill(&parts, Instant::now()).unwrap_err();
+        let parts = [CheckpointEntry::Directory(
+            "checkpoint".to_owned(),
+            dir.path().join("none"),
+        )];
+        assert!(
+            Draft::begin(&location)
+                .unwrap()
+                .fill(&parts, soon())
+                .is_err()
+        );
+        let parts = [CheckpointEntry::Bytes(
+            "config.dump".to_owned(),
+            b"{}".to_vec(),
+        )];
+        let late = Draft::begin(&location)
+            .unwrap()
+            .fill(&parts, Instant::now())
+            .unwrap_err();
         assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
         // A file that exists already keeps its name.
         let draft = Draft::begin(&location).unwrap();
@@ -252,7 +320,10 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&location).unwrap(), "first");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         for wrong in ["", "relative.tar", "/"] {
-            assert_eq!(Draft::begin(Path::new(wrong)).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(
+                Draft::begin(Path::new(wrong)).unwrap_err().kind(),
+                ErrorKind::InvalidArgument
+            );
         }
         let nowhere = Draft::begin(&dir.path().join("none/c.tar")).unwrap_err();
         assert_eq!(nowhere.kind(), ErrorKind::FailedPrecondition);

@@ -31,7 +31,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {
-        let found = dumping(&switchyard_linux::process::all(), shim, |process| concerns(process, dir));
+        let found = dumping(&switchyard_linux::process::all(), shim, |process| {
+            concerns(process, dir)
+        });
         if found.is_empty() {
             return Ok(());
         }
@@ -43,7 +45,8 @@ pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
         for process in found {
             tracing::warn!(pid = process.pid, dir = %dir.display(), "killing a process that makes a checkpoint and does not finish");
             process.signal(Signal::SIGKILL).map_err(|fault| {
-                Error::internal(format!("send SIGKILL to process {}", process.pid)).with_source(fault)
+                Error::internal(format!("send SIGKILL to process {}", process.pid))
+                    .with_source(fault)
             })?;
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -69,9 +72,16 @@ fn dumping(all: &[Stat], shim: i32, concerns: impl Fn(ProcessId) -> bool) -> Vec
     };
     let in_reach = below(BTreeSet::from([shim]));
     let alive = |stat: &&Stat| !stat.ended && stat.id.pid != shim;
-    let first = all.iter().filter(alive).filter(|stat| in_reach.contains(&stat.id.pid) && concerns(stat.id));
+    let first = all
+        .iter()
+        .filter(alive)
+        .filter(|stat| in_reach.contains(&stat.id.pid) && concerns(stat.id));
     let doomed = below(first.map(|stat| stat.id.pid).collect());
-    all.iter().filter(alive).filter(|stat| doomed.contains(&stat.id.pid)).map(|stat| stat.id).collect()
+    all.iter()
+        .filter(alive)
+        .filter(|stat| doomed.contains(&stat.id.pid))
+        .map(|stat| stat.id)
+        .collect()
 }
 
 /// Returns whether one of the node's own root processes names this directory, or a path in it, in its command
@@ -83,11 +93,17 @@ fn concerns(process: ProcessId, dir: &Path) -> bool {
     }
     let proc = PathBuf::from(format!("/proc/{}", process.pid));
     let command = fs::read(proc.join("cmdline")).unwrap_or_default();
-    let named =
-        command.split(|byte| *byte == 0).any(|word| Path::new(OsStr::from_bytes(word)).starts_with(dir));
+    let named = command
+        .split(|byte| *byte == 0)
+        .any(|word| Path::new(OsStr::from_bytes(word)).starts_with(dir));
     let open = || {
-        let files = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
-        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(dir))
+        let files = fs::read_dir(proc.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        files
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|file| file.starts_with(dir))
     };
     // Checked last: if the process is alive, everything that was read is its own.
     (named || open()) && process.is_alive()
@@ -100,7 +116,12 @@ mod tests {
     use super::*;
 
     fn stat(pid: i32, parent: i32) -> Stat {
-        Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
+        Stat {
+            id: ProcessId { pid, started: 1 },
+            parent,
+            ended: false,
+            status: None,
+        }
     }
 
     #[test]
@@ -121,7 +142,10 @@ mod tests {
             found.iter().map(|process| process.pid).collect::<Vec<_>>()
         };
         assert_eq!(found(&[20, 30]), [20, 21, 22, 30]);
-        assert!(found(&[10, 40]).is_empty(), "the shim itself, and what is not below it");
+        assert!(
+            found(&[10, 40]).is_empty(),
+            "the shim itself, and what is not below it"
+        );
         assert!(found(&[]).is_empty());
     }
 
@@ -135,12 +159,20 @@ mod tests {
         let image = mine.join("image").display().to_string();
         let sleep = |arguments: &[&str]| {
             let mut command = Command::new("sh");
-            command.args(["-c", "sleep 1000 & wait"]).args(arguments).spawn().unwrap()
+            command
+                .args(["-c", "sleep 1000 & wait"])
+                .args(arguments)
+                .spawn()
+                .unwrap()
         };
         let mut named = sleep(&["--image-path", &image]);
         let mut other = sleep(&[&dir.path().join("checkpoints").display().to_string()]);
         let log = fs::File::create(mine.join("dump.log")).unwrap();
-        let mut open = Command::new("sleep").arg("1000").stdout(log).spawn().unwrap();
+        let mut open = Command::new("sleep")
+            .arg("1000")
+            .stdout(log)
+            .spawn()
+            .unwrap();
         end_dump(shim, &mine).unwrap();
         assert_eq!(named.wait().unwrap().code(), None);
         assert_eq!(open.wait().unwrap().code(), None);

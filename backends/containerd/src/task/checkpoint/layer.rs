@@ -66,10 +66,21 @@ struct OpenFile {
 ///
 /// # Errors
 /// `DeadlineExceeded` after `until`.
-pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, until: Instant) -> Result<()> {
+pub(super) fn write(
+    upper: &Path,
+    users: Option<&UserNamespace>,
+    into: &Path,
+    until: Instant,
+) -> Result<()> {
     let written = || {
         let builder = Builder::new(BufWriter::new(File::create_new(into)?));
-        let mut layer = LayerWriter { builder, users, names: HashMap::new(), path_memory: 0, until };
+        let mut layer = LayerWriter {
+            builder,
+            users,
+            names: HashMap::new(),
+            path_memory: 0,
+            until,
+        };
         let upper = OpenFile::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
@@ -91,12 +102,18 @@ impl OpenFile {
     fn open(dir: impl AsFd, name: &OsStr, flags: OFlags) -> io::Result<Self> {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(dir, name, flags, Mode::empty())?);
-        Ok(Self { data: file.metadata()?, file })
+        Ok(Self {
+            data: file.metadata()?,
+            file,
+        })
     }
 
     /// The directory at this path below this one; `None` if it does not exist any more.
     fn below(&self, path: &Path) -> io::Result<Option<Self>> {
-        let mut node = Self { file: self.file.try_clone()?, data: self.data.clone() };
+        let mut node = Self {
+            file: self.file.try_clone()?,
+            data: self.data.clone(),
+        };
         for name in path {
             node = match Self::open(&node.file, name, OFlags::DIRECTORY) {
                 Ok(node) => node,
@@ -151,19 +168,27 @@ fn check_path_memory(kept: usize) -> io::Result<()> {
 
 /// Returns whether a file does not exist any more, or another file is in its place.
 fn is_gone(fault: &io::Error) -> bool {
-    matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        || fault.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32)
+    matches!(
+        fault.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    ) || fault.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32)
 }
 
 // === impl LayerWriter ===
 
 impl<W: Write> LayerWriter<'_, W> {
     /// Writes the entries of a directory, and adds its subdirectories to `dirs`.
-    fn directory(&mut self, node: &OpenFile, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn directory(
+        &mut self,
+        node: &OpenFile,
+        dir: &Path,
+        dirs: &mut Vec<PathBuf>,
+    ) -> io::Result<()> {
         for name in node.names()? {
             check_deadline(self.until)?;
             if path_cost(dir) + name.len() > MAX_PATH {
-                let why = format!("a path is longer than {MAX_PATH} bytes, so it could not be unpacked");
+                let why =
+                    format!("a path is longer than {MAX_PATH} bytes, so it could not be unpacked");
                 return Err(io::Error::other(why));
             }
             let below = match OpenFile::open(&node.file, &name, OFlags::empty()) {
@@ -193,7 +218,11 @@ impl<W: Write> LayerWriter<'_, W> {
         if kind.is_char_device() && data.rdev() == 0 {
             let mut whiteout = OsString::from(WHITEOUT_PREFIX);
             whiteout.push(name.file_name().unwrap_or_default());
-            return self.builder.append_data(&mut plain(0), name.with_file_name(whiteout), io::empty());
+            return self.builder.append_data(
+                &mut plain(0),
+                name.with_file_name(whiteout),
+                io::empty(),
+            );
         }
         if kind.is_socket() {
             // Only the process that listens on a socket can create it.
@@ -209,15 +238,20 @@ impl<W: Write> LayerWriter<'_, W> {
             return self.builder.append_link(&mut header, name, first);
         }
         let attributes = attributes(&node.path())?;
-        let kept = attributes.iter().filter(|(key, _)| !key.starts_with(OVERLAY));
-        let kept: Vec<_> =
-            kept.map(|(key, value)| (format!("SCHILY.xattr.{key}"), value.as_slice())).collect();
+        let kept = attributes
+            .iter()
+            .filter(|(key, _)| !key.starts_with(OVERLAY));
+        let kept: Vec<_> = kept
+            .map(|(key, value)| (format!("SCHILY.xattr.{key}"), value.as_slice()))
+            .collect();
         if !kept.is_empty() {
-            self.builder.append_pax_extensions(kept.iter().map(|(key, value)| (key.as_str(), *value)))?;
+            self.builder
+                .append_pax_extensions(kept.iter().map(|(key, value)| (key.as_str(), *value)))?;
         }
         if kind.is_symlink() {
             header.set_entry_type(EntryType::Symlink);
-            self.builder.append_link(&mut header, name, node.target()?)?;
+            self.builder
+                .append_link(&mut header, name, node.target()?)?;
         } else if kind.is_file() {
             header.set_size(data.len());
             let content = ExactReader::new(File::open(node.path())?, data.len(), self.until);
@@ -244,7 +278,8 @@ impl<W: Write> LayerWriter<'_, W> {
             self.names.insert(key, name.to_path_buf());
         }
         if attributes.get(OPAQUE).is_some_and(|value| value == b"y") {
-            self.builder.append_data(&mut plain(0), name.join(OPAQUE_WHITEOUT), io::empty())?;
+            self.builder
+                .append_data(&mut plain(0), name.join(OPAQUE_WHITEOUT), io::empty())?;
         }
         Ok(())
     }
@@ -274,7 +309,10 @@ fn attributes(path: &Path) -> io::Result<HashMap<String, Vec<u8>>> {
         Err(fault) => return Err(fault.into()),
     };
     let mut all = HashMap::new();
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+    for name in names[..length]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
         let mut value = vec![0_u8; ATTRIBUTES];
         let length = rustix::fs::getxattr(path, OsStr::from_bytes(name), &mut value[..])?;
         value.truncate(length);

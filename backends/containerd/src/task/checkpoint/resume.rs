@@ -60,8 +60,10 @@ impl Checkpoints {
     /// Asks the shim to resume the task, repeatedly, within the shim timeout.
     async fn retry_resume(&self, entry: &TaskEntry) -> Result<()> {
         let limit = self.context.settings().containerd.shim_timeout();
-        let mut last =
-            Error::deadline(format!("the shim of task {} has not answered within {limit:?}", entry.id));
+        let mut last = Error::deadline(format!(
+            "the shim of task {} has not answered within {limit:?}",
+            entry.id
+        ));
         let attempts = async {
             while let Err(error) = self.ensure_running(entry).await {
                 tracing::debug!(task.id = %entry.id, error = error.report(), "cannot resume a task: retrying");
@@ -81,18 +83,26 @@ impl Checkpoints {
             Status::Paused | Status::Pausing => self.resume(entry).await,
             Status::Created | Status::Running | Status::Stopped => Ok(()),
             // The status that containerd reports if the shim has not answered it in time.
-            Status::Unknown => {
-                Err(Error::unavailable(format!("the shim of task {} does not report its status", entry.id)))
-            }
+            Status::Unknown => Err(Error::unavailable(format!(
+                "the shim of task {} does not report its status",
+                entry.id
+            ))),
         }
     }
 
     async fn status_by_shim(&self, entry: &TaskEntry) -> Result<Status> {
         let id = entry.id.to_string();
-        let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
+        let request = api::GetRequest {
+            container_id: id.clone(),
+            exec_id: String::new(),
+        };
         match self
             .shims
-            .call_with_shim_timeout(&id, &format!("look up task {id}"), self.client.tasks().get(request))
+            .call_with_shim_timeout(
+                &id,
+                &format!("look up task {id}"),
+                self.client.tasks().get(request),
+            )
             .await
         {
             Ok(answer) => Ok(answer.process.unwrap_or_default().status()),
@@ -111,8 +121,13 @@ impl Checkpoints {
         {
             self.task_cgroups.set_frozen(entry, true).await?;
         }
-        let request = api::ResumeTaskRequest { container_id: id.clone() };
+        let request = api::ResumeTaskRequest {
+            container_id: id.clone(),
+        };
         let what = format!("resume task {id}");
-        self.shims.call_with_shim_timeout(&id, &what, self.client.tasks().resume(request)).await.map(drop)
+        self.shims
+            .call_with_shim_timeout(&id, &what, self.client.tasks().resume(request))
+            .await
+            .map(drop)
     }
 }

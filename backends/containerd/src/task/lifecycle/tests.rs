@@ -24,11 +24,18 @@ enum Step {
 
 fn exit(code: i32) -> Exit {
     let finished_at = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
-    Exit { code, finished_at, cause: ExitCause::Exited }
+    Exit {
+        code,
+        finished_at,
+        cause: ExitCause::Exited,
+    }
 }
 
 fn started(pid: u32) -> Started {
-    Started { pid, at: SystemTime::UNIX_EPOCH }
+    Started {
+        pid,
+        at: SystemTime::UNIX_EPOCH,
+    }
 }
 
 /// A handle of the process of this test.
@@ -53,7 +60,9 @@ fn event(step: Step) -> LifecycleEvent {
 }
 
 fn after(steps: &[Step]) -> TaskLifecycle {
-    steps.iter().fold(TaskLifecycle::default(), |state, step| state.after(event(*step)))
+    steps.iter().fold(TaskLifecycle::default(), |state, step| {
+        state.after(event(*step))
+    })
 }
 
 fn code(exit: Option<&Exit>) -> Option<i32> {
@@ -79,27 +88,50 @@ impl Facts {
         let alive = self.exit.is_none();
         let begun = self.launched || self.started.is_some();
         Some(match step {
-            Step::Launched if alive && !begun => Self { launched: true, ..self },
+            Step::Launched if alive && !begun => Self {
+                launched: true,
+                ..self
+            },
             Step::FifosHeld if alive && self.started.is_none() => self,
-            Step::ProcessCreated if alive && self.launched => Self { handle: true, ..self },
+            Step::ProcessCreated if alive && self.launched => Self {
+                handle: true,
+                ..self
+            },
             Step::Started(pid) if self.launched && self.started.is_none() && !self.reported => {
-                Self { started: Some(pid), ended_before: false, ..self }
+                Self {
+                    started: Some(pid),
+                    ended_before: false,
+                    ..self
+                }
             }
-            Step::Killed if alive && begun => Self { killed: true, ..self },
+            Step::Killed if alive && begun => Self {
+                killed: true,
+                ..self
+            },
             Step::ExitObserved(code) if alive && begun => self.exited(code),
-            Step::ExitPersisted(code) if begun && !self.persisted => {
-                Self { persisted: true, ..self.exited(code) }
-            }
-            Step::ProcessDeleted if alive && self.launched && self.started.is_none() => {
-                Self { ended_before: true, ..Self::default() }
-            }
-            Step::ProcessDeleted if self.launched && !alive => {
-                Self { launched: false, handle: false, ..self }
-            }
-            Step::ExitReported if !alive => Self { reported: true, ..self },
-            Step::StartFailed(code) if alive && !begun => {
-                Self { exit: Some(code), persisted: true, reported: true, ..Self::default() }
-            }
+            Step::ExitPersisted(code) if begun && !self.persisted => Self {
+                persisted: true,
+                ..self.exited(code)
+            },
+            Step::ProcessDeleted if alive && self.launched && self.started.is_none() => Self {
+                ended_before: true,
+                ..Self::default()
+            },
+            Step::ProcessDeleted if self.launched && !alive => Self {
+                launched: false,
+                handle: false,
+                ..self
+            },
+            Step::ExitReported if !alive => Self {
+                reported: true,
+                ..self
+            },
+            Step::StartFailed(code) if alive && !begun => Self {
+                exit: Some(code),
+                persisted: true,
+                reported: true,
+                ..Self::default()
+            },
             Step::Launched
             | Step::FifosHeld
             | Step::ProcessCreated
@@ -114,7 +146,12 @@ impl Facts {
     }
 
     fn exited(self, code: i32) -> Self {
-        Self { exit: Some(code), killed: false, ended_before: false, ..self }
+        Self {
+            exit: Some(code),
+            killed: false,
+            ended_before: false,
+            ..self
+        }
     }
 
     fn of(state: &TaskLifecycle) -> Self {
@@ -184,30 +221,53 @@ fn the_persisted_exit_replaces_the_observed_one_and_not_the_reverse() {
     let state = after(&[&run[..], &[Step::ExitObserved(1), Step::ExitPersisted(2)]].concat());
     assert_eq!(code(state.exit()), Some(2));
     let state = after(&[&run[..], &[Step::ExitPersisted(2), Step::ExitObserved(1)]].concat());
-    assert_eq!((code(state.exit()), code(state.unpersisted_exit())), (Some(2), None));
+    assert_eq!(
+        (code(state.exit()), code(state.unpersisted_exit())),
+        (Some(2), None)
+    );
 }
 
 #[test]
 fn an_exit_that_another_observer_persists_during_the_start_keeps_the_start_time() {
-    let state = after(&[Step::Launched, Step::ProcessCreated, Step::ExitPersisted(3), Step::Started(7)]);
+    let state = after(&[
+        Step::Launched,
+        Step::ProcessCreated,
+        Step::ExitPersisted(3),
+        Step::Started(7),
+    ]);
     assert_eq!(state.start().map(|known| known.start.pid), Some(7));
-    assert!(state.runs(), "callers learn of the exit once it is reported");
+    assert!(
+        state.runs(),
+        "callers learn of the exit once it is reported"
+    );
     assert!(!state.after(LifecycleEvent::ExitReported).runs());
 }
 
 #[test]
 fn a_task_whose_interrupted_start_was_undone_can_be_started_again() {
-    let undone = after(&[Step::Launched, Step::FifosHeld, Step::ProcessCreated, Step::ProcessDeleted]);
+    let undone = after(&[
+        Step::Launched,
+        Step::FifosHeld,
+        Step::ProcessCreated,
+        Step::ProcessDeleted,
+    ]);
     assert!(!undone.may_have_process() && undone.process_ended_before() && undone.exit().is_none());
     assert!(matches!(&undone, TaskLifecycle::Created(state) if !state.client_fifos.is_empty()));
     let again = undone.after(LifecycleEvent::Launched);
     assert!(again.may_have_process() && again.process_ended_before());
-    assert!(matches!(&again, TaskLifecycle::Launching(state) if !state.before.client_fifos.is_empty()));
+    assert!(
+        matches!(&again, TaskLifecycle::Launching(state) if !state.before.client_fifos.is_empty())
+    );
 }
 
 #[test]
 fn the_handle_of_the_process_is_dropped_with_the_process() {
-    let state = after(&[Step::Launched, Step::ProcessCreated, Step::Started(7), Step::ExitObserved(0)]);
+    let state = after(&[
+        Step::Launched,
+        Step::ProcessCreated,
+        Step::Started(7),
+        Step::ExitObserved(0),
+    ]);
     let process = state.process().unwrap();
     let state = state.after(LifecycleEvent::ProcessDeleted);
     assert!(state.process().is_none());

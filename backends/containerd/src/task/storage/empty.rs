@@ -28,7 +28,9 @@ impl Storage {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let Some(dir) = writable_dir(&mounts) else { return Ok(()) };
+        let Some(dir) = writable_dir(&mounts) else {
+            return Ok(());
+        };
         let task = entry.id;
         cancellable(move |cancel| {
             let Ok(opened) = switchyard_tree::open(&dir) else { return Ok(()) };

@@ -41,7 +41,9 @@ impl Storage {
             dir: volume.source.host_path(),
             is_lasting: false,
         });
-        let volumes: Vec<_> = of_image.chain(drafts.iter().map(|(draft, _)| draft.clone())).collect();
+        let volumes: Vec<_> = of_image
+            .chain(drafts.iter().map(|(draft, _)| draft.clone()))
+            .collect();
         if volumes.is_empty() {
             return Ok(());
         }
@@ -51,21 +53,31 @@ impl Storage {
                 let state = self.context.layout.state().to_path_buf();
                 let cancel = guard.cancel();
                 let fill = move |root: &Path| {
-                    let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
-                    let mut budget =
-                        free.map_err(|fault| io_error("read the free disk space of", &state, fault))?;
-                    volumes.iter().try_for_each(|volume| fill(root, volume, &mut budget, &cancel))
+                    let free =
+                        switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
+                    let mut budget = free
+                        .map_err(|fault| io_error("read the free disk space of", &state, fault))?;
+                    volumes
+                        .iter()
+                        .try_for_each(|volume| fill(root, volume, &mut budget, &cancel))
                 };
-                self.image_reader.with_view(&entry.snapshotter, top, fill).await?;
+                self.image_reader
+                    .with_view(&entry.snapshotter, top, fill)
+                    .await?;
             }
             None => {
-                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.dir))).await?;
+                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.dir)))
+                    .await?;
             }
         }
         if !drafts.is_empty() {
             reach(CrashPoint::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
-            let publish = move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.dir, name));
+            let publish = move || {
+                drafts
+                    .iter()
+                    .try_for_each(|(draft, name)| named.publish(&draft.dir, name))
+            };
             // Publishing syncs directories.
             bulk(publish).await?;
             reach(CrashPoint::VolumeNamed);
@@ -75,10 +87,18 @@ impl Storage {
 
     /// The named volumes that do not exist yet: the directory in which each is to be filled, and its path
     /// below the directory of all volumes.
-    async fn drafts(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<Vec<(EmptyVolume, String)>> {
+    async fn drafts(
+        &self,
+        entry: &TaskEntry,
+        plan: &StoragePlan,
+    ) -> Result<Vec<(EmptyVolume, String)>> {
         let wanted = plan.named_volumes().enumerate().map(|(number, named)| {
             let draft = self.volumes.draft(entry.id, number);
-            let empty = EmptyVolume { path: named.destination.to_path_buf(), dir: draft, is_lasting: true };
+            let empty = EmptyVolume {
+                path: named.destination.to_path_buf(),
+                dir: draft,
+                is_lasting: true,
+            };
             (empty, named.volume.to_owned(), named.dir)
         });
         let wanted: Vec<_> = wanted.collect();
@@ -107,14 +127,21 @@ pub(crate) struct Declared {
 /// `InvalidArgument`, naming the image, for more than `most`.
 pub(crate) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<Declared> {
     if paths.len() > most {
-        let why = format!("{image} declares {} volumes, more than {most}: [images] max_volumes", paths.len());
+        let why = format!(
+            "{image} declares {} volumes, more than {most}: [images] max_volumes",
+            paths.len()
+        );
         return Err(Error::invalid("image", why));
     }
     let mut declared = Declared::default();
     for path in paths {
         // A `..` component is kept, and refused when the path is opened in the image.
         let clean: PathBuf = path.components().collect();
-        let list = if is_the_kernels(&clean) { &mut declared.left_out } else { &mut declared.volumes };
+        let list = if is_the_kernels(&clean) {
+            &mut declared.left_out
+        } else {
+            &mut declared.volumes
+        };
         if !list.contains(&clean) {
             list.push(clean);
         }
@@ -125,7 +152,10 @@ pub(crate) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<De
 /// Returns whether a path is the root, or at or below a directory where the container has a kernel file
 /// system.
 fn is_the_kernels(path: &Path) -> bool {
-    path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
+    path == Path::new("/")
+        || ["/proc", "/sys", "/dev"]
+            .iter()
+            .any(|dir| path.starts_with(dir))
 }
 
 fn make_dir(path: &Path) -> Result<()> {
@@ -134,7 +164,11 @@ fn make_dir(path: &Path) -> Result<()> {
 
 /// Creates the directory of a volume with the attributes and content that its path has in the image.
 fn fill(root: &Path, volume: &EmptyVolume, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
-    let EmptyVolume { path, dir: to, is_lasting } = volume;
+    let EmptyVolume {
+        path,
+        dir: to,
+        is_lasting,
+    } = volume;
     make_dir(to)?;
     let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
     let from = match from {
@@ -142,7 +176,8 @@ fn fill(root: &Path, volume: &EmptyVolume, budget: &mut Budget, cancel: &Cancel)
         Ok(None) => return Ok(()),
         Err(fault) => {
             return Err(
-                Error::failed_precondition(format!("image volume {}", path.display())).with_source(fault)
+                Error::failed_precondition(format!("image volume {}", path.display()))
+                    .with_source(fault),
             );
         }
     };
@@ -159,7 +194,11 @@ fn fill(root: &Path, volume: &EmptyVolume, budget: &mut Budget, cancel: &Cancel)
             "the volumes of a task may take {SHARE} % of what is free on the disk of {}",
             to.display()
         );
-        if too_large { error.context(share) } else { error }
+        if too_large {
+            error.context(share)
+        } else {
+            error
+        }
     })?;
     if copied.refused_attributes > 0 {
         tracing::warn!(
@@ -178,11 +217,20 @@ mod tests {
     use super::*;
 
     fn volume(path: &str, dir: &Path) -> EmptyVolume {
-        EmptyVolume { path: path.into(), dir: dir.to_owned(), is_lasting: true }
+        EmptyVolume {
+            path: path.into(),
+            dir: dir.to_owned(),
+            is_lasting: true,
+        }
     }
 
     fn fill_all(image: &Path, path: &str, to: &Path) -> Result<()> {
-        fill(image, &volume(path, to), &mut Budget::new(1 << 30, 1 << 20), &Cancel::default())
+        fill(
+            image,
+            &volume(path, to),
+            &mut Budget::new(1 << 30, 1 << 20),
+            &Cancel::default(),
+        )
     }
 
     #[test]
@@ -221,10 +269,23 @@ mod tests {
         fs::write(image.join("data/file"), [1; 10_000]).unwrap();
         let target = dir.path().join("v");
         let mut budget = Budget::new(8192, 10);
-        let refused = fill(&image, &volume("/data", &target), &mut budget, &Cancel::default()).unwrap_err();
-        assert_eq!(refused.kind(), switchyard_core::ErrorKind::ResourceExhausted);
+        let refused = fill(
+            &image,
+            &volume("/data", &target),
+            &mut budget,
+            &Cancel::default(),
+        )
+        .unwrap_err();
+        assert_eq!(
+            refused.kind(),
+            switchyard_core::ErrorKind::ResourceExhausted
+        );
         for part in ["/data", "8192 bytes", "95 %", target.to_str().unwrap()] {
-            assert!(refused.report().contains(part), "{part}: {}", refused.report());
+            assert!(
+                refused.report().contains(part),
+                "{part}: {}",
+                refused.report()
+            );
         }
     }
 
@@ -244,9 +305,16 @@ mod tests {
         ];
         let found = declared("a:1", &paths(&all), 9).unwrap();
         assert_eq!(found.volumes, paths(&["/data", "/processes"]));
-        assert_eq!(found.left_out, paths(&["/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/"]));
+        assert_eq!(
+            found.left_out,
+            paths(&["/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/"])
+        );
         let refused = declared("a:1", &paths(&all), 8).unwrap_err().to_string();
-        for part in ["a:1 declares 9 volumes", "more than 8", "[images] max_volumes"] {
+        for part in [
+            "a:1 declares 9 volumes",
+            "more than 8",
+            "[images] max_volumes",
+        ] {
             assert!(refused.contains(part), "{refused}");
         }
     }

@@ -13,7 +13,9 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::spec::{Mount, MountSource, Propagation, TaskSpec};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::mounts::host_source;
-use switchyard_runtime_spec::{ImageVolume, RealHost, ResolvedMount, ResolvedSource, Staging, user};
+use switchyard_runtime_spec::{
+    ImageVolume, RealHost, ResolvedMount, ResolvedSource, Staging, user,
+};
 
 use crate::base::layout::TaskDirs;
 use crate::sandbox::SandboxEntry;
@@ -34,8 +36,15 @@ impl Storage {
         let has_users = sandbox.1.record.users.is_some();
         let mut mounts = Vec::with_capacity(spec.mounts.len());
         for (number, mount) in spec.mounts.iter().enumerate() {
-            let place = StagePlace { stage: &stage, name: number.to_string(), has_users };
-            mounts.push(self.resolve_mount(sandbox, spec.meta.owner, mount, place).await?);
+            let place = StagePlace {
+                stage: &stage,
+                name: number.to_string(),
+                has_users,
+            };
+            mounts.push(
+                self.resolve_mount(sandbox, spec.meta.owner, mount, place)
+                    .await?,
+            );
         }
         Ok(mounts)
     }
@@ -57,11 +66,18 @@ impl Storage {
                 let found = pool.run(format!("sandbox {sandbox_id}"), find).await?;
                 place.host(found, requested.id_mapped)?
             }
-            MountSource::Beneath { root, path } => {
-                place.beneath(root, path, requested.propagation == Propagation::Bidirectional)
-            }
-            MountSource::Image { reference, sub_path } => {
-                let found = self.find_image(sandbox, owner, &reference, sub_path, place).await;
+            MountSource::Beneath { root, path } => place.beneath(
+                root,
+                path,
+                requested.propagation == Propagation::Bidirectional,
+            ),
+            MountSource::Image {
+                reference,
+                sub_path,
+            } => {
+                let found = self
+                    .find_image(sandbox, owner, &reference, sub_path, place)
+                    .await;
                 found.map_err(image_volume_failed)?
             }
             MountSource::Volume { name, sub_path } => {
@@ -72,7 +88,11 @@ impl Storage {
             }
             MountSource::Tmpfs { .. } => ResolvedSource::unstaged(PathBuf::new()),
         };
-        Ok(ResolvedMount { requested: requested.clone(), source, volume: named_volume })
+        Ok(ResolvedMount {
+            requested: requested.clone(),
+            source,
+            volume: named_volume,
+        })
     }
 
     /// Finds an image that becomes a volume, and the directory in it that a sub path leads to.
@@ -91,9 +111,14 @@ impl Storage {
             return Ok(place.image(id, image.top, Path::new("")));
         }
         let absent = |path: &Path| {
-            Error::invalid("image_sub_path", format!("{} is no directory of the image", path.display()))
+            Error::invalid(
+                "image_sub_path",
+                format!("{} is no directory of the image", path.display()),
+            )
         };
-        let Some(top) = image.top else { return Err(absent(&sub_path)) };
+        let Some(top) = image.top else {
+            return Err(absent(&sub_path));
+        };
         let find_dir = move |root: &Path| {
             let found = user::directory_in_root(root, &sub_path)
                 .map_err(|fault| absent(&sub_path).with_source(fault))?;
@@ -101,7 +126,11 @@ impl Storage {
         };
         let inside = self
             .image_reader
-            .with_view(self.images.policy().snapshotters.of(handler), &top, find_dir)
+            .with_view(
+                self.images.policy().snapshotters.of(handler),
+                &top,
+                find_dir,
+            )
             .await?;
         Ok(place.image(id, Some(top), &inside))
     }
@@ -130,21 +159,40 @@ impl StagePlace<'_> {
                 "one of them is id-mapped, and the sandbox has no user namespace",
             ));
         }
-        Ok(if id_mapped { self.id_mapped(path) } else { ResolvedSource::unstaged(path) })
+        Ok(if id_mapped {
+            self.id_mapped(path)
+        } else {
+            ResolvedSource::unstaged(path)
+        })
     }
 
     /// A path below a directory that tasks can write to. It is opened when the task is started. `shared` says
     /// whether mounts that the task makes there appear on the host as well.
     fn beneath(self, root: PathBuf, path: PathBuf, shared: bool) -> ResolvedSource {
-        let staging = Staging::Beneath { name: self.name.clone(), root, path, shared };
-        ResolvedSource { path: self.path(), staging }
+        let staging = Staging::Beneath {
+            name: self.name.clone(),
+            root,
+            path,
+            shared,
+        };
+        ResolvedSource {
+            path: self.path(),
+            staging,
+        }
     }
 
     /// The files of an image, of which the container sees the directory `inside`. `top` is its top layer;
     /// `None` if it has no layers.
     fn image(self, id: String, top: Option<String>, inside: &Path) -> ResolvedSource {
         let path = self.path().join(inside);
-        ResolvedSource { path, staging: Staging::Image { name: self.name, id, top } }
+        ResolvedSource {
+            path,
+            staging: Staging::Image {
+                name: self.name,
+                id,
+                top,
+            },
+        }
     }
 
     /// The directory of a named volume, which need not exist yet, or a path below it: tasks can put links
@@ -157,8 +205,9 @@ impl StagePlace<'_> {
             return Ok(self.directory(dir));
         }
         if self.has_users {
-            let why =
-                format!("a path below volume {volume} cannot be mounted in a sandbox with a user namespace");
+            let why = format!(
+                "a path below volume {volume} cannot be mounted in a sandbox with a user namespace"
+            );
             return Err(Error::unimplemented(format!("mounts: {why}")));
         }
         Ok(self.beneath(dir, sub_path, false))
@@ -166,11 +215,21 @@ impl StagePlace<'_> {
 
     /// The directory of a volume, whose ids are mapped if the sandbox has a user namespace.
     fn directory(self, dir: PathBuf) -> ResolvedSource {
-        if self.has_users { self.id_mapped(dir) } else { ResolvedSource::unstaged(dir) }
+        if self.has_users {
+            self.id_mapped(dir)
+        } else {
+            ResolvedSource::unstaged(dir)
+        }
     }
 
     fn id_mapped(self, source: PathBuf) -> ResolvedSource {
-        ResolvedSource { path: self.path(), staging: Staging::IdMapped { name: self.name, path: source } }
+        ResolvedSource {
+            path: self.path(),
+            staging: Staging::IdMapped {
+                name: self.name,
+                path: source,
+            },
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -185,14 +244,28 @@ pub(crate) fn image_volumes(
     dirs: &TaskDirs,
     has_users: bool,
 ) -> Vec<ImageVolume> {
-    let requested: HashSet<&Path> =
-        mounts.iter().map(|mount| mount.requested.destination.as_path()).collect();
+    let requested: HashSet<&Path> = mounts
+        .iter()
+        .map(|mount| mount.requested.destination.as_path())
+        .collect();
     let volume = |(number, path): (usize, &PathBuf)| {
         let dir = dirs.volumes().join(number.to_string());
-        let place = StagePlace { stage: &dirs.stage, name: format!("volume-{number}"), has_users };
-        ImageVolume { destination: path.clone(), source: place.directory(dir) }
+        let place = StagePlace {
+            stage: &dirs.stage,
+            name: format!("volume-{number}"),
+            has_users,
+        };
+        ImageVolume {
+            destination: path.clone(),
+            source: place.directory(dir),
+        }
     };
-    declared.iter().filter(|path| !requested.contains(path.as_path())).enumerate().map(volume).collect()
+    declared
+        .iter()
+        .filter(|path| !requested.contains(path.as_path()))
+        .enumerate()
+        .map(volume)
+        .collect()
 }
 
 #[cfg(test)]
@@ -205,11 +278,19 @@ mod tests {
     const STAGE: &str = "/run/stage/t";
 
     fn place(name: &str, has_users: bool) -> StagePlace<'static> {
-        StagePlace { stage: Path::new(STAGE), name: name.to_owned(), has_users }
+        StagePlace {
+            stage: Path::new(STAGE),
+            name: name.to_owned(),
+            has_users,
+        }
     }
 
     fn volume(place: StagePlace<'_>, sub_path: &str) -> Result<ResolvedSource> {
-        place.volume("nomad/data", "/state/volumes/nomad/data".into(), sub_path.into())
+        place.volume(
+            "nomad/data",
+            "/state/volumes/nomad/data".into(),
+            sub_path.into(),
+        )
     }
 
     #[track_caller]
@@ -217,22 +298,50 @@ mod tests {
         let record = StagedRecord::of(&source, TaskId::from_bytes([7; 32]));
         let record = record.map(|record| serde_json::to_value(record).unwrap());
         assert_eq!(source.path, PathBuf::from(path));
-        assert_eq!(record, staged.map(|text| serde_json::from_str(text).unwrap()));
+        assert_eq!(
+            record,
+            staged.map(|text| serde_json::from_str(text).unwrap())
+        );
     }
 
     #[test]
     fn source_is_staged_only_where_no_path_of_the_host_has_the_files_as_the_task_sees_them() {
         let place = |has_users| place("2", has_users);
-        check(place(false).host("/srv".into(), false).unwrap(), "/srv", None);
-        check(place(true).host("/srv".into(), false).unwrap(), "/srv", None);
+        check(
+            place(false).host("/srv".into(), false).unwrap(),
+            "/srv",
+            None,
+        );
+        check(
+            place(true).host("/srv".into(), false).unwrap(),
+            "/srv",
+            None,
+        );
         let mapped = r#"{"path": {"at": "2", "source": "/srv"}}"#;
-        check(place(true).host("/srv".into(), true).unwrap(), "/run/stage/t/2", Some(mapped));
-        check(volume(place(false), "").unwrap(), "/state/volumes/nomad/data", None);
+        check(
+            place(true).host("/srv".into(), true).unwrap(),
+            "/run/stage/t/2",
+            Some(mapped),
+        );
+        check(
+            volume(place(false), "").unwrap(),
+            "/state/volumes/nomad/data",
+            None,
+        );
         let mapped = r#"{"path": {"at": "2", "source": "/state/volumes/nomad/data"}}"#;
-        check(volume(place(true), "").unwrap(), "/run/stage/t/2", Some(mapped));
+        check(
+            volume(place(true), "").unwrap(),
+            "/run/stage/t/2",
+            Some(mapped),
+        );
         let opened = r#"{"beneath": {"at": "2", "root": "/state/volumes/nomad/data", "path": "db/x", "shared": false}}"#;
-        check(volume(place(false), "db/x").unwrap(), "/run/stage/t/2", Some(opened));
-        let opened = r#"{"beneath": {"at": "2", "root": "/alloc", "path": "local/x", "shared": false}}"#;
+        check(
+            volume(place(false), "db/x").unwrap(),
+            "/run/stage/t/2",
+            Some(opened),
+        );
+        let opened =
+            r#"{"beneath": {"at": "2", "root": "/alloc", "path": "local/x", "shared": false}}"#;
         let beneath = place(false).beneath("/alloc".into(), "local/x".into(), false);
         check(beneath, "/run/stage/t/2", Some(opened));
         let image = place(true).image("sha256:b".into(), Some("sha256:a".into()), Path::new("etc"));
@@ -253,35 +362,58 @@ mod tests {
     #[test]
     fn path_below_a_volume_is_refused_in_a_user_namespace() {
         let refused = volume(place("0", true), "db/x").unwrap_err();
-        let expected =
-            "mounts: a path below volume nomad/data cannot be mounted in a sandbox with a user namespace";
+        let expected = "mounts: a path below volume nomad/data cannot be mounted in a sandbox with a user namespace";
         assert_eq!(refused.report(), expected);
     }
 
     #[test]
     fn image_volume_gives_way_to_a_mount_and_those_that_remain_are_numbered() {
-        let source = MountSource::Volume { name: "data".to_owned(), sub_path: PathBuf::new() };
+        let source = MountSource::Volume {
+            name: "data".to_owned(),
+            sub_path: PathBuf::new(),
+        };
         let taken = ResolvedMount {
             requested: Mount::new("/data", source),
             source: volume(place("0", true), "").unwrap(),
             volume: Some("nomad/data".to_owned()),
         };
-        let dirs = TaskDirs { state: "/state/t".into(), run: "/run/t".into(), stage: STAGE.into() };
+        let dirs = TaskDirs {
+            state: "/state/t".into(),
+            run: "/run/t".into(),
+            stage: STAGE.into(),
+        };
         let declared = ["/cache", "/data", "/log"].map(PathBuf::from);
         let volumes = image_volumes(&declared, std::slice::from_ref(&taken), &dirs, true);
         let found: Vec<_> = volumes
             .iter()
             .map(|volume| {
-                (volume.destination.to_str(), volume.source.path.to_str(), volume.source.host_path())
+                (
+                    volume.destination.to_str(),
+                    volume.source.path.to_str(),
+                    volume.source.host_path(),
+                )
             })
             .collect();
         let expected = [
-            (Some("/cache"), Some("/run/stage/t/volume-0"), PathBuf::from("/state/t/volumes/0")),
-            (Some("/log"), Some("/run/stage/t/volume-1"), PathBuf::from("/state/t/volumes/1")),
+            (
+                Some("/cache"),
+                Some("/run/stage/t/volume-0"),
+                PathBuf::from("/state/t/volumes/0"),
+            ),
+            (
+                Some("/log"),
+                Some("/run/stage/t/volume-1"),
+                PathBuf::from("/state/t/volumes/1"),
+            ),
         ];
         assert_eq!(found, expected);
         let plain = image_volumes(&declared, &[taken], &dirs, false);
-        assert!(plain.iter().all(|volume| volume.source.path == volume.source.host_path()), "{plain:?}");
+        assert!(
+            plain
+                .iter()
+                .all(|volume| volume.source.path == volume.source.host_path()),
+            "{plain:?}"
+        );
     }
 
     proptest! {

@@ -42,8 +42,16 @@ impl StoragePlan {
         volumes: Vec<ImageVolume>,
         limits: &[DiskLimit],
     ) -> Result<Self> {
-        let mut plan = Self { image, mounts, volumes, disk: Vec::new() };
-        let places: Vec<_> = plan.volume_dirs().map(|(destination, _)| destination).collect();
+        let mut plan = Self {
+            image,
+            mounts,
+            volumes,
+            disk: Vec::new(),
+        };
+        let places: Vec<_> = plan
+            .volume_dirs()
+            .map(|(destination, _)| destination)
+            .collect();
         plan.disk = disk_parts(limits, &places)?;
         Ok(plan)
     }
@@ -52,7 +60,9 @@ impl StoragePlan {
     pub(crate) fn staged(&self, task: TaskId) -> Vec<StagedRecord> {
         let sources = self.mounts.iter().map(|mount| &mount.source);
         let sources = sources.chain(self.volumes.iter().map(|volume| &volume.source));
-        sources.filter_map(|source| StagedRecord::of(source, task)).collect()
+        sources
+            .filter_map(|source| StagedRecord::of(source, task))
+            .collect()
     }
 
     /// The ids of the images that are mounts of it.
@@ -75,13 +85,23 @@ impl StoragePlan {
                     mount.source.host_path()
                 }
             };
-            Some(NamedVolume { destination: &mount.requested.destination, volume, dir })
+            Some(NamedVolume {
+                destination: &mount.requested.destination,
+                volume,
+                dir,
+            })
         })
     }
 
     /// All its volumes: the path of each in the container, and its directory on the host.
     pub(crate) fn volume_dirs(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-        let of_image = self.volumes.iter().map(|one| (one.destination.clone(), one.source.host_path()));
-        of_image.chain(self.named_volumes().map(|named| (named.destination.to_path_buf(), named.dir)))
+        let of_image = self
+            .volumes
+            .iter()
+            .map(|one| (one.destination.clone(), one.source.host_path()));
+        of_image.chain(
+            self.named_volumes()
+                .map(|named| (named.destination.to_path_buf(), named.dir)),
+        )
     }
 }

@@ -30,7 +30,10 @@ struct ProjectClaims {
 
 impl Default for Projects {
     fn default() -> Self {
-        Self { claims: Mutex::default(), limits_lock: Arc::new(Semaphore::new(1)) }
+        Self {
+            claims: Mutex::default(),
+            limits_lock: Arc::new(Semaphore::new(1)),
+        }
     }
 }
 
@@ -49,8 +52,10 @@ impl Projects {
     /// Assigns a task the first project from `first` on that no task has; `None` if all are taken.
     pub(crate) fn reserve(&self, id: TaskId, owner: Owner, first: ProjectId) -> Option<ProjectId> {
         let mut held = self.lock();
-        let is_held =
-            |project: ProjectId| held.values().any(|held| held.projects.contains(&project.number()));
+        let is_held = |project: ProjectId| {
+            held.values()
+                .any(|held| held.projects.contains(&project.number()))
+        };
         let mut next = Some(first);
         while let Some(project) = next.filter(|project| is_held(*project)) {
             next = project.next();
@@ -74,7 +79,9 @@ impl Projects {
     /// `FailedPrecondition` if a task of another owner has it.
     pub(crate) fn share(&self, id: TaskId, owner: Owner, project: ProjectId) -> Result<()> {
         let mut held = self.lock();
-        let has = |held: &&ProjectClaims| held.owner != owner && held.projects.contains(&project.number());
+        let has = |held: &&ProjectClaims| {
+            held.owner != owner && held.projects.contains(&project.number())
+        };
         if let Some(other) = held.values().find(has) {
             let other = other.owner.as_str();
             return Err(Error::failed_precondition(format!(
@@ -97,7 +104,11 @@ impl Projects {
     pub(crate) fn release(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
         let mut held = self.lock();
         held.remove(&id);
-        let is_free = |limit: &LimitRecord| !held.values().any(|held| held.projects.contains(&limit.project));
+        let is_free = |limit: &LimitRecord| {
+            !held
+                .values()
+                .any(|held| held.projects.contains(&limit.project))
+        };
         limits.into_iter().filter(is_free).collect()
     }
 
@@ -109,7 +120,10 @@ impl Projects {
 
 fn add_claim(held: &mut HashMap<TaskId, ProjectClaims>, id: TaskId, owner: Owner, project: u32) {
     held.entry(id)
-        .or_insert_with(|| ProjectClaims { owner, projects: BTreeSet::new() })
+        .or_insert_with(|| ProjectClaims {
+            owner,
+            projects: BTreeSet::new(),
+        })
         .projects
         .insert(project);
 }
@@ -125,24 +139,43 @@ mod tests {
     }
 
     fn limit(project: ProjectId) -> LimitRecord {
-        LimitRecord { project: project.number(), bytes: 1, mount: "/".into() }
+        LimitRecord {
+            project: project.number(),
+            bytes: 1,
+            mount: "/".into(),
+        }
     }
 
     #[test]
     fn no_project_is_given_out_twice_and_one_that_is_free_again_is() {
         let projects = Projects::default();
         let second = FIRST.next().unwrap();
-        assert_eq!(projects.reserve(task(1), Owner::Kubernetes, FIRST), Some(FIRST));
+        assert_eq!(
+            projects.reserve(task(1), Owner::Kubernetes, FIRST),
+            Some(FIRST)
+        );
         assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), Some(second));
-        assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), second.next());
+        assert_eq!(
+            projects.reserve(task(2), Owner::Nomad, FIRST),
+            second.next()
+        );
         projects.unreserve(task(2), second);
         assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(second));
-        assert_eq!(projects.release(task(1), vec![limit(FIRST)]), [limit(FIRST)]);
+        assert_eq!(
+            projects.release(task(1), vec![limit(FIRST)]),
+            [limit(FIRST)]
+        );
         assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(FIRST));
-        let found = QuotaRecord { limits: vec![limit(second)], in_force: false };
+        let found = QuotaRecord {
+            limits: vec![limit(second)],
+            in_force: false,
+        };
         projects.clear();
         projects.adopt(task(4), Owner::Host, &found);
-        assert_eq!(projects.reserve(task(5), Owner::Nomad, second), second.next());
+        assert_eq!(
+            projects.reserve(task(5), Owner::Nomad, second),
+            second.next()
+        );
         let last = ProjectId::new(u32::MAX - 1).unwrap();
         assert_eq!(projects.reserve(task(6), Owner::Nomad, last), Some(last));
         assert_eq!(projects.reserve(task(6), Owner::Nomad, last), None);
@@ -158,7 +191,10 @@ mod tests {
         assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
         // A removal is repeated after another step of it failed.
         assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
-        assert_eq!(projects.release(task(2), vec![limit(FIRST)]), [limit(FIRST)]);
+        assert_eq!(
+            projects.release(task(2), vec![limit(FIRST)]),
+            [limit(FIRST)]
+        );
         projects.share(task(3), Owner::Nomad, FIRST).unwrap();
     }
 
@@ -167,8 +203,17 @@ mod tests {
         let text = serde_json::to_string(&QuotaRecord::default()).unwrap();
         assert_eq!(text, r#"{"limits":[],"in_force":false}"#);
         let text = r#"{"limits":[{"project":16777216,"bytes":4096,"mount":"/"}],"in_force":true}"#;
-        let expected = LimitRecord { bytes: 4096, ..limit(FIRST) };
+        let expected = LimitRecord {
+            bytes: 4096,
+            ..limit(FIRST)
+        };
         let record: QuotaRecord = serde_json::from_str(text).unwrap();
-        assert_eq!(record, QuotaRecord { limits: vec![expected], in_force: true });
+        assert_eq!(
+            record,
+            QuotaRecord {
+                limits: vec![expected],
+                in_force: true
+            }
+        );
     }
 }

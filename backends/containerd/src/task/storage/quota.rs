@@ -51,35 +51,74 @@ impl Storage {
             return Ok(());
         }
         let fields: Vec<_> = plan.disk.iter().map(|part| part.field.as_str()).collect();
-        self.set_limits(entry, plan, mounts).await.map_err(|error| error.context(fields.join(", ")))
+        self.set_limits(entry, plan, mounts)
+            .await
+            .map_err(|error| error.context(fields.join(", ")))
     }
 
-    async fn set_limits(&self, entry: &TaskEntry, plan: &StoragePlan, mounts: &[Mount]) -> Result<()> {
+    async fn set_limits(
+        &self,
+        entry: &TaskEntry,
+        plan: &StoragePlan,
+        mounts: &[Mount],
+    ) -> Result<()> {
         let owner = entry.record().meta.to_core()?.owner;
         let host_dirs = host_dirs(entry, plan, mounts)?;
         let mut limits = Vec::with_capacity(plan.disk.len());
         let mut joining = Vec::new();
         for part in &plan.disk {
-            let dirs: Vec<_> =
-                part.places.iter().filter_map(|place| host_dirs.get(place)).flatten().cloned().collect();
+            let dirs: Vec<_> = part
+                .places
+                .iter()
+                .filter_map(|place| host_dirs.get(place))
+                .flatten()
+                .cloned()
+                .collect();
             let mount = common_mount(part, dirs.clone()).await?;
-            let project = self.project_of(entry, owner, part.project, &mount).await?.number();
-            limits.push(LimitRecord { project, bytes: part.bytes, mount });
+            let project = self
+                .project_of(entry, owner, part.project, &mount)
+                .await?
+                .number();
+            limits.push(LimitRecord {
+                project,
+                bytes: part.bytes,
+                mount,
+            });
             joining.extend(dirs.into_iter().map(|dir| (dir, project)));
         }
-        self.record_quota(entry, QuotaRecord { limits: limits.clone(), in_force: false }).await?;
+        self.record_quota(
+            entry,
+            QuotaRecord {
+                limits: limits.clone(),
+                in_force: false,
+            },
+        )
+        .await?;
         reach(CrashPoint::QuotaRecorded);
-        quota_call(move || joining.iter().try_for_each(|(dir, project)| projects::join(dir, *project)))
-            .await?;
+        quota_call(move || {
+            joining
+                .iter()
+                .try_for_each(|(dir, project)| projects::join(dir, *project))
+        })
+        .await?;
         reach(CrashPoint::QuotaJoined);
         let setting = limits.clone();
         {
             let _guard = self.projects.lock_limits().await;
-            let set = |limit: &LimitRecord| projects::limit(&limit.mount, limit.project, Some(limit.bytes));
+            let set = |limit: &LimitRecord| {
+                projects::limit(&limit.mount, limit.project, Some(limit.bytes))
+            };
             quota_call(move || setting.iter().try_for_each(set)).await?;
         }
         reach(CrashPoint::QuotaLimited);
-        self.record_quota(entry, QuotaRecord { limits, in_force: true }).await?;
+        self.record_quota(
+            entry,
+            QuotaRecord {
+                limits,
+                in_force: true,
+            },
+        )
+        .await?;
         reach(CrashPoint::QuotaMarked);
         Ok(())
     }
@@ -132,7 +171,10 @@ impl Storage {
                 return Ok(project);
             }
             let none = || Error::new(ErrorKind::ResourceExhausted, "every project id is in use");
-            let project = self.projects.reserve(entry.id, owner, first).ok_or_else(none)?;
+            let project = self
+                .projects
+                .reserve(entry.id, owner, first)
+                .ok_or_else(none)?;
             let found = unused(project).await?;
             if found == project.number() {
                 return Ok(project);
@@ -151,10 +193,13 @@ impl Storage {
         };
         let container = api::Container {
             id: entry.id.to_string(),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh))).collect(),
+            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh)))
+                .collect(),
             ..Default::default()
         };
-        self.client.update_container(container, vec![format!("extensions.{}", record::EXTENSION)]).await
+        self.client
+            .update_container(container, vec![format!("extensions.{}", record::EXTENSION)])
+            .await
     }
 }
 
@@ -164,8 +209,10 @@ fn host_dirs(
     plan: &StoragePlan,
     mounts: &[Mount],
 ) -> Result<BTreeMap<PathBuf, Vec<PathBuf>>> {
-    let mut places: BTreeMap<_, _> =
-        plan.volume_dirs().map(|(destination, dir)| (destination, vec![dir])).collect();
+    let mut places: BTreeMap<_, _> = plan
+        .volume_dirs()
+        .map(|(destination, dir)| (destination, vec![dir]))
+        .collect();
     let root = PathBuf::from("/");
     if plan.disk.iter().any(|part| part.places.contains(&root)) {
         let dirs = root_dirs(mounts).ok_or_else(|| {
@@ -181,7 +228,11 @@ fn host_dirs(
 
 /// The mount point of the file system that all of `dirs` are on.
 async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
-    let places: Vec<_> = part.places.iter().map(|place| place.display().to_string()).collect();
+    let places: Vec<_> = part
+        .places
+        .iter()
+        .map(|place| place.display().to_string())
+        .collect();
     let find_mount = move || {
         let device = |dir: &PathBuf| {
             dir.metadata()
@@ -205,7 +256,10 @@ async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
 /// The directories that hold what is written to a root file system; `None` if the mounts do not say.
 fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
     let [.., mount] = mounts else { return None };
-    let dirs = match (mount_option_dir(mount, "upperdir"), mount_option_dir(mount, "workdir")) {
+    let dirs = match (
+        mount_option_dir(mount, "upperdir"),
+        mount_option_dir(mount, "workdir"),
+    ) {
         // The overlay copies a file up in the work directory and renames it into the upper one, which is not
         // possible between projects: so both directories have to be in the same one.
         (Some(upper), Some(work)) => vec![upper, work],
@@ -256,14 +310,29 @@ mod tests {
         let overlay = mount(
             "overlay",
             "overlay",
-            &["index=off", "workdir=/s/7/work", "upperdir=/s/7/fs", "lowerdir=/s/1/fs"],
+            &[
+                "index=off",
+                "workdir=/s/7/work",
+                "upperdir=/s/7/fs",
+                "lowerdir=/s/1/fs",
+            ],
         );
-        assert_eq!(root_dirs(&[overlay]), Some(vec!["/s/7/fs".into(), "/s/7/work".into()]));
+        assert_eq!(
+            root_dirs(&[overlay]),
+            Some(vec!["/s/7/fs".into(), "/s/7/work".into()])
+        );
         let bind = mount("bind", "/s/7/fs", &["rw", "rbind"]);
         assert_eq!(root_dirs(&[bind]), Some(vec!["/s/7/fs".into()]));
-        assert_eq!(root_dirs(&[mount("btrfs", "/dev/sda", &["subvol=x"])]), None);
         assert_eq!(
-            root_dirs(&[mount("format/overlay", "x", &["upperdir={{ mount 0 }}/upper", "workdir=/w"])]),
+            root_dirs(&[mount("btrfs", "/dev/sda", &["subvol=x"])]),
+            None
+        );
+        assert_eq!(
+            root_dirs(&[mount(
+                "format/overlay",
+                "x",
+                &["upperdir={{ mount 0 }}/upper", "workdir=/w"]
+            )]),
             None
         );
         assert_eq!(root_dirs(&[]), None);

@@ -40,9 +40,13 @@ impl Storage {
                 parent: top,
                 ..Default::default()
             };
-            call(&format!("view snapshot {key}"), QUICK, self.client.snapshots().view(request))
-                .await
-                .map_err(image_volume_failed)?;
+            call(
+                &format!("view snapshot {key}"),
+                QUICK,
+                self.client.snapshots().view(request),
+            )
+            .await
+            .map_err(image_volume_failed)?;
         }
         self.context.faults.reach(CrashPoint::TaskViewed)
     }
@@ -52,7 +56,10 @@ impl Storage {
         let images = entry.record().image_views();
         for (key, _) in images {
             let what = format!("remove snapshot {key}");
-            let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key };
+            let request = snap::RemoveSnapshotRequest {
+                snapshotter: entry.snapshotter.clone(),
+                key,
+            };
             ignore_not_found(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
         }
         Ok(())
@@ -80,7 +87,10 @@ impl Storage {
         let open = move || open_sources(&to_open);
         let opened = if records.iter().any(StagedRecord::is_on_host) {
             let owner = entry.record().meta.owner()?;
-            self.blocking_pools.of(owner).run(format!("sandbox {}", entry.sandbox), open).await?
+            self.blocking_pools
+                .of(owner)
+                .run(format!("sandbox {}", entry.sandbox), open)
+                .await?
         } else {
             open()?
         };
@@ -107,9 +117,14 @@ impl Storage {
     ) -> Result<HashMap<String, Vec<Mount>>> {
         let mut views = HashMap::new();
         for (_, key, _) in records.iter().filter_map(StagedRecord::view) {
-            let request = snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: key.to_owned() };
+            let request = snap::MountsRequest {
+                snapshotter: entry.snapshotter.clone(),
+                key: key.to_owned(),
+            };
             let what = format!("look up the mounts of snapshot {key}");
-            let mounts = call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts;
+            let mounts = call(&what, QUICK, self.client.snapshots().mounts(request))
+                .await?
+                .mounts;
             views.insert(key.to_owned(), mounts);
         }
         Ok(views)
@@ -123,7 +138,9 @@ impl Storage {
 
 /// The error for an image of a volume that cannot be resolved, viewed or mounted.
 pub(super) fn image_volume_failed(error: Error) -> Error {
-    error.context("the image of a volume").with_reason(Reason::ImageVolume)
+    error
+        .context("the image of a volume")
+        .with_reason(Reason::ImageVolume)
 }
 
 /// Unmounts everything below a staging directory and removes the directory. Idempotent.
@@ -131,7 +148,9 @@ pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    unmount_tree(dir.to_path_buf()).await.map_err(from_namespaces)?;
+    unmount_tree(dir.to_path_buf())
+        .await
+        .map_err(from_namespaces)?;
     // Nothing is mounted below it any more, so only mount points are removed.
     remove_tree(dir).await
 }
@@ -146,11 +165,18 @@ fn open_sources(records: &[StagedRecord]) -> Result<HashMap<String, PathHandle>>
                 // Only makes the file system answer: a missing path is reported by the mount.
                 let _ = source.exists();
             }
-            StagedRecord::Beneath { at, root, path, shared: _ } => {
+            StagedRecord::Beneath {
+                at,
+                root,
+                path,
+                shared: _,
+            } => {
                 let handle = PathHandle::open_beneath(root, path).map_err(|fault| {
                     let source = root.join(path);
-                    let why =
-                        format!("{} was replaced or removed after it had been checked", source.display());
+                    let why = format!(
+                        "{} was replaced or removed after it had been checked",
+                        source.display()
+                    );
                     Error::invalid("mounts", why).with_source(fault)
                 })?;
                 opened.insert(at.clone(), handle);
@@ -187,21 +213,35 @@ fn mount_staged(
             }
             userns::idmap_mount(users, source, &target)
         }
-        StagedRecord::Beneath { at, root, path, shared } => {
+        StagedRecord::Beneath {
+            at,
+            root,
+            path,
+            shared,
+        } => {
             let Some(handle) = opened.get(at) else {
-                return Err(Error::internal(format!("{} was not opened", root.join(path).display())));
+                return Err(Error::internal(format!(
+                    "{} was not opened",
+                    root.join(path).display()
+                )));
             };
-            handle.bind_mount_at(&dir.join(at), *shared).map_err(from_namespaces)
+            handle
+                .bind_mount_at(&dir.join(at), *shared)
+                .map_err(from_namespaces)
         }
         StagedRecord::Image { at, key, top: _ } => {
             let target = dir.join(at);
             make_dir(&target)?;
             let mounts = views.get(key).cloned().unwrap_or_default();
             let mounts = match users {
-                Some(users) => userns::idmap_mounts(mounts, users, &dir.join(format!("layers-{at}"))),
+                Some(users) => {
+                    userns::idmap_mounts(mounts, users, &dir.join(format!("layers-{at}")))
+                }
                 None => Ok(mounts),
             };
-            mounts.and_then(|mounts| mount_all(&mounts, &target)).map_err(image_volume_failed)
+            mounts
+                .and_then(|mounts| mount_all(&mounts, &target))
+                .map_err(image_volume_failed)
         }
     }
 }

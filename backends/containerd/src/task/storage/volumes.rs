@@ -55,7 +55,11 @@ pub(crate) fn relative(owner: Owner, name: &str) -> Result<String> {
 
 impl Volumes {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, claims: Mutex::default(), turn: Mutex::default() }
+        Self {
+            dir,
+            claims: Mutex::default(),
+            turn: Mutex::default(),
+        }
     }
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
@@ -73,7 +77,12 @@ impl Volumes {
 
     /// The directories below `.passing`: unfinished drafts and unfinished removals. Blocks.
     pub(crate) fn unpublished(&self) -> Vec<PathBuf> {
-        fs::read_dir(self.transient_dir()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+        fs::read_dir(self.transient_dir())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VolumeClaims> {
@@ -89,7 +98,9 @@ impl Volumes {
     /// Claims the volumes of an adopted task, before requests are served.
     pub(crate) fn adopt(&self, id: TaskId, volumes: &[String]) {
         if !volumes.is_empty() {
-            self.lock().by_task.insert(id, volumes.iter().cloned().collect());
+            self.lock()
+                .by_task
+                .insert(id, volumes.iter().cloned().collect());
         }
     }
 
@@ -143,12 +154,16 @@ impl Volumes {
         let mut random = [0; 8];
         fill_random(&mut random);
         let transient = self.transient_dir();
-        fs::create_dir_all(&transient).map_err(|fault| io_error("make directory", &transient, fault))?;
+        fs::create_dir_all(&transient)
+            .map_err(|fault| io_error("make directory", &transient, fault))?;
         let aside = transient.join(format!("removed-{}", hex::encode(random)));
         let _turn = self.turn.lock();
         let (user, unreadable) = {
             let claims = self.lock();
-            let user = claims.by_task.iter().find(|(_, volumes)| volumes.contains(&relative));
+            let user = claims
+                .by_task
+                .iter()
+                .find(|(_, volumes)| volumes.contains(&relative));
             (user.map(|(id, _)| *id), claims.unreadable.first().cloned())
         };
         if let Some(id) = user {
@@ -164,7 +179,9 @@ impl Volumes {
             )));
         }
         let renamed = if_present(files::rename(&path, &aside, Durable::No));
-        Ok(renamed.map_err(|fault| io_error("take away", &path, fault))?.map(|()| aside))
+        Ok(renamed
+            .map_err(|fault| io_error("take away", &path, fault))?
+            .map(|()| aside))
     }
 }
 
@@ -178,15 +195,23 @@ impl Volumes {
         let mut listed = Vec::new();
         for owner in Owner::ALL {
             let dir = self.dir.join(owner.as_str());
-            let entries = if_present(fs::read_dir(&dir)).map_err(|fault| io_error("list", &dir, fault))?;
+            let entries =
+                if_present(fs::read_dir(&dir)).map_err(|fault| io_error("list", &dir, fault))?;
             let Some(entries) = entries else { continue };
             for entry in entries {
                 let entry = entry.map_err(|fault| io_error("list", &dir, fault))?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let Ok(relative) = relative(owner, &name) else { continue };
+                let Ok(relative) = relative(owner, &name) else {
+                    continue;
+                };
                 let created_at = entry.metadata().and_then(|meta| meta.created()).ok();
                 let tasks = users.remove(&relative).unwrap_or_default();
-                listed.push(NamedVolume { owner, name, created_at, tasks });
+                listed.push(NamedVolume {
+                    owner,
+                    name,
+                    created_at,
+                    tasks,
+                });
             }
         }
         listed.sort_by(|a, b| (a.owner.as_str(), &a.name).cmp(&(b.owner.as_str(), &b.name)));
@@ -225,8 +250,13 @@ mod tests {
             volumes.publish(&draft, &data).unwrap();
             assert!(volumes.path(&data).join(one.to_string()).exists() && !draft.exists());
         }
-        let [listed] = &volumes.list().unwrap()[..] else { panic!("there is one volume") };
-        assert_eq!((listed.owner, listed.name.as_str()), (Owner::Kubernetes, "data"));
+        let [listed] = &volumes.list().unwrap()[..] else {
+            panic!("there is one volume")
+        };
+        assert_eq!(
+            (listed.owner, listed.name.as_str()),
+            (Owner::Kubernetes, "data")
+        );
         assert_eq!(listed.tasks, [one, other]);
         volumes.release(one);
         assert!(volumes.unpublish(Owner::Kubernetes, "data").is_err());
@@ -246,12 +276,20 @@ mod tests {
         let data = volumes.path(&relative(Owner::Kubernetes, "data").unwrap());
         fs::create_dir_all(&data).unwrap();
         volumes.mark_unreadable("strange");
-        let refused = volumes.unpublish(Owner::Kubernetes, "data").unwrap_err().to_string();
+        let refused = volumes
+            .unpublish(Owner::Kubernetes, "data")
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("strange"), "{refused}");
         // A volume that does not exist is not in use.
         assert_eq!(volumes.unpublish(Owner::Kubernetes, "none").unwrap(), None);
         volumes.clear();
-        assert!(volumes.unpublish(Owner::Kubernetes, "data").unwrap().is_some());
+        assert!(
+            volumes
+                .unpublish(Owner::Kubernetes, "data")
+                .unwrap()
+                .is_some()
+        );
     }
 
     #[test]

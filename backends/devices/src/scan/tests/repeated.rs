@@ -23,10 +23,14 @@ type CdiDevices = BTreeMap<u8, Vec<u8>>;
 fn any_change() -> impl Strategy<Value = Change> {
     let number = prop_oneof![Just(None), (3_u64..6).prop_map(Some)];
     let nodes = prop_oneof![2 => Just(Vec::new()), 1 => vec(0_u8..3, 1..3)];
-    let file = (prop_oneof![Just('a'), Just('b')], btree_map(0_u8..4, nodes, 1..4));
+    let file = (
+        prop_oneof![Just('a'), Just('b')],
+        btree_map(0_u8..4, nodes, 1..4),
+    );
     prop_oneof![
         (0_u8..3, number).prop_map(|(name, number)| Change::Node(name, number)),
-        (0_u8..2, proptest::option::weighted(0.8, file)).prop_map(|(name, file)| Change::File(name, file)),
+        (0_u8..2, proptest::option::weighted(0.8, file))
+            .prop_map(|(name, file)| Change::File(name, file)),
         (0_u8..2).prop_map(Change::Damage),
         Just(Change::Nothing),
     ]
@@ -45,8 +49,9 @@ impl DeviceTree {
             Change::File(name, None) => drop(fs::remove_file(self.spec(*name))),
             Change::File(name, Some((kind, devices))) => {
                 let device = |(name, nodes): (&u8, &Vec<u8>)| {
-                    let path =
-                        |node: &u8| format!(r#"{{"path":"{}"}}"#, self.pattern(&format!("acme{node}")));
+                    let path = |node: &u8| {
+                        format!(r#"{{"path":"{}"}}"#, self.pattern(&format!("acme{node}")))
+                    };
                     let nodes = nodes.iter().map(path).collect::<Vec<_>>().join(",");
                     format!(
                         r#"{{"name":"{name}","containerEdits":{{"env":["A=1"],"deviceNodes":[{nodes}]}}}}"#
@@ -54,7 +59,12 @@ impl DeviceTree {
                 };
                 let devices = devices.iter().map(device).collect::<Vec<_>>().join(",");
                 let text = r#"{"cdiVersion":"0.6.0","kind":"acme.com/KIND","devices":[DEVICES]}"#;
-                self.replace(*name, &text.replace("KIND", &kind.to_string()).replace("DEVICES", &devices));
+                self.replace(
+                    *name,
+                    &text
+                        .replace("KIND", &kind.to_string())
+                        .replace("DEVICES", &devices),
+                );
             }
             Change::Damage(name) => self.replace(*name, "{"),
             Change::Nothing => {}

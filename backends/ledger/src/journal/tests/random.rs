@@ -96,7 +96,9 @@ async fn answer(waiting: WaitingCalls, model: &mut BTreeMap<u8, StoredLease>) {
             Call::GiveUp(_) | Call::Answer => {}
         }
     }
-    for answer in futures::future::join_all(waiting.into_iter().filter_map(|(_, answer)| answer)).await {
+    for answer in
+        futures::future::join_all(waiting.into_iter().filter_map(|(_, answer)| answer)).await
+    {
         answer.unwrap();
     }
 }

@@ -5,14 +5,25 @@ use super::*;
 #[test]
 fn mounts_are_sorted_by_depth_and_replace_the_default_ones() {
     let mut case = Case::plain();
-    case.task.mounts =
-        vec![bind("/x/y/z", "/a"), bind("/x", "/b"), bind("/dev/shm", "/c"), bind("/etc//hosts/", "/d")];
+    case.task.mounts = vec![
+        bind("/x/y/z", "/a"),
+        bind("/x", "/b"),
+        bind("/dev/shm", "/c"),
+        bind("/etc//hosts/", "/d"),
+    ];
     let spec = case.build().unwrap().spec;
     let list = destinations(&spec);
     let place = |path: &str| list.iter().position(|other| *other == path).unwrap();
-    assert!(place("/x") < place("/x/y/z") && place("/dev") < place("/dev/shm"), "{list:?}");
+    assert!(
+        place("/x") < place("/x/y/z") && place("/dev") < place("/dev/shm"),
+        "{list:?}"
+    );
     for path in ["/dev/shm", "/etc/hosts"] {
-        assert_eq!(list.iter().filter(|other| **other == path).count(), 1, "{list:?}");
+        assert_eq!(
+            list.iter().filter(|other| **other == path).count(),
+            1,
+            "{list:?}"
+        );
     }
     assert_eq!(spec["mounts"][place("/etc/hosts")]["source"], "/d");
 }
@@ -22,18 +33,33 @@ fn mount_at_dev_replaces_everything_below() {
     let mut case = Case::plain();
     case.task.mounts = vec![bind("/dev", "/dev")];
     let spec = case.build().unwrap().spec;
-    assert!(destinations(&spec).iter().all(|path| !path.starts_with("/dev/")), "{:?}", destinations(&spec));
+    assert!(
+        destinations(&spec)
+            .iter()
+            .all(|path| !path.starts_with("/dev/")),
+        "{:?}",
+        destinations(&spec)
+    );
 }
 
 #[test]
 fn shm_follows_the_ipc_namespace() {
     let shm = |case: &Case| {
         let spec = case.build().unwrap().spec;
-        let place = destinations(&spec).iter().position(|path| *path == "/dev/shm").unwrap();
-        (spec["mounts"][place]["type"].clone(), spec["mounts"][place]["source"].clone())
+        let place = destinations(&spec)
+            .iter()
+            .position(|path| *path == "/dev/shm")
+            .unwrap();
+        (
+            spec["mounts"][place]["type"].clone(),
+            spec["mounts"][place]["source"].clone(),
+        )
     };
     let mut case = Case::plain();
-    assert_eq!(shm(&case), ("bind".into(), "/run/switchyard/sandbox/shm".into()));
+    assert_eq!(
+        shm(&case),
+        ("bind".into(), "/run/switchyard/sandbox/shm".into())
+    );
     case.sandbox.shm = None;
     assert_eq!(shm(&case), ("tmpfs".into(), "shm".into()));
     case.sandbox.ipc = Namespace::Host;
@@ -51,16 +77,28 @@ fn mount_overrides_an_image_volume() {
     case.task.mounts = vec![bind("/data", "/mine")];
     let spec = case.build().unwrap().spec;
     let source = |path: &str| {
-        let place = destinations(&spec).iter().position(|other| *other == path).unwrap();
+        let place = destinations(&spec)
+            .iter()
+            .position(|other| *other == path)
+            .unwrap();
         spec["mounts"][place]["source"].as_str().unwrap().to_owned()
     };
-    assert_eq!((source("/data").as_str(), source("/cache").as_str()), ("/mine", "/volumes/1"));
+    assert_eq!(
+        (source("/data").as_str(), source("/cache").as_str()),
+        ("/mine", "/volumes/1")
+    );
 }
 
 #[test]
 fn invalid_mounts_are_rejected_by_name() {
-    let with = |option: &str| Mount { options: words(&[option]), ..bind("/a", "/b") };
-    let propagated = |propagation, source: &str| Mount { propagation, ..bind("/a", source) };
+    let with = |option: &str| Mount {
+        options: words(&[option]),
+        ..bind("/a", "/b")
+    };
+    let propagated = |propagation, source: &str| Mount {
+        propagation,
+        ..bind("/a", source)
+    };
     for mount in [
         bind("relative", "/b"),
         bind("/", "/b"),
@@ -75,13 +113,30 @@ fn invalid_mounts_are_rejected_by_name() {
         propagated(Propagation::HostToTask, "/private"),
         propagated(Propagation::Bidirectional, "/private"),
         propagated(Propagation::Bidirectional, "/slave"),
-        Mount { recursive_readonly: true, ..bind("/a", "/b") },
-        Mount { recursive_readonly: true, readonly: true, ..propagated(Propagation::HostToTask, "/shared") },
-        Mount { source: MountSource::Tmpfs { size_bytes: 0, mode: 0o17777 }, ..bind("/a", "/b") },
+        Mount {
+            recursive_readonly: true,
+            ..bind("/a", "/b")
+        },
+        Mount {
+            recursive_readonly: true,
+            readonly: true,
+            ..propagated(Propagation::HostToTask, "/shared")
+        },
+        Mount {
+            source: MountSource::Tmpfs {
+                size_bytes: 0,
+                mode: 0o17777,
+            },
+            ..bind("/a", "/b")
+        },
     ] {
         let mut case = Case::plain();
         case.task.mounts = vec![mount.clone()];
-        assert!(case.refused().starts_with("mounts: "), "{mount:?}: {}", case.refused());
+        assert!(
+            case.refused().starts_with("mounts: "),
+            "{mount:?}: {}",
+            case.refused()
+        );
     }
     let mut case = Case::plain();
     case.task.mounts = vec![bind("/a", "/b"), bind("/a/", "/c")];
@@ -92,18 +147,31 @@ fn invalid_mounts_are_rejected_by_name() {
 fn missing_recursive_read_only_support_is_reported_first() {
     let mut case = Case::plain();
     case.recursive_readonly = false;
-    case.task.mounts = vec![Mount { readonly: true, recursive_readonly: true, ..bind("/a", "/b") }];
+    case.task.mounts = vec![Mount {
+        readonly: true,
+        recursive_readonly: true,
+        ..bind("/a", "/b")
+    }];
     let error = case.build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unimplemented);
-    assert_eq!(error.reason(), Some(Reason::RecursiveReadonlyMount), "{error:?}");
+    assert_eq!(
+        error.reason(),
+        Some(Reason::RecursiveReadonlyMount),
+        "{error:?}"
+    );
 }
 
 #[test]
 fn strongest_propagation_applies_to_the_root() {
     let propagation = |list: &[(Propagation, &str, &str)]| {
         let mut case = Case::plain();
-        case.task.mounts =
-            list.iter().map(|(p, to, from)| Mount { propagation: *p, ..bind(to, from) }).collect();
+        case.task.mounts = list
+            .iter()
+            .map(|(p, to, from)| Mount {
+                propagation: *p,
+                ..bind(to, from)
+            })
+            .collect();
         case.build().unwrap().spec["linux"]["rootfsPropagation"].clone()
     };
     let both = (Propagation::Bidirectional, "/a", "/shared");
@@ -117,11 +185,20 @@ fn strongest_propagation_applies_to_the_root() {
 #[test]
 fn relabel_is_rejected_only_with_selinux() {
     let mut case = Case::plain();
-    case.task.mounts = vec![Mount { selinux_relabel: true, ..bind("/a", "/link") }, bind("/b", "/c")];
+    case.task.mounts = vec![
+        Mount {
+            selinux_relabel: true,
+            ..bind("/a", "/link")
+        },
+        bind("/b", "/c"),
+    ];
     case.build().unwrap();
     case.host.selinux = Some(SelinuxDefaults::default());
     let refused = case.refused();
-    assert!(refused.starts_with("mounts.selinux_relabel: is not supported: /srv/target"), "{refused}");
+    assert!(
+        refused.starts_with("mounts.selinux_relabel: is not supported: /srv/target"),
+        "{refused}"
+    );
     case.task.mounts[0].selinux_relabel = false;
     case.build().unwrap();
 }
@@ -129,51 +206,121 @@ fn relabel_is_rejected_only_with_selinux() {
 /// The OCI mount of a mount at `/x` that is staged at `/stage/0`.
 fn staged(requested: Mount, staging: Staging) -> switchyard_core::Result<Value> {
     let mut case = Case::plain();
-    let source = ResolvedSource { path: PathBuf::from("/stage/0"), staging };
-    case.staged = vec![ResolvedMount { requested, source, volume: None }];
+    let source = ResolvedSource {
+        path: PathBuf::from("/stage/0"),
+        staging,
+    };
+    case.staged = vec![ResolvedMount {
+        requested,
+        source,
+        volume: None,
+    }];
     let spec = case.build()?.spec;
-    let place = destinations(&spec).iter().position(|other| *other == "/x").unwrap();
+    let place = destinations(&spec)
+        .iter()
+        .position(|other| *other == "/x")
+        .unwrap();
     Ok(spec["mounts"][place].clone())
 }
 
 #[test]
 fn staged_source_is_what_the_runtime_mounts() {
     let name = || "0".to_owned();
-    let source = |source| Mount { source, ..bind("/x", "/unused") };
-    let image = source(MountSource::Image { reference: "i".to_owned(), sub_path: PathBuf::new() });
-    let below = source(MountSource::Beneath { root: "/shared".into(), path: "a".into() });
-    let of_image = Staging::Image { name: name(), id: "sha256:1".to_owned(), top: None };
-    let mapped = |path: &str| Staging::IdMapped { name: name(), path: path.into() };
-    let beneath =
-        |root: &str| Staging::Beneath { name: name(), root: root.into(), path: "a".into(), shared: false };
-    let both_ways = |mount: &Mount| Mount { propagation: Propagation::Bidirectional, ..mount.clone() };
+    let source = |source| Mount {
+        source,
+        ..bind("/x", "/unused")
+    };
+    let image = source(MountSource::Image {
+        reference: "i".to_owned(),
+        sub_path: PathBuf::new(),
+    });
+    let below = source(MountSource::Beneath {
+        root: "/shared".into(),
+        path: "a".into(),
+    });
+    let of_image = Staging::Image {
+        name: name(),
+        id: "sha256:1".to_owned(),
+        top: None,
+    };
+    let mapped = |path: &str| Staging::IdMapped {
+        name: name(),
+        path: path.into(),
+    };
+    let beneath = |root: &str| Staging::Beneath {
+        name: name(),
+        root: root.into(),
+        path: "a".into(),
+        shared: false,
+    };
+    let both_ways = |mount: &Mount| Mount {
+        propagation: Propagation::Bidirectional,
+        ..mount.clone()
+    };
     for (mount, staging, options) in [
         (image, of_image, ["rbind", "rprivate", "ro"]),
         (
-            source(MountSource::Volume { name: "v".to_owned(), sub_path: PathBuf::new() }),
+            source(MountSource::Volume {
+                name: "v".to_owned(),
+                sub_path: PathBuf::new(),
+            }),
             mapped("/v"),
             ["rbind", "rprivate", "rw"],
         ),
-        (both_ways(&bind("/x", "/link")), mapped("/shared/a"), ["rbind", "rshared", "rw"]),
-        (both_ways(&below), beneath("/shared"), ["rbind", "rshared", "rw"]),
+        (
+            both_ways(&bind("/x", "/link")),
+            mapped("/shared/a"),
+            ["rbind", "rshared", "rw"],
+        ),
+        (
+            both_ways(&below),
+            beneath("/shared"),
+            ["rbind", "rshared", "rw"],
+        ),
     ] {
         let expected = serde_json::json!({
             "destination": "/x", "type": "bind", "source": "/stage/0", "options": options,
         });
-        assert_eq!(staged(mount.clone(), staging).unwrap(), expected, "{mount:?}");
+        assert_eq!(
+            staged(mount.clone(), staging).unwrap(),
+            expected,
+            "{mount:?}"
+        );
     }
     // The propagation of the host's own path counts, not that of the staging directory.
     let refused = staged(both_ways(&below), beneath("/private")).unwrap_err();
-    assert!(refused.report().contains("/private/a is not on a shared mount"), "{}", refused.report());
-    let refused = staged(Mount { id_mapped: true, ..below }, beneath("/shared")).unwrap_err();
+    assert!(
+        refused
+            .report()
+            .contains("/private/a is not on a shared mount"),
+        "{}",
+        refused.report()
+    );
+    let refused = staged(
+        Mount {
+            id_mapped: true,
+            ..below
+        },
+        beneath("/shared"),
+    )
+    .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unimplemented);
 }
 
 #[test]
 fn bind_option_disables_recursion() {
     let mut case = Case::plain();
-    case.task.mounts = vec![Mount { options: words(&["bind", "nosuid"]), ..bind("/zzz", "/b") }];
+    case.task.mounts = vec![Mount {
+        options: words(&["bind", "nosuid"]),
+        ..bind("/zzz", "/b")
+    }];
     let spec = case.build().unwrap().spec;
-    let place = destinations(&spec).iter().position(|other| *other == "/zzz").unwrap();
-    assert_eq!(spec["mounts"][place]["options"], Value::from(words(&["bind", "rprivate", "rw", "nosuid"])));
+    let place = destinations(&spec)
+        .iter()
+        .position(|other| *other == "/zzz")
+        .unwrap();
+    assert_eq!(
+        spec["mounts"][place]["options"],
+        Value::from(words(&["bind", "rprivate", "rw", "nosuid"]))
+    );
 }

@@ -27,13 +27,25 @@ use crate::support::soon;
 async fn node() -> TestNode {
     let node = TestNode::new().await.named_by_labels();
     let hostile = "a\"b\\c\nowner=\"root\"} 7";
-    for (owner, label, name) in [(Owner::Kubernetes, "pod", hostile), (Owner::Nomad, "nomad_job", "shop")] {
+    for (owner, label, name) in [
+        (Owner::Kubernetes, "pod", hostile),
+        (Owner::Nomad, "nomad_job", "shop"),
+    ] {
         let sandbox = specs::sandbox(owner, "web");
         let meta = labelled(sandbox.meta.clone(), label, name);
         let sandbox = node.sandbox(SandboxSpec { meta, ..sandbox }).await;
-        let resources =
-            Resources { memory_limit_bytes: MemoryLimit::new(1 << 20).ok(), ..Resources::default() };
-        node.start(&sandbox, TaskSpec { resources, ..endless(owner, "web") }).await;
+        let resources = Resources {
+            memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
+            ..Resources::default()
+        };
+        node.start(
+            &sandbox,
+            TaskSpec {
+                resources,
+                ..endless(owner, "web")
+            },
+        )
+        .await;
     }
     node
 }
@@ -60,14 +72,30 @@ struct Answer {
 impl Page {
     async fn new(exposure: ContainerMetrics, reach: Reach) -> Self {
         let node = node().await;
-        Self { router: node.pages(exposure).router(reach), fake: node.fake }
+        Self {
+            router: node.pages(exposure).router(reach),
+            fake: node.fake,
+        }
     }
 
     async fn ask(&self, path: &str, accepted: &str) -> Answer {
-        let request = Request::get(path).header(ACCEPT_ENCODING, accepted).body(Body::empty()).unwrap();
-        let (head, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let request = Request::get(path)
+            .header(ACCEPT_ENCODING, accepted)
+            .body(Body::empty())
+            .unwrap();
+        let (head, body) = self
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_parts();
         let body = to_bytes(body, 1 << 20).await.unwrap().to_vec();
-        Answer { status: head.status, headers: head.headers, body }
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -103,7 +131,10 @@ async fn counters_are_served_on_the_unix_socket_alone() {
     // All share the reading of the metrics.
     let (status, _) = page.get("/metrics/containers").await;
     assert_eq!((status, readings(&page.fake)), (StatusCode::OK, 1));
-    assert_eq!(page.get("/v1/containers?owner=root").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        page.get("/v1/containers?owner=root").await.0,
+        StatusCode::BAD_REQUEST
+    );
     let network = Page::new(ContainerMetrics::Network, Reach::Network).await;
     assert_eq!(network.get("/v1/containers").await.0, StatusCode::NOT_FOUND);
 }
@@ -122,21 +153,36 @@ async fn listeners_serve_containers_as_configured() {
             ("admin address", admin.router(Reach::Network), network),
             ("metrics listener", admin.metrics_router(None), network),
         ] {
-            let page = Page { router, fake: node.fake.clone() };
+            let page = Page {
+                router,
+                fake: node.fake.clone(),
+            };
             let (status, text) = page.get("/metrics/containers").await;
-            let expected = if is_served { StatusCode::OK } else { StatusCode::NOT_FOUND };
+            let expected = if is_served {
+                StatusCode::OK
+            } else {
+                StatusCode::NOT_FOUND
+            };
             assert_eq!(status, expected, "{exposure:?} on the {name}: {text}");
             assert!(
                 is_served || text.contains("admin.container_metrics"),
                 "{exposure:?} on the {name}: {text}"
             );
-            assert_eq!(text.contains("nomad_job=\"shop\""), is_served, "{exposure:?} on the {name}: {text}");
+            assert_eq!(
+                text.contains("nomad_job=\"shop\""),
+                is_served,
+                "{exposure:?} on the {name}: {text}"
+            );
             // There the list is a page for browsers, which do not read metrics.
             if name == "admin address" {
                 continue;
             }
             let (_, index) = page.get("/").await;
-            assert_eq!(index.contains("/metrics/containers"), is_served, "{exposure:?}: {index}");
+            assert_eq!(
+                index.contains("/metrics/containers"),
+                is_served,
+                "{exposure:?}: {index}"
+            );
         }
     }
 }
@@ -145,13 +191,30 @@ async fn listeners_serve_containers_as_configured() {
 async fn owner_selects_containers_and_an_unknown_one_is_refused() {
     let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
     let (_, all) = page.get("/metrics/containers").await;
-    assert!(all.contains("owner=\"kubernetes\"") && all.contains("owner=\"nomad\""), "{all}");
-    assert!(all.contains("pod=\"a\\\"b\\\\c\\nowner=\\\"root\\\"} 7\""), "{all}");
+    assert!(
+        all.contains("owner=\"kubernetes\"") && all.contains("owner=\"nomad\""),
+        "{all}"
+    );
+    assert!(
+        all.contains("pod=\"a\\\"b\\\\c\\nowner=\\\"root\\\"} 7\""),
+        "{all}"
+    );
     assert_eq!(all.matches("# TYPE container_memory_rss ").count(), 1);
     let (_, jobs) = page.get("/metrics/containers?owner=nomad").await;
-    assert!(!jobs.contains("owner=\"kubernetes\"") && jobs.contains("owner=\"nomad\""), "{jobs}");
-    assert_eq!(page.get("/metrics/containers?owner=swarm").await, (StatusCode::OK, String::new()));
-    for query in ["owner=root", "owner=", "owner=nomad&owner=host", "ownr=nomad"] {
+    assert!(
+        !jobs.contains("owner=\"kubernetes\"") && jobs.contains("owner=\"nomad\""),
+        "{jobs}"
+    );
+    assert_eq!(
+        page.get("/metrics/containers?owner=swarm").await,
+        (StatusCode::OK, String::new())
+    );
+    for query in [
+        "owner=root",
+        "owner=",
+        "owner=nomad&owner=host",
+        "ownr=nomad",
+    ] {
         let (status, why) = page.get(&format!("/metrics/containers?{query}")).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}: {why}");
     }
@@ -167,7 +230,9 @@ async fn gzip_is_the_same_text_for_clients_that_ask_for_it() {
     assert_eq!(packed.headers[CONTENT_TYPE], "text/plain; version=0.0.4");
     assert!(packed.body.len() < plain.body.len() / 2);
     let mut text = Vec::new();
-    GzDecoder::new(&*packed.body).read_to_end(&mut text).unwrap();
+    GzDecoder::new(&*packed.body)
+        .read_to_end(&mut text)
+        .unwrap();
     assert_eq!(String::from_utf8(text), String::from_utf8(plain.body));
 }
 
@@ -185,10 +250,19 @@ async fn one_reading_serves_five_seconds() {
 async fn hanging_reading_is_shared_and_ends() {
     let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
     let hold = page.fake.hold(Method::TaskMetrics);
-    let (first, second) =
-        tokio::join!(page.get("/metrics/containers"), page.get("/metrics/containers?owner=nomad"));
-    assert_eq!((first.0, readings(&page.fake)), (StatusCode::GATEWAY_TIMEOUT, 1));
-    assert!(first.1.contains("not read within 5s") && first == second, "{}", first.1);
+    let (first, second) = tokio::join!(
+        page.get("/metrics/containers"),
+        page.get("/metrics/containers?owner=nomad")
+    );
+    assert_eq!(
+        (first.0, readings(&page.fake)),
+        (StatusCode::GATEWAY_TIMEOUT, 1)
+    );
+    assert!(
+        first.1.contains("not read within 5s") && first == second,
+        "{}",
+        first.1
+    );
     drop(hold);
     assert_eq!(page.get("/metrics/containers").await.0, StatusCode::OK);
 }
@@ -211,14 +285,21 @@ async fn reading_goes_on_for_the_next_client_when_its_first_one_disconnects() {
     }
     drop(end);
     let (status, text) = page.get("/metrics/containers").await;
-    assert_eq!((status, readings(&page.fake)), (StatusCode::OK, 1), "{text}");
+    assert_eq!(
+        (status, readings(&page.fake)),
+        (StatusCode::OK, 1),
+        "{text}"
+    );
 }
 
 #[tokio::test]
 async fn failed_reading_is_repeated_and_its_reason_stays_on_the_unix_socket() {
     for (reach, is_told) in [(Reach::Local, true), (Reach::Network, false)] {
         let page = Page::new(ContainerMetrics::Network, reach).await;
-        page.fake.fail_next(Method::TaskMetrics, Error::unavailable("cannot read /var/lib/secret"));
+        page.fake.fail_next(
+            Method::TaskMetrics,
+            Error::unavailable("cannot read /var/lib/secret"),
+        );
         let (status, why) = page.get("/metrics/containers").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(why.contains("/var/lib/secret"), is_told, "{why}");

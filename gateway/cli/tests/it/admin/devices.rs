@@ -10,8 +10,8 @@ use switchyard_core::device::{Device, DeviceGroup, Health, node as device_node};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::{
-    ComputeClaim, CpuList, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources, SandboxSpec,
-    TaskSpec,
+    ComputeClaim, CpuList, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources,
+    SandboxSpec, TaskSpec,
 };
 use switchyard_daemon::reports::plugins;
 use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
@@ -27,7 +27,12 @@ use super::{Pages, run};
 /// Two plugins, of which one has ended, and one that could not register.
 fn reported() -> Report {
     let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    let error = |text: &str| Some(LastError { at: since, text: text.into() });
+    let error = |text: &str| {
+        Some(LastError {
+            at: since,
+            text: text.into(),
+        })
+    };
     let gpu = PluginReport {
         resource: "acme.com/gpu".into(),
         endpoint: "gpu.sock".into(),
@@ -72,9 +77,15 @@ pub(super) struct VendorPlugins;
 /// Three devices, which two tasks may share; the last one is gone.
 fn group() -> DeviceGroup {
     let device = |number: u8| {
-        Device::new(&format!("acme-{number}"), device_node(format!("/dev/acme{number}").into(), "rw"))
+        Device::new(
+            &format!("acme-{number}"),
+            device_node(format!("/dev/acme{number}").into(), "rw"),
+        )
     };
-    let gone = Device { health: Health::Gone, ..device(2) };
+    let gone = Device {
+        health: Health::Gone,
+        ..device(2)
+    };
     DeviceGroup {
         shares: 2,
         devices: vec![device(0), device(1), gone],
@@ -91,7 +102,10 @@ impl Held {
         let bound = node.lease(Owner::Nomad, "acme-0::0").await.unwrap();
         let unbound = node.lease(Owner::Nomad, "acme-0::1").await.unwrap();
         for _ in 0..3 {
-            let refused = node.lease(Owner::Kubernetes, "acme-0::0").await.unwrap_err();
+            let refused = node
+                .lease(Owner::Kubernetes, "acme-0::0")
+                .await
+                .unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
         }
         let job = specs::sandbox(Owner::Nomad, "train");
@@ -99,27 +113,48 @@ impl Held {
         let job = node.sandbox(SandboxSpec { meta, ..job }).await;
         let task = TaskSpec {
             leases: vec![LeaseClaim::new(bound)],
-            resources: Resources { cpuset_cpus: CpuList::new("2-3").ok(), ..Resources::default() },
+            resources: Resources {
+                cpuset_cpus: CpuList::new("2-3").ok(),
+                ..Resources::default()
+            },
             compute: ComputeClaim {
-                reserved: Reserved { cpu_milli: 2550, memory_bytes: 256 << 20 },
+                reserved: Reserved {
+                    cpu_milli: 2550,
+                    memory_bytes: 256 << 20,
+                },
                 exclusive_cpus: true,
             },
             ..endless(Owner::Nomad, "train")
         };
         let train = node.start(&job, task).await;
-        let port = HostPort { protocol: Protocol::Tcp, port: 8080, ip: None };
+        let port = HostPort {
+            protocol: Protocol::Tcp,
+            port: 8080,
+            ip: None,
+        };
         let web = SandboxSpec {
             meta: labelled(pod().meta, "display", "shop/web"),
-            host_ports: HostPorts { group: "uid".into(), ports: vec![port] },
+            host_ports: HostPorts {
+                group: "uid".into(),
+                ports: vec![port],
+            },
             ..pod()
         };
         let web = node.sandbox(web).await;
-        Self { train, web, bound, unbound }
+        Self {
+            train,
+            web,
+            bound,
+            unbound,
+        }
     }
 
     /// The pages about such a node.
     async fn pages() -> (Pages, Self) {
-        let node = TestNode::new().await.named_by_labels().with_plugins(Arc::new(VendorPlugins));
+        let node = TestNode::new()
+            .await
+            .named_by_labels()
+            .with_plugins(Arc::new(VendorPlugins));
         let held = Self::on(&node).await;
         (Pages::serve(node).await, held)
     }
@@ -145,7 +180,15 @@ impl Reporter for VendorPlugins {
 
 #[tokio::test]
 async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
-    let (pages, Held { train, web, bound, unbound }) = Held::pages().await;
+    let (
+        pages,
+        Held {
+            train,
+            web,
+            bound,
+            unbound,
+        },
+    ) = Held::pages().await;
     let (status, body) = pages.get("/v1/devices").await;
     assert_eq!(status, StatusCode::OK);
     let devices: DevicesView = serde_json::from_str(&body).unwrap();
@@ -155,25 +198,60 @@ async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
     assert_eq!((group.capacity, group.free, group.held[0].slots), (4, 2, 2));
     assert_slots_have_their_holders(&devices, &train, bound, unbound);
     let port = &devices.ports[0];
-    assert_eq!((port.sandbox.clone(), port.display_name.as_str()), (web.id.to_string(), "shop/web"));
-    assert_eq!((port.name.as_str(), port.group.as_str()), ("web_shop_u1_0", "uid"));
+    assert_eq!(
+        (port.sandbox.clone(), port.display_name.as_str()),
+        (web.id.to_string(), "shop/web")
+    );
+    assert_eq!(
+        (port.name.as_str(), port.group.as_str()),
+        ("web_shop_u1_0", "uid")
+    );
     assert_cores_have_their_holder(&devices.compute, &train);
-    assert_eq!((devices.refusals[0].reason.as_str(), devices.refusals[0].count), ("held", 3));
+    assert_eq!(
+        (
+            devices.refusals[0].reason.as_str(),
+            devices.refusals[0].count
+        ),
+        ("held", 3)
+    );
     let json: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(json["groups"][0]["type"], "tpu");
     assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
     assert_eq!(json["ports"][0]["address"], serde_json::Value::Null);
     assert_eq!(json["compute"]["reserved"][0]["cpu_milli"], 2550);
-    assert_eq!(json["host"]["plugins"][1]["last_error"]["error"], "it has ended its ListAndWatch");
-    assert!(pages.get_tcp("/v1/devices").await.starts_with("HTTP/1.1 404"));
+    assert_eq!(
+        json["host"]["plugins"][1]["last_error"]["error"],
+        "it has ended its ListAndWatch"
+    );
+    assert!(
+        pages
+            .get_tcp("/v1/devices")
+            .await
+            .starts_with("HTTP/1.1 404")
+    );
 }
 
 fn assert_cores_have_their_holder(compute: &ComputeView, train: &Task) {
-    let Reserved { cpu_milli, memory_bytes } = CAPACITY;
-    assert_eq!(compute.capacity, Some(AmountView { cpu_milli, memory_bytes }));
+    let Reserved {
+        cpu_milli,
+        memory_bytes,
+    } = CAPACITY;
+    assert_eq!(
+        compute.capacity,
+        Some(AmountView {
+            cpu_milli,
+            memory_bytes
+        })
+    );
     let exclusive = &compute.exclusive[0];
-    assert_eq!((exclusive.cpus.as_str(), &exclusive.task), ("2-3", &train.id.to_string()));
-    assert_eq!((exclusive.count, exclusive.display_name.as_str()), (2, "jobs/train"));
+    assert_eq!(
+        (exclusive.cpus.as_str(), &exclusive.task),
+        ("2-3", &train.id.to_string())
+    );
+    assert_eq!(
+        (exclusive.count, exclusive.display_name.as_str()),
+        (2, "jobs/train")
+    );
 }
 
 fn assert_slots_have_their_holders(
@@ -182,7 +260,11 @@ fn assert_slots_have_their_holders(
     bound: LeaseToken,
     unbound: LeaseToken,
 ) {
-    let slots: Vec<_> = devices.slots.iter().map(|slot| (slot.id.as_str(), slot.healthy)).collect();
+    let slots: Vec<_> = devices
+        .slots
+        .iter()
+        .map(|slot| (slot.id.as_str(), slot.healthy))
+        .collect();
     let expected = [
         ("acme-0::0", true),
         ("acme-0::1", true),
@@ -194,13 +276,19 @@ fn assert_slots_have_their_holders(
     assert_eq!(slots, expected);
     assert_eq!(devices.slots[5].reason, "it is not there any more");
     let holder = &devices.slots[0].holders[0];
-    assert_eq!((holder.name.as_str(), holder.display_name.as_str()), ("train", "jobs/train"));
+    assert_eq!(
+        (holder.name.as_str(), holder.display_name.as_str()),
+        ("train", "jobs/train")
+    );
     assert_eq!(
         (holder.sandbox.clone(), &holder.token),
         (Some(train.sandbox.to_string()), &bound.to_string())
     );
     let holder = &devices.slots[1].holders[0];
-    assert_eq!((holder.state.as_str(), &holder.token), ("unbound", &unbound.to_string()));
+    assert_eq!(
+        (holder.state.as_str(), &holder.token),
+        ("unbound", &unbound.to_string())
+    );
     assert_eq!((&holder.sandbox, holder.display_name.as_str()), (&None, ""));
 }
 
@@ -214,10 +302,17 @@ async fn lease_is_released_on_the_unix_socket_by_token_only() {
     assert_eq!(pages.get(&ours).await.0, StatusCode::METHOD_NOT_ALLOWED);
     let holders = || pages.node.node().devices().slots[1].holders.len();
     assert_eq!(holders(), 1);
-    assert_eq!(pages.ask(Method::DELETE, &ours).await, (StatusCode::NO_CONTENT, String::new()));
+    assert_eq!(
+        pages.ask(Method::DELETE, &ours).await,
+        (StatusCode::NO_CONTENT, String::new())
+    );
     assert_eq!(holders(), 0);
     let (status, why) = pages.ask(Method::DELETE, &path(&bound.to_string())).await;
-    assert_eq!((status, why.contains("is in use by train of nomad")), (StatusCode::CONFLICT, true), "{why}");
+    assert_eq!(
+        (status, why.contains("is in use by train of nomad")),
+        (StatusCode::CONFLICT, true),
+        "{why}"
+    );
     for wrong in ["07", "..%2f..", &"0G".repeat(16), &"a".repeat(4000)] {
         let (status, why) = pages.ask(Method::DELETE, &path(wrong)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{why}");
@@ -226,7 +321,15 @@ async fn lease_is_released_on_the_unix_socket_by_token_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_shows_devices_and_ports_and_releases_leases() {
-    let (pages, Held { train, web, bound, unbound }) = Held::pages().await;
+    let (
+        pages,
+        Held {
+            train,
+            web,
+            bound,
+            unbound,
+        },
+    ) = Held::pages().await;
     let socket = pages.socket();
     let output = run(&["devices", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -272,21 +375,43 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
 
 /// A lease that a task has is not released.
 async fn assert_unused_leases_are_released(pages: &Pages, bound: LeaseToken, unbound: LeaseToken) {
-    let other = pages.node.lease(Owner::Kubernetes, "acme-1::0").await.unwrap().to_string();
+    let other = pages
+        .node
+        .lease(Owner::Kubernetes, "acme-1::0")
+        .await
+        .unwrap()
+        .to_string();
     let unbound = unbound.to_string();
     let socket = pages.socket();
     for (token, args) in [
-        (&unbound, ["devices", "release", &unbound, "--socket", &socket]),
+        (
+            &unbound,
+            ["devices", "release", &unbound, "--socket", &socket],
+        ),
         (&other, ["devices", "--socket", &socket, "release", &other]),
     ] {
         let output = run(&args).await;
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("released {token}\n"));
+        assert_eq!(
+            String::from_utf8(output.stdout).unwrap(),
+            format!("released {token}\n")
+        );
         assert_eq!(output.status.code(), Some(0));
     }
-    let output = run(&["devices", "release", &bound.to_string(), "--socket", &socket]).await;
+    let output = run(&[
+        "devices",
+        "release",
+        &bound.to_string(),
+        "--socket",
+        &socket,
+    ])
+    .await;
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("is in use by train of nomad"), "{stderr}");
     let output = run(&["devices", "release", "07", "--socket", &socket]).await;
-    assert_eq!(output.status.code(), Some(2), "a token that is none is wrong usage");
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "a token that is none is wrong usage"
+    );
 }

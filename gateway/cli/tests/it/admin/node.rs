@@ -20,7 +20,9 @@ use switchyard_daemon::wiring;
 use switchyard_fake::{BUSYBOX, Fake, FakeImage};
 use switchyard_logkeeper::{Client, Config as KeeperConfig, Server};
 use switchyard_operator::admin::AdminPages;
-use switchyard_operator::control::{PluginHost, Reporter, RestartError, RestartableProcess, SwarmControl};
+use switchyard_operator::control::{
+    PluginHost, Reporter, RestartError, RestartableProcess, SwarmControl,
+};
 use switchyard_operator::history::History;
 use switchyard_operator::metrics::{Metrics, ReportedFigures};
 use switchyard_operator::node::{Node, NodeSources};
@@ -36,7 +38,10 @@ use tokio::sync::watch;
 pub(super) const IMAGES: [&str; 2] = ["docker.io/library/one:1", "docker.io/library/two:2"];
 
 /// All processors and memory of the node.
-pub(super) const CAPACITY: Reserved = Reserved { cpu_milli: 8000, memory_bytes: 16 << 30 };
+pub(super) const CAPACITY: Reserved = Reserved {
+    cpu_milli: 8000,
+    memory_bytes: 16 << 30,
+};
 
 /// The name of the logkeeper's socket.
 pub(super) const LOGKEEPER: &str = "logkeeper.sock";
@@ -79,7 +84,10 @@ pub(super) fn pod() -> SandboxSpec {
     let spec = specs::sandbox(Owner::Kubernetes, "web_shop_u1_0");
     let meta = spec.meta.clone();
     let meta = labelled(meta, "io.kubernetes.pod.name", "web");
-    SandboxSpec { meta: labelled(meta, "io.kubernetes.pod.namespace", "shop"), ..spec }
+    SandboxSpec {
+        meta: labelled(meta, "io.kubernetes.pod.namespace", "shop"),
+        ..spec
+    }
 }
 
 /// A task that runs until it is killed.
@@ -95,18 +103,25 @@ pub(super) fn labelled(mut meta: Meta, label: &str, value: &str) -> Meta {
 
 /// A condition of a part of the backend that does not work.
 pub(super) fn broken() -> BackendCondition {
-    BackendCondition::False { reason: "Broken".to_owned(), message: "gone".to_owned() }
+    BackendCondition::False {
+        reason: "Broken".to_owned(),
+        message: "gone".to_owned(),
+    }
 }
 
 /// The names in the labels of a task, or else in those of its sandbox.
 fn names_in_labels(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let label = |name: &str| {
         let of_task = task.and_then(|task| task.labels.get(name));
-        of_task.or_else(|| sandbox.labels.get(name)).map(String::as_str)
+        of_task
+            .or_else(|| sandbox.labels.get(name))
+            .map(String::as_str)
     };
     let display = label("display").unwrap_or(&task.unwrap_or(sandbox).name);
     let names = Names::new(display);
-    NAME_LABELS.into_iter().fold(names, |names, name| names.with(name, label(name).unwrap_or_default()))
+    NAME_LABELS.into_iter().fold(names, |names, name| {
+        names.with(name, label(name).unwrap_or_default())
+    })
 }
 
 // === impl TestNode ===
@@ -115,8 +130,13 @@ impl TestNode {
     pub(super) async fn new() -> Self {
         let [one, two] = IMAGES;
         let fake = Fake::with_local_busybox().await;
-        let fake = fake.with_image(one, FakeImage::default()).with_image(two, FakeImage::default());
-        let limits = Limits { capacity: Some(CAPACITY), ..Limits::default() };
+        let fake = fake
+            .with_image(one, FakeImage::default())
+            .with_image(two, FakeImage::default());
+        let limits = Limits {
+            capacity: Some(CAPACITY),
+            ..Limits::default()
+        };
         let gateway = Gateway::new(Arc::new(fake.clone()), limits);
         gateway.recover().await.unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -164,17 +184,27 @@ impl TestNode {
     /// The same node, which may take part in a swarm.
     pub(super) fn with_swarm(mut self, swarm: Arc<SwarmHandle>) -> Self {
         self.reporters.push(Arc::clone(&swarm) as _);
-        Self { swarm: Some(swarm), ..self }
+        Self {
+            swarm: Some(swarm),
+            ..self
+        }
     }
 
     /// The pages about this node, with the metrics of containers on these listeners.
     pub(super) fn pages(&self, containers: ContainerMetrics) -> AdminPages {
         let file = self.dir.path().join("config.toml");
         std::fs::write(&file, "version = 1\n").unwrap();
-        let loaded = load(&Sources { file: Some(file), ..Sources::default() }).unwrap();
+        let loaded = load(&Sources {
+            file: Some(file),
+            ..Sources::default()
+        })
+        .unwrap();
         let (reloader, _) = Reloader::new(Sources::default(), loaded.effective);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
+        let audit = AuditConfig {
+            to: AuditTarget::Off,
+            ..AuditConfig::default()
+        };
         AdminPages::new(
             Arc::new(self.node()),
             Arc::clone(&metrics),
@@ -188,7 +218,11 @@ impl TestNode {
 
     /// The source of the pages.
     pub(super) fn node(&self) -> Node {
-        let reporters = self.reporters.iter().cloned().chain([Arc::clone(&self.reporter) as _]);
+        let reporters = self
+            .reporters
+            .iter()
+            .cloned()
+            .chain([Arc::clone(&self.reporter) as _]);
         Node::new(NodeSources {
             gateway: self.gateway.clone(),
             owners: self.owners,
@@ -210,30 +244,51 @@ impl TestNode {
 
     pub(super) async fn pull(&self, owner: Owner, reference: &str) {
         let reference = reference.to_owned();
-        let request =
-            PullRequest { reference, credentials: Credentials::Anonymous, handler: String::new(), owner };
+        let request = PullRequest {
+            reference,
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner,
+        };
         self.gateway.images().store().pull(&request).await.unwrap();
     }
 
     pub(super) async fn sandbox(&self, spec: SandboxSpec) -> Arc<Sandbox> {
-        self.gateway.scope(spec.meta.owner).sandboxes().create(spec).await.unwrap()
+        self.gateway
+            .scope(spec.meta.owner)
+            .sandboxes()
+            .create(spec)
+            .await
+            .unwrap()
     }
 
     /// A task in this sandbox, before it is started.
     pub(super) async fn task(&self, sandbox: &Sandbox, spec: TaskSpec) -> Arc<Task> {
-        self.gateway.scope(spec.meta.owner).tasks().create(&sandbox.id.to_string(), spec).await.unwrap()
+        self.gateway
+            .scope(spec.meta.owner)
+            .tasks()
+            .create(&sandbox.id.to_string(), spec)
+            .await
+            .unwrap()
     }
 
     /// A running task in this sandbox.
     pub(super) async fn start(&self, sandbox: &Sandbox, spec: TaskSpec) -> Arc<Task> {
         let task = self.task(sandbox, spec).await;
-        self.gateway.scope(task.meta.owner).tasks().start(&task.id.to_string()).await.unwrap();
+        self.gateway
+            .scope(task.meta.owner)
+            .tasks()
+            .start(&task.id.to_string())
+            .await
+            .unwrap();
         task
     }
 
     /// A running task in a sandbox of the same name.
     pub(super) async fn run(&self, spec: TaskSpec) -> Arc<Task> {
-        let sandbox = self.sandbox(specs::sandbox(spec.meta.owner, &spec.meta.name)).await;
+        let sandbox = self
+            .sandbox(specs::sandbox(spec.meta.owner, &spec.meta.name))
+            .await;
         self.start(&sandbox, spec).await
     }
 
@@ -244,8 +299,18 @@ impl TestNode {
         self.gateway.scope(Owner::Host).devices().scanned().await;
     }
 
-    pub(super) async fn lease(&self, owner: Owner, slot: &str) -> switchyard_core::Result<LeaseToken> {
-        Ok(self.gateway.scope(owner).devices().lease(&[slot.parse().unwrap()]).await?.token)
+    pub(super) async fn lease(
+        &self,
+        owner: Owner,
+        slot: &str,
+    ) -> switchyard_core::Result<LeaseToken> {
+        Ok(self
+            .gateway
+            .scope(owner)
+            .devices()
+            .lease(&[slot.parse().unwrap()])
+            .await?
+            .token)
     }
 }
 
@@ -272,12 +337,20 @@ impl Reporter for TestReporter {
 impl TestProcess {
     pub(super) fn new(name: &'static str) -> Self {
         let condition = Mutex::new(super::up());
-        Self { name, pid: None, condition, restart: || Err(RestartError::Stopping) }
+        Self {
+            name,
+            pid: None,
+            condition,
+            restart: || Err(RestartError::Stopping),
+        }
     }
 
     /// The same process with this pid.
     pub(super) fn with_pid(self, pid: i32) -> Self {
-        Self { pid: Some(pid), ..self }
+        Self {
+            pid: Some(pid),
+            ..self
+        }
     }
 
     /// The same process; `restart` is what comes of a restart.

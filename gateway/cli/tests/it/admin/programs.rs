@@ -30,7 +30,14 @@ async fn replaced_program_is_shown_with_what_to_do() {
     for file in [&program, &newer] {
         // Copied by another process: a child that another test forks meanwhile would inherit a descriptor for writing, and
         // executing the file would fail with ETXTBSY.
-        assert!(Command::new("cp").arg("/bin/sleep").arg(file).status().unwrap().success());
+        assert!(
+            Command::new("cp")
+                .arg("/bin/sleep")
+                .arg(file)
+                .status()
+                .unwrap()
+                .success()
+        );
     }
     let running = Running(Command::new(&program).arg("1000").spawn().unwrap());
     let pid = i32::try_from(running.0.id()).unwrap();
@@ -38,11 +45,18 @@ async fn replaced_program_is_shown_with_what_to_do() {
     let pages = Pages::serve(node).await;
     let socket = pages.socket();
     let program = program.display().to_string();
-    let expected =
-        format!("containerd (process {pid}) still runs a former {program}: `switchyard restart containerd`");
+    let expected = format!(
+        "containerd (process {pid}) still runs a former {program}: `switchyard restart containerd`"
+    );
     for (is_replaced, metric) in [
-        (false, "switchyard_replaced_programs{part=\"containerd\"} 0\n"),
-        (true, "switchyard_replaced_programs{part=\"containerd\"} 1\n"),
+        (
+            false,
+            "switchyard_replaced_programs{part=\"containerd\"} 0\n",
+        ),
+        (
+            true,
+            "switchyard_replaced_programs{part=\"containerd\"} 1\n",
+        ),
     ] {
         if is_replaced {
             fs::rename(&newer, &program).unwrap();
@@ -54,36 +68,65 @@ async fn replaced_program_is_shown_with_what_to_do() {
         assert!(metrics.contains(metric), "{metrics}");
     }
     let network = pages.get_tcp("/statusz").await;
-    assert!(!network.contains(&program) && !network.contains(&format!("process {pid}")), "{network}");
-    let report: StatusReport = serde_json::from_str(network.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert!(
+        !network.contains(&program) && !network.contains(&format!("process {pid}")),
+        "{network}"
+    );
+    let report: StatusReport =
+        serde_json::from_str(network.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!((report.pid, report.programs), (None, Vec::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn part_is_restarted_on_the_unix_socket_only() {
-    let containerd = TestProcess::new("containerd")
-        .with_restart(|| Ok(RestartReport { part: "containerd".into(), before: Some(4711), after: 4712 }));
-    let logkeeper = TestProcess::new("logkeeper")
-        .with_restart(|| Err(RestartError::External { name: "logkeeper", pid: 4713 }));
-    let node = TestNode::new().await.with_process(&Arc::new(containerd)).with_process(&Arc::new(logkeeper));
+    let containerd = TestProcess::new("containerd").with_restart(|| {
+        Ok(RestartReport {
+            part: "containerd".into(),
+            before: Some(4711),
+            after: 4712,
+        })
+    });
+    let logkeeper = TestProcess::new("logkeeper").with_restart(|| {
+        Err(RestartError::External {
+            name: "logkeeper",
+            pid: 4713,
+        })
+    });
+    let node = TestNode::new()
+        .await
+        .with_process(&Arc::new(containerd))
+        .with_process(&Arc::new(logkeeper));
     let pages = Pages::serve(node).await;
     let (status, body) = pages.ask(Method::POST, "/v1/restart/containerd").await;
     assert_eq!(status, StatusCode::OK, "{body}");
     let done: RestartReport = serde_json::from_str(&body).unwrap();
     assert_eq!((done.before, done.after), (Some(4711), 4712));
-    assert_eq!(pages.get("/v1/restart/containerd").await.0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(
+        pages.get("/v1/restart/containerd").await.0,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
     let (status, why) = pages.ask(Method::POST, "/v1/restart/daemon").await;
     assert_eq!(status, StatusCode::CONFLICT);
-    assert!(why.contains("\"daemon\" cannot be restarted by itself"), "{why}");
-    let request = "POST /v1/restart/containerd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert!(
+        why.contains("\"daemon\" cannot be restarted by itself"),
+        "{why}"
+    );
+    let request =
+        "POST /v1/restart/containerd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert!(pages.say(request).await.starts_with("HTTP/1.1 404 "));
 
     let socket = pages.socket();
     let output = run(&["restart", "containerd", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(text, "containerd: process 4711 before, process 4712 now; containers continued\n");
+    assert_eq!(
+        text,
+        "containerd: process 4711 before, process 4712 now; containers continued\n"
+    );
     let output = run(&["restart", "logkeeper", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(1));
     let why = String::from_utf8(output.stderr).unwrap();
-    assert!(why.contains("process 4713, is managed neither by this daemon nor as a service"), "{why}");
+    assert!(
+        why.contains("process 4713, is managed neither by this daemon nor as a service"),
+        "{why}"
+    );
 }

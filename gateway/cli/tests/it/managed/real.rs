@@ -21,13 +21,18 @@ impl ManagedProcesses {
     }
 
     fn pid_files(&self) -> [PathBuf; 2] {
-        ["containerd/containerd.pid", "logkeeper/logkeeper.pid"].map(|file| self.config.paths.run.join(file))
+        ["containerd/containerd.pid", "logkeeper/logkeeper.pid"]
+            .map(|file| self.config.paths.run.join(file))
     }
 }
 
 impl Drop for ManagedProcesses {
     fn drop(&mut self) {
-        for process in self.pid_files().iter().filter_map(|file| read_pid_file(file).ok().flatten()) {
+        for process in self
+            .pid_files()
+            .iter()
+            .filter_map(|file| read_pid_file(file).ok().flatten())
+        {
             drop(Killed(process));
         }
     }
@@ -58,19 +63,33 @@ async fn full_lifecycle(program: impl Fn() -> Program) {
 
 #[tokio::test]
 async fn real_containerd_is_started_adopted_restarted_and_left_running() {
-    assert!(Path::new("/usr/bin/containerd").exists(), "containerd is missing: apt-get install containerd");
+    assert!(
+        Path::new("/usr/bin/containerd").exists(),
+        "containerd is missing: apt-get install containerd"
+    );
     let node = ManagedProcesses::new();
-    Box::pin(full_lifecycle(|| managed::containerd::program(&node.config, &exe()))).await;
-    let generated = fs::read_to_string(node.config.paths.state.join("containerd/config.toml")).unwrap();
-    assert!(generated.contains("io.containerd.grpc.v1.cri"), "{generated}");
-    let log = fs::read_to_string(node.config.paths.state.join("containerd/containerd.log")).unwrap();
+    Box::pin(full_lifecycle(|| {
+        managed::containerd::program(&node.config, &exe())
+    }))
+    .await;
+    let generated =
+        fs::read_to_string(node.config.paths.state.join("containerd/config.toml")).unwrap();
+    assert!(
+        generated.contains("io.containerd.grpc.v1.cri"),
+        "{generated}"
+    );
+    let log =
+        fs::read_to_string(node.config.paths.state.join("containerd/containerd.log")).unwrap();
     assert!(log.contains("containerd successfully booted"), "{log}");
 }
 
 #[tokio::test]
 async fn logkeeper_is_started_adopted_restarted_and_left_running() {
     let node = ManagedProcesses::new();
-    Box::pin(full_lifecycle(|| managed::logkeeper::program(&node.config, &exe()))).await;
+    Box::pin(full_lifecycle(|| {
+        managed::logkeeper::program(&node.config, &exe())
+    }))
+    .await;
     let state = managed::logkeeper::probe_state(&node.config.logkeeper_socket()).await;
     assert!(matches!(state, State::Up { .. }), "{state:?}");
 }

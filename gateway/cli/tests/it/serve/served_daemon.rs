@@ -36,7 +36,11 @@ impl ServedDaemon {
     }
 
     pub(super) fn load(&self) -> Loaded {
-        load(&Sources { file: Some(self.path("config.toml").into()), ..Sources::default() }).unwrap()
+        load(&Sources {
+            file: Some(self.path("config.toml").into()),
+            ..Sources::default()
+        })
+        .unwrap()
     }
 
     pub(super) fn serve(&self, fake: &Fake) -> Daemon {
@@ -50,13 +54,24 @@ impl ServedDaemon {
         let ended = shutdown.clone();
         let task = tokio::spawn(async move {
             let mut locks = DirLocks::default();
-            Box::pin(serve::run(loaded, connect, &exe(), log_level(), traces, ended, &mut locks)).await
+            Box::pin(serve::run(
+                loaded,
+                connect,
+                &exe(),
+                log_level(),
+                traces,
+                ended,
+                &mut locks,
+            ))
+            .await
         });
         Daemon { shutdown, task }
     }
 
     pub(super) async fn page(&self, path: &str) -> Option<(u16, String)> {
-        let (status, body) = channel::get(Path::new(&self.path("run/admin.sock")), path).await.ok()?;
+        let (status, body) = channel::get(Path::new(&self.path("run/admin.sock")), path)
+            .await
+            .ok()?;
         Some((status.as_u16(), String::from_utf8(body.to_vec()).unwrap()))
     }
 
@@ -70,13 +85,19 @@ impl ServedDaemon {
     }
 
     pub(super) async fn client(&self) -> RuntimeServiceClient<tonic::transport::Channel> {
-        RuntimeServiceClient::new(channel::grpc(Path::new(&self.path("run/cri.sock"))).await.unwrap())
+        RuntimeServiceClient::new(
+            channel::grpc(Path::new(&self.path("run/cri.sock")))
+                .await
+                .unwrap(),
+        )
     }
 }
 
 impl Drop for ServedDaemon {
     fn drop(&mut self) {
-        if let Ok(Some(process)) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
+        if let Ok(Some(process)) =
+            read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid")))
+        {
             drop(Killed(process));
         }
     }
@@ -102,8 +123,14 @@ fn log_level() -> LogLevel {
 /// Connects the daemon to this backend.
 fn over(
     fake: &Fake,
-) -> impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend> + Send + 'static
-{
+) -> impl FnOnce(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend>
++ Send
++ 'static {
     let backend = Arc::new(fake.clone());
-    |_, _| Ok(ConnectedBackend { backend, reconfigure: Box::new(|_| Ok(())) })
+    |_, _| {
+        Ok(ConnectedBackend {
+            backend,
+            reconfigure: Box::new(|_| Ok(())),
+        })
+    }
 }

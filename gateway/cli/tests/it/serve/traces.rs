@@ -13,7 +13,10 @@ const PARENT: &str = "b7ad6b7169203331";
 /// A request that says which span it is of.
 fn traced<T>(message: T, parent: &str) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert("traceparent", format!("00-{TRACE}-{parent}-01").parse().unwrap());
+    request.metadata_mut().insert(
+        "traceparent",
+        format!("00-{TRACE}-{parent}-01").parse().unwrap(),
+    );
     request
 }
 
@@ -32,18 +35,47 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
     let daemon = node.serve_traced(&Fake::with_busybox(), traces);
     node.ready().await;
     let mut client = node.client().await;
-    let metadata =
-        cri::PodSandboxMetadata { name: "web".into(), namespace: "shop".into(), uid: "1".into(), attempt: 0 };
-    let config = cri::PodSandboxConfig { metadata: Some(metadata), ..Default::default() };
-    let run = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-    let pod = client.run_pod_sandbox(traced(run, PARENT)).await.unwrap().into_inner().pod_sandbox_id;
+    let metadata = cri::PodSandboxMetadata {
+        name: "web".into(),
+        namespace: "shop".into(),
+        uid: "1".into(),
+        attempt: 0,
+    };
+    let config = cri::PodSandboxConfig {
+        metadata: Some(metadata),
+        ..Default::default()
+    };
+    let run = cri::RunPodSandboxRequest {
+        config: Some(config),
+        ..Default::default()
+    };
+    let pod = client
+        .run_pod_sandbox(traced(run, PARENT))
+        .await
+        .unwrap()
+        .into_inner()
+        .pod_sandbox_id;
     // Neither a query without a trace nor a caller whose context is not valid.
-    client.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await.unwrap();
-    let missing = cri::StartContainerRequest { container_id: "0".repeat(64) };
-    client.start_container(traced(missing.clone(), "0000000000000000")).await.unwrap_err();
-    client.start_container(traced(missing, PARENT)).await.unwrap_err();
+    client
+        .list_pod_sandbox(cri::ListPodSandboxRequest::default())
+        .await
+        .unwrap();
+    let missing = cri::StartContainerRequest {
+        container_id: "0".repeat(64),
+    };
+    client
+        .start_container(traced(missing.clone(), "0000000000000000"))
+        .await
+        .unwrap_err();
+    client
+        .start_container(traced(missing, PARENT))
+        .await
+        .unwrap_err();
     let metrics = node.page("/metrics").await.unwrap().1;
-    assert!(metrics.contains("switchyard_trace_spans_total{result=\"lost\"} 0"), "{metrics}");
+    assert!(
+        metrics.contains("switchyard_trace_spans_total{result=\"lost\"} 0"),
+        "{metrics}"
+    );
     daemon.stop().await.unwrap();
 
     assert_calls_are_traced(&collector.spans(), &pod);
@@ -52,19 +84,37 @@ async fn a_call_with_a_traceparent_is_exported_as_a_tree_below_it() {
 fn assert_calls_are_traced(spans: &[Span], pod: &str) {
     let named = |name: &str| {
         let found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
-        let [only] = found[..] else { panic!("{name}: {spans:?}") };
+        let [only] = found[..] else {
+            panic!("{name}: {spans:?}")
+        };
         only
     };
     let call = named("runtime.v1.RuntimeService/RunPodSandbox");
-    assert_eq!((hex(&call.trace_id), hex(&call.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
+    assert_eq!(
+        (hex(&call.trace_id), hex(&call.parent_span_id)),
+        (TRACE.to_owned(), PARENT.to_owned())
+    );
     let create = named("create_sandbox");
-    assert_eq!((&create.parent_span_id, &create.trace_id), (&call.span_id, &call.trace_id));
+    assert_eq!(
+        (&create.parent_span_id, &create.trace_id),
+        (&call.span_id, &call.trace_id)
+    );
     let says = |span: &Span, value: &str| format!("{:?}", span.attributes).contains(value);
-    assert!(says(create, pod) && says(create, "kubernetes"), "{create:?}");
+    assert!(
+        says(create, pod) && says(create, "kubernetes"),
+        "{create:?}"
+    );
     let permit = named("wait_for_start_permit");
     assert_eq!(permit.parent_span_id, create.span_id);
     let failed = named("runtime.v1.RuntimeService/StartContainer");
     let status = failed.status.clone().unwrap();
-    assert_eq!((status.code(), status.message.as_str()), (StatusCode::Error, "NOT_FOUND"));
-    assert!(spans.iter().all(|span| !span.name.contains("ListPodSandbox")));
+    assert_eq!(
+        (status.code(), status.message.as_str()),
+        (StatusCode::Error, "NOT_FOUND")
+    );
+    assert!(
+        spans
+            .iter()
+            .all(|span| !span.name.contains("ListPodSandbox"))
+    );
 }

@@ -38,7 +38,12 @@ impl Claims {
     /// Those of [`Claims::claim_compute`].
     pub(in crate::gateway) fn reclaim_compute(&self, task: &Task) -> Result<()> {
         let place = (task.meta.owner, task.sandbox);
-        self.claim_compute(task.id, place, &task.details.resources, task.details.compute)
+        self.claim_compute(
+            task.id,
+            place,
+            &task.details.resources,
+            task.details.compute,
+        )
     }
 
     /// Releases what was claimed for a task that could not be created, or was removed.
@@ -65,7 +70,9 @@ impl Claims {
 
     /// Sets a task's claim in the ledger to that of its limits in the table.
     pub(in crate::gateway) fn sync_compute(&self, id: TaskId) {
-        let Some(task) = self.context.table.task(id) else { return };
+        let Some(task) = self.context.table.task(id) else {
+            return;
+        };
         let place = (task.meta.owner, task.sandbox);
         let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
         self.ledger().compute.record(id, holder);
@@ -81,7 +88,12 @@ impl Claims {
     }
 
     /// Releases the reservation of a task that has exited by this change of its state.
-    pub(in crate::gateway) fn follow_state(&self, id: TaskId, before: &TaskState, after: &TaskState) {
+    pub(in crate::gateway) fn follow_state(
+        &self,
+        id: TaskId,
+        before: &TaskState,
+        after: &TaskState,
+    ) {
         if holds_compute(before) && !holds_compute(after) {
             self.ledger().compute.end(id);
         }
@@ -94,7 +106,13 @@ impl Claims {
         claim: ComputeClaim,
     ) -> ComputeHolder {
         let name = self.context.sandbox_name(sandbox);
-        ComputeHolder { owner, sandbox, name, cpus: cpus(resources, claim), reserved: claim.reserved }
+        ComputeHolder {
+            owner,
+            sandbox,
+            name,
+            cpus: cpus(resources, claim),
+            reserved: claim.reserved,
+        }
     }
 
     fn warn_of_all(&self, warnings: Vec<Refusal>) {
@@ -112,7 +130,11 @@ pub(super) fn recovered_holder(task: &Task, sandbox: &Sandbox) -> ComputeHolder 
         sandbox: sandbox.id,
         name: sandbox.meta.name.clone(),
         cpus: cpus(&task.details.resources, claim),
-        reserved: if holds_compute(&task.state) { claim.reserved } else { Reserved::default() },
+        reserved: if holds_compute(&task.state) {
+            claim.reserved
+        } else {
+            Reserved::default()
+        },
     }
 }
 

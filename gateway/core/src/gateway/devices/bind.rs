@@ -25,7 +25,11 @@ impl DeviceLeases {
     /// Binds the leases that a task names to its sandbox, and leases the devices that it names directly; all
     /// or none. An unknown lease (its task may have been removed before a predecessor ended) is not an error
     /// if the task also names its devices directly and they are free.
-    pub(in crate::gateway) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<BoundClaims> {
+    pub(in crate::gateway) fn bind(
+        &self,
+        sandbox: SandboxId,
+        spec: &TaskSpec,
+    ) -> Result<BoundClaims> {
         let name = self.context.sandbox_name(sandbox);
         let had = self.claims.ledger().devices.of_sandbox(sandbox);
         let fresh = |claims: &[LeaseClaim]| {
@@ -35,7 +39,11 @@ impl DeviceLeases {
         let mut bound: Vec<LeaseClaim> = Vec::new();
         let mut lost = None;
         for claim in &spec.leases {
-            let one = self.claims.ledger().devices.bind(spec.meta.owner, claim.token, sandbox, &name);
+            let one =
+                self.claims
+                    .ledger()
+                    .devices
+                    .bind(spec.meta.owner, claim.token, sandbox, &name);
             match one {
                 Ok(claim) => bound.push(claim),
                 Err(refusal) if refusal.reason == RefusalReason::Lost => lost = Some(refusal),
@@ -52,7 +60,11 @@ impl DeviceLeases {
             }
             (Ok(named), _) => {
                 let known: Vec<LeaseToken> = bound.iter().map(|claim| claim.token).collect();
-                bound.extend(named.into_iter().filter(|claim| !known.contains(&claim.token)));
+                bound.extend(
+                    named
+                        .into_iter()
+                        .filter(|claim| !known.contains(&claim.token)),
+                );
             }
             (Err(error), _) => {
                 self.unbind(&fresh(&bound));
@@ -62,7 +74,10 @@ impl DeviceLeases {
         if !bound.is_empty() {
             self.views.mark_changed();
         }
-        Ok(BoundClaims { fresh: fresh(&bound), claims: bound })
+        Ok(BoundClaims {
+            fresh: fresh(&bound),
+            claims: bound,
+        })
     }
 
     /// Claims again, for a task that is about to start, the leases it was created with: its sandbox may have
@@ -72,9 +87,17 @@ impl DeviceLeases {
     /// `FailedPrecondition` if another holder has a slot now.
     pub(in crate::gateway) fn reclaim_leases(&self, task: &Task) -> Result<()> {
         for claim in &task.details.leases {
-            let name = self.context.table.sandbox(task.sandbox).map(|found| found.meta.name.clone());
+            let name = self
+                .context
+                .table
+                .sandbox(task.sandbox)
+                .map(|found| found.meta.name.clone());
             let place = (task.sandbox, name.unwrap_or_default());
-            let taken = self.claims.ledger().devices.reclaim(task.meta.owner, claim, place);
+            let taken = self
+                .claims
+                .ledger()
+                .devices
+                .reclaim(task.meta.owner, claim, place);
             taken.map_err(|refusal| self.claims.record_refusal(refusal))?;
         }
         if !task.details.leases.is_empty() {
@@ -83,13 +106,29 @@ impl DeviceLeases {
         Ok(())
     }
 
-    fn lease_named(&self, spec: &TaskSpec, sandbox: SandboxId, name: &str) -> Result<Vec<LeaseClaim>> {
-        let nodes: Vec<&Path> = spec.devices.iter().map(|node| node.host_path.as_path()).collect();
+    fn lease_named(
+        &self,
+        spec: &TaskSpec,
+        sandbox: SandboxId,
+        name: &str,
+    ) -> Result<Vec<LeaseClaim>> {
+        let nodes: Vec<&Path> = spec
+            .devices
+            .iter()
+            .map(|node| node.host_path.as_path())
+            .collect();
         if nodes.is_empty() && spec.cdi_devices.is_empty() {
             return Ok(Vec::new());
         }
-        let named = DeviceNames { nodes: &nodes, cdi: &spec.cdi_devices };
-        let leased = self.claims.ledger().devices.lease_named(spec.meta.owner, named, (sandbox, name));
+        let named = DeviceNames {
+            nodes: &nodes,
+            cdi: &spec.cdi_devices,
+        };
+        let leased =
+            self.claims
+                .ledger()
+                .devices
+                .lease_named(spec.meta.owner, named, (sandbox, name));
         match (leased, self.context.limits.get().named_devices) {
             (Ok(claims), _) => Ok(claims),
             (Err(refusal), NamedDevices::Refuse) => Err(self.claims.record_refusal(refusal)),
@@ -104,8 +143,10 @@ impl DeviceLeases {
     pub(in crate::gateway) fn unbind(&self, claims: &[LeaseClaim]) {
         for claim in claims {
             let mut ledger = self.claims.ledger();
-            let Some(LeaseState::Bound { sandbox, .. }) =
-                ledger.devices.get(claim.token).map(|lease| lease.state.clone())
+            let Some(LeaseState::Bound { sandbox, .. }) = ledger
+                .devices
+                .get(claim.token)
+                .map(|lease| lease.state.clone())
             else {
                 continue;
             };
@@ -136,24 +177,46 @@ impl DeviceLeases {
     /// has: the sandbox keeps them for a next task, and they go back into the lease store; leases of devices
     /// that the task named directly are ended.
     pub(in crate::gateway) async fn store_orphaned(&self, id: TaskId) {
-        let Some(task) = self.context.table.task(id) else { return };
+        let Some(task) = self.context.table.task(id) else {
+            return;
+        };
         if task.details.leases.is_empty() || self.context.check_ready(task.sandbox).is_err() {
             return;
         }
-        let others: Vec<_> =
-            self.context.table.tasks_of(task.sandbox).into_iter().filter(|other| other.id != id).collect();
+        let others: Vec<_> = self
+            .context
+            .table
+            .tasks_of(task.sandbox)
+            .into_iter()
+            .filter(|other| other.id != id)
+            .collect();
         for claim in &task.details.leases {
-            if others.iter().any(|other| has(&other.details.leases, claim.token)) {
+            if others
+                .iter()
+                .any(|other| has(&other.details.leases, claim.token))
+            {
                 continue;
             }
-            let LeaseClaim { token, slots, named } = claim.clone();
+            let LeaseClaim {
+                token,
+                slots,
+                named,
+            } = claim.clone();
             if named {
                 self.claims.ledger().devices.revoke(token);
                 self.views.mark_changed();
                 continue;
             }
             // An error is not returned: removing the task frees space and must proceed on a full disk.
-            if let Err(error) = self.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await {
+            if let Err(error) = self
+                .leases
+                .put(&StoredLease {
+                    token,
+                    owner: task.meta.owner,
+                    slots,
+                })
+                .await
+            {
                 let error = error.report();
                 tracing::warn!(lease = %token, error, "cannot store a lease: it is not on disk until the next task with it is created");
             }

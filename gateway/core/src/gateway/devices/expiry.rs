@@ -16,7 +16,11 @@ impl DeviceLeases {
     pub(in crate::gateway) fn expire(self: &Arc<Self>) {
         let devices = Arc::clone(self);
         self.context.watchers.spawn(async move {
-            devices.context.unwatched.run_until_cancelled(devices.tick()).await;
+            devices
+                .context
+                .unwatched
+                .run_until_cancelled(devices.tick())
+                .await;
         });
         self.views.mark_changed();
     }
@@ -27,10 +31,17 @@ impl DeviceLeases {
         loop {
             rounds.tick().await;
             let limits = self.context.limits.get();
-            let ticks = TickLimits { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
+            let ticks = TickLimits {
+                unbound: ticks(limits.lease),
+                grace: ticks(limits.restart_grace),
+            };
             let TickOutcome { freed, expired } = {
                 let mut ledger = self.claims.ledger();
-                if ledger.devices.has_timers() { ledger.devices.tick(ticks) } else { TickOutcome::default() }
+                if ledger.devices.has_timers() {
+                    ledger.devices.tick(ticks)
+                } else {
+                    TickOutcome::default()
+                }
             };
             if freed {
                 self.views.mark_changed();

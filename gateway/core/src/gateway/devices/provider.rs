@@ -60,12 +60,22 @@ impl DeviceLeases {
     /// # Errors
     /// Those of the provider; `Unavailable` for a device that is not in the inventory (yet).
     pub(in crate::gateway) async fn add_provided_devices(&self, spec: &mut TaskSpec) -> Result<()> {
-        let Some(provider) = self.provider.get() else { return Ok(()) };
+        let Some(provider) = self.provider.get() else {
+            return Ok(());
+        };
         for claim in &spec.leases.clone() {
             let token = claim.token;
             for (resource, devices) in self.provided_leases(&**provider, spec, token)? {
-                let known = self.claims.ledger().devices.leases().map(|(token, _)| token).collect();
-                let answer = self.provider.cached_reservation(&known, (token, resource.clone()));
+                let known = self
+                    .claims
+                    .ledger()
+                    .devices
+                    .leases()
+                    .map(|(token, _)| token)
+                    .collect();
+                let answer = self
+                    .provider
+                    .cached_reservation(&known, (token, resource.clone()));
                 let asked = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
                 let given = asked.await?.clone();
                 provider.prepare(&resource, &devices).await?;
@@ -84,7 +94,10 @@ impl DeviceLeases {
     ) -> Result<BTreeMap<String, Vec<SlotId>>> {
         let ledger = self.claims.ledger();
         let mut provided: BTreeMap<String, Vec<SlotId>> = BTreeMap::new();
-        let lease = ledger.devices.get(token).filter(|lease| lease.owner == spec.meta.owner);
+        let lease = ledger
+            .devices
+            .get(token)
+            .filter(|lease| lease.owner == spec.meta.owner);
         for slot in lease.iter().flat_map(|lease| &lease.slots) {
             let resource = ledger.devices.resource_of(slot).ok_or_else(|| {
                 Error::unavailable(format!(
@@ -92,7 +105,10 @@ impl DeviceLeases {
                 ))
             })?;
             if provider.provides(resource) {
-                provided.entry(resource.to_owned()).or_default().push(slot.clone());
+                provided
+                    .entry(resource.to_owned())
+                    .or_default()
+                    .push(slot.clone());
             }
         }
         Ok(provided)

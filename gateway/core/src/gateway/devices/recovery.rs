@@ -33,7 +33,9 @@ impl DeviceLeases {
                 let devices = Arc::clone(self);
                 self.context.watchers.spawn(async move {
                     let unwatched = devices.context.unwatched.clone();
-                    unwatched.run_until_cancelled(devices.read_stored_later()).await;
+                    unwatched
+                        .run_until_cancelled(devices.read_stored_later())
+                        .await;
                 });
             }
         }
@@ -50,11 +52,16 @@ impl DeviceLeases {
                     // Those that tasks have stay in the store until they are released, or until the next recovery: a task
                     // may be removed just now, and its sandbox keep the lease.
                     self.add_stored(stored);
-                    tracing::info!("the device leases can be read again: devices are leased from now on");
+                    tracing::info!(
+                        "the device leases can be read again: devices are leased from now on"
+                    );
                     return;
                 }
                 Err(error) if is_final(&error) => return report_unreadable(&error),
-                Err(error) => tracing::debug!(error = error.report(), "still cannot read the device leases"),
+                Err(error) => tracing::debug!(
+                    error = error.report(),
+                    "still cannot read the device leases"
+                ),
             }
         }
     }
@@ -63,7 +70,12 @@ impl DeviceLeases {
     fn add_stored(&self, stored: Vec<StoredLease>) {
         {
             let mut ledger = self.claims.ledger();
-            for StoredLease { token, owner, slots } in stored {
+            for StoredLease {
+                token,
+                owner,
+                slots,
+            } in stored
+            {
                 let known = ledger.devices.get(token).map(|lease| &lease.state);
                 // A remembered token has no slots: the store knows more of it.
                 if matches!(known, None | Some(LeaseState::Released { grace: false })) {

@@ -50,8 +50,11 @@ pub(super) fn resources_in_use(
     task_label: &str,
 ) -> BTreeMap<String, ResourceUse> {
     let mut slots = slots_of_tasks(tasks, sandboxes, task_label);
-    let with_task: BTreeSet<LeaseToken> =
-        tasks.iter().flat_map(|task| &task.details.leases).map(|claim| claim.token).collect();
+    let with_task: BTreeSet<LeaseToken> = tasks
+        .iter()
+        .flat_map(|task| &task.details.leases)
+        .map(|claim| claim.token)
+        .collect();
     for (token, lease) in devices.leases().filter(|(_, lease)| lease.owner == owner) {
         let waits = match lease.state {
             LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => true,
@@ -66,7 +69,10 @@ pub(super) fn resources_in_use(
     }
     let mut resources = BTreeMap::new();
     for (slot, slot_use) in slots {
-        if let Some(resource) = devices.resource_of(slot).filter(|resource| !resource.is_empty()) {
+        if let Some(resource) = devices
+            .resource_of(slot)
+            .filter(|resource| !resource.is_empty())
+        {
             let resource_use = resources.entry(resource.to_owned()).or_insert(slot_use);
             *resource_use = slot_use.min(*resource_use);
         }
@@ -80,15 +86,28 @@ fn slots_of_tasks<'a>(
     sandboxes: &'a [Arc<Sandbox>],
     task_label: &str,
 ) -> BTreeMap<&'a SlotId, ResourceUse> {
-    let groups: BTreeMap<SandboxId, Group<'_>> =
-        sandboxes.iter().map(|sandbox| (sandbox.id, Group::of(sandbox))).collect();
-    let stopped = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing);
-    let live: BTreeSet<Group<'_>> =
-        sandboxes.iter().filter(|sandbox| !stopped(sandbox)).map(|sandbox| Group::of(sandbox)).collect();
+    let groups: BTreeMap<SandboxId, Group<'_>> = sandboxes
+        .iter()
+        .map(|sandbox| (sandbox.id, Group::of(sandbox)))
+        .collect();
+    let stopped = |sandbox: &Sandbox| {
+        matches!(
+            sandbox.state,
+            SandboxState::Stopped | SandboxState::Removing
+        )
+    };
+    let live: BTreeSet<Group<'_>> = sandboxes
+        .iter()
+        .filter(|sandbox| !stopped(sandbox))
+        .map(|sandbox| Group::of(sandbox))
+        .collect();
     let mut by_name: BTreeMap<(Group<'_>, &str), Attempts<'_>> = BTreeMap::new();
     for task in tasks {
         // The sandbox may have been removed since the tasks were listed.
-        let group = groups.get(&task.sandbox).copied().unwrap_or(Group::Single(task.sandbox));
+        let group = groups
+            .get(&task.sandbox)
+            .copied()
+            .unwrap_or(Group::Single(task.sandbox));
         let name = task.meta.labels.get(task_label).unwrap_or(&task.meta.name);
         let attempts = by_name.entry((group, name)).or_default();
         if task.state.is_running() {
@@ -96,7 +115,9 @@ fn slots_of_tasks<'a>(
         } else {
             attempts.some_ended = true;
         }
-        attempts.slots.extend(task.details.leases.iter().flat_map(|claim| &claim.slots));
+        attempts
+            .slots
+            .extend(task.details.leases.iter().flat_map(|claim| &claim.slots));
     }
     let mut slots = BTreeMap::new();
     for ((group, _), attempts) in by_name {

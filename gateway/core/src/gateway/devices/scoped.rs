@@ -26,7 +26,10 @@ pub struct ScopedDevices<'s> {
 // === impl ScopedDevices ===
 
 impl<'s> ScopedDevices<'s> {
-    pub(in crate::gateway) const fn new(access: &'s OwnerAccess, devices: &'s Arc<DeviceLeases>) -> Self {
+    pub(in crate::gateway) const fn new(
+        access: &'s OwnerAccess,
+        devices: &'s Arc<DeviceLeases>,
+    ) -> Self {
         Self { access, devices }
     }
 
@@ -58,7 +61,10 @@ impl<'s> ScopedDevices<'s> {
         let owner = self.access.owner();
         let slots = slots.to_vec();
         let what = format!("lease of devices to {owner}");
-        let operation = self.access.begin(OperationKind::LeaseDevices, Subject::argument(&some_of(&slots)));
+        let operation = self.access.begin(
+            OperationKind::LeaseDevices,
+            Subject::argument(&some_of(&slots)),
+        );
         let work = operation.run(async move { devices.lease(owner, &slots).await });
         self.access.context().run_detached(what, work).await
     }
@@ -73,8 +79,13 @@ impl<'s> ScopedDevices<'s> {
     pub fn reservation(self, token: LeaseToken) -> Result<Option<Reservation>> {
         self.access.ready()?;
         let ledger = self.devices.claims.ledger();
-        let lease = ledger.devices.get(token).filter(|lease| lease.owner == self.access.owner());
-        lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
+        let lease = ledger
+            .devices
+            .get(token)
+            .filter(|lease| lease.owner == self.access.owner());
+        lease
+            .map(|lease| ledger.devices.reserve(&lease.slots))
+            .transpose()
     }
 
     /// Waits until no sandbox holds any of these slots that a newer lease of this owner is waiting for.
@@ -85,13 +96,21 @@ impl<'s> ScopedDevices<'s> {
     pub async fn wait_until_free(self, slots: &[SlotId], patience: Duration) -> Result<()> {
         let mut changes = self.devices.views.changes();
         let vacated = async {
-            while self.devices.claims.ledger().devices.has_slot_awaiting_release(self.access.owner(), slots) {
+            while self
+                .devices
+                .claims
+                .ledger()
+                .devices
+                .has_slot_awaiting_release(self.access.owner(), slots)
+            {
                 // The sender lives as long as the gateway.
                 let _ = changes.changed().await;
             }
         };
         timeout(patience, vacated).await.map_err(|_| {
-            let text = format!("what had devices {slots:?} before still runs: try again when it has ended");
+            let text = format!(
+                "what had devices {slots:?} before still runs: try again when it has ended"
+            );
             Error::deadline(text)
         })
     }
@@ -99,7 +118,12 @@ impl<'s> ScopedDevices<'s> {
     /// Reports the slots that the orchestrator's pods have, from its own list: an unused lease that is
     /// missing from several consecutive lists is ended.
     pub async fn reconcile_listed(self, listed: &BTreeSet<SlotId>) {
-        let ended = self.devices.claims.ledger().devices.end_unlisted(self.access.owner(), listed);
+        let ended = self
+            .devices
+            .claims
+            .ledger()
+            .devices
+            .end_unlisted(self.access.owner(), listed);
         if !ended.is_empty() {
             tracing::info!(owner = %self.access.owner(), leases = ended.len(), "unused leases ended: their orchestrator does not list them any more");
             self.devices.views.mark_changed();
@@ -112,7 +136,14 @@ impl<'s> ScopedDevices<'s> {
     /// as long as before a first start. They stay on disk during that time.
     pub fn start_failed(self, leases: &[LeaseClaim]) {
         let tokens: Vec<LeaseToken> = leases.iter().map(|claim| claim.token).collect();
-        if !self.devices.claims.ledger().devices.start_failed(self.access.owner(), &tokens).is_empty() {
+        if !self
+            .devices
+            .claims
+            .ledger()
+            .devices
+            .start_failed(self.access.owner(), &tokens)
+            .is_empty()
+        {
             self.devices.views.mark_changed();
         }
     }
@@ -158,14 +189,24 @@ impl<'s> ScopedDevices<'s> {
         let tasks = table.tasks(self.access.owner());
         let sandboxes = table.sandboxes(self.access.owner());
         let ledger = self.devices.claims.ledger();
-        resources_in_use(&ledger.devices, self.access.owner(), (&tasks, &sandboxes), task_label)
+        resources_in_use(
+            &ledger.devices,
+            self.access.owner(),
+            (&tasks, &sandboxes),
+            task_label,
+        )
     }
 }
 
 /// The first of these slots, for people.
 fn some_of(slots: &[SlotId]) -> String {
     const SHOWN: usize = 4;
-    let mut text = slots.iter().take(SHOWN).map(SlotId::as_str).collect::<Vec<_>>().join(" ");
+    let mut text = slots
+        .iter()
+        .take(SHOWN)
+        .map(SlotId::as_str)
+        .collect::<Vec<_>>()
+        .join(" ");
     if slots.len() > SHOWN {
         text.push_str(&format!(" and {} more", slots.len() - SHOWN));
     }

@@ -31,7 +31,8 @@ pub(super) struct DeviceViews {
 impl DeviceViews {
     /// Signals a change, so that views are rebuilt and waiters check again.
     pub(super) fn mark_changed(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Signals a change when `work` has ended, so that no view is rebuilt beside it while its caller waits;
@@ -63,7 +64,10 @@ impl DeviceViews {
         // A view that nobody has followed may be old, so it is built again. If one is being published right
         // now, the new follower may see that one first.
         views.retain(|_, view| view.receiver_count() > 0);
-        let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
+        let view = views
+            .entry(owner)
+            .or_insert_with(|| watch::Sender::new(None))
+            .subscribe();
         drop(views);
         self.mark_changed();
         view
@@ -94,7 +98,8 @@ impl DeviceLeases {
                     view.send_if_modified(|last| {
                         // An unchanged view is the same `Arc` as before, so comparing the addresses is
                         // enough.
-                        let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
+                        let is_new =
+                            last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
                         last.clone_from(now);
                         is_new
                     });

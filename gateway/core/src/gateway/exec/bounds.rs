@@ -96,7 +96,10 @@ impl CommandCounts {
             return None;
         }
         running.insert(task, count + 1);
-        Some(CommandPermit { commands: self.clone(), task })
+        Some(CommandPermit {
+            commands: self.clone(),
+            task,
+        })
     }
 }
 
@@ -117,8 +120,19 @@ impl Drop for CommandPermit {
 
 impl OutputBudget {
     /// An empty charge for a command in a task, to be resized; `limit` is the size of the whole budget.
-    pub(super) const fn charge(&self, owner: Owner, task: TaskId, limit: usize) -> OutputCharge<'_> {
-        OutputCharge { budget: self, owner, task, limit, bytes: 0 }
+    pub(super) const fn charge(
+        &self,
+        owner: Owner,
+        task: TaskId,
+        limit: usize,
+    ) -> OutputCharge<'_> {
+        OutputCharge {
+            budget: self,
+            owner,
+            task,
+            limit,
+            bytes: 0,
+        }
     }
 }
 
@@ -127,19 +141,33 @@ impl OutputBudget {
 impl HeldOutput {
     /// Returns the reason why so many bytes more of a task would be too many; `None` if they are not. Pure.
     fn refusal(&self, owner: Owner, task: TaskId, more: usize, limit: usize) -> Option<String> {
-        let of_task = self.tasks.get(&task).copied().unwrap_or_default().saturating_add(more);
+        let of_task = self
+            .tasks
+            .get(&task)
+            .copied()
+            .unwrap_or_default()
+            .saturating_add(more);
         let task_limit = limit / TASK_PART;
         if of_task > task_limit {
-            return Some(format!("of the commands in one container, {task_limit} bytes of output are held"));
+            return Some(format!(
+                "of the commands in one container, {task_limit} bytes of output are held"
+            ));
         }
         let own = limit / OWNER_PART;
         let common = limit.saturating_sub(own.saturating_mul(Owner::ALL.len()));
         let held = |of: Owner| self.owners.get(&of).copied().unwrap_or_default();
         let beyond_own = |of: Owner| {
-            let bytes = if of == owner { held(of).saturating_add(more) } else { held(of) };
+            let bytes = if of == owner {
+                held(of).saturating_add(more)
+            } else {
+                held(of)
+            };
             bytes.saturating_sub(own)
         };
-        let shared = Owner::ALL.into_iter().map(beyond_own).fold(0, usize::saturating_add);
+        let shared = Owner::ALL
+            .into_iter()
+            .map(beyond_own)
+            .fold(0, usize::saturating_add);
         if shared > common && beyond_own(owner) > 0 {
             return Some(format!(
                 "of all commands, {limit} bytes of output are held, {own} of them for each orchestrator alone"
@@ -171,7 +199,9 @@ impl OutputCharge<'_> {
         let counted = bytes.saturating_sub(UNCOUNTED);
         let mut held = self.budget.0.lock();
         let more = counted.saturating_sub(self.bytes);
-        let refusal = (more > 0).then(|| held.refusal(self.owner, self.task, more, self.limit)).flatten();
+        let refusal = (more > 0)
+            .then(|| held.refusal(self.owner, self.task, more, self.limit))
+            .flatten();
         if let Some(why) = refusal {
             let text = format!(
                 "the command has written {bytes} bytes, which with those of others is too much: {why}; it was killed: see \
@@ -187,7 +217,10 @@ impl OutputCharge<'_> {
 
 impl Drop for OutputCharge<'_> {
     fn drop(&mut self) {
-        self.budget.0.lock().replace(self.owner, self.task, self.bytes, 0);
+        self.budget
+            .0
+            .lock()
+            .replace(self.owner, self.task, self.bytes, 0);
     }
 }
 
@@ -231,21 +264,36 @@ mod tests {
         charges.push(held(&budget, (Owner::Kubernetes, 2), 4).unwrap());
         charges.push(held(&budget, (Owner::Kubernetes, 3), 2).unwrap());
         // Its own part and the common one are used up.
-        assert_refused(held(&budget, (Owner::Kubernetes, 4), 1), "for each orchestrator alone");
+        assert_refused(
+            held(&budget, (Owner::Kubernetes, 4), 1),
+            "for each orchestrator alone",
+        );
         for (owner, number) in [(Owner::Nomad, 5), (Owner::Swarm, 6), (Owner::Host, 7)] {
             charges.push(held(&budget, (owner, number), 2).unwrap());
-            assert_refused(held(&budget, (owner, number), 1), "for each orchestrator alone");
+            assert_refused(
+                held(&budget, (owner, number), 1),
+                "for each orchestrator alone",
+            );
         }
         drop(charges);
         let held = budget.0.into_inner();
-        assert!(held.tasks.is_empty() && held.owners.values().all(|bytes| *bytes == 0), "{held:?}");
+        assert!(
+            held.tasks.is_empty() && held.owners.values().all(|bytes| *bytes == 0),
+            "{held:?}"
+        );
     }
 
     #[test]
     fn what_others_write_refuses_no_small_output() {
         let budget = OutputBudget::default();
-        let _charges = [1, 2, 3]
-            .map(|number| held(&budget, (Owner::Nomad, number), if number < 3 { 4 } else { 2 }).unwrap());
+        let _charges = [1, 2, 3].map(|number| {
+            held(
+                &budget,
+                (Owner::Nomad, number),
+                if number < 3 { 4 } else { 2 },
+            )
+            .unwrap()
+        });
         let mut probe = budget.charge(Owner::Nomad, task(1), LIMIT);
         probe.resize(UNCOUNTED).unwrap();
         assert_refused(probe.resize(UNCOUNTED + 1), "too much");
@@ -271,7 +319,10 @@ mod tests {
         for _ in 0..2 {
             places.push(commands.acquire(one, 2).await.unwrap());
         }
-        assert_eq!(commands.acquire(one, 2).await.unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        assert_eq!(
+            commands.acquire(one, 2).await.unwrap_err().kind(),
+            ErrorKind::ResourceExhausted
+        );
         drop(commands.acquire(other, 2).await.unwrap());
         let mut waits = pin!(commands.acquire(one, 2));
         assert!(poll!(&mut waits).is_pending());

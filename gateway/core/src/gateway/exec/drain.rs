@@ -28,9 +28,14 @@ pub(super) fn output_not_closed(code: i32, limit: Duration) -> Error {
 /// writing. Children that continue to write are cut off at the deadline of the command, but no earlier than
 /// after `drain`. Returns [`CUT_PATIENCE`](crate::backend::CUT_PATIENCE) after the output was cut off.
 /// Cancel-safe.
-pub(super) async fn cut_output(control: &dyn ExecControl, drain: Duration, deadline: Option<Instant>) {
+pub(super) async fn cut_output(
+    control: &dyn ExecControl,
+    drain: Duration,
+    deadline: Option<Instant>,
+) {
     // A time that the clock cannot represent is no limit.
-    let latest = deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
+    let latest =
+        deadline.and_then(|deadline| Some(deadline.max(Instant::now().checked_add(drain)?)));
     let latest = async {
         match latest {
             Some(latest) => tokio::time::sleep_until(latest).await,
@@ -101,7 +106,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn children_that_never_pause_are_cut_off_at_the_deadline_but_not_before_the_drain_time() {
-        assert_eq!(cut_after(Duration::from_secs(60)).await, Duration::from_secs(60) + CUT_PATIENCE);
-        assert_eq!(cut_after(Duration::from_secs(1)).await, DRAIN + CUT_PATIENCE);
+        assert_eq!(
+            cut_after(Duration::from_secs(60)).await,
+            Duration::from_secs(60) + CUT_PATIENCE
+        );
+        assert_eq!(
+            cut_after(Duration::from_secs(1)).await,
+            DRAIN + CUT_PATIENCE
+        );
     }
 }

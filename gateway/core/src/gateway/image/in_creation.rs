@@ -26,14 +26,19 @@ impl ImagesInCreation {
     /// Adds the images of a task: to be called before the backend looks them up.
     pub(super) fn add(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
         let volumes = spec.mounts.iter().filter_map(|mount| match &mount.source {
-            MountSource::Image { reference, sub_path: _ } => Some(reference.clone()),
+            MountSource::Image {
+                reference,
+                sub_path: _,
+            } => Some(reference.clone()),
             MountSource::Host { .. }
             | MountSource::Beneath { .. }
             | MountSource::Volume { .. }
             | MountSource::Tmpfs { .. } => None,
         });
         let references = std::iter::once(spec.image.clone()).chain(volumes).collect();
-        self.by_task.lock().insert(id, (spec.meta.owner, references));
+        self.by_task
+            .lock()
+            .insert(id, (spec.meta.owner, references));
         CreationGuard { images: self, id }
     }
 
@@ -44,7 +49,10 @@ impl ImagesInCreation {
         let of_others: Vec<String> = {
             let by_task = self.by_task.lock();
             let others = by_task.values().filter(|(user, _)| *user != owner);
-            others.flat_map(|(_, references)| references).cloned().collect()
+            others
+                .flat_map(|(_, references)| references)
+                .cloned()
+                .collect()
         };
         of_others.iter().any(|reference| is_named(reference))
     }

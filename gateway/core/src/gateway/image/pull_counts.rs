@@ -25,9 +25,14 @@ struct PullGuard<'c> {
 impl PullCounts {
     /// Runs a pull and counts it. A pull whose future is dropped before its end counts as cancelled.
     pub(super) async fn count<T>(&self, pull: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut guard = PullGuard { counts: self, result: ErrorKind::Cancelled.as_str() };
+        let mut guard = PullGuard {
+            counts: self,
+            result: ErrorKind::Cancelled.as_str(),
+        };
         let pulled = pull.await;
-        guard.result = pulled.as_ref().map_or_else(|error: &Error| error.kind().as_str(), |_| "ok");
+        guard.result = pulled
+            .as_ref()
+            .map_or_else(|error: &Error| error.kind().as_str(), |_| "ok");
         pulled
     }
 
@@ -59,6 +64,9 @@ mod tests {
             let mut endless = Box::pin(counts.count(std::future::pending::<Result<()>>()));
             assert!(futures::poll!(&mut endless).is_pending());
         }
-        assert_eq!(counts.current(), BTreeMap::from([("cancelled", 1), ("not_found", 1), ("ok", 2)]));
+        assert_eq!(
+            counts.current(),
+            BTreeMap::from([("cancelled", 1), ("not_found", 1), ("ok", 2)])
+        );
     }
 }

@@ -28,7 +28,10 @@ pub struct ScopedSandboxes<'s> {
 // === impl ScopedSandboxes ===
 
 impl<'s> ScopedSandboxes<'s> {
-    pub(in crate::gateway) const fn new(access: &'s OwnerAccess, sandboxes: &'s Arc<Sandboxes>) -> Self {
+    pub(in crate::gateway) const fn new(
+        access: &'s OwnerAccess,
+        sandboxes: &'s Arc<Sandboxes>,
+    ) -> Self {
         Self { access, sandboxes }
     }
 
@@ -39,7 +42,12 @@ impl<'s> ScopedSandboxes<'s> {
     pub fn list_and_watch(self) -> Result<ListAndWatch> {
         let context = self.access.ready()?;
         let (since, sandboxes, events) = context.table.list_and_watch(self.access.owner());
-        Ok(ListAndWatch { since, sandboxes, events, ended: context.shutdown.clone() })
+        Ok(ListAndWatch {
+            since,
+            sandboxes,
+            events,
+            ended: context.shutdown.clone(),
+        })
     }
 
     /// This owner's sandboxes.
@@ -72,7 +80,11 @@ impl<'s> ScopedSandboxes<'s> {
     /// # Errors
     /// `Unavailable` before recovery.
     pub fn named(self, name: &str) -> Result<Option<Arc<Sandbox>>> {
-        Ok(self.access.ready()?.table.sandbox_named(self.access.owner(), name))
+        Ok(self
+            .access
+            .ready()?
+            .table
+            .sandbox_named(self.access.owner(), name))
     }
 
     /// This owner's sandboxes whose names have this prefix. The cost does not depend on the number of other
@@ -81,7 +93,11 @@ impl<'s> ScopedSandboxes<'s> {
     /// # Errors
     /// `Unavailable` before recovery.
     pub fn with_prefix(self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.access.ready()?.table.sandboxes_with_prefix(self.access.owner(), beginning))
+        Ok(self
+            .access
+            .ready()?
+            .table
+            .sandboxes_with_prefix(self.access.owner(), beginning))
     }
 
     /// One of this owner's sandboxes with its tasks, as of one moment.
@@ -90,7 +106,9 @@ impl<'s> ScopedSandboxes<'s> {
     /// `NotFound`; `Unavailable` before recovery.
     pub fn with_tasks(self, id: SandboxId) -> Result<SandboxWithTasks> {
         let found = self.access.ready()?.table.sandbox_with_tasks(id);
-        found.filter(|entry| entry.sandbox.meta.owner == self.access.owner()).ok_or_else(|| no_sandbox(id))
+        found
+            .filter(|entry| entry.sandbox.meta.owner == self.access.owner())
+            .ok_or_else(|| no_sandbox(id))
     }
 
     /// The sandbox with this id, if it is ready.
@@ -114,9 +132,15 @@ impl<'s> ScopedSandboxes<'s> {
         self.access.ready()?;
         let sandboxes = Arc::clone(self.sandboxes);
         let owner = self.access.owner();
-        let operation = self.access.begin(OperationKind::SetRanges, Subject::default());
-        let work = operation.run(async move { sandboxes.context.backend.set_ranges(owner, ranges).await });
-        self.access.context().run_detached(format!("change of the address ranges of {owner}"), work).await
+        let operation = self
+            .access
+            .begin(OperationKind::SetRanges, Subject::default());
+        let work =
+            operation.run(async move { sandboxes.context.backend.set_ranges(owner, ranges).await });
+        self.access
+            .context()
+            .run_detached(format!("change of the address ranges of {owner}"), work)
+            .await
     }
 
     /// Creates a sandbox and makes it ready. Idempotent by name: the same request joins the creation in
@@ -138,14 +162,19 @@ impl<'s> ScopedSandboxes<'s> {
         }
         let key = format!("sandbox {}/{}", self.access.owner(), spec.meta.name);
         let request = spec.meta.record.clone();
-        let decide = || match context.table.sandbox_named(self.access.owner(), &spec.meta.name) {
+        let decide = || match context
+            .table
+            .sandbox_named(self.access.owner(), &spec.meta.name)
+        {
             None => Decision::Begin,
-            Some(held) if !held.state.is_ready() => Decision::Answer(Err(Error::already_exists(format!(
-                "sandbox name {:?} is held by {}, which is {}: remove it first",
-                spec.meta.name,
-                held.id,
-                held.state.as_str()
-            )))),
+            Some(held) if !held.state.is_ready() => {
+                Decision::Answer(Err(Error::already_exists(format!(
+                    "sandbox name {:?} is held by {}, which is {}: remove it first",
+                    spec.meta.name,
+                    held.id,
+                    held.state.as_str()
+                ))))
+            }
             Some(held) if held.meta.record != request => {
                 Decision::Answer(Err(Error::already_exists(format!(
                     "sandbox name {:?} is held by {} with another configuration",
@@ -160,7 +189,10 @@ impl<'s> ScopedSandboxes<'s> {
             let operation = self.access.begin(OperationKind::CreateSandbox, subject);
             operation.run(make_sandbox(Arc::clone(self.sandboxes), id, spec.clone()))
         };
-        self.sandboxes.new_sandboxes.run(key, &request, decide, work).await
+        self.sandboxes
+            .new_sandboxes
+            .run(key, &request, decide, work)
+            .await
     }
 
     /// Stops a sandbox: kills its tasks and releases its network. Idempotent: succeeds if it does not exist.
@@ -187,10 +219,15 @@ impl<'s> ScopedSandboxes<'s> {
     pub async fn start(self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
         let sandbox = self.access.sandbox_by_id(id)?;
         let work = || {
-            let operation = self.access.begin(OperationKind::StartSandbox, Subject::sandbox(&sandbox));
+            let operation = self
+                .access
+                .begin(OperationKind::StartSandbox, Subject::sandbox(&sandbox));
             operation.run(start_sandbox(Arc::clone(self.sandboxes), id, spec))
         };
-        self.sandboxes.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
+        self.sandboxes
+            .sandbox_ops
+            .run(Op::Start(id), b"", || Decision::Begin, work)
+            .await
     }
 
     /// Stores the frontend's note about a ready sandbox, which `make` makes from the sandbox with its
@@ -209,7 +246,10 @@ impl<'s> ScopedSandboxes<'s> {
         let sandboxes = Arc::clone(self.sandboxes);
         self.access
             .context()
-            .run_detached(format!("note on sandbox {id}"), amend_sandbox(sandboxes, id, make))
+            .run_detached(
+                format!("note on sandbox {id}"),
+                amend_sandbox(sandboxes, id, make),
+            )
             .await
     }
 
@@ -234,7 +274,9 @@ impl<'s> ScopedSandboxes<'s> {
         let sandbox = self.require_ready(id)?;
         let subject = Subject::sandbox(&sandbox).with_argument(&port.to_string());
         let operation = self.access.begin(OperationKind::PortForward, subject);
-        operation.run(self.access.context().backend.dial(sandbox.id, port)).await
+        operation
+            .run(self.access.context().backend.dial(sandbox.id, port))
+            .await
     }
 
     /// Usage of a sandbox.
@@ -250,12 +292,19 @@ impl<'s> ScopedSandboxes<'s> {
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read.
-    pub async fn traffic(self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+    pub async fn traffic(
+        self,
+        ids: &[SandboxId],
+    ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
         let table = &self.access.ready()?.table;
         let ids: Vec<SandboxId> = ids
             .iter()
             .copied()
-            .filter(|id| table.sandbox(*id).is_some_and(|sandbox| sandbox.meta.owner == self.access.owner()))
+            .filter(|id| {
+                table
+                    .sandbox(*id)
+                    .is_some_and(|sandbox| sandbox.meta.owner == self.access.owner())
+            })
             .collect();
         self.access.context().backend.sandbox_traffic(&ids).await
     }
@@ -276,7 +325,12 @@ impl<'s> ScopedSandboxes<'s> {
     /// Those of [`ScopedSandboxes::inspect`].
     pub async fn show_secrets(self, id: SandboxId) -> Result<Inspection> {
         let id = self.access.sandbox_by_id(id)?.id;
-        let operation = self.access.context().begin_on_sandbox(OperationKind::ShowSecrets, id);
-        operation.run(self.access.context().backend.inspect_sandbox(id)).await
+        let operation = self
+            .access
+            .context()
+            .begin_on_sandbox(OperationKind::ShowSecrets, id);
+        operation
+            .run(self.access.context().backend.inspect_sandbox(id))
+            .await
     }
 }

@@ -66,7 +66,10 @@ impl Tasks {
             tokio::time::sleep(pause).await;
             match self.context.backend.status().runtime {
                 Condition::True => return,
-                Condition::False { reason: _, message: _ } => {}
+                Condition::False {
+                    reason: _,
+                    message: _,
+                } => {}
             }
         }
     }

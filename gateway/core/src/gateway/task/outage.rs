@@ -28,7 +28,11 @@ impl Tasks {
     ///
     /// # Errors
     /// `Unavailable` with the reason.
-    pub(super) async fn unless_outage<T>(&self, id: TaskId, before: impl Future<Output = T>) -> Result<T> {
+    pub(super) async fn unless_outage<T>(
+        &self,
+        id: TaskId,
+        before: impl Future<Output = T>,
+    ) -> Result<T> {
         tokio::select! {
             biased;
             done = before => Ok(done),
@@ -40,7 +44,11 @@ impl Tasks {
 
     /// Waits for the exit of a killed task, up to the kill limit, unless the backend stays unavailable: it
     /// cannot report the exit then.
-    pub(super) async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
+    pub(super) async fn within_kill_limit(
+        &self,
+        id: TaskId,
+        ended: impl Future<Output = ()>,
+    ) -> Result<()> {
         tokio::select! {
             ended = tokio::time::timeout(self.context.limits.get().kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
             reason = self.backend_outage() => Err(Error::unavailable(format!(
@@ -70,6 +78,8 @@ impl Tasks {
 
     fn kill_timeout_error(&self, id: TaskId) -> Error {
         let limit = self.context.limits.get().kill;
-        Error::deadline(format!("task {id} was sent SIGKILL, but no exit was reported within {limit:?}"))
+        Error::deadline(format!(
+            "task {id} was sent SIGKILL, but no exit was reported within {limit:?}"
+        ))
     }
 }

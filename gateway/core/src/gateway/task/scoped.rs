@@ -56,7 +56,11 @@ impl<'s> ScopedTasks<'s> {
     /// # Errors
     /// `Unavailable` before recovery.
     pub fn named(self, name: &str) -> Result<Option<Arc<Task>>> {
-        Ok(self.access.ready()?.table.task_named(self.access.owner(), name))
+        Ok(self
+            .access
+            .ready()?
+            .table
+            .task_named(self.access.owner(), name))
     }
 
     /// The task with this id, if it runs.
@@ -83,10 +87,15 @@ impl<'s> ScopedTasks<'s> {
                 self.access.owner()
             )));
         }
-        let key =
-            NewTask { name: format!("{}/{}", self.access.owner(), spec.meta.name), sandbox: sandbox.id };
+        let key = NewTask {
+            name: format!("{}/{}", self.access.owner(), spec.meta.name),
+            sandbox: sandbox.id,
+        };
         let request = spec.meta.record.clone();
-        let decide = || match context.table.task_named(self.access.owner(), &spec.meta.name) {
+        let decide = || match context
+            .table
+            .task_named(self.access.owner(), &spec.meta.name)
+        {
             Some(held) if matches!(held.state, TaskState::Removing { .. }) => {
                 Decision::Answer(Err(Error::already_exists(format!(
                     "task name {:?} is held by {}, which is being removed",
@@ -110,7 +119,12 @@ impl<'s> ScopedTasks<'s> {
             let meta = Arc::new(spec.meta.clone());
             let subject = Subject::new_task(id, meta, sandbox.id, Some(&sandbox));
             let operation = self.access.begin(OperationKind::CreateTask, subject);
-            operation.run(make_task(Arc::clone(self.tasks), id, sandbox.id, spec.clone()))
+            operation.run(make_task(
+                Arc::clone(self.tasks),
+                id,
+                sandbox.id,
+                spec.clone(),
+            ))
         };
         self.tasks.new_tasks.run(key, &request, decide, work).await
     }
@@ -130,7 +144,10 @@ impl<'s> ScopedTasks<'s> {
             let callers = self.access.context().callers(waiters);
             operation.run(start_task(Arc::clone(self.tasks), id, callers))
         };
-        self.tasks.task_ops.run_watched(Op::Start(id), b"", || Decision::Begin, work).await
+        self.tasks
+            .task_ops
+            .run_watched(Op::Start(id), b"", || Decision::Begin, work)
+            .await
     }
 
     /// Stops a task: sends its stop signal, and SIGKILL when `grace` has passed since the call. Returns after
@@ -153,12 +170,19 @@ impl<'s> ScopedTasks<'s> {
             Err(error) => return ignore_not_found(Err(error)),
         };
         let tasks = Arc::clone(self.tasks);
-        if matches!(task.state, TaskState::Exited { .. } | TaskState::Removing { .. }) {
+        if matches!(
+            task.state,
+            TaskState::Exited { .. } | TaskState::Removing { .. }
+        ) {
             return Ok(());
         }
         let operation = self.access.begin_on_task(OperationKind::StopTask, task.id);
-        let work = operation.run(async move { ignore_not_found(tasks.end(task.id, signal, grace).await) });
-        self.access.context().run_detached(format!("stop of task {id}"), work).await
+        let work =
+            operation.run(async move { ignore_not_found(tasks.end(task.id, signal, grace).await) });
+        self.access
+            .context()
+            .run_detached(format!("stop of task {id}"), work)
+            .await
     }
 
     /// Sends a signal to the main process of a running task.
@@ -168,9 +192,15 @@ impl<'s> ScopedTasks<'s> {
     pub async fn signal(self, id: &str, signal: Signal) -> Result<()> {
         let task = self.access.running_task(id)?;
         let argument = signal.number().to_string();
-        let subject = self.access.context().task_subject(task.id).with_argument(&argument);
+        let subject = self
+            .access
+            .context()
+            .task_subject(task.id)
+            .with_argument(&argument);
         let operation = self.access.begin(OperationKind::SignalTask, subject);
-        operation.run(self.access.context().backend.signal_task(task.id, signal)).await
+        operation
+            .run(self.access.context().backend.signal_task(task.id, signal))
+            .await
     }
 
     /// Waits for the exit of a task. Cancel-safe; any number of callers may wait.
@@ -220,7 +250,10 @@ impl<'s> ScopedTasks<'s> {
         let tasks = Arc::clone(self.tasks);
         let operation = self.access.begin_on_task(OperationKind::UpdateTask, id);
         let work = operation.run(update_task(tasks, id, make));
-        self.access.context().run_detached(format!("update of task {id}"), work).await
+        self.access
+            .context()
+            .run_detached(format!("update of task {id}"), work)
+            .await
     }
 
     /// Reopens the log of a running task: its output continues in a new file.
@@ -245,7 +278,10 @@ impl<'s> ScopedTasks<'s> {
         let tasks = Arc::clone(self.tasks);
         let operation = self.access.begin_on_task(OperationKind::Checkpoint, id);
         let work = operation.run(checkpoint_task(tasks, id, spec));
-        self.access.context().run_detached(format!("checkpoint of task {id}"), work).await
+        self.access
+            .context()
+            .run_detached(format!("checkpoint of task {id}"), work)
+            .await
     }
 
     /// Attaches to the streams of a running task. Dropping the returned value does not affect the task.
@@ -256,7 +292,9 @@ impl<'s> ScopedTasks<'s> {
     pub async fn attach(self, id: &str, spec: AttachSpec) -> Result<Attachment> {
         let task = self.access.running_task(id)?;
         let operation = self.access.begin_on_task(OperationKind::Attach, task.id);
-        operation.run(self.access.context().backend.attach(task.id, spec)).await
+        operation
+            .run(self.access.context().backend.attach(task.id, spec))
+            .await
     }
 
     /// Sets the size of a running task's terminal, in characters.
@@ -265,7 +303,11 @@ impl<'s> ScopedTasks<'s> {
     /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime cannot be reached.
     pub async fn resize(self, id: &str, width: u16, height: u16) -> Result<()> {
         let task = self.access.running_task(id)?;
-        self.access.context().backend.resize_task(task.id, width, height).await
+        self.access
+            .context()
+            .backend
+            .resize_task(task.id, width, height)
+            .await
     }
 
     /// Usage of these tasks; those that do not exist any more are left out.
@@ -303,7 +345,9 @@ impl<'s> ScopedTasks<'s> {
     pub async fn show_secrets(self, id: TaskId) -> Result<Inspection> {
         let id = self.access.task(&id.to_string())?.id;
         let operation = self.access.begin_on_task(OperationKind::ShowSecrets, id);
-        operation.run(self.access.context().backend.inspect_task(id)).await
+        operation
+            .run(self.access.context().backend.inspect_task(id))
+            .await
     }
 
     fn own_tasks(self, ids: &[TaskId]) -> Result<Vec<TaskId>> {
@@ -311,19 +355,28 @@ impl<'s> ScopedTasks<'s> {
         Ok(ids
             .iter()
             .copied()
-            .filter(|id| table.task(*id).is_some_and(|task| task.meta.owner == self.access.owner()))
+            .filter(|id| {
+                table
+                    .task(*id)
+                    .is_some_and(|task| task.meta.owner == self.access.owner())
+            })
             .collect())
     }
 
     /// Checks that a task can be created in this sandbox now.
     fn check_admission(self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
         self.access.context().check_ready(sandbox)?;
-        let PidMode::Target(target) = pid else { return Ok(()) };
+        let PidMode::Target(target) = pid else {
+            return Ok(());
+        };
         let task = self.access.running_task(&target.to_string())?;
         if task.sandbox == sandbox {
             Ok(())
         } else {
-            Err(Error::invalid("pid namespace target", format!("task {target} is in another sandbox")))
+            Err(Error::invalid(
+                "pid namespace target",
+                format!("task {target} is in another sandbox"),
+            ))
         }
     }
 }

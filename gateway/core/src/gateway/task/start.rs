@@ -63,8 +63,12 @@ impl Tasks {
 pub(super) async fn start_task(tasks: Arc<Tasks>, id: TaskId, callers: Callers) -> Result<()> {
     let context = &tasks.context;
     let what = format!("start task {id}");
-    let is_startable = |state: &TaskState| matches!(state, TaskState::Created | TaskState::Unattended);
-    let was_startable = context.table.task(id).is_some_and(|task| is_startable(&task.state));
+    let is_startable =
+        |state: &TaskState| matches!(state, TaskState::Created | TaskState::Unattended);
+    let was_startable = context
+        .table
+        .task(id)
+        .is_some_and(|task| is_startable(&task.state));
     let _guard = callers.unless_gone(&what, tasks.lock(id)).await??;
     let task = context.table.task(id).ok_or_else(|| no_task(id))?;
     if was_startable && task.state.was_started() {
@@ -76,7 +80,10 @@ pub(super) async fn start_task(tasks: Arc<Tasks>, id: TaskId, callers: Callers) 
     tasks.devices.reclaim_leases(&task)?;
     tasks.claims.reclaim_compute(&task)?;
     tasks.apply(id, TaskEvent::StartRequested)?;
-    let permit = match callers.unless_gone(&what, tasks.start_limiter.admit(task.meta.owner)).await {
+    let permit = match callers
+        .unless_gone(&what, tasks.start_limiter.admit(task.meta.owner))
+        .await
+    {
         Ok(permit) => permit,
         Err(error) => {
             tasks.apply(id, TaskEvent::StartRefused)?;
@@ -85,7 +92,13 @@ pub(super) async fn start_task(tasks: Arc<Tasks>, id: TaskId, callers: Callers) 
     };
     match tasks.start_unless_withdrawn(id, permit, &callers).await {
         Ok(started) => {
-            tasks.apply(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
+            tasks.apply(
+                id,
+                TaskEvent::Started {
+                    pid: started.pid,
+                    at: started.at,
+                },
+            )?;
             tasks.watch_exit(id);
             if !callers.are_gone() {
                 return Ok(());

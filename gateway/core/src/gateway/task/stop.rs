@@ -35,7 +35,8 @@ impl Tasks {
             Some(_) | None => return Ok(()),
         }
         // `NotFound`: it was removed meanwhile.
-        self.within_kill_limit(id, async { drop(self.wait_exit(id).await) }).await
+        self.within_kill_limit(id, async { drop(self.wait_exit(id).await) })
+            .await
     }
 
     pub(super) async fn end(
@@ -44,7 +45,11 @@ impl Tasks {
         signal: Option<Signal>,
         grace: Duration,
     ) -> Result<()> {
-        if self.send_kill(id, signal, grace).await? { self.wait_exit_published(id).await } else { Ok(()) }
+        if self.send_kill(id, signal, grace).await? {
+            self.wait_exit_published(id).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Asks a task to stop, and sends SIGKILL if it still runs after `grace`. Returns false if it does not
@@ -56,14 +61,17 @@ impl Tasks {
         grace: Duration,
     ) -> Result<bool> {
         let context = &self.context;
-        let Some(task) = self.settled_task(id).await? else { return Ok(false) };
+        let Some(task) = self.settled_task(id).await? else {
+            return Ok(false);
+        };
         if !task.state.may_run() {
             return Ok(false);
         }
         if grace > Duration::ZERO {
             // `grace` runs from the request: the backend may delay the signal.
             let stop = async {
-                self.send_stop_signal(id, signal.unwrap_or(task.details.stop_signal)).await?;
+                self.send_stop_signal(id, signal.unwrap_or(task.details.stop_signal))
+                    .await?;
                 // `NotFound`: it was removed meanwhile.
                 drop(self.wait_exit(id).await);
                 Ok(())
@@ -87,8 +95,11 @@ impl Tasks {
     /// A task of which no start is in progress; `None` if it does not exist.
     async fn settled_task(&self, id: TaskId) -> Result<Option<Arc<Task>>> {
         let context = &self.context;
-        self.unless_outage(id, self.task_ops.wait_finished(&Op::Start(id))).await?;
-        let Some(task) = context.table.task(id) else { return Ok(None) };
+        self.unless_outage(id, self.task_ops.wait_finished(&Op::Start(id)))
+            .await?;
+        let Some(task) = context.table.task(id) else {
+            return Ok(None);
+        };
         match task.state {
             TaskState::Created | TaskState::Starting | TaskState::Unattended => {}
             TaskState::Running { .. }
@@ -109,7 +120,9 @@ impl Tasks {
             tasks.context.backend.signal_task(id, signal).await?;
             match tasks.apply(id, TaskEvent::StopRequested) {
                 // It exited or was removed meanwhile.
-                Err(error) if error.kind() != ErrorKind::FailedPrecondition => ignore_not_found(Err(error)),
+                Err(error) if error.kind() != ErrorKind::FailedPrecondition => {
+                    ignore_not_found(Err(error))
+                }
                 Ok(_) | Err(_) => Ok(()),
             }
         };

@@ -27,7 +27,10 @@ fn short_names_are_on_docker_hub() {
     check("busybox:1.36", "docker.io/library/busybox:1.36");
     check("user/app", "docker.io/user/app:latest");
     check("docker.io/busybox", "docker.io/library/busybox:latest");
-    check("index.docker.io/library/busybox", "docker.io/library/busybox:latest");
+    check(
+        "index.docker.io/library/busybox",
+        "docker.io/library/busybox:latest",
+    );
     check("docker.io/library/a/b", "docker.io/library/a/b:latest");
     check("docker.io/a.b/c", "docker.io/a.b/c:latest");
     check("docker.io/localhost/c", "docker.io/localhost/c:latest");
@@ -47,7 +50,10 @@ fn other_registries_are_kept() {
 
 #[test]
 fn digests_replace_the_default_tag_and_keep_a_given_one() {
-    check(&format!("busybox@{D}"), &format!("docker.io/library/busybox@{D}"));
+    check(
+        &format!("busybox@{D}"),
+        &format!("docker.io/library/busybox@{D}"),
+    );
     check(&format!("a.b/c:t@{D}"), &format!("a.b/c:t@{D}"));
     let both: ImageReference = format!("a.b/c:t@{D}").parse().unwrap();
     assert_eq!(both.tag(), Some("t"));
@@ -59,7 +65,10 @@ fn digests_replace_the_default_tag_and_keep_a_given_one() {
 #[test]
 fn docker_hub_uses_its_registry_host() {
     let hub: ImageReference = "busybox".parse().unwrap();
-    assert_eq!((hub.registry(), hub.resolve_host()), ("docker.io", "registry-1.docker.io"));
+    assert_eq!(
+        (hub.registry(), hub.resolve_host()),
+        ("docker.io", "registry-1.docker.io")
+    );
     assert!(hub.is_served_by("registry-1.docker.io") && hub.is_served_by("docker.io"));
     assert!(!hub.is_served_by("mirror.example"));
     let other: ImageReference = "quay.io/a/b".parse().unwrap();
@@ -82,7 +91,10 @@ fn errors_name_the_field() {
     check_invalid("-a", ReferenceField::Repository);
     check_invalid("/a", ReferenceField::Repository);
     check_invalid("bus\u{e9}box", ReferenceField::Repository);
-    check_invalid(&format!("a.b/{}", "c".repeat(252)), ReferenceField::Repository);
+    check_invalid(
+        &format!("a.b/{}", "c".repeat(252)),
+        ReferenceField::Repository,
+    );
     check_invalid("a.b:0/c", ReferenceField::Registry);
     check_invalid("a.b:99999/c", ReferenceField::Registry);
     check_invalid("a.b:/c", ReferenceField::Registry);

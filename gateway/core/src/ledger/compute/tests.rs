@@ -20,15 +20,27 @@ fn set(text: &str) -> CpuSet {
 }
 
 fn amount(cpu_milli: u64, memory_bytes: u64) -> Reserved {
-    Reserved { cpu_milli, memory_bytes }
+    Reserved {
+        cpu_milli,
+        memory_bytes,
+    }
 }
 
 fn holder(owner: Owner, cpus: Cpus) -> ComputeHolder {
-    ComputeHolder { owner, sandbox: sandbox(1), name: format!("{owner}-web"), cpus, reserved: amount(0, 0) }
+    ComputeHolder {
+        owner,
+        sandbox: sandbox(1),
+        name: format!("{owner}-web"),
+        cpus,
+        reserved: amount(0, 0),
+    }
 }
 
 fn reserving(owner: Owner, reserved: Reserved) -> ComputeHolder {
-    ComputeHolder { reserved, ..holder(owner, Cpus::Any) }
+    ComputeHolder {
+        reserved,
+        ..holder(owner, Cpus::Any)
+    }
 }
 
 fn own(cores: &str) -> Cpus {
@@ -42,16 +54,25 @@ fn pool(cores: &str) -> Cpus {
 #[test]
 fn cores_of_another_owner_are_refused_with_their_holder_until_its_sandbox_has_stopped() {
     let mut compute = Compute::default();
-    assert_eq!(compute.claim(task(1), holder(N, own("2-3"))), Ok(Vec::new()));
+    assert_eq!(
+        compute.claim(task(1), holder(N, own("2-3"))),
+        Ok(Vec::new())
+    );
     let refusal = compute.claim(task(2), holder(K, own("0,3-4"))).unwrap_err();
     assert_eq!(refusal.resource, Resource::Cores(set("3")));
     let text = refusal.to_string();
-    assert!(text.starts_with("the set 3 of processors is held by nomad-web of nomad"), "{text}");
+    assert!(
+        text.starts_with("the set 3 of processors is held by nomad-web of nomad"),
+        "{text}"
+    );
     // Its orchestrator may start it again.
     compute.end(task(1));
     compute.claim(task(2), holder(K, own("3"))).unwrap_err();
     compute.release_sandbox(sandbox(1));
-    assert_eq!(compute.claim(task(2), holder(K, own("0,3-4"))), Ok(Vec::new()));
+    assert_eq!(
+        compute.claim(task(2), holder(K, own("0,3-4"))),
+        Ok(Vec::new())
+    );
     compute.claim(task(1), holder(N, own("2-3"))).unwrap_err();
 }
 
@@ -73,10 +94,23 @@ fn a_pool_on_the_cores_of_another_is_told_once_for_each_set() {
         (&warnings[0].resource, &warnings[0].reason),
         (&Resource::Cores(set("2")), &RefusalReason::Held)
     );
-    assert!(compute.claim(task(3), holder(K, pool("0-2"))).unwrap().is_empty());
-    assert_eq!(compute.change(task(3), holder(K, pool("0-3"))).unwrap().len(), 1);
+    assert!(
+        compute
+            .claim(task(3), holder(K, pool("0-2")))
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(
+        compute
+            .change(task(3), holder(K, pool("0-3")))
+            .unwrap()
+            .len(),
+        1
+    );
     // The same in the other order.
-    let warnings = compute.claim(task(4), holder(Owner::Swarm, own("1"))).unwrap();
+    let warnings = compute
+        .claim(task(4), holder(Owner::Swarm, own("1")))
+        .unwrap();
     assert_eq!(
         (&warnings[0].resource, &warnings[0].reason),
         (&Resource::Cores(set("1")), &RefusalReason::Shared)
@@ -88,50 +122,107 @@ fn cores_that_a_running_task_is_given_are_held_whoever_has_them() {
     let mut compute = Compute::default();
     compute.claim(task(1), holder(N, own("2-3"))).unwrap();
     compute.claim(task(2), holder(K, own("0"))).unwrap();
-    assert_eq!(compute.change(task(2), holder(K, own("0,2"))).unwrap().len(), 1);
+    assert_eq!(
+        compute
+            .change(task(2), holder(K, own("0,2")))
+            .unwrap()
+            .len(),
+        1
+    );
     assert_eq!(compute.conflicts().len(), 1);
-    compute.claim(task(3), holder(Owner::Swarm, own("0"))).unwrap_err();
+    compute
+        .claim(task(3), holder(Owner::Swarm, own("0")))
+        .unwrap_err();
 }
 
 #[test]
 fn more_than_the_node_has_is_told_when_it_begins_or_refused() {
     let capacity = Some(amount(4000, 100));
     let mut warned = Compute::new(capacity, Overcommit::Warn);
-    assert!(warned.claim(task(1), reserving(K, amount(3000, 60))).unwrap().is_empty());
-    let warnings = warned.claim(task(2), reserving(N, amount(2000, 10))).unwrap();
+    assert!(
+        warned
+            .claim(task(1), reserving(K, amount(3000, 60)))
+            .unwrap()
+            .is_empty()
+    );
+    let warnings = warned
+        .claim(task(2), reserving(N, amount(2000, 10)))
+        .unwrap();
     assert_eq!(warnings[0].resource, Resource::Cpu { milli: 2000 });
     assert_eq!(
         warnings[0].to_string(),
         "2 processors is more than is left of 4 processors: kubernetes has reserved 3 processors"
     );
-    assert!(warned.claim(task(3), reserving(N, amount(500, 0))).unwrap().is_empty(), "it was more already");
+    assert!(
+        warned
+            .claim(task(3), reserving(N, amount(500, 0)))
+            .unwrap()
+            .is_empty(),
+        "it was more already"
+    );
 
     let mut enforced = Compute::new(capacity, Overcommit::Enforce);
-    enforced.claim(task(1), reserving(K, amount(0, 60))).unwrap();
-    let refusal = enforced.claim(task(2), reserving(N, amount(0, 41))).unwrap_err();
-    assert_eq!((refusal.resource(), refusal.reason.as_str()), ("memory", "overcommitted"));
-    assert!(enforced.claim(task(2), reserving(N, amount(0, 40))).unwrap().is_empty());
-    enforced.change(task(1), reserving(K, amount(0, 61))).unwrap_err();
+    enforced
+        .claim(task(1), reserving(K, amount(0, 60)))
+        .unwrap();
+    let refusal = enforced
+        .claim(task(2), reserving(N, amount(0, 41)))
+        .unwrap_err();
+    assert_eq!(
+        (refusal.resource(), refusal.reason.as_str()),
+        ("memory", "overcommitted")
+    );
+    assert!(
+        enforced
+            .claim(task(2), reserving(N, amount(0, 40)))
+            .unwrap()
+            .is_empty()
+    );
+    enforced
+        .change(task(1), reserving(K, amount(0, 61)))
+        .unwrap_err();
     // Less than before is never refused, and an exited task reserves nothing.
-    assert!(enforced.change(task(1), reserving(K, amount(0, 50))).is_ok());
+    assert!(
+        enforced
+            .change(task(1), reserving(K, amount(0, 50)))
+            .is_ok()
+    );
     enforced.end(task(1));
     assert_eq!(enforced.reserved(), &BTreeMap::from([(N, amount(0, 40))]));
     assert!(enforced.claim(task(3), reserving(N, amount(0, 60))).is_ok());
 
     let mut off = Compute::new(capacity, Overcommit::Off);
-    assert!(off.claim(task(1), reserving(K, amount(9000, 900))).unwrap().is_empty());
+    assert!(
+        off.claim(task(1), reserving(K, amount(9000, 900)))
+            .unwrap()
+            .is_empty()
+    );
     let mut unknown = Compute::new(None, Overcommit::Enforce);
-    assert!(unknown.claim(task(1), reserving(K, amount(9000, 900))).unwrap().is_empty());
+    assert!(
+        unknown
+            .claim(task(1), reserving(K, amount(9000, 900)))
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
 fn nothing_of_what_was_recovered_is_refused() {
     let mut compute = Compute::new(Some(amount(1000, 10)), Overcommit::Enforce);
-    compute.record(task(1), ComputeHolder { reserved: amount(5000, 50), ..holder(N, own("1-2")) });
+    compute.record(
+        task(1),
+        ComputeHolder {
+            reserved: amount(5000, 50),
+            ..holder(N, own("1-2"))
+        },
+    );
     compute.record(task(2), holder(K, own("2-3")));
     let conflicts = compute.conflicts();
     assert_eq!(conflicts.len(), 1);
-    assert_eq!((&conflicts[0].0, conflicts[0].1.owner, conflicts[0].2.owner), (&set("2"), N, K));
+    assert_eq!(
+        (&conflicts[0].0, conflicts[0].1.owner, conflicts[0].2.owner),
+        (&set("2"), N, K)
+    );
 }
 
 #[derive(Debug, Clone)]
@@ -144,14 +235,15 @@ enum Op {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let cpus = (0..3_u8, proptest::collection::btree_set(0..6_u32, 1..4)).prop_map(|(kind, cores)| {
-        let cores = cores.into_iter().map(|core| (core, core)).collect();
-        match kind {
-            0 => Cpus::Any,
-            1 => Cpus::Shared(cores),
-            _ => Cpus::Exclusive(cores),
-        }
-    });
+    let cpus =
+        (0..3_u8, proptest::collection::btree_set(0..6_u32, 1..4)).prop_map(|(kind, cores)| {
+            let cores = cores.into_iter().map(|core| (core, core)).collect();
+            match kind {
+                0 => Cpus::Any,
+                1 => Cpus::Shared(cores),
+                _ => Cpus::Exclusive(cores),
+            }
+        });
     let owner = prop_oneof![Just(N), Just(K)];
     let reserved = (0..5_u64, 0..5_u64).prop_map(|(cpu, memory)| amount(cpu, memory));
     let claim = (0..6_u8, owner, cpus, reserved);

@@ -23,7 +23,9 @@ impl Devices {
             let before = before.groups.iter().find(|known| known.is_same(group));
             with_gone(group, before)
         });
-        let known = Inventory { groups: groups.collect() };
+        let known = Inventory {
+            groups: groups.collect(),
+        };
         if self.known.is_some() && known.is_shared_with(&before) {
             return;
         }
@@ -41,8 +43,9 @@ impl Devices {
     /// unhealthy, since it may come back.
     pub fn reserve(&self, slots: &[SlotId]) -> Result<Reservation> {
         let known = self.known.as_ref();
-        let known =
-            known.ok_or_else(|| Error::unavailable("the devices of the node have not been scanned yet"))?;
+        let known = known.ok_or_else(|| {
+            Error::unavailable("the devices of the node have not been scanned yet")
+        })?;
         let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for slot in slots {
             match self.position(slot) {
@@ -54,7 +57,10 @@ impl Devices {
         let mut given = Reservation::default();
         for (group, devices) in places {
             let group = &known.groups[group];
-            let devices: Vec<&Device> = devices.into_iter().map(|device| &group.devices[device]).collect();
+            let devices: Vec<&Device> = devices
+                .into_iter()
+                .map(|device| &group.devices[device])
+                .collect();
             given.extend(group, &devices)?;
         }
         Ok(given)
@@ -79,16 +85,23 @@ impl Devices {
             return slot.clone();
         }
         let groups = self.known.iter().flat_map(|known| &known.groups);
-        let mut devices = groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)));
-        let named = devices.find(|(_, device)| device.aliases.iter().any(|alias| slot == alias.as_str()));
-        named.and_then(|(group, device)| device.slots(group.shares).next()).unwrap_or_else(|| slot.clone())
+        let mut devices =
+            groups.flat_map(|group| group.devices.iter().map(move |device| (group, device)));
+        let named =
+            devices.find(|(_, device)| device.aliases.iter().any(|alias| slot == alias.as_str()));
+        named
+            .and_then(|(group, device)| device.slots(group.shares).next())
+            .unwrap_or_else(|| slot.clone())
     }
 
     /// The slots that a lease of `slot` holds now. Ids change: earlier versions used paths, a device gets a
     /// longer id when a second one of its kind appears, and the slots change with the number of shares of a
     /// device. If it is not clear which device `slot` was, all candidates are held.
     pub(super) fn held_slots(&self, slot: &SlotId) -> Vec<SlotId> {
-        if self.device(slot).is_some_and(|device| device.health != Health::Gone) {
+        if self
+            .device(slot)
+            .is_some_and(|device| device.health != Health::Gone)
+        {
             return vec![slot.clone()];
         }
         let devices = || {
@@ -97,31 +110,49 @@ impl Devices {
         };
         let id = slot.device();
         let of = |(group, device): (&Arc<DeviceGroup>, &Device)| -> Vec<SlotId> {
-            let same = device.slots(group.shares).find(|other| other.number() == slot.number());
+            let same = device
+                .slots(group.shares)
+                .find(|other| other.number() == slot.number());
             same.map_or_else(|| device.slots(group.shares).collect(), |same| vec![same])
         };
         let known = devices().find(|(_, device)| device.id == id);
         let now: Vec<SlotId> = match known {
-            Some((_, gone)) if gone.health == Health::Gone => {
-                devices().find(|(_, device)| succeeds(device, gone)).map(of).unwrap_or_default()
-            }
+            Some((_, gone)) if gone.health == Health::Gone => devices()
+                .find(|(_, device)| succeeds(device, gone))
+                .map(of)
+                .unwrap_or_default(),
             Some(known) => of(known),
             None => {
                 let longer = |device: &Device| {
-                    is_longer(&device.id, id) || device.aliases.iter().any(|alias| slot == alias.as_str())
+                    is_longer(&device.id, id)
+                        || device.aliases.iter().any(|alias| slot == alias.as_str())
                 };
-                devices().filter(|(_, device)| longer(device)).flat_map(of).collect()
+                devices()
+                    .filter(|(_, device)| longer(device))
+                    .flat_map(of)
+                    .collect()
             }
         };
-        if now.is_empty() { vec![slot.clone()] } else { now }
+        if now.is_empty() {
+            vec![slot.clone()]
+        } else {
+            now
+        }
     }
 
     /// Changes the slots of all leases to the present ids of their devices.
     fn rename_slots(&mut self) {
         let old = |slot: &SlotId| self.held_slots(slot) != std::slice::from_ref(slot);
-        let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
+        let leases: Vec<_> = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.slots.iter().any(old))
+            .collect();
         // Copied, because `record` changes the map.
-        let leases: Vec<_> = leases.into_iter().map(|(token, lease)| (*token, lease.clone())).collect();
+        let leases: Vec<_> = leases
+            .into_iter()
+            .map(|(token, lease)| (*token, lease.clone()))
+            .collect();
         for (token, lease) in leases {
             self.record(token, lease);
         }
@@ -130,7 +161,8 @@ impl Devices {
 
 /// Returns whether `id` is `short` with a suffix that distinguishes devices of the same kind.
 fn is_longer(id: &str, short: &str) -> bool {
-    id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'))
+    id.strip_prefix(short)
+        .is_some_and(|rest| rest.starts_with('-'))
 }
 
 /// Returns whether `device` is the device `gone` under a new id: both have the same path, and one of the ids
@@ -138,8 +170,13 @@ fn is_longer(id: &str, short: &str) -> bool {
 fn succeeds(device: &Device, gone: &Device) -> bool {
     let path_of = |device: &Device| device.nodes.first().map(|node| node.host_path.clone());
     let by_path = |device: &Device| {
-        let path = path_of(device).map(|path| path.display().to_string()).unwrap_or_default();
-        path.trim_start_matches("/dev/").trim_start_matches('/').replace('/', "_") == device.id
+        let path = path_of(device)
+            .map(|path| path.display().to_string())
+            .unwrap_or_default();
+        path.trim_start_matches("/dev/")
+            .trim_start_matches('/')
+            .replace('/', "_")
+            == device.id
     };
     device.health != Health::Gone
         && path_of(device).is_some()
@@ -154,7 +191,11 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
 fn reserve_by_name(known: &Inventory, slots: &[SlotId]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
         // A device that is gone may come back: the request is valid, and may be retried.
-        if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
+        if error.kind() == ErrorKind::NotFound {
+            Error::failed_precondition(error.report())
+        } else {
+            error
+        }
     })
 }
 
@@ -165,19 +206,34 @@ fn with_gone(group: &Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc
     if is_sorted && before.is_none_or(|before| has_ids_of(before, group)) {
         return shared(Arc::clone(group), before);
     }
-    let seen: BTreeSet<&str> = group.devices.iter().map(|device| device.id.as_str()).collect();
+    let seen: BTreeSet<&str> = group
+        .devices
+        .iter()
+        .map(|device| device.id.as_str())
+        .collect();
     let known = before.iter().flat_map(|before| &before.devices);
-    let gone: Vec<&Device> =
-        known.filter(|device| !seen.contains(device.id.as_str())).take(GONE_MAX).collect();
+    let gone: Vec<&Device> = known
+        .filter(|device| !seen.contains(device.id.as_str()))
+        .take(GONE_MAX)
+        .collect();
     if is_sorted && gone.is_empty() {
         return shared(Arc::clone(group), before);
     }
-    let gone =
-        gone.into_iter().map(|device| Device { health: Health::Gone, traffic: None, ..device.clone() });
+    let gone = gone.into_iter().map(|device| Device {
+        health: Health::Gone,
+        traffic: None,
+        ..device.clone()
+    });
     let all = group.devices.iter().cloned().chain(gone);
     let devices: BTreeMap<String, Device> = all.map(|device| (device.id.clone(), device)).collect();
     let devices = devices.into_values().collect();
-    shared(Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) }), before)
+    shared(
+        Arc::new(DeviceGroup {
+            devices,
+            ..DeviceGroup::clone(group)
+        }),
+        before,
+    )
 }
 
 /// Returns whether both have the same slots in the same positions.
@@ -192,7 +248,8 @@ fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
 fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
     let same = |(one, other): (&Device, &Device)| one.id == other.id;
     Arc::ptr_eq(one, other)
-        || one.devices.len() == other.devices.len() && one.devices.iter().zip(&other.devices).all(same)
+        || one.devices.len() == other.devices.len()
+            && one.devices.iter().zip(&other.devices).all(same)
 }
 
 impl DeviceGroup {

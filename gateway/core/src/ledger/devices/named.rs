@@ -38,18 +38,31 @@ impl Devices {
                 claims.push(claim);
                 continue;
             }
-            let free = |slot: &&SlotId| self.check_free(owner, std::slice::from_ref(*slot), sandbox).is_ok();
+            let free = |slot: &&SlotId| {
+                self.check_free(owner, std::slice::from_ref(*slot), sandbox)
+                    .is_ok()
+            };
             match slots.iter().find(free) {
                 Some(slot) => {
                     let token = LeaseToken::random();
-                    fresh.push(LeaseClaim { token, slots: vec![slot.clone()], named: true });
+                    fresh.push(LeaseClaim {
+                        token,
+                        slots: vec![slot.clone()],
+                        named: true,
+                    });
                 }
                 None => self.check_free(owner, &slots, sandbox)?,
             }
         }
         for claim in &fresh {
             let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name.to_owned());
-            self.insert(claim.token, Lease { named: true, ..lease });
+            self.insert(
+                claim.token,
+                Lease {
+                    named: true,
+                    ..lease
+                },
+            );
         }
         claims.append(&mut fresh);
         Ok(claims)
@@ -72,16 +85,25 @@ impl Devices {
         }
         self.check_free(owner, &claim.slots, sandbox)?;
         let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name);
-        self.record(claim.token, Lease { named: claim.named, ..lease });
+        self.record(
+            claim.token,
+            Lease {
+                named: claim.named,
+                ..lease
+            },
+        );
         Ok(())
     }
 
     /// The leases that are bound to a sandbox.
     #[must_use]
     pub fn of_sandbox(&self, this: SandboxId) -> Vec<LeaseToken> {
-        let bound =
-            |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
-        self.leases.iter().filter(|(_, lease)| bound(lease)).map(|(token, _)| *token).collect()
+        let bound = |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
+        self.leases
+            .iter()
+            .filter(|(_, lease)| bound(lease))
+            .map(|(token, _)| *token)
+            .collect()
     }
 
     /// The slots of each named device, each device once.
@@ -93,8 +115,14 @@ impl Devices {
             .collect();
         let mut found: BTreeMap<&str, Vec<SlotId>> = BTreeMap::new();
         for path in named.nodes {
-            let having: Vec<_> = there.iter().filter(|(_, device)| is_at(device, path)).collect();
-            let well: Vec<_> = having.iter().filter(|(_, device)| device.health == Health::Healthy).collect();
+            let having: Vec<_> = there
+                .iter()
+                .filter(|(_, device)| is_at(device, path))
+                .collect();
+            let well: Vec<_> = having
+                .iter()
+                .filter(|(_, device)| device.health == Health::Healthy)
+                .collect();
             // A node of several devices, such as a control device, belongs to none of them alone.
             let one = match (well.as_slice(), having.as_slice()) {
                 ([one], _) => **one,
@@ -103,7 +131,10 @@ impl Devices {
             };
             found.insert(&one.1.id, one.1.slots(one.0.shares).collect());
         }
-        for (group, device) in there.iter().filter(|(_, device)| is_named(device, named.cdi)) {
+        for (group, device) in there
+            .iter()
+            .filter(|(_, device)| is_named(device, named.cdi))
+        {
             found.insert(&device.id, device.slots(group.shares).collect());
         }
         found.into_values().collect()
@@ -111,10 +142,13 @@ impl Devices {
 
     /// The claim of the lease under which a sandbox has a slot.
     fn claim_in(&self, slot: &SlotId, this: SandboxId) -> Option<LeaseClaim> {
-        let bound =
-            |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
+        let bound = |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
         let (token, lease) = self.on_slot(slot).find(|(_, lease)| bound(lease))?;
-        Some(LeaseClaim { token, slots: lease.slots.clone(), named: lease.named })
+        Some(LeaseClaim {
+            token,
+            slots: lease.slots.clone(),
+            named: lease.named,
+        })
     }
 }
 
@@ -126,8 +160,13 @@ fn is_at(device: &Device, path: &Path) -> bool {
 
 /// Returns whether one of these names is a name of the device, or the `all` name of its kind.
 fn is_named(device: &Device, names: &[String]) -> bool {
-    let all =
-        |name: &String| name.split_once('=').is_some_and(|(kind, _)| names.contains(&format!("{kind}=all")));
-    device.cdi.iter().any(|name| names.contains(name) || all(name))
+    let all = |name: &String| {
+        name.split_once('=')
+            .is_some_and(|(kind, _)| names.contains(&format!("{kind}=all")))
+    };
+    device
+        .cdi
+        .iter()
+        .any(|name| names.contains(name) || all(name))
         || device.aliases.iter().any(|alias| names.contains(alias))
 }

@@ -17,7 +17,11 @@ impl Positions {
         let mut all = Vec::with_capacity(groups.iter().map(|group| group.devices.len()).sum());
         for (number, group) in (0_u32..).zip(groups) {
             debug_assert!(
-                group.shares <= 1 || group.devices.iter().all(|device| device_of(&device.id) == device.id)
+                group.shares <= 1
+                    || group
+                        .devices
+                        .iter()
+                        .all(|device| device_of(&device.id) == device.id)
             );
             all.extend((0_u32..).zip(&group.devices).map(|(at, _)| (number, at)));
         }
@@ -27,8 +31,14 @@ impl Positions {
 
     /// The indices of the group and of the device in it. If several have a slot with this id, the first one
     /// counts.
-    pub(super) fn find(&self, groups: &[Arc<DeviceGroup>], slot: &SlotId) -> Option<(usize, usize)> {
-        let whole = self.of_device(groups, slot.as_str()).find(|(group, _)| groups[*group].shares <= 1);
+    pub(super) fn find(
+        &self,
+        groups: &[Arc<DeviceGroup>],
+        slot: &SlotId,
+    ) -> Option<(usize, usize)> {
+        let whole = self
+            .of_device(groups, slot.as_str())
+            .find(|(group, _)| groups[*group].shares <= 1);
         let share = slot.number().and_then(|number| {
             self.of_device(groups, slot.device()).find(|(group, _)| {
                 let shares = groups[*group].shares;
@@ -39,9 +49,15 @@ impl Positions {
     }
 
     /// The indices of all devices with this id, in ascending order.
-    fn of_device(&self, groups: &[Arc<DeviceGroup>], wanted: &str) -> impl Iterator<Item = (usize, usize)> {
+    fn of_device(
+        &self,
+        groups: &[Arc<DeviceGroup>],
+        wanted: &str,
+    ) -> impl Iterator<Item = (usize, usize)> {
         let first = self.0.partition_point(|place| id(groups, *place) < wanted);
-        let same = self.0[first..].iter().take_while(move |place| id(groups, **place) == wanted);
+        let same = self.0[first..]
+            .iter()
+            .take_while(move |place| id(groups, **place) == wanted);
         same.map(|(group, device)| (index(*group), index(*device)))
     }
 }
@@ -82,9 +98,15 @@ mod tests {
         ids.sort();
         ids.dedup();
         // The devices of a group with shares have no ids that look like those of slots.
-        ids.retain(|id| SlotId::new(id.as_str()).is_ok_and(|slot| shares <= 1 || slot.device() == id));
+        ids.retain(|id| {
+            SlotId::new(id.as_str()).is_ok_and(|slot| shares <= 1 || slot.device() == id)
+        });
         let devices = ids.into_iter().map(Device::without_nodes).collect();
-        Arc::new(DeviceGroup { shares, devices, ..DeviceGroup::new("acme", "tpu", "v2") })
+        Arc::new(DeviceGroup {
+            shares,
+            devices,
+            ..DeviceGroup::new("acme", "tpu", "v2")
+        })
     }
 
     proptest! {

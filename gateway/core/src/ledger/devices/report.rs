@@ -76,11 +76,23 @@ impl Devices {
     #[must_use]
     pub fn report(&self) -> DeviceReport {
         let known: &[Arc<DeviceGroup>] = self.known.as_ref().map_or(&[], |known| &known.groups);
-        let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
-        let elsewhere = self.by_slot.keys().filter(|slot| self.position(slot).is_none()).map(|slot| {
-            let health = Health::Unhealthy(NO_GROUP.to_owned());
-            self.slot(slot.clone(), slot.device().to_owned(), String::new(), health)
-        });
+        let mut slots: Vec<SlotReport> = known
+            .iter()
+            .flat_map(|group| self.slots_of(group))
+            .collect();
+        let elsewhere = self
+            .by_slot
+            .keys()
+            .filter(|slot| self.position(slot).is_none())
+            .map(|slot| {
+                let health = Health::Unhealthy(NO_GROUP.to_owned());
+                self.slot(
+                    slot.clone(),
+                    slot.device().to_owned(),
+                    String::new(),
+                    health,
+                )
+            });
         slots.extend(elsewhere.filter(|slot| !slot.holders.is_empty()));
         let groups = known.iter().map(|group| self.numbers_of(group)).collect();
         DeviceReport { groups, slots }
@@ -100,19 +112,35 @@ impl Devices {
 
     fn slots_of(&self, group: &DeviceGroup) -> Vec<SlotReport> {
         let slots = group.devices.iter().flat_map(|device| {
-            device.slots(group.shares).map(move |slot| (slot, device.id.clone(), device.health.clone()))
+            device
+                .slots(group.shares)
+                .map(move |slot| (slot, device.id.clone(), device.health.clone()))
         });
-        slots.map(|(slot, device, health)| self.slot(slot, device, group.title(), health)).collect()
+        slots
+            .map(|(slot, device, health)| self.slot(slot, device, group.title(), health))
+            .collect()
     }
 
     fn slot(&self, id: SlotId, device: String, group: String, health: Health) -> SlotReport {
         let holders = self.on_slot(&id).filter_map(|(token, lease)| {
             let state = lease.word()?;
             let holder = lease.holder();
-            Some(SlotHolder { owner: holder.owner, sandbox: holder.sandbox, name: holder.name, state, token })
+            Some(SlotHolder {
+                owner: holder.owner,
+                sandbox: holder.sandbox,
+                name: holder.name,
+                state,
+                token,
+            })
         });
         let holders = holders.collect();
-        SlotReport { id, device, group, health, holders }
+        SlotReport {
+            id,
+            device,
+            group,
+            health,
+            holders,
+        }
     }
 
     fn numbers_of(&self, group: &DeviceGroup) -> GroupReport {

@@ -12,7 +12,11 @@ impl Devices {
     /// because some lists leave out containers that are still to be created.
     pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<SlotId>) -> Vec<LeaseToken> {
         let mut missing = Vec::new();
-        for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
+        for (token, lease) in self
+            .leases
+            .iter_mut()
+            .filter(|(_, lease)| lease.owner == owner)
+        {
             let LeaseState::Unbound { contestable } = lease.state else {
                 lease.misses = 0;
                 continue;
@@ -34,8 +38,9 @@ impl Devices {
     /// The start for which these leases were requested has failed: unbound ones get the grace period, as
     /// after the stop of a sandbox. Returns these.
     pub fn start_failed(&mut self, owner: Owner, tokens: &[LeaseToken]) -> Vec<LeaseToken> {
-        let unused =
-            |lease: &&mut Lease| lease.owner == owner && matches!(lease.state, LeaseState::Unbound { .. });
+        let unused = |lease: &&mut Lease| {
+            lease.owner == owner && matches!(lease.state, LeaseState::Unbound { .. })
+        };
         let mut given_up = Vec::new();
         for token in tokens {
             if let Some(lease) = self.leases.get_mut(token).filter(unused) {
@@ -48,8 +53,10 @@ impl Devices {
 
     /// Unbinds a lease from a sandbox in which nothing runs. Its slots are free, and its token is remembered.
     pub fn unbind_stopped(&mut self, token: LeaseToken) {
-        if let Some(lease) =
-            self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
+        if let Some(lease) = self
+            .leases
+            .get_mut(&token)
+            .filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
         {
             lease.set_state(LeaseState::Released { grace: false });
             self.remember(&[token]);
@@ -58,8 +65,10 @@ impl Devices {
 
     /// Ends a lease that is bound to no sandbox. Returns whether there was one.
     pub fn drop_unused(&mut self, token: LeaseToken) -> bool {
-        let unused =
-            self.leases.get(&token).is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));
+        let unused = self
+            .leases
+            .get(&token)
+            .is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));
         if unused {
             self.end(token);
         }

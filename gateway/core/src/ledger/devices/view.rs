@@ -43,7 +43,9 @@ impl Devices {
     #[must_use]
     pub fn snapshot(&self) -> ViewSnapshot {
         let known = self.known.iter().flat_map(|known| &known.groups);
-        let mut groups: Vec<_> = known.map(|group| (Arc::clone(group), SlotOwners::new())).collect();
+        let mut groups: Vec<_> = known
+            .map(|group| (Arc::clone(group), SlotOwners::new()))
+            .collect();
         for slot in self.by_slot.keys() {
             let holding = self.on_slot(slot).filter(|(_, lease)| lease.holds());
             let owners: BTreeSet<Owner> = holding.map(|(_, lease)| lease.owner).collect();
@@ -51,13 +53,18 @@ impl Devices {
                 groups[group].1.insert(slot.clone(), owners);
             }
         }
-        ViewSnapshot { groups: self.known.as_ref().map(|_| groups), recovered: self.recovered }
+        ViewSnapshot {
+            groups: self.known.as_ref().map(|_| groups),
+            recovered: self.recovered,
+        }
     }
 
     /// The slots as an owner sees them, built from scratch: see [`ViewSnapshot::view`].
     #[cfg(test)]
     pub(crate) fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
-        Arc::new(self.snapshot()).view(owner, &View::default()).inventory
+        Arc::new(self.snapshot())
+            .view(owner, &View::default())
+            .inventory
     }
 }
 
@@ -72,22 +79,41 @@ impl ViewSnapshot {
     #[must_use]
     pub fn view(self: &Arc<Self>, owner: Owner, before: &View) -> View {
         let from = Arc::clone(self);
-        let Some(groups) = &self.groups else { return View { from, inventory: None } };
+        let Some(groups) = &self.groups else {
+            return View {
+                from,
+                inventory: None,
+            };
+        };
         let group = |(at, (group, held)): (usize, &(Arc<DeviceGroup>, SlotOwners))| {
-            let earlier = before.inventory.as_ref().and_then(|earlier| earlier.groups.get(at));
+            let earlier = before
+                .inventory
+                .as_ref()
+                .and_then(|earlier| earlier.groups.get(at));
             match earlier {
                 Some(earlier) if self.is_unchanged(owner, at, &before.from) => Arc::clone(earlier),
                 Some(_) | None => shared(self.group(owner, group, held), earlier),
             }
         };
-        let now = Inventory { groups: groups.iter().enumerate().map(group).collect() };
-        let same = before.inventory.as_ref().filter(|before| now.is_shared_with(before)).cloned();
-        View { from, inventory: Some(same.unwrap_or_else(|| Arc::new(now))) }
+        let now = Inventory {
+            groups: groups.iter().enumerate().map(group).collect(),
+        };
+        let same = before
+            .inventory
+            .as_ref()
+            .filter(|before| now.is_shared_with(before))
+            .cloned();
+        View {
+            from,
+            inventory: Some(same.unwrap_or_else(|| Arc::new(now))),
+        }
     }
 
     /// Returns whether everything that affects an owner's view of a group is unchanged.
     fn is_unchanged(&self, owner: Owner, at: usize, before: &Self) -> bool {
-        let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
+        let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else {
+            return false;
+        };
         // The owner's own slots affect its view only through its quota.
         let counts = |(_, owners): &(&SlotId, &BTreeSet<Owner>)| {
             group.quota.contains_key(&owner) || is_foreign(owner, owners)
@@ -115,15 +141,29 @@ impl ViewSnapshot {
             .flat_map(|device| device.slots(group.shares).map(move |slot| (device, slot)))
             .map(|(device, slot)| {
                 let health = self.health(owner, device, held.get(&slot));
-                let aliases = if group.shares <= 1 { device.aliases.clone() } else { Vec::new() };
-                Device { id: slot.into(), aliases, health, ..device.clone() }
+                let aliases = if group.shares <= 1 {
+                    device.aliases.clone()
+                } else {
+                    Vec::new()
+                };
+                Device {
+                    id: slot.into(),
+                    aliases,
+                    health,
+                    ..device.clone()
+                }
             })
             .collect();
-        let own = held.values().filter(|owners| owners.contains(&owner)).count();
+        let own = held
+            .values()
+            .filter(|owners| owners.contains(&owner))
+            .count();
         let mut left = quota.map(|quota| quota.saturating_sub(own));
         let mut limit = |device: &mut Device| {
             let free = device.health == Health::Healthy && !is_own(&device.id);
-            let Some(left) = left.as_mut().filter(|_| free) else { return };
+            let Some(left) = left.as_mut().filter(|_| free) else {
+                return;
+            };
             match left.checked_sub(1) {
                 Some(less) => *left = less,
                 None => device.health = Health::Unhealthy(QUOTA.to_owned()),
@@ -134,7 +174,10 @@ impl ViewSnapshot {
         } else {
             devices.iter_mut().rev().for_each(&mut limit);
         }
-        Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) })
+        Arc::new(DeviceGroup {
+            devices,
+            ..DeviceGroup::clone(group)
+        })
     }
 
     fn health(&self, owner: Owner, device: &Device, owners: Option<&BTreeSet<Owner>>) -> Health {

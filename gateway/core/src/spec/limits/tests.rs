@@ -5,12 +5,27 @@ use proptest::prelude::*;
 use super::*;
 
 /// The bounds of all ranges.
-const BOUNDS: [i64; 11] = [-1000, -1, 0, 1, 2, 100, 1_000, 262_144, 1_000_000, i64::MIN, i64::MAX];
+const BOUNDS: [i64; 11] = [
+    -1000,
+    -1,
+    0,
+    1,
+    2,
+    100,
+    1_000,
+    262_144,
+    1_000_000,
+    i64::MIN,
+    i64::MAX,
+];
 
 /// Numbers at and around every bound, and any others.
 fn number() -> impl Strategy<Value = i64> {
     let near = (prop::sample::select(&BOUNDS[..]), -1..=1_i64);
-    prop_oneof![near.prop_map(|(bound, by)| bound.saturating_add(by)), any::<i64>()]
+    prop_oneof![
+        near.prop_map(|(bound, by)| bound.saturating_add(by)),
+        any::<i64>()
+    ]
 }
 
 proptest! {
@@ -70,7 +85,20 @@ fn list_keeps_its_text_and_is_not_empty() {
         assert_eq!((list.as_str(), list.to_string().as_str()), (text, text));
         assert_eq!(list.set(), &text.parse().unwrap(), "{text:?}");
     }
-    let wrong = ["", " ", ",", "one", "2-1", "-1", "+1", "0-", "0-1-2", "4294967296", "0\0", "0\n1"];
+    let wrong = [
+        "",
+        " ",
+        ",",
+        "one",
+        "2-1",
+        "-1",
+        "+1",
+        "0-",
+        "0-1-2",
+        "4294967296",
+        "0\0",
+        "0\n1",
+    ];
     for text in wrong {
         let error = CpuList::new(text).unwrap_err().to_string();
         assert_eq!(error, format!("{text:?} is not a list such as \"0-3,8\""));
@@ -80,14 +108,41 @@ fn list_keeps_its_text_and_is_not_empty() {
 #[test]
 fn error_says_what_is_possible() {
     let check = |result: Result<(), InvalidLimit>, expected: &str| {
-        assert_eq!(result.unwrap_err().in_field("limit").to_string(), format!("limit: {expected}"));
+        assert_eq!(
+            result.unwrap_err().in_field("limit").to_string(),
+            format!("limit: {expected}")
+        );
     };
-    check(CpuPeriod::new(999).map(drop), "999 µs is not between 1000 and 1000000");
-    check(CpuPeriod::new(u64::MAX).map(drop), "18446744073709551615 µs is not between 1000 and 1000000");
-    check(CpuQuota::new(999).map(drop), "999 µs is below 1000, the least the kernel takes");
-    check(MemoryLimit::new(-2).map(drop), "-2 is negative; -1 is for no limit");
-    check(MemoryLimit::new(0).map(drop), "0 is not a limit; -1 is for no limit");
-    check(Swappiness::new(101).map(drop), "101 is not between 0 and 100");
-    check(PidsLimit::new(0).map(drop), "0 is neither a number of processes nor -1 for no limit");
-    check(OomScoreAdj::new(1001).map(drop), "1001 is not between -1000 and 1000");
+    check(
+        CpuPeriod::new(999).map(drop),
+        "999 µs is not between 1000 and 1000000",
+    );
+    check(
+        CpuPeriod::new(u64::MAX).map(drop),
+        "18446744073709551615 µs is not between 1000 and 1000000",
+    );
+    check(
+        CpuQuota::new(999).map(drop),
+        "999 µs is below 1000, the least the kernel takes",
+    );
+    check(
+        MemoryLimit::new(-2).map(drop),
+        "-2 is negative; -1 is for no limit",
+    );
+    check(
+        MemoryLimit::new(0).map(drop),
+        "0 is not a limit; -1 is for no limit",
+    );
+    check(
+        Swappiness::new(101).map(drop),
+        "101 is not between 0 and 100",
+    );
+    check(
+        PidsLimit::new(0).map(drop),
+        "0 is neither a number of processes nor -1 for no limit",
+    );
+    check(
+        OomScoreAdj::new(1001).map(drop),
+        "1001 is not between -1000 and 1000",
+    );
 }

@@ -21,11 +21,20 @@ fn container_with_only_an_image_gets_the_defaults() {
     let spec = container_of(config).expect("it is well formed");
     assert_eq!(
         spec.resources,
-        Resources { oom_score_adj: Some(OomScoreAdj::default()), ..Resources::default() }
+        Resources {
+            oom_score_adj: Some(OomScoreAdj::default()),
+            ..Resources::default()
+        }
     );
     assert_eq!(spec.security, Security::default());
     assert_eq!(spec.user, UserSpec::default());
-    assert_eq!(spec.stdio, Stdio { output: Output::Live, ..Stdio::default() });
+    assert_eq!(
+        spec.stdio,
+        Stdio {
+            output: Output::Live,
+            ..Stdio::default()
+        }
+    );
     assert_eq!(spec.stop_signal, None);
 }
 
@@ -42,15 +51,26 @@ fn pid_namespace_defaults_to_the_pods() {
         pod_context(&mut sandbox).namespace_options = of_pod.map(options);
         let mut config = app();
         context(&mut config).namespace_options = own.map(options);
-        container_in(&sandbox, config, &Config::default()).expect("it is well formed").pid
+        container_in(&sandbox, config, &Config::default())
+            .expect("it is well formed")
+            .pid
     };
     assert_eq!(pid(None, None), PidMode::Sandbox);
     assert_eq!(pid(Some(Mode::Pod), Some(Mode::Pod)), PidMode::Sandbox);
-    assert_eq!(pid(Some(Mode::Container), Some(Mode::Pod)), PidMode::Private);
+    assert_eq!(
+        pid(Some(Mode::Container), Some(Mode::Pod)),
+        PidMode::Private
+    );
     assert_eq!(pid(Some(Mode::Node), None), PidMode::Host);
-    assert_eq!(pid(Some(Mode::Pod), Some(Mode::Container)), PidMode::Private);
+    assert_eq!(
+        pid(Some(Mode::Pod), Some(Mode::Container)),
+        PidMode::Private
+    );
     assert_eq!(pid(Some(Mode::Pod), Some(Mode::Node)), PidMode::Host);
-    assert_eq!(pid(None, Some(Mode::Target)), PidMode::Target(TaskId::from_bytes([9; 32])));
+    assert_eq!(
+        pid(None, Some(Mode::Target)),
+        PidMode::Target(TaskId::from_bytes([9; 32]))
+    );
 }
 
 #[test]
@@ -73,40 +93,110 @@ fn new_seccomp_field_overrides_the_old_one_and_default_applies() {
             localhost_ref: localhost_ref.into(),
         });
         context.seccomp_profile_path = old.into();
-        container_in(&pod(), config, settings).expect("it is well formed").security.seccomp
+        container_in(&pod(), config, settings)
+            .expect("it is well formed")
+            .security
+            .seccomp
     };
     let config = Config::default();
     assert_eq!(profile(None, "", &config), SeccompProfile::Unconfined);
-    let strict = Config { unset_seccomp: UnsetSeccomp::RuntimeDefault, ..Config::default() };
+    let strict = Config {
+        unset_seccomp: UnsetSeccomp::RuntimeDefault,
+        ..Config::default()
+    };
     assert_eq!(profile(None, "", &strict), SeccompProfile::RuntimeDefault);
-    assert_eq!(profile(None, "unconfined", &strict), SeccompProfile::Unconfined);
-    assert_eq!(profile(None, "docker/default", &config), SeccompProfile::RuntimeDefault);
-    assert_eq!(profile(None, "localhost//a/b.json", &config), SeccompProfile::Localhost("/a/b.json".into()));
-    assert_eq!(profile(Some((1, "")), "runtime/default", &config), SeccompProfile::Unconfined);
-    assert_eq!(profile(Some((2, "/p.json")), "", &config), SeccompProfile::Localhost("/p.json".into()));
+    assert_eq!(
+        profile(None, "unconfined", &strict),
+        SeccompProfile::Unconfined
+    );
+    assert_eq!(
+        profile(None, "docker/default", &config),
+        SeccompProfile::RuntimeDefault
+    );
+    assert_eq!(
+        profile(None, "localhost//a/b.json", &config),
+        SeccompProfile::Localhost("/a/b.json".into())
+    );
+    assert_eq!(
+        profile(Some((1, "")), "runtime/default", &config),
+        SeccompProfile::Unconfined
+    );
+    assert_eq!(
+        profile(Some((2, "/p.json")), "", &config),
+        SeccompProfile::Localhost("/p.json".into())
+    );
 }
 
 #[test]
 fn malformed_container_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
-    let env = |key: &str, value: &[u8]| vec![cri::KeyValue { key: key.into(), value: value.to_vec() }];
-    refuses(|c| c.metadata = None, Invalid, "config.metadata: it is missing");
-    refuses(|c| c.metadata.as_mut().unwrap().name.clear(), Invalid, "config.metadata.name: it is empty");
+    let env = |key: &str, value: &[u8]| {
+        vec![cri::KeyValue {
+            key: key.into(),
+            value: value.to_vec(),
+        }]
+    };
+    refuses(
+        |c| c.metadata = None,
+        Invalid,
+        "config.metadata: it is missing",
+    );
+    refuses(
+        |c| c.metadata.as_mut().unwrap().name.clear(),
+        Invalid,
+        "config.metadata.name: it is empty",
+    );
     refuses(|c| c.image = None, Invalid, "config.image: it is missing");
-    refuses(|c| c.image.as_mut().unwrap().image.clear(), Invalid, "config.image.image: it is empty");
-    refuses(|c| c.command = strings(&["a", "b\0"]), Invalid, "config.command[1]: it contains a NUL byte");
-    refuses(|c| c.working_dir = "srv".into(), Invalid, "config.working_dir: \"srv\" is not an absolute path");
-    refuses(|c| c.envs = env("", b""), Invalid, "config.envs[0].key: \"\" is not a variable's name");
-    refuses(|c| c.envs = env("a=b", b""), Invalid, "config.envs[0].key: \"a=b\" is not a variable's name");
-    refuses(|c| c.envs = env("a", b"\0"), Invalid, "config.envs[0].value: it contains a NUL byte");
+    refuses(
+        |c| c.image.as_mut().unwrap().image.clear(),
+        Invalid,
+        "config.image.image: it is empty",
+    );
+    refuses(
+        |c| c.command = strings(&["a", "b\0"]),
+        Invalid,
+        "config.command[1]: it contains a NUL byte",
+    );
+    refuses(
+        |c| c.working_dir = "srv".into(),
+        Invalid,
+        "config.working_dir: \"srv\" is not an absolute path",
+    );
+    refuses(
+        |c| c.envs = env("", b""),
+        Invalid,
+        "config.envs[0].key: \"\" is not a variable's name",
+    );
+    refuses(
+        |c| c.envs = env("a=b", b""),
+        Invalid,
+        "config.envs[0].key: \"a=b\" is not a variable's name",
+    );
+    refuses(
+        |c| c.envs = env("a", b"\0"),
+        Invalid,
+        "config.envs[0].value: it contains a NUL byte",
+    );
     refuses(
         |c| c.log_path = "/x.log".into(),
         Invalid,
         "config.log_path: \"/x.log\" must be relative to the sandbox's log directory",
     );
-    refuses(|c| c.log_path = "../x.log".into(), Invalid, "config.log_path: \"../x.log\" contains \"..\"");
-    refuses(|c| c.log_path = "x/".into(), Invalid, "config.log_path: \"x/\" names no file");
-    refuses(|c| c.stop_signal = 99, Invalid, "config.stop_signal: 99 is not one of its values");
+    refuses(
+        |c| c.log_path = "../x.log".into(),
+        Invalid,
+        "config.log_path: \"../x.log\" contains \"..\"",
+    );
+    refuses(
+        |c| c.log_path = "x/".into(),
+        Invalid,
+        "config.log_path: \"x/\" names no file",
+    );
+    refuses(
+        |c| c.stop_signal = 99,
+        Invalid,
+        "config.stop_signal: 99 is not one of its values",
+    );
     refuses(
         |c| c.cdi_devices = vec![cri::CdiDevice { name: " ".into() }],
         Invalid,
@@ -124,8 +214,11 @@ fn malformed_mount_or_device_is_rejected_by_field() {
     use ErrorKind::{InvalidArgument as Invalid, Unimplemented};
     let mount = |change: fn(&mut cri::Mount), kind, message: &str| {
         let change = |config: &mut cri::ContainerConfig| {
-            let mut mount =
-                cri::Mount { container_path: "/a".into(), host_path: "/b".into(), ..Default::default() };
+            let mut mount = cri::Mount {
+                container_path: "/a".into(),
+                host_path: "/b".into(),
+                ..Default::default()
+            };
             change(&mut mount);
             config.mounts = vec![mount];
         };
@@ -137,9 +230,21 @@ fn malformed_mount_or_device_is_rejected_by_field() {
         Invalid,
         &format!("{at}.container_path: \"a\" is not an absolute path"),
     );
-    mount(|m| m.host_path.clear(), Invalid, &format!("{at}.host_path: \"\" is not an absolute path"));
-    mount(|m| m.propagation = 3, Invalid, &format!("{at}.propagation: 3 is not one of its values"));
-    mount(|m| m.recursive_read_only = true, Invalid, &format!("{at}.recursive_read_only: it needs readonly"));
+    mount(
+        |m| m.host_path.clear(),
+        Invalid,
+        &format!("{at}.host_path: \"\" is not an absolute path"),
+    );
+    mount(
+        |m| m.propagation = 3,
+        Invalid,
+        &format!("{at}.propagation: 3 is not one of its values"),
+    );
+    mount(
+        |m| m.recursive_read_only = true,
+        Invalid,
+        &format!("{at}.recursive_read_only: it needs readonly"),
+    );
     mount(
         |m| (m.recursive_read_only, m.readonly, m.propagation) = (true, true, 1),
         Invalid,
@@ -150,7 +255,11 @@ fn malformed_mount_or_device_is_rejected_by_field() {
         Unimplemented,
         &format!("{at}.recursive_read_only: the handler or the kernel of this node cannot do it"),
     );
-    mount(|m| m.image = Some(cri::ImageSpec::default()), Invalid, &format!("{at}.image.image: it is empty"));
+    mount(
+        |m| m.image = Some(cri::ImageSpec::default()),
+        Invalid,
+        &format!("{at}.image.image: it is empty"),
+    );
     mount(
         |m| m.image_sub_path = "x".into(),
         Invalid,
@@ -169,8 +278,14 @@ fn malformed_mount_or_device_is_rejected_by_field() {
         };
         refuses(|config| config.devices = vec![device], Invalid, message);
     };
-    device("rwx", "config.devices[0].permissions: \"rwx\" is not made of r, w and m");
-    device("", "config.devices[0].permissions: \"\" is not made of r, w and m");
+    device(
+        "rwx",
+        "config.devices[0].permissions: \"rwx\" is not made of r, w and m",
+    );
+    device(
+        "",
+        "config.devices[0].permissions: \"\" is not made of r, w and m",
+    );
 }
 
 #[test]
@@ -179,15 +294,29 @@ fn device_lease_annotations_are_consumed() {
     let key = |token: &str| format!("devices.switchyard.io/{token}");
     let leases = |keys: &[String]| {
         let mut config = app();
-        config.annotations = keys.iter().map(|key| (key.clone(), "ignored".to_owned())).collect();
+        config.annotations = keys
+            .iter()
+            .map(|key| (key.clone(), "ignored".to_owned()))
+            .collect();
         container_of(config)
     };
-    let spec =
-        leases(&[key(&token("b")), key(&token("1")), "switchyard.io/x".into()]).expect("it is well formed");
-    let tokens: Vec<String> = spec.leases.iter().map(|claim| claim.token.to_string()).collect();
+    let spec = leases(&[key(&token("b")), key(&token("1")), "switchyard.io/x".into()])
+        .expect("it is well formed");
+    let tokens: Vec<String> = spec
+        .leases
+        .iter()
+        .map(|claim| claim.token.to_string())
+        .collect();
     assert_eq!(tokens, [token("1"), token("b")]);
     assert!(spec.leases.iter().all(|claim| claim.slots.is_empty()));
-    assert!(!spec.annotations.keys().any(|key| key.starts_with("devices.")), "{:?}", spec.annotations);
+    assert!(
+        !spec
+            .annotations
+            .keys()
+            .any(|key| key.starts_with("devices.")),
+        "{:?}",
+        spec.annotations
+    );
     for wrong in [
         "",
         "x",
@@ -202,10 +331,21 @@ fn device_lease_annotations_are_consumed() {
             "config.annotations[{:?}]: it names no lease of devices: expected 32 lower-case hexadecimal digits",
             key(wrong)
         );
-        assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidArgument, text));
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::InvalidArgument, text)
+        );
     }
-    let many: Vec<String> = (0..100_000).map(|number| key(&format!("{number:032x}"))).collect();
-    assert_eq!(leases(&many[..256]).expect("it may have as many").leases.len(), 256);
+    let many: Vec<String> = (0..100_000)
+        .map(|number| key(&format!("{number:032x}")))
+        .collect();
+    assert_eq!(
+        leases(&many[..256])
+            .expect("it may have as many")
+            .leases
+            .len(),
+        256
+    );
     let error = leases(&many).expect_err("they are too many");
     assert!(
         error

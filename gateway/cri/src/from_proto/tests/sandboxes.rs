@@ -16,7 +16,10 @@ fn pod_config_translates_to_a_sandbox() {
             host_port: 5353,
             host_ip: "10.1.2.3".into(),
         },
-        cri::PortMapping { container_port: 80, ..Default::default() },
+        cri::PortMapping {
+            container_port: 80,
+            ..Default::default()
+        },
     ];
     let bytes = crate::record::encode(&SandboxRecord {
         config: Some(config.clone()),
@@ -34,7 +37,10 @@ fn pod_config_translates_to_a_sandbox() {
         handler: "crun".into(),
         hostname: "web".into(),
         network: SandboxNetwork::Pod(network_of_web(config.annotations)),
-        host_ports: HostPorts { group: "u-1".into(), ports: vec![claim(Protocol::Udp, 5353, "10.1.2.3")] },
+        host_ports: HostPorts {
+            group: "u-1".into(),
+            ports: vec![claim(Protocol::Udp, 5353, "10.1.2.3")],
+        },
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,
         pid: SandboxPid::PerTask,
@@ -72,7 +78,10 @@ fn network_of_web(annotations: BTreeMap<String, String>) -> PodNetwork {
             host_port: 5353,
             host_ip: Some("10.1.2.3".parse().expect("it is an address")),
         }],
-        bandwidth: Some(Bandwidth { ingress_bits: Some(10_000_000), egress_bits: None }),
+        bandwidth: Some(Bandwidth {
+            ingress_bits: Some(10_000_000),
+            egress_bits: None,
+        }),
         args: [
             ("IgnoreUnknown", "1"),
             ("K8S_POD_NAMESPACE", "shop"),
@@ -88,7 +97,11 @@ fn network_of_web(annotations: BTreeMap<String, String>) -> PodNetwork {
 
 /// A host port; at all addresses if `ip` is empty.
 fn claim(protocol: Protocol, port: u16, ip: &str) -> HostPort {
-    HostPort { protocol, port, ip: ip.parse().ok() }
+    HostPort {
+        protocol,
+        port,
+        ip: ip.parse().ok(),
+    }
 }
 
 /// A resolver configuration as it is requested, and its conversion.
@@ -96,9 +109,20 @@ fn names_of_a_cluster() -> (cri::DnsConfig, Dns) {
     let servers = strings(&["10.0.0.10"]);
     let searches = strings(&["svc.local", "."]);
     let options = strings(&["ndots:5"]);
-    let asked =
-        cri::DnsConfig { servers: servers.clone(), searches: searches.clone(), options: options.clone() };
-    (asked, Dns { servers, searches, options, host_defaults: false })
+    let asked = cri::DnsConfig {
+        servers: servers.clone(),
+        searches: searches.clone(),
+        options: options.clone(),
+    };
+    (
+        asked,
+        Dns {
+            servers,
+            searches,
+            options,
+            host_defaults: false,
+        },
+    )
 }
 
 #[test]
@@ -113,7 +137,10 @@ fn pod_with_only_a_name_shares_pod_namespaces() {
     };
     let spec = sandbox_of(config).expect("it is well formed");
     assert!(matches!(spec.network, SandboxNetwork::Pod(_)));
-    assert_eq!((spec.pid, spec.ipc, spec.dns), (SandboxPid::Shared, IpcMode::Shared, None));
+    assert_eq!(
+        (spec.pid, spec.ipc, spec.dns),
+        (SandboxPid::Shared, IpcMode::Shared, None)
+    );
     assert_eq!(spec.cgroup, CgroupPlacement::default());
 }
 
@@ -121,29 +148,61 @@ fn pod_with_only_a_name_shares_pod_namespaces() {
 fn host_network_pod_has_no_ports_sysctls_or_hostname() {
     let mut config = pod();
     let node = cri::NamespaceMode::Node.into();
-    pod_context(&mut config).namespace_options =
-        Some(cri::NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() });
-    config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
+    pod_context(&mut config).namespace_options = Some(cri::NamespaceOption {
+        network: node,
+        pid: node,
+        ipc: node,
+        ..Default::default()
+    });
+    config.port_mappings = vec![cri::PortMapping {
+        container_port: 80,
+        host_port: 80,
+        ..Default::default()
+    }];
     let spec = sandbox_of(config).expect("it is well formed");
-    assert_eq!(spec.host_ports.ports, [claim(Protocol::Tcp, 80, "")], "its processes bind it");
-    assert_eq!((spec.network, spec.pid, spec.ipc), (SandboxNetwork::Host, SandboxPid::Host, IpcMode::Host));
-    assert_eq!((spec.sysctls, spec.hostname.as_str()), (BTreeMap::new(), ""));
+    assert_eq!(
+        spec.host_ports.ports,
+        [claim(Protocol::Tcp, 80, "")],
+        "its processes bind it"
+    );
+    assert_eq!(
+        (spec.network, spec.pid, spec.ipc),
+        (SandboxNetwork::Host, SandboxPid::Host, IpcMode::Host)
+    );
+    assert_eq!(
+        (spec.sysctls, spec.hostname.as_str()),
+        (BTreeMap::new(), "")
+    );
 }
 
 #[test]
 fn pod_sysctl_overrides_the_default_in_any_spelling() {
     let mut config = pod();
-    config.linux.as_mut().expect("it is set").sysctls =
-        map(&[("net.ipv4.ping_group_range", "1 2"), ("net/ipv4/ip_unprivileged_port_start", "80")]);
+    config.linux.as_mut().expect("it is set").sysctls = map(&[
+        ("net.ipv4.ping_group_range", "1 2"),
+        ("net/ipv4/ip_unprivileged_port_start", "80"),
+    ]);
     let spec = sandbox_of(config.clone()).expect("it is well formed");
     assert_eq!(spec.sysctls, config.linux.expect("it is set").sysctls);
 }
 
 #[test]
 fn default_sysctls_can_be_switched_off() {
-    let settings = Config { unprivileged_icmp: false, unprivileged_ports: false, ..Config::default() };
-    let record = SandboxRecord { config: Some(pod()), runtime_handler: String::new() };
-    assert_eq!(sandbox(record, &settings, now()).expect("it is well formed").sysctls, BTreeMap::new());
+    let settings = Config {
+        unprivileged_icmp: false,
+        unprivileged_ports: false,
+        ..Config::default()
+    };
+    let record = SandboxRecord {
+        config: Some(pod()),
+        runtime_handler: String::new(),
+    };
+    assert_eq!(
+        sandbox(record, &settings, now())
+            .expect("it is well formed")
+            .sysctls,
+        BTreeMap::new()
+    );
 }
 
 #[test]
@@ -156,18 +215,37 @@ fn empty_dns_config_uses_the_hosts() {
 #[test]
 fn malformed_pod_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
-    let record = SandboxRecord { config: None, runtime_handler: String::new() };
+    let record = SandboxRecord {
+        config: None,
+        runtime_handler: String::new(),
+    };
     let error = sandbox(record, &Config::default(), now()).expect_err("there is no configuration");
     assert_eq!(error.report(), "config: it is missing");
-    refuses_pod(|c| c.metadata = None, Invalid, "config.metadata: it is missing");
-    refuses_pod(|c| c.metadata.as_mut().unwrap().name.clear(), Invalid, "config.metadata.name: it is empty");
+    refuses_pod(
+        |c| c.metadata = None,
+        Invalid,
+        "config.metadata: it is missing",
+    );
+    refuses_pod(
+        |c| c.metadata.as_mut().unwrap().name.clear(),
+        Invalid,
+        "config.metadata.name: it is empty",
+    );
     refuses_pod(
         |c| c.metadata.as_mut().unwrap().namespace = "a;b".into(),
         Invalid,
         "config.metadata.namespace: it contains ';'",
     );
-    refuses_pod(|c| c.hostname = "x".repeat(65), Invalid, "config.hostname: it is longer than 64 bytes");
-    refuses_pod(|c| c.hostname = "a b".into(), Invalid, "config.hostname: it contains ' '");
+    refuses_pod(
+        |c| c.hostname = "x".repeat(65),
+        Invalid,
+        "config.hostname: it is longer than 64 bytes",
+    );
+    refuses_pod(
+        |c| c.hostname = "a b".into(),
+        Invalid,
+        "config.hostname: it contains ' '",
+    );
     refuses_pod(
         |c| c.log_directory = "logs".into(),
         Invalid,
@@ -183,7 +261,12 @@ fn malformed_pod_is_rejected_by_field() {
         Invalid,
         "config.linux.cgroup_parent: \"/a/../..\" contains \"..\"",
     );
-    let dns = |servers: &[&str]| Some(cri::DnsConfig { servers: strings(servers), ..Default::default() });
+    let dns = |servers: &[&str]| {
+        Some(cri::DnsConfig {
+            servers: strings(servers),
+            ..Default::default()
+        })
+    };
     refuses_pod(
         |c| c.dns_config = dns(&["1.1.1.1", "x\ny"]),
         Invalid,
@@ -206,7 +289,11 @@ fn malformed_port_is_rejected_by_field() {
     let refuses = |change: fn(&mut cri::PortMapping), message: &str| {
         refuses_pod(
             |config| {
-                let mut port = cri::PortMapping { container_port: 80, host_port: 8080, ..Default::default() };
+                let mut port = cri::PortMapping {
+                    container_port: 80,
+                    host_port: 8080,
+                    ..Default::default()
+                };
                 change(&mut port);
                 config.port_mappings = vec![port];
             },
@@ -214,11 +301,26 @@ fn malformed_port_is_rejected_by_field() {
             &format!("config.port_mappings[0].{message}"),
         );
     };
-    refuses(|port| port.protocol = 7, "protocol: 7 is not one of its values");
-    refuses(|port| port.host_port = 65_536, "host_port: 65536 is not between 0 and 65535");
-    refuses(|port| port.host_port = -1, "host_port: -1 is not between 0 and 65535");
-    refuses(|port| port.container_port = 0, "container_port: 0 is not a port");
-    refuses(|port| port.host_ip = "localhost".into(), "host_ip: \"localhost\" is not an IP address");
+    refuses(
+        |port| port.protocol = 7,
+        "protocol: 7 is not one of its values",
+    );
+    refuses(
+        |port| port.host_port = 65_536,
+        "host_port: 65536 is not between 0 and 65535",
+    );
+    refuses(
+        |port| port.host_port = -1,
+        "host_port: -1 is not between 0 and 65535",
+    );
+    refuses(
+        |port| port.container_port = 0,
+        "container_port: 0 is not a port",
+    );
+    refuses(
+        |port| port.host_ip = "localhost".into(),
+        "host_ip: \"localhost\" is not an IP address",
+    );
 }
 
 #[test]
@@ -228,8 +330,11 @@ fn sysctl_of_a_host_namespace_is_rejected() {
             |config| {
                 let node = cri::NamespaceMode::Node.into();
                 if host {
-                    pod_context(config).namespace_options =
-                        Some(cri::NamespaceOption { network: node, ipc: node, ..Default::default() });
+                    pod_context(config).namespace_options = Some(cri::NamespaceOption {
+                        network: node,
+                        ipc: node,
+                        ..Default::default()
+                    });
                 }
                 config.linux.as_mut().unwrap().sysctls = map(&[(name, "1")]);
             },
@@ -237,14 +342,46 @@ fn sysctl_of_a_host_namespace_is_rejected() {
             &format!("config.linux.sysctls[{name:?}]: {message}"),
         );
     };
-    refuses(true, "net.core.somaxconn", "the sandbox uses the host's network namespace");
-    refuses(true, "net/core/somaxconn", "the sandbox uses the host's network namespace");
-    refuses(true, "kernel.shm_rmid_forced", "the sandbox uses the host's IPC namespace");
-    refuses(true, "fs.mqueue.msg_max", "the sandbox uses the host's IPC namespace");
-    refuses(true, "kernel.domainname", "the sandbox uses the host's UTS namespace");
-    refuses(false, "kernel.hostname", "it belongs to the whole node, not to a namespace of the sandbox");
-    refuses(false, "vm.swappiness", "it belongs to the whole node, not to a namespace of the sandbox");
-    refuses(false, "net/../vm", "it is not the name of a kernel parameter");
+    refuses(
+        true,
+        "net.core.somaxconn",
+        "the sandbox uses the host's network namespace",
+    );
+    refuses(
+        true,
+        "net/core/somaxconn",
+        "the sandbox uses the host's network namespace",
+    );
+    refuses(
+        true,
+        "kernel.shm_rmid_forced",
+        "the sandbox uses the host's IPC namespace",
+    );
+    refuses(
+        true,
+        "fs.mqueue.msg_max",
+        "the sandbox uses the host's IPC namespace",
+    );
+    refuses(
+        true,
+        "kernel.domainname",
+        "the sandbox uses the host's UTS namespace",
+    );
+    refuses(
+        false,
+        "kernel.hostname",
+        "it belongs to the whole node, not to a namespace of the sandbox",
+    );
+    refuses(
+        false,
+        "vm.swappiness",
+        "it belongs to the whole node, not to a namespace of the sandbox",
+    );
+    refuses(
+        false,
+        "net/../vm",
+        "it is not the name of a kernel parameter",
+    );
     refuses(false, "", "it is not the name of a kernel parameter");
 }
 
@@ -258,7 +395,11 @@ fn unsupported_pod_namespaces_are_rejected_by_field() {
         );
     };
     use ErrorKind::InvalidArgument as Invalid;
-    refuses(|o| o.network = 1, Invalid, "network: a sandbox's cannot be CONTAINER");
+    refuses(
+        |o| o.network = 1,
+        Invalid,
+        "network: a sandbox's cannot be CONTAINER",
+    );
     refuses(|o| o.ipc = 3, Invalid, "ipc: a sandbox's cannot be TARGET");
     refuses(|o| o.pid = 3, Invalid, "pid: a sandbox's cannot be TARGET");
     refuses(|o| o.pid = 4, Invalid, "pid: 4 is not one of its values");
@@ -268,7 +409,12 @@ fn unsupported_pod_namespaces_are_rejected_by_field() {
         "userns_options.uids: there must be one mapping, not 0",
     );
     refuses(
-        |o| o.userns_options = Some(cri::UserNamespace { mode: 1, ..Default::default() }),
+        |o| {
+            o.userns_options = Some(cri::UserNamespace {
+                mode: 1,
+                ..Default::default()
+            })
+        },
         Invalid,
         "userns_options.mode: CONTAINER is neither POD nor NODE",
     );
@@ -276,12 +422,13 @@ fn unsupported_pod_namespaces_are_rejected_by_field() {
 
 #[test]
 fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
-    let mapping = |protocol: cri::Protocol, container_port, host_port, host_ip: &str| cri::PortMapping {
-        protocol: protocol.into(),
-        container_port,
-        host_port,
-        host_ip: host_ip.into(),
-    };
+    let mapping =
+        |protocol: cri::Protocol, container_port, host_port, host_ip: &str| cri::PortMapping {
+            protocol: protocol.into(),
+            container_port,
+            host_port,
+            host_ip: host_ip.into(),
+        };
     let claims = |uid: &str, attempt| {
         let mut config = pod();
         let metadata = config.metadata.as_mut().expect("it is set");
@@ -295,7 +442,13 @@ fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
         sandbox_of(config).expect("it is well formed").host_ports
     };
     let claimed = claims("u-1", 2);
-    assert_eq!(claimed.ports, [claim(Protocol::Tcp, 8080, "::1"), claim(Protocol::Sctp, 7, "")]);
+    assert_eq!(
+        claimed.ports,
+        [
+            claim(Protocol::Tcp, 8080, "::1"),
+            claim(Protocol::Sctp, 7, "")
+        ]
+    );
     assert_eq!(claims("u-1", 3), claimed);
     assert_ne!(claims("u-2", 2).group, claimed.group);
     assert_eq!(claims("", 2).group, "shop/web");
@@ -305,13 +458,32 @@ fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
 fn host_ports_of_a_pod_are_limited() {
     let many = |count: i32| {
         (1..=count)
-            .map(|host_port| cri::PortMapping { container_port: 1, host_port, ..Default::default() })
+            .map(|host_port| cri::PortMapping {
+                container_port: 1,
+                host_port,
+                ..Default::default()
+            })
             .collect::<Vec<_>>()
     };
-    let most = cri::PodSandboxConfig { port_mappings: [many(4096), many(4096)].concat(), ..pod() };
-    assert_eq!(sandbox_of(most).expect("it is well formed").host_ports.ports.len(), HOST_PORTS_MAX);
+    let most = cri::PodSandboxConfig {
+        port_mappings: [many(4096), many(4096)].concat(),
+        ..pod()
+    };
+    assert_eq!(
+        sandbox_of(most)
+            .expect("it is well formed")
+            .host_ports
+            .ports
+            .len(),
+        HOST_PORTS_MAX
+    );
     for count in [4097, 65_535] {
-        let text = format!("config.port_mappings: it has {count} ports of the host, and may have 4096");
-        refuses_pod(|config| config.port_mappings = many(count), ErrorKind::InvalidArgument, &text);
+        let text =
+            format!("config.port_mappings: it has {count} ports of the host, and may have 4096");
+        refuses_pod(
+            |config| config.port_mappings = many(count),
+            ErrorKind::InvalidArgument,
+            &text,
+        );
     }
 }

@@ -31,12 +31,24 @@ impl EventsFixture {
         let fake = Fake::with_busybox();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         gateway.recover().await.expect("the fake recovers");
-        let runtime = Runtime::new(gateway.scope(Owner::Kubernetes), Config::default().into(), None, None);
-        Self { fake, gateway, runtime }
+        let runtime = Runtime::new(
+            gateway.scope(Owner::Kubernetes),
+            Config::default().into(),
+            None,
+            None,
+        );
+        Self {
+            fake,
+            gateway,
+            runtime,
+        }
     }
 
     async fn follow(&self) -> Stream {
-        let answer = self.runtime.get_container_events(Request::new(cri::GetEventsRequest {})).await;
+        let answer = self
+            .runtime
+            .get_container_events(Request::new(cri::GetEventsRequest {}))
+            .await;
         answer.expect("it is served").into_inner()
     }
 
@@ -47,17 +59,33 @@ impl EventsFixture {
             namespace: "shop".into(),
             attempt: 0,
         };
-        cri::PodSandboxConfig { metadata: Some(metadata), ..Default::default() }
+        cri::PodSandboxConfig {
+            metadata: Some(metadata),
+            ..Default::default()
+        }
     }
 
     async fn run(&self, name: &str) -> String {
-        let request = cri::RunPodSandboxRequest { config: Some(Self::config(name)), ..Default::default() };
-        self.runtime.run_sandbox(request).await.expect("it is well formed").pod_sandbox_id
+        let request = cri::RunPodSandboxRequest {
+            config: Some(Self::config(name)),
+            ..Default::default()
+        };
+        self.runtime
+            .run_sandbox(request)
+            .await
+            .expect("it is well formed")
+            .pod_sandbox_id
     }
 
     async fn create(&self, sandbox: &str) -> String {
-        let image = cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() };
-        let metadata = cri::ContainerMetadata { name: "app".into(), attempt: 0 };
+        let image = cri::ImageSpec {
+            image: BUSYBOX.into(),
+            ..Default::default()
+        };
+        let metadata = cri::ContainerMetadata {
+            name: "app".into(),
+            attempt: 0,
+        };
         let config = cri::ContainerConfig {
             metadata: Some(metadata),
             image: Some(image),
@@ -69,16 +97,24 @@ impl EventsFixture {
             config: Some(config),
             sandbox_config: None,
         };
-        self.runtime.create(request).await.expect("it is well formed").container_id
+        self.runtime
+            .create(request)
+            .await
+            .expect("it is well formed")
+            .container_id
     }
 
     async fn start(&self, id: &str) {
-        let request = cri::StartContainerRequest { container_id: id.into() };
+        let request = cri::StartContainerRequest {
+            container_id: id.into(),
+        };
         self.runtime.start(request).await.expect("it is created");
     }
 
     async fn remove(&self, id: &str) {
-        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: id.into(),
+        };
         self.runtime.remove_sandbox(request).await.expect("it goes");
     }
 
@@ -90,13 +126,19 @@ impl EventsFixture {
             handler: String::new(),
             owner: Owner::Kubernetes,
         };
-        scope.images().pull(&request).await.expect("the registry has it");
+        scope
+            .images()
+            .pull(&request)
+            .await
+            .expect("the registry has it");
     }
 }
 
 async fn next(stream: &mut Stream) -> cri::ContainerEventResponse {
     let next = tokio::time::timeout(Duration::from_secs(10), stream.next()).await;
-    next.expect("it comes soon").expect("the stream continues").expect("it is no error")
+    next.expect("it comes soon")
+        .expect("the stream continues")
+        .expect("it is no error")
 }
 
 /// The next messages, as ids and kinds.
@@ -117,7 +159,10 @@ async fn lifecycle_events_come_in_order_with_pod_and_container_statuses() {
     let pod = fixture.run("web").await;
     assert_eq!(
         next_events(&mut stream, 2).await,
-        [(pod.clone(), Kind::ContainerCreatedEvent), (pod.clone(), Kind::ContainerStartedEvent)]
+        [
+            (pod.clone(), Kind::ContainerCreatedEvent),
+            (pod.clone(), Kind::ContainerStartedEvent)
+        ]
     );
     let id = fixture.create(&pod).await;
     fixture.start(&id).await;
@@ -128,22 +173,41 @@ async fn lifecycle_events_come_in_order_with_pod_and_container_statuses() {
     assert!(created.created_at < started.created_at);
     let sandbox = started.pod_sandbox_status.expect("it is always reported");
     let uid = sandbox.metadata.expect("it is always reported").uid;
-    assert_eq!((sandbox.id.as_str(), uid.as_str()), (pod.as_str(), "uid-web"));
+    assert_eq!(
+        (sandbox.id.as_str(), uid.as_str()),
+        (pod.as_str(), "uid-web")
+    );
     assert!(!sandbox.network.expect("it is ready").ip.is_empty());
-    let [status] = started.containers_statuses.as_slice() else { panic!("there is one container") };
-    assert_eq!((status.id.as_str(), status.state()), (id.as_str(), cri::ContainerState::ContainerRunning));
-    fixture.fake.exit(id.parse().expect("it is an id"), 3).expect("it runs");
+    let [status] = started.containers_statuses.as_slice() else {
+        panic!("there is one container")
+    };
+    assert_eq!(
+        (status.id.as_str(), status.state()),
+        (id.as_str(), cri::ContainerState::ContainerRunning)
+    );
+    fixture
+        .fake
+        .exit(id.parse().expect("it is an id"), 3)
+        .expect("it runs");
     let stopped = next(&mut stream).await;
     assert_eq!(stopped.container_event_type(), Kind::ContainerStoppedEvent);
     assert_eq!(stopped.containers_statuses[0].exit_code, 3);
     fixture.remove(&pod).await;
     assert_eq!(
         next_events(&mut stream, 2).await,
-        [(pod.clone(), Kind::ContainerStoppedEvent), (id, Kind::ContainerDeletedEvent)]
+        [
+            (pod.clone(), Kind::ContainerStoppedEvent),
+            (id, Kind::ContainerDeletedEvent)
+        ]
     );
     let gone = next(&mut stream).await;
-    assert_eq!((&gone.container_id, gone.container_event_type()), (&pod, Kind::ContainerDeletedEvent));
-    let sandbox = gone.pod_sandbox_status.expect("what is gone is reported as it was last");
+    assert_eq!(
+        (&gone.container_id, gone.container_event_type()),
+        (&pod, Kind::ContainerDeletedEvent)
+    );
+    let sandbox = gone
+        .pod_sandbox_status
+        .expect("what is gone is reported as it was last");
     assert_eq!(sandbox.state(), cri::PodSandboxState::SandboxNotready);
     assert_eq!(sandbox.metadata.expect("it is kept").uid, "uid-web");
     assert_eq!(gone.containers_statuses, []);
@@ -157,8 +221,14 @@ async fn late_subscriber_gets_current_containers_first() {
     let running = fixture.create(&pod).await;
     fixture.start(&running).await;
     let stopped = fixture.run("old").await;
-    let request = cri::StopPodSandboxRequest { pod_sandbox_id: stopped.clone() };
-    fixture.runtime.stop_sandbox(request).await.expect("it stops");
+    let request = cri::StopPodSandboxRequest {
+        pod_sandbox_id: stopped.clone(),
+    };
+    fixture
+        .runtime
+        .stop_sandbox(request)
+        .await
+        .expect("it stops");
     let mut stream = fixture.follow().await;
     let late = fixture.run("late").await;
     let standing: BTreeMap<_, _> = next_events(&mut stream, 3).await.into_iter().collect();
@@ -169,7 +239,10 @@ async fn late_subscriber_gets_current_containers_first() {
     ];
     assert_eq!(standing, expected.into());
     let event = next(&mut stream).await;
-    assert_eq!((event.container_id, event.container_event_type), (late, Kind::ContainerCreatedEvent.into()));
+    assert_eq!(
+        (event.container_id, event.container_event_type),
+        (late, Kind::ContainerCreatedEvent.into())
+    );
 }
 
 #[tokio::test]
@@ -177,8 +250,15 @@ async fn pod_status_and_events_have_ordered_timestamps() {
     let fixture = EventsFixture::new().await;
     let mut stream = fixture.follow().await;
     let pod = fixture.run("web").await;
-    let request = || cri::PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false };
-    let before = fixture.runtime.sandbox_status(request()).await.expect("it is there");
+    let request = || cri::PodSandboxStatusRequest {
+        pod_sandbox_id: pod.clone(),
+        verbose: false,
+    };
+    let before = fixture
+        .runtime
+        .sandbox_status(request())
+        .await
+        .expect("it is there");
     let created = next(&mut stream).await;
     assert!(created.created_at < before.timestamp);
     let started = next(&mut stream).await;
@@ -190,17 +270,28 @@ async fn pod_status_and_events_have_ordered_timestamps() {
 #[tokio::test]
 async fn events_exclude_other_owners() {
     let fixture = EventsFixture::new().await;
-    let request =
-        SandboxRecord { config: Some(EventsFixture::config("theirs")), runtime_handler: String::new() };
-    let mut spec =
-        from_proto::sandbox(request, &Config::default(), SystemTime::now()).expect("it is well formed");
+    let request = SandboxRecord {
+        config: Some(EventsFixture::config("theirs")),
+        runtime_handler: String::new(),
+    };
+    let mut spec = from_proto::sandbox(request, &Config::default(), SystemTime::now())
+        .expect("it is well formed");
     spec.meta.owner = Owner::Nomad;
     let nomad = fixture.gateway.scope(Owner::Nomad);
-    let theirs = nomad.sandboxes().create(spec).await.expect("it is well formed").id.to_string();
+    let theirs = nomad
+        .sandboxes()
+        .create(spec)
+        .await
+        .expect("it is well formed")
+        .id
+        .to_string();
     let mut stream = fixture.follow().await;
     nomad.sandboxes().remove(&theirs).await.expect("it goes");
     let own = fixture.run("own").await;
-    assert_eq!(next_events(&mut stream, 1).await, [(own, Kind::ContainerCreatedEvent)]);
+    assert_eq!(
+        next_events(&mut stream, 1).await,
+        [(own, Kind::ContainerCreatedEvent)]
+    );
 }
 
 #[tokio::test]
@@ -212,12 +303,23 @@ async fn lagging_event_client_is_disconnected_and_can_resubscribe() {
         fixture.remove(&pod).await;
     }
     let last = fixture.run("last").await;
-    let error = slow.next().await.expect("it is reported").expect_err("events were missed");
+    let error = slow
+        .next()
+        .await
+        .expect("it is reported")
+        .expect_err("events were missed");
     assert_eq!(error.code(), Code::ResourceExhausted);
-    assert!(error.message().contains("events were missed"), "{}", error.message());
+    assert!(
+        error.message().contains("events were missed"),
+        "{}",
+        error.message()
+    );
     assert!(slow.next().await.is_none(), "it is the last word");
     let mut again = fixture.follow().await;
-    assert_eq!(next_events(&mut again, 1).await, [(last, Kind::ContainerStartedEvent)]);
+    assert_eq!(
+        next_events(&mut again, 1).await,
+        [(last, Kind::ContainerStartedEvent)]
+    );
 }
 
 #[tokio::test]
@@ -229,16 +331,29 @@ async fn stalled_event_clients_block_nobody_and_are_disconnected() {
         stalled.push(fixture.follow().await);
     }
     let mut listening = fixture.follow().await;
-    assert_eq!(next_events(&mut listening, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
+    assert_eq!(
+        next_events(&mut listening, 1).await,
+        [(standing.clone(), Kind::ContainerStartedEvent)]
+    );
     for _ in 0..=CAPACITY.div_ceil(3) {
         let pod = fixture.run("web").await;
         fixture.remove(&pod).await;
-        assert_eq!(next_events(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
+        assert_eq!(
+            next_events(&mut listening, 4).await[3],
+            (pod, Kind::ContainerDeletedEvent)
+        );
     }
     for stream in &mut stalled {
         // The initial state is sent in any case.
-        assert_eq!(next_events(stream, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
-        let error = stream.next().await.expect("it is reported").expect_err("events were missed");
+        assert_eq!(
+            next_events(stream, 1).await,
+            [(standing.clone(), Kind::ContainerStartedEvent)]
+        );
+        let error = stream
+            .next()
+            .await
+            .expect("it is reported")
+            .expect_err("events were missed");
         assert_eq!(error.code(), Code::ResourceExhausted);
     }
 }
@@ -247,8 +362,16 @@ async fn stalled_event_clients_block_nobody_and_are_disconnected() {
 async fn event_stream_ends_at_gateway_shutdown() {
     let fixture = EventsFixture::new().await;
     let mut stream = fixture.follow().await;
-    fixture.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
-    let error = stream.next().await.expect("it is reported").expect_err("there is nothing to come");
+    fixture
+        .gateway
+        .shut_down(Duration::from_secs(5))
+        .await
+        .expect("nothing is in flight");
+    let error = stream
+        .next()
+        .await
+        .expect("it is reported")
+        .expect_err("there is nothing to come");
     assert_eq!(error.code(), Code::Unavailable);
     assert!(stream.next().await.is_none());
 }
@@ -258,10 +381,21 @@ async fn rejected_create_emits_no_event() {
     let fixture = EventsFixture::new().await;
     let mut stream = fixture.follow().await;
     let mut config = EventsFixture::config("first");
-    config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
+    config.port_mappings = vec![cri::PortMapping {
+        container_port: 80,
+        host_port: 80,
+        ..Default::default()
+    }];
     let run = async |config: cri::PodSandboxConfig| {
-        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        fixture.runtime.run_sandbox(request).await.map(|made| made.pod_sandbox_id)
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            ..Default::default()
+        };
+        fixture
+            .runtime
+            .run_sandbox(request)
+            .await
+            .map(|made| made.pod_sandbox_id)
     };
     let first = run(config.clone()).await.expect("the port is free");
     let mut second = EventsFixture::config("second");

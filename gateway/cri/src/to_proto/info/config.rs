@@ -21,10 +21,9 @@ pub(super) fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> 
             "security_context": requested.security_context.as_ref().map(sandbox_context),
         })
     });
-    let dns = config
-        .dns_config
-        .as_ref()
-        .map(|dns| json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options }));
+    let dns = config.dns_config.as_ref().map(
+        |dns| json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options }),
+    );
     json!({
         "metadata": config.metadata.as_ref().map(|metadata| json!({
             "name": metadata.name,
@@ -100,12 +99,18 @@ fn resources(limits: &cri::LinuxContainerResources) -> Value {
         ("cpu_quota", limits.cpu_quota),
         ("cpu_shares", limits.cpu_shares),
         ("memory_limit_in_bytes", limits.memory_limit_in_bytes),
-        ("memory_swap_limit_in_bytes", limits.memory_swap_limit_in_bytes),
+        (
+            "memory_swap_limit_in_bytes",
+            limits.memory_swap_limit_in_bytes,
+        ),
         ("oom_score_adj", limits.oom_score_adj),
     ];
     let given = numbers.into_iter().filter(|(_, number)| *number != 0);
     all.extend(given.map(|(name, number)| (name.to_owned(), json!(number))));
-    let texts = [("cpuset_cpus", &limits.cpuset_cpus), ("cpuset_mems", &limits.cpuset_mems)];
+    let texts = [
+        ("cpuset_cpus", &limits.cpuset_cpus),
+        ("cpuset_mems", &limits.cpuset_mems),
+    ];
     let given = texts.into_iter().filter(|(_, text)| !text.is_empty());
     all.extend(given.map(|(name, text)| (name.to_owned(), json!(text))));
     if !limits.unified.is_empty() {
@@ -123,7 +128,13 @@ fn resources(limits: &cri::LinuxContainerResources) -> Value {
 }
 
 fn namespaces(options: &cri::NamespaceOption) -> Value {
-    let cri::NamespaceOption { network, pid, ipc, target_id, userns_options } = options;
+    let cri::NamespaceOption {
+        network,
+        pid,
+        ipc,
+        target_id,
+        userns_options,
+    } = options;
     json!({
         "network": network,
         "pid": pid,
@@ -142,7 +153,11 @@ fn mappings(mappings: &[cri::IdMapping]) -> Vec<Value> {
     mappings
         .iter()
         .map(|mapping| {
-            let cri::IdMapping { host_id, container_id, length } = mapping;
+            let cri::IdMapping {
+                host_id,
+                container_id,
+                length,
+            } = mapping;
             json!({ "host_id": host_id, "container_id": container_id, "length": length })
         })
         .collect()
@@ -178,7 +193,13 @@ fn mount(mount: &cri::Mount) -> Value {
 }
 
 fn image_spec(image: &cri::ImageSpec) -> Value {
-    let cri::ImageSpec { image, annotations, user_specified_image, runtime_handler, image_ref } = image;
+    let cri::ImageSpec {
+        image,
+        annotations,
+        user_specified_image,
+        runtime_handler,
+        image_ref,
+    } = image;
     json!({
         "image": image,
         "user_specified_image": user_specified_image,
@@ -238,7 +259,11 @@ fn container_context(context: &cri::LinuxContainerSecurityContext) -> Value {
         seccomp_profile_path,
     } = context;
     let capabilities = capabilities.as_ref().map(|all| {
-        let cri::Capability { add_capabilities, drop_capabilities, add_ambient_capabilities } = all;
+        let cri::Capability {
+            add_capabilities,
+            drop_capabilities,
+            add_ambient_capabilities,
+        } = all;
         json!({
             "add_capabilities": add_capabilities,
             "drop_capabilities": drop_capabilities,
@@ -267,6 +292,11 @@ fn container_context(context: &cri::LinuxContainerSecurityContext) -> Value {
 }
 
 fn selinux(label: &cri::SeLinuxOption) -> Value {
-    let cri::SeLinuxOption { user, role, r#type, level } = label;
+    let cri::SeLinuxOption {
+        user,
+        role,
+        r#type,
+        level,
+    } = label;
     json!({ "user": user, "role": role, "type": r#type, "level": level })
 }

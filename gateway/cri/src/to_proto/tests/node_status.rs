@@ -5,12 +5,16 @@ use super::*;
 fn backend() -> BackendStatus {
     BackendStatus {
         runtime: Condition::True,
-        network: Condition::False { reason: "NetworkPluginNotReady".into(), message: "no conf".into() },
+        network: Condition::False {
+            reason: "NetworkPluginNotReady".into(),
+            message: "no conf".into(),
+        },
         disk: Condition::True,
         snapshotters: Condition::True,
         version: "containerd 1.6".into(),
         cgroup_driver: CgroupDriver::Cgroupfs,
-        network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#.into(),
+        network_config: r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge"}]}"#
+            .into(),
         bridge_address: None,
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
         advisories: Vec::new(),
@@ -20,12 +24,31 @@ fn backend() -> BackendStatus {
 #[test]
 fn recovering_node_is_not_ready() {
     let conditions = |recovered| {
-        let status = status(&backend(), recovered, &[]).status.expect("it is set");
-        status.conditions.into_iter().map(|c| (c.r#type, c.status, c.reason)).collect::<Vec<_>>()
+        let status = status(&backend(), recovered, &[])
+            .status
+            .expect("it is set");
+        status
+            .conditions
+            .into_iter()
+            .map(|c| (c.r#type, c.status, c.reason))
+            .collect::<Vec<_>>()
     };
-    let network = ("NetworkReady".to_owned(), false, "NetworkPluginNotReady".to_owned());
-    assert_eq!(conditions(true), [("RuntimeReady".into(), true, String::new()), network.clone()]);
-    assert_eq!(conditions(false), [("RuntimeReady".into(), false, "Recovering".into()), network]);
+    let network = (
+        "NetworkReady".to_owned(),
+        false,
+        "NetworkPluginNotReady".to_owned(),
+    );
+    assert_eq!(
+        conditions(true),
+        [
+            ("RuntimeReady".into(), true, String::new()),
+            network.clone()
+        ]
+    );
+    assert_eq!(
+        conditions(false),
+        [("RuntimeReady".into(), false, "Recovering".into()), network]
+    );
 }
 
 #[test]
@@ -35,13 +58,32 @@ fn default_handler_is_also_listed_with_empty_name() {
         recursive_readonly_mounts,
         user_namespaces: false,
     };
-    let status = status(&backend(), true, &[handler("runc", true), handler("crun", false)]);
+    let status = status(
+        &backend(),
+        true,
+        &[handler("runc", true), handler("crun", false)],
+    );
     let listed: Vec<_> = status
         .runtime_handlers
         .into_iter()
-        .map(|handler| (handler.name, handler.features.expect("it is set").recursive_read_only_mounts))
+        .map(|handler| {
+            (
+                handler.name,
+                handler
+                    .features
+                    .expect("it is set")
+                    .recursive_read_only_mounts,
+            )
+        })
         .collect();
-    assert_eq!(listed, [("".into(), true), ("runc".into(), true), ("crun".into(), false)]);
+    assert_eq!(
+        listed,
+        [
+            ("".into(), true),
+            ("runc".into(), true),
+            ("crun".into(), false)
+        ]
+    );
 }
 
 #[test]
@@ -52,16 +94,26 @@ fn verbose_info_has_backend_facts() {
     assert_eq!(config["cgroupDriver"], "cgroupfs");
     let config: serde_json::Value = serde_json::from_str(&info["cniconfig"]).expect("it is JSON");
     let network = &config["Networks"][0]["Config"];
-    assert_eq!((&network["Name"], &network["CNIVersion"]), (&json!("net"), &json!("1.0.0")));
+    assert_eq!(
+        (&network["Name"], &network["CNIVersion"]),
+        (&json!("net"), &json!("1.0.0"))
+    );
     assert_eq!(network["Plugins"][0]["Network"]["type"], "bridge");
-    let none = BackendStatus { network_config: String::new(), ..backend() };
+    let none = BackendStatus {
+        network_config: String::new(),
+        ..backend()
+    };
     assert_eq!(status_info(&none, &[])["cniconfig"], r#"{"Networks":[]}"#);
 }
 
 #[test]
 fn cgroup_driver_is_always_reported() {
-    let driver =
-        |driver| runtime_config(driver).linux.expect("kubelets fall back without it").cgroup_driver();
+    let driver = |driver| {
+        runtime_config(driver)
+            .linux
+            .expect("kubelets fall back without it")
+            .cgroup_driver()
+    };
     assert_eq!(driver(CgroupDriver::Cgroupfs), cri::CgroupDriver::Cgroupfs);
     assert_eq!(driver(CgroupDriver::Systemd), cri::CgroupDriver::Systemd);
 }

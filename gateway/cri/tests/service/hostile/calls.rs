@@ -47,8 +47,7 @@ pub(super) enum Call {
 
 /// Any call.
 pub(super) fn call() -> impl Strategy<Value = Call> {
-    let target =
-        || prop_oneof![5 => (0_usize..4).prop_map(Target::Known), 1 => text().prop_map(Target::Text)];
+    let target = || prop_oneof![5 => (0_usize..4).prop_map(Target::Known), 1 => text().prop_map(Target::Text)];
     prop_oneof![
         4 => pod().prop_map(|request| Call::Run(Box::new(request))),
         6 => (target(), container()).prop_map(|(pod, config)| Call::Create(pod, Box::new(config))),
@@ -91,113 +90,170 @@ fn pod() -> impl Strategy<Value = cri::RunPodSandboxRequest> {
     let names = (name(), name(), name(), 0_u32..2);
     let texts = (seldom(), seldom(), seldom(), seldom(), seldom());
     let modes = (choice(), choice(), choice(), any::<bool>());
-    (names, texts, modes, labels(), labels(), number(), resources()).prop_map(
-        |((name, uid, namespace, attempt), texts, modes, labels, annotations, user, limits)| {
-            let (hostname, log_directory, cgroup_parent, runtime_handler, server) = texts;
-            let (network, pid, ipc, privileged) = modes;
-            let dns = cri::DnsConfig { servers: vec![server.clone()], ..Default::default() };
-            let config = cri::PodSandboxConfig {
-                metadata: Some(cri::PodSandboxMetadata { name, uid, namespace, attempt }),
-                hostname,
-                log_directory,
-                dns_config: (!server.is_empty()).then_some(dns),
-                labels,
-                annotations,
-                linux: Some(cri::LinuxPodSandboxConfig {
-                    cgroup_parent,
-                    resources: Some(limits),
-                    security_context: Some(cri::LinuxSandboxSecurityContext {
-                        namespace_options: Some(cri::NamespaceOption {
-                            network,
-                            pid,
-                            ipc,
+    (
+        names,
+        texts,
+        modes,
+        labels(),
+        labels(),
+        number(),
+        resources(),
+    )
+        .prop_map(
+            |((name, uid, namespace, attempt), texts, modes, labels, annotations, user, limits)| {
+                let (hostname, log_directory, cgroup_parent, runtime_handler, server) = texts;
+                let (network, pid, ipc, privileged) = modes;
+                let dns = cri::DnsConfig {
+                    servers: vec![server.clone()],
+                    ..Default::default()
+                };
+                let config = cri::PodSandboxConfig {
+                    metadata: Some(cri::PodSandboxMetadata {
+                        name,
+                        uid,
+                        namespace,
+                        attempt,
+                    }),
+                    hostname,
+                    log_directory,
+                    dns_config: (!server.is_empty()).then_some(dns),
+                    labels,
+                    annotations,
+                    linux: Some(cri::LinuxPodSandboxConfig {
+                        cgroup_parent,
+                        resources: Some(limits),
+                        security_context: Some(cri::LinuxSandboxSecurityContext {
+                            namespace_options: Some(cri::NamespaceOption {
+                                network,
+                                pid,
+                                ipc,
+                                ..Default::default()
+                            }),
+                            run_as_user: (user != 0).then_some(cri::Int64Value { value: user }),
+                            privileged,
                             ..Default::default()
                         }),
-                        run_as_user: (user != 0).then_some(cri::Int64Value { value: user }),
-                        privileged,
                         ..Default::default()
                     }),
                     ..Default::default()
-                }),
-                ..Default::default()
-            };
-            cri::RunPodSandboxRequest { config: Some(config), runtime_handler }
-        },
-    )
+                };
+                cri::RunPodSandboxRequest {
+                    config: Some(config),
+                    runtime_handler,
+                }
+            },
+        )
 }
 
 fn container() -> impl Strategy<Value = cri::ContainerConfig> {
     let image = prop_oneof![5 => Just(BUSYBOX.to_owned()), 1 => text()];
     let texts = (seldom(), seldom(), seldom(), seldom());
     let mounts = prop::collection::vec((text(), text(), choice()), 0..2);
-    (name(), image, texts, mounts, labels(), labels(), resources(), (choice(), number())).prop_map(
-        |(name, image, texts, mounts, labels, annotations, limits, (stop_signal, user))| {
-            let (working_dir, log_path, variable, username) = texts;
-            let mount = |(host_path, container_path, propagation)| cri::Mount {
-                host_path,
-                container_path,
-                propagation,
-                ..Default::default()
-            };
-            let envs = vec![cri::KeyValue { key: variable.clone(), value: variable.clone().into_bytes() }];
-            cri::ContainerConfig {
-                metadata: Some(cri::ContainerMetadata { name, attempt: 0 }),
-                image: Some(spec(&image)),
-                command: vec!["top".to_owned()],
-                working_dir,
-                envs: if variable.is_empty() { Vec::new() } else { envs },
-                mounts: mounts.into_iter().map(mount).collect(),
-                labels,
-                annotations,
-                log_path,
-                stop_signal,
-                linux: Some(cri::LinuxContainerConfig {
-                    resources: Some(limits),
-                    security_context: Some(cri::LinuxContainerSecurityContext {
-                        run_as_username: username,
-                        run_as_user: (user != 0).then_some(cri::Int64Value { value: user }),
-                        ..Default::default()
+    (
+        name(),
+        image,
+        texts,
+        mounts,
+        labels(),
+        labels(),
+        resources(),
+        (choice(), number()),
+    )
+        .prop_map(
+            |(name, image, texts, mounts, labels, annotations, limits, (stop_signal, user))| {
+                let (working_dir, log_path, variable, username) = texts;
+                let mount = |(host_path, container_path, propagation)| cri::Mount {
+                    host_path,
+                    container_path,
+                    propagation,
+                    ..Default::default()
+                };
+                let envs = vec![cri::KeyValue {
+                    key: variable.clone(),
+                    value: variable.clone().into_bytes(),
+                }];
+                cri::ContainerConfig {
+                    metadata: Some(cri::ContainerMetadata { name, attempt: 0 }),
+                    image: Some(spec(&image)),
+                    command: vec!["top".to_owned()],
+                    working_dir,
+                    envs: if variable.is_empty() {
+                        Vec::new()
+                    } else {
+                        envs
+                    },
+                    mounts: mounts.into_iter().map(mount).collect(),
+                    labels,
+                    annotations,
+                    log_path,
+                    stop_signal,
+                    linux: Some(cri::LinuxContainerConfig {
+                        resources: Some(limits),
+                        security_context: Some(cri::LinuxContainerSecurityContext {
+                            run_as_username: username,
+                            run_as_user: (user != 0).then_some(cri::Int64Value { value: user }),
+                            ..Default::default()
+                        }),
                     }),
-                }),
+                    ..Default::default()
+                }
+            },
+        )
+}
+
+fn resources() -> impl Strategy<Value = cri::LinuxContainerResources> {
+    let numbers = (number(), number(), number(), number(), number(), number());
+    (numbers, seldom(), seldom()).prop_map(
+        |((period, quota, shares, memory, swap, score), cpus, unified)| {
+            cri::LinuxContainerResources {
+                cpu_period: period,
+                cpu_quota: quota,
+                cpu_shares: shares,
+                memory_limit_in_bytes: memory,
+                memory_swap_limit_in_bytes: swap,
+                oom_score_adj: score,
+                cpuset_cpus: cpus,
+                unified: if unified.is_empty() {
+                    Default::default()
+                } else {
+                    [(unified.clone(), unified)].into()
+                },
                 ..Default::default()
             }
         },
     )
 }
 
-fn resources() -> impl Strategy<Value = cri::LinuxContainerResources> {
-    let numbers = (number(), number(), number(), number(), number(), number());
-    (numbers, seldom(), seldom()).prop_map(|((period, quota, shares, memory, swap, score), cpus, unified)| {
-        cri::LinuxContainerResources {
-            cpu_period: period,
-            cpu_quota: quota,
-            cpu_shares: shares,
-            memory_limit_in_bytes: memory,
-            memory_swap_limit_in_bytes: swap,
-            oom_score_adj: score,
-            cpuset_cpus: cpus,
-            unified: if unified.is_empty() {
-                Default::default()
-            } else {
-                [(unified.clone(), unified)].into()
-            },
-            ..Default::default()
-        }
-    })
-}
-
 fn old_resources() -> impl Strategy<Value = old::LinuxContainerResources> {
-    ((number(), number(), number()), seldom(), any::<u32>(), seldom()).prop_map(
-        |((reservation, swappiness, hard), text, weight, quota)| old::LinuxContainerResources {
-            memory_reservation: reservation,
-            memory_swappiness: (swappiness != 0).then_some(cri::Int64Value { value: swappiness }),
-            ulimits: vec![old::Ulimit { name: text.clone(), hard, soft: hard }; usize::from(hard != 0)],
-            blkio_weight: if weight % 2 == 0 { 0 } else { weight },
-            disk_quota: if quota.is_empty() { Default::default() } else { [(quota.clone(), quota)].into() },
-            cpuset_cpus: text,
-            ..Default::default()
-        },
+    (
+        (number(), number(), number()),
+        seldom(),
+        any::<u32>(),
+        seldom(),
     )
+        .prop_map(|((reservation, swappiness, hard), text, weight, quota)| {
+            old::LinuxContainerResources {
+                memory_reservation: reservation,
+                memory_swappiness: (swappiness != 0)
+                    .then_some(cri::Int64Value { value: swappiness }),
+                ulimits: vec![
+                    old::Ulimit {
+                        name: text.clone(),
+                        hard,
+                        soft: hard
+                    };
+                    usize::from(hard != 0)
+                ],
+                blkio_weight: if weight % 2 == 0 { 0 } else { weight },
+                disk_quota: if quota.is_empty() {
+                    Default::default()
+                } else {
+                    [(quota.clone(), quota)].into()
+                },
+                cpuset_cpus: text,
+                ..Default::default()
+            }
+        })
 }
 
 fn as_old(
@@ -212,8 +268,15 @@ fn as_old(
         command: config.command,
         labels: config.labels,
         annotations: config.annotations,
-        mounts: vec![old::Mount { name: volume, container_path: "/v".to_owned(), ..Default::default() }],
-        linux: Some(old::LinuxContainerConfig { resources: Some(limits), security_context: None }),
+        mounts: vec![old::Mount {
+            name: volume,
+            container_path: "/v".to_owned(),
+            ..Default::default()
+        }],
+        linux: Some(old::LinuxContainerConfig {
+            resources: Some(limits),
+            security_context: None,
+        }),
         net_priority,
         ..Default::default()
     }

@@ -37,7 +37,9 @@ const TEXTS: [&str; 28] = [
 ];
 
 /// Lengths at the edges of limits.
-const LENGTHS: [usize; 14] = [1, 62, 63, 64, 65, 127, 128, 129, 253, 254, 255, 256, 4096, 65_536];
+const LENGTHS: [usize; 14] = [
+    1, 62, 63, 64, 65, 127, 128, 129, 253, 254, 255, 256, 4096, 65_536,
+];
 
 /// A text that is likely to break something.
 pub(super) fn text() -> impl Strategy<Value = String> + Clone {
@@ -62,8 +64,19 @@ pub(super) fn seldom() -> impl Strategy<Value = String> + Clone {
 
 /// A number at an edge.
 pub(super) fn number() -> impl Strategy<Value = i64> + Clone {
-    let edges =
-        [0, 1, -1, 2, 100, 1000, 100_000, i64::from(i32::MAX), i64::from(u32::MAX), i64::MAX, i64::MIN];
+    let edges = [
+        0,
+        1,
+        -1,
+        2,
+        100,
+        1000,
+        100_000,
+        i64::from(i32::MAX),
+        i64::from(u32::MAX),
+        i64::MAX,
+        i64::MIN,
+    ];
     prop_oneof![4 => Just(0), 2 => prop::sample::select(edges.to_vec()), 1 => any::<i64>()]
 }
 

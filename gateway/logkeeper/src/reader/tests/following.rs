@@ -18,7 +18,11 @@ fn log_that_is_not_there_yet_can_be_followed() {
     let mut log = TestLog::new();
     fs::remove_file(log.path()).unwrap();
     assert!(matches!(
-        LogReader::open(&log.location(), &LogQuery::default(), &log.waiter.interest()),
+        LogReader::open(
+            &log.location(),
+            &LogQuery::default(),
+            &log.waiter.interest()
+        ),
         Err(ReadError::Absent(_))
     ));
     let mut reader = log.open(&follow());
@@ -42,7 +46,11 @@ fn follower_reads_on_after_any_number_of_rotations() {
     log.sink.reopen().unwrap();
     log.write_lines(numbers(6..8));
     assert_eq!(drain(&mut reader), numbers(5..8));
-    for (time, first) in [("20260101-000010", 8), ("20260101-000020", 10), ("20260101-000030", 12)] {
+    for (time, first) in [
+        ("20260101-000010", 8),
+        ("20260101-000020", 10),
+        ("20260101-000030", 12),
+    ] {
         log.write_lines(numbers(first..first + 2));
         log.rotate(time);
     }
@@ -57,13 +65,28 @@ fn follower_reads_on_after_any_number_of_rotations() {
 
 /// Truncates a file as the recovery of a killed logkeeper does.
 fn truncate(path: &Path, len: u64) {
-    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(len)
+        .unwrap();
 }
 
 #[test]
 fn lines_that_a_recovered_logkeeper_writes_anew_are_not_repeated() {
     // From the beginning of the log, and from its last line on.
-    for (before, query) in [(0, follow()), (5, follow()), (5, LogQuery { follow: true, ..tail(0) })] {
+    for (before, query) in [
+        (0, follow()),
+        (5, follow()),
+        (
+            5,
+            LogQuery {
+                follow: true,
+                ..tail(0)
+            },
+        ),
+    ] {
         let mut log = TestLog::new();
         log.write_lines(numbers(0..before));
         let mut reader = log.open(&query);
@@ -115,15 +138,26 @@ fn streams_may_be_mixed_in_another_way_when_they_are_written_anew() {
     };
     let recorded = fs::metadata(log.path()).unwrap().len();
     let [out, err] = [Stream::Stdout, Stream::Stderr];
-    log.write(&[(out, Tag::Full, b"a"), (err, Tag::Full, b"long text"), (out, Tag::Partial, b"b")]);
+    log.write(&[
+        (out, Tag::Full, b"a"),
+        (err, Tag::Full, b"long text"),
+        (out, Tag::Partial, b"b"),
+    ]);
     read(&mut reader);
     truncate(&log.path(), recorded);
-    log.write(&[(err, Tag::Full, b"long text"), (out, Tag::Full, b"a"), (out, Tag::Partial, b"b")]);
+    log.write(&[
+        (err, Tag::Full, b"long text"),
+        (out, Tag::Full, b"a"),
+        (out, Tag::Partial, b"b"),
+    ]);
     log.write(&[(out, Tag::Full, b"c")]);
     let [stdout, stderr] = read(&mut reader);
     assert_eq!(
         (stdout, stderr),
-        (vec!["line 0".into(), "line 1".into(), "a".into(), "bc".into()], vec!["long text".into()])
+        (
+            vec!["line 0".into(), "line 1".into(), "a".into(), "bc".into()],
+            vec!["long text".into()]
+        )
     );
 }
 
@@ -131,7 +165,10 @@ fn streams_may_be_mixed_in_another_way_when_they_are_written_anew() {
 fn log_that_somebody_empties_is_read_from_its_beginning() {
     let mut log = TestLog::new();
     log.write_lines(numbers(0..1000));
-    let mut reader = log.open(&LogQuery { follow: true, ..tail(3) });
+    let mut reader = log.open(&LogQuery {
+        follow: true,
+        ..tail(3)
+    });
     assert_eq!(drain(&mut reader), numbers(997..1000));
     truncate(&log.path(), 0);
     assert_eq!(drain(&mut reader), numbers(0..0));
@@ -150,8 +187,12 @@ fn torn_line_that_is_cut_off_is_never_seen() {
     let mut reader = log.open(&follow());
     assert_eq!(drain(&mut reader), numbers(0..1));
     let whole = fs::metadata(log.path()).unwrap().len();
-    let mut file = fs::OpenOptions::new().append(true).open(log.path()).unwrap();
-    file.write_all(b"2026-11-26T00:17:09.669794202Z stdout F tor").unwrap();
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(log.path())
+        .unwrap();
+    file.write_all(b"2026-11-26T00:17:09.669794202Z stdout F tor")
+        .unwrap();
     assert_eq!(drain(&mut reader), numbers(0..0));
     truncate(&log.path(), whole);
     log.write_lines(numbers(1..2));

@@ -20,9 +20,12 @@ fn only_regular_files_beneath_the_directory_are_opened() {
     let secret = log.dir.path().join("secret");
     fs::write(&secret, "2026-11-26T00:17:09.669794202Z stdout F secret\n").unwrap();
     fs::remove_file(log.path()).unwrap();
-    for target in
-        [secret.as_path(), Path::new("../secret"), Path::new("/proc/self/fd/0"), Path::new("absent")]
-    {
+    for target in [
+        secret.as_path(),
+        Path::new("../secret"),
+        Path::new("/proc/self/fd/0"),
+        Path::new("absent"),
+    ] {
         symlink(target, log.path()).unwrap();
         refused(&log, "leads through a symbolic link");
         fs::remove_file(log.path()).unwrap();
@@ -46,7 +49,10 @@ fn link_in_place_of_a_rotated_file_is_left_out_and_told() {
     let mut reader = log.open(&LogQuery::default());
     assert_eq!(drain(&mut reader), numbers(0..3));
     let omitted = reader.take_omitted();
-    assert!(matches!(omitted.as_slice(), [ReadError::Link(_)]), "{omitted:?}");
+    assert!(
+        matches!(omitted.as_slice(), [ReadError::Link(_)]),
+        "{omitted:?}"
+    );
 }
 
 #[test]
@@ -64,17 +70,29 @@ fn link_in_place_of_a_followed_log_is_an_error() {
 fn path_that_leads_out_is_refused() {
     let log = TestLog::new();
     for path in ["../0.log", "main/../../0.log", "/etc/passwd", "", "main/.."] {
-        let location = LogLocation::Cri { root: log.dir.path().to_owned(), path: path.into() };
+        let location = LogLocation::Cri {
+            root: log.dir.path().to_owned(),
+            path: path.into(),
+        };
         assert!(
-            matches!(LogReader::open(&location, &tail(1), &log.waiter.interest()), Err(ReadError::Path(_))),
+            matches!(
+                LogReader::open(&location, &tail(1), &log.waiter.interest()),
+                Err(ReadError::Path(_))
+            ),
             "{path}"
         );
     }
     for name in ["", "../x", "a\0b"] {
-        let location =
-            LogLocation::Plain { root: log.dir.path().to_owned(), dir: "main".into(), name: name.into() };
+        let location = LogLocation::Plain {
+            root: log.dir.path().to_owned(),
+            dir: "main".into(),
+            name: name.into(),
+        };
         assert!(
-            matches!(LogReader::open(&location, &tail(1), &log.waiter.interest()), Err(ReadError::Path(_))),
+            matches!(
+                LogReader::open(&location, &tail(1), &log.waiter.interest()),
+                Err(ReadError::Path(_))
+            ),
             "{name}"
         );
     }
@@ -98,7 +116,13 @@ fn line_of_any_length_is_passed_on_in_bounded_pieces() {
     assert!(pieces > 10);
     let lens: Vec<_> = lines.0[1].iter().map(|(line, _)| line.len()).collect();
     assert_eq!(lens, [(5 << 20) - 40, 3]);
-    assert_eq!(log.read(&LogQuery { stream: Some(Stream::Stdout), ..LogQuery::default() }), numbers(0..0));
+    assert_eq!(
+        log.read(&LogQuery {
+            stream: Some(Stream::Stdout),
+            ..LogQuery::default()
+        }),
+        numbers(0..0)
+    );
 }
 
 #[test]
@@ -107,8 +131,18 @@ fn file_that_claims_to_be_endless_costs_bounded_time() {
     let file = fs::File::create(log.path()).unwrap();
     file.set_len(1 << 40).unwrap();
     let begun = Instant::now();
-    let since = LogQuery { since: Some(SystemTime::now()), ..LogQuery::default() };
-    for query in [tail(10), since, LogQuery { follow: true, ..tail(10) }] {
+    let since = LogQuery {
+        since: Some(SystemTime::now()),
+        ..LogQuery::default()
+    };
+    for query in [
+        tail(10),
+        since,
+        LogQuery {
+            follow: true,
+            ..tail(10)
+        },
+    ] {
         let mut reader = log.open(&query);
         for _ in 0..10 {
             let piece = reader.next_piece().unwrap();
@@ -118,5 +152,9 @@ fn file_that_claims_to_be_endless_costs_bounded_time() {
             }
         }
     }
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        begun.elapsed()
+    );
 }

@@ -14,17 +14,26 @@ impl PlainLog {
     }
 
     fn file(&self, number: u64) -> PathBuf {
-        self.0.path().join(format!("alloc/logs/web.stdout.{number}"))
+        self.0
+            .path()
+            .join(format!("alloc/logs/web.stdout.{number}"))
     }
 
     fn append(&self, number: u64, text: &str) {
-        let file = fs::OpenOptions::new().create(true).append(true).open(self.file(number));
+        let file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.file(number));
         file.unwrap().write_all(text.as_bytes()).unwrap();
     }
 
     fn open(&self, query: &LogQuery) -> Result<LogReader, ReadError> {
         let root = self.0.path().to_owned();
-        let location = LogLocation::Plain { root, dir: "alloc/logs".into(), name: "web".into() };
+        let location = LogLocation::Plain {
+            root,
+            dir: "alloc/logs".into(),
+            name: "web".into(),
+        };
         LogReader::open(&location, query, &self.1.interest())
     }
 }
@@ -36,10 +45,20 @@ fn files_are_read_in_the_order_of_their_numbers() {
     log.append(10, "c\nun");
     log.append(11, "finished\nlast");
     fs::write(log.0.path().join("alloc/logs/web.stderr.0"), "wrong\n").unwrap();
-    fs::write(log.0.path().join("alloc/logs/website.stdout.0"), "another task\n").unwrap();
+    fs::write(
+        log.0.path().join("alloc/logs/website.stdout.0"),
+        "another task\n",
+    )
+    .unwrap();
     fs::write(log.file(8).with_extension("08"), "no number\n").unwrap();
-    assert_eq!(drain(&mut log.open(&LogQuery::default()).unwrap()), ["a", "b", "c", "unfinished", "last"]);
-    assert_eq!(drain(&mut log.open(&tail(2)).unwrap()), ["finished", "last"]);
+    assert_eq!(
+        drain(&mut log.open(&LogQuery::default()).unwrap()),
+        ["a", "b", "c", "unfinished", "last"]
+    );
+    assert_eq!(
+        drain(&mut log.open(&tail(2)).unwrap()),
+        ["finished", "last"]
+    );
     assert_eq!(
         drain(&mut log.open(&tail(3)).unwrap()),
         ["unfinished", "last"],
@@ -47,9 +66,17 @@ fn files_are_read_in_the_order_of_their_numbers() {
     );
     assert_eq!(drain(&mut log.open(&tail(0)).unwrap()), numbers(0..0));
     assert_eq!(drain(&mut log.open(&tail(9)).unwrap()).len(), 5);
-    let mut stderr = log.open(&LogQuery { stream: Some(Stream::Stderr), ..LogQuery::default() }).unwrap();
+    let mut stderr = log
+        .open(&LogQuery {
+            stream: Some(Stream::Stderr),
+            ..LogQuery::default()
+        })
+        .unwrap();
     let piece = stderr.next_piece().unwrap().unwrap();
-    assert_eq!((piece.stream, piece.text, piece.time), (Stream::Stderr, &b"wrong"[..], None));
+    assert_eq!(
+        (piece.stream, piece.text, piece.time),
+        (Stream::Stderr, &b"wrong"[..], None)
+    );
 }
 
 #[test]
@@ -74,7 +101,10 @@ fn follower_reads_on_in_the_next_file() {
 #[test]
 fn log_without_files_can_only_be_followed() {
     let log = PlainLog::new();
-    assert!(matches!(log.open(&LogQuery::default()), Err(ReadError::Absent(_))));
+    assert!(matches!(
+        log.open(&LogQuery::default()),
+        Err(ReadError::Absent(_))
+    ));
     let mut reader = log.open(&follow()).unwrap();
     assert_eq!(drain(&mut reader), numbers(0..0));
     log.append(0, "a\n");
@@ -85,7 +115,10 @@ fn log_without_files_can_only_be_followed() {
 fn plain_text_has_no_times_to_search() {
     let log = PlainLog::new();
     log.append(0, "a\n");
-    let since = LogQuery { since: Some(SystemTime::now()), ..LogQuery::default() };
+    let since = LogQuery {
+        since: Some(SystemTime::now()),
+        ..LogQuery::default()
+    };
     assert!(matches!(log.open(&since), Err(ReadError::NoTimes(_))));
 }
 
@@ -93,8 +126,14 @@ fn plain_text_has_no_times_to_search() {
 fn links_that_a_task_makes_are_not_followed() {
     let log = PlainLog::new();
     symlink("/etc/passwd", log.file(0)).unwrap();
-    assert!(matches!(log.open(&LogQuery::default()), Err(ReadError::Link(_))));
+    assert!(matches!(
+        log.open(&LogQuery::default()),
+        Err(ReadError::Link(_))
+    ));
     fs::remove_dir_all(log.0.path().join("alloc/logs")).unwrap();
     symlink("/etc", log.0.path().join("alloc/logs")).unwrap();
-    assert!(matches!(log.open(&LogQuery::default()), Err(ReadError::Link(_))));
+    assert!(matches!(
+        log.open(&LogQuery::default()),
+        Err(ReadError::Link(_))
+    ));
 }

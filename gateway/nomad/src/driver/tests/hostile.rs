@@ -13,8 +13,12 @@ use crate::identity::task_key;
 /// Far more than any call takes in paused time, except a stop whose grace period is not over.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-const REFUSALS: [Code; 4] =
-    [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition, Code::Unimplemented];
+const REFUSALS: [Code; 4] = [
+    Code::InvalidArgument,
+    Code::NotFound,
+    Code::FailedPrecondition,
+    Code::Unimplemented,
+];
 
 /// Options of a task that take a text.
 const OPTIONS: [&str; 12] = [
@@ -73,8 +77,7 @@ fn text() -> impl Strategy<Value = String> + Clone {
 
 fn step() -> impl Strategy<Value = Step> {
     let field = || (0..14_u8, text());
-    let number =
-        || prop_oneof![3 => Just(0), 1 => prop::sample::select(vec![-1, 1, i64::MAX, i64::MIN, 1 << 40])];
+    let number = || prop_oneof![3 => Just(0), 1 => prop::sample::select(vec![-1, 1, i64::MAX, i64::MIN, 1 << 40])];
     prop_oneof![
         6 => (field(), prop::option::of((0..OPTIONS.len(), text())), number())
             .prop_map(|(field, option, number)| Step::Start(field, option, number)),
@@ -100,9 +103,11 @@ fn request(fixture: &DriverFixture, start: usize, (field, text): Field) -> nomad
         6 => task.job_name = text,
         7 => task.namespace = text,
         8 => task.stdout_path = text,
-        9 => {
-            task.mounts.push(nomad::Mount { task_path: text.clone(), host_path: text, ..Default::default() })
-        }
+        9 => task.mounts.push(nomad::Mount {
+            task_path: text.clone(),
+            host_path: text,
+            ..Default::default()
+        }),
         10 => task.msgpack_driver_config = text.into_bytes(),
         _ => {}
     }
@@ -113,11 +118,14 @@ fn request(fixture: &DriverFixture, start: usize, (field, text): Field) -> nomad
 fn with_option(task: &mut nomad::TaskConfig, option: Option<(usize, String)>, number: i64) {
     if let Some((option, text)) = option {
         let given = rmpv::decode::read_value(&mut &*task.msgpack_driver_config);
-        let Ok(Value::Map(mut pairs)) = given else { return };
+        let Ok(Value::Map(mut pairs)) = given else {
+            return;
+        };
         pairs.retain(|(key, _)| key.as_str() != Some(OPTIONS[option]));
         pairs.push((OPTIONS[option].into(), text.into()));
         let mut bytes = Vec::new();
-        rmpv::encode::write_value(&mut bytes, &Value::Map(pairs)).expect("a vector grows as it must");
+        rmpv::encode::write_value(&mut bytes, &Value::Map(pairs))
+            .expect("a vector grows as it must");
         task.msgpack_driver_config = bytes;
     }
     if number != 0 {
@@ -129,7 +137,10 @@ fn with_option(task: &mut nomad::TaskConfig, option: Option<(usize, String)>, nu
             oom_score_adj: number,
             ..Default::default()
         };
-        task.resources = Some(nomad::Resources { linux_resources: Some(linux), ..Default::default() });
+        task.resources = Some(nomad::Resources {
+            linux_resources: Some(linux),
+            ..Default::default()
+        });
     }
 }
 
@@ -140,13 +151,26 @@ fn done<T>(step: &Step, answer: Result<T, Status>) -> bool {
     let short: String = format!("{step:?}").chars().take(200).collect();
     assert!(REFUSALS.contains(&status.code()), "{short}: {status:?}");
     let length = status.message().len();
-    assert!((1..=STATUS_TEXT_MAX).contains(&length), "{short}: {:?} in {length} bytes", status.code());
-    assert!(status.details().len() <= STATUS_TEXT_MAX + 200, "{short}: details");
+    assert!(
+        (1..=STATUS_TEXT_MAX).contains(&length),
+        "{short}: {:?} in {length} bytes",
+        status.code()
+    );
+    assert!(
+        status.details().len() <= STATUS_TEXT_MAX + 200,
+        "{short}: details"
+    );
     false
 }
 
 async fn take(fixture: &DriverFixture, started: &mut BTreeSet<String>, number: usize, step: Step) {
-    let pick = |at: usize| started.iter().nth(at % started.len().max(1)).cloned().unwrap_or_default();
+    let pick = |at: usize| {
+        started
+            .iter()
+            .nth(at % started.len().max(1))
+            .cloned()
+            .unwrap_or_default()
+    };
     match step.clone() {
         Step::Start(field, option, number_of) => {
             let mut request = request(fixture, number, field);
@@ -171,12 +195,20 @@ async fn take(fixture: &DriverFixture, started: &mut BTreeSet<String>, number: u
             let request = request(fixture, number, field);
             assert!(!done(&step, fixture.recover(&request).await) || started.contains(&request.id));
         }
-        Step::Stop(at, signal, grace) => drop(done(&step, fixture.stop(&pick(at), &signal, grace).await)),
+        Step::Stop(at, signal, grace) => {
+            drop(done(&step, fixture.stop(&pick(at), &signal, grace).await))
+        }
         Step::Signal(at, signal) => {
-            let message = nomad::SignalTaskRequest { task_id: pick(at), signal };
+            let message = nomad::SignalTaskRequest {
+                task_id: pick(at),
+                signal,
+            };
             done(&step, fixture.driver.signal_task(call(message)).await);
         }
-        Step::Inspect(id) => assert_eq!(done(&step, fixture.inspect(&id).await), started.contains(&id)),
+        Step::Inspect(id) => assert_eq!(
+            done(&step, fixture.inspect(&id).await),
+            started.contains(&id)
+        ),
         Step::Destroy(at) => {
             let id = pick(at);
             if done(&step, fixture.destroy(&id, true).await) {

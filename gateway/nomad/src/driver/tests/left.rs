@@ -16,14 +16,22 @@ const LOOKS: Duration = Duration::from_secs(20);
 
 /// A process of the agent that was started after this process.
 fn life(number: i32) -> String {
-    ProcessId { pid: number, started: u64::MAX }.to_string()
+    ProcessId {
+        pid: number,
+        started: u64::MAX,
+    }
+    .to_string()
 }
 
 /// A call by this process of the agent, in this session.
 fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.metadata_mut().insert(SESSION_KEY, session.parse().expect("it is ASCII"));
-    request.metadata_mut().insert(CALLER_KEY, life(number).parse().expect("it is ASCII"));
+    request
+        .metadata_mut()
+        .insert(SESSION_KEY, session.parse().expect("it is ASCII"));
+    request
+        .metadata_mut()
+        .insert(CALLER_KEY, life(number).parse().expect("it is ASCII"));
     request
 }
 
@@ -31,8 +39,18 @@ fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
 fn hasty_config() -> PluginConfig {
     let period = Duration::ZERO;
     let creation_grace = Duration::ZERO;
-    let dangling = DanglingConfig { period, creation_grace, ..Default::default() };
-    PluginConfig { gc: GcConfig { dangling, ..Default::default() }, ..Default::default() }
+    let dangling = DanglingConfig {
+        period,
+        creation_grace,
+        ..Default::default()
+    };
+    PluginConfig {
+        gc: GcConfig {
+            dangling,
+            ..Default::default()
+        },
+        ..Default::default()
+    }
 }
 
 async fn hasty() -> DriverFixture {
@@ -44,19 +62,28 @@ async fn hasty() -> DriverFixture {
 
 impl DriverFixture {
     async fn create_network(&self, session: &str, number: i32, alloc: &str) -> bool {
-        let message = nomad::CreateNetworkRequest { alloc_id: alloc.into(), hostname: String::new() };
-        let made = self.driver.create_network(by(session, number, message)).await.expect("it can be made");
+        let message = nomad::CreateNetworkRequest {
+            alloc_id: alloc.into(),
+            hostname: String::new(),
+        };
+        let made = self
+            .driver
+            .create_network(by(session, number, message))
+            .await
+            .expect("it can be made");
         made.into_inner().created
     }
 
     /// Starts a task of this allocation by this process of the agent, which identifies the agent.
     async fn start_in(&self, session: &str, number: i32, alloc: &str) {
-        self.start_below(self.dir.path(), session, number, alloc).await;
+        self.start_below(self.dir.path(), session, number, alloc)
+            .await;
     }
 
     /// The same by an agent with another allocation directory.
     async fn start_elsewhere(&self, session: &str, number: i32, alloc: &str) {
-        self.start_below(&self.dir.path().join("elsewhere"), session, number, alloc).await;
+        self.start_below(&self.dir.path().join("elsewhere"), session, number, alloc)
+            .await;
     }
 
     async fn start_below(&self, allocs: &Path, session: &str, number: i32, alloc: &str) {
@@ -67,14 +94,25 @@ impl DriverFixture {
             std::fs::create_dir_all(allocs.join(alloc).join(part)).expect("there is room");
         }
         let message = nomad::StartTaskRequest { task: Some(task) };
-        self.driver.start_task(by(session, number, message)).await.expect("it starts");
+        self.driver
+            .start_task(by(session, number, message))
+            .await
+            .expect("it starts");
     }
 
     /// The existing sandboxes, by name.
     async fn left(&self) -> Vec<String> {
         tokio::time::sleep(LOOKS).await;
-        let sandboxes = self.driver.scope().sandboxes().list().expect("they are known");
-        let mut names: Vec<String> = sandboxes.iter().map(|sandbox| sandbox.meta.name.clone()).collect();
+        let sandboxes = self
+            .driver
+            .scope()
+            .sandboxes()
+            .list()
+            .expect("they are known");
+        let mut names: Vec<String> = sandboxes
+            .iter()
+            .map(|sandbox| sandbox.meta.name.clone())
+            .collect();
         names.sort();
         names
     }
@@ -87,22 +125,44 @@ async fn network_not_requested_by_restarted_agent_is_removed() {
     assert!(fixture.create_network(SESSION, 1, "b").await);
     fixture.start_in(SESSION, 1, "other").await;
     let all = ["network/a", "network/b", "other/web/00000001"];
-    assert_eq!(fixture.left().await, all, "the agent waits before it starts the next task there");
+    assert_eq!(
+        fixture.left().await,
+        all,
+        "the agent waits before it starts the next task there"
+    );
 
     // The agent was killed, and reattaches; of the first allocation only the directory exists.
     std::fs::create_dir_all(fixture.dir.path().join("a")).expect("there is room");
     assert!(!fixture.create_network(SESSION, 2, "b").await);
-    assert_eq!(fixture.left().await, all, "which agent it is has not been shown");
+    assert_eq!(
+        fixture.left().await,
+        all,
+        "which agent it is has not been shown"
+    );
     // It also asks for tasks that ended long ago.
     let config = nomad::TaskConfig {
         id: "a/web/00000001".into(),
         alloc_id: "a".into(),
         ..fixture.request("", &["x"])
     };
-    let config = nomad::TaskConfig { alloc_dir: config.alloc_dir.replace(ALLOC, "a"), ..config };
-    let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
-    let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
-    let gone = fixture.driver.recover_task(by(SESSION, 2, message)).await.expect_err("nobody started it");
+    let config = nomad::TaskConfig {
+        alloc_dir: config.alloc_dir.replace(ALLOC, "a"),
+        ..config
+    };
+    let handle = Some(nomad::TaskHandle {
+        version: 1,
+        config: Some(config),
+        ..Default::default()
+    });
+    let message = nomad::RecoverTaskRequest {
+        task_id: String::new(),
+        handle,
+    };
+    let gone = fixture
+        .driver
+        .recover_task(by(SESSION, 2, message))
+        .await
+        .expect_err("nobody started it");
     assert_eq!(gone.code(), Code::NotFound);
     assert_eq!(fixture.left().await, ["network/b", "other/web/00000001"]);
 }
@@ -111,17 +171,40 @@ async fn network_not_requested_by_restarted_agent_is_removed() {
 async fn task_is_referenced_until_destroy_succeeds() {
     let fixture = hasty().await;
     fixture.start_in(SESSION, 1, "a").await;
-    let destroy = |force| nomad::DestroyTaskRequest { task_id: "a/web/00000001".into(), force };
-    let refused = fixture.driver.destroy_task(by(SESSION, 1, destroy(false))).await.expect_err("it runs");
-    assert!(refused.message().contains("must call StopTask"), "{refused}");
-    let nobodys =
-        fixture.driver.destroy_task(by("another", 1, destroy(true))).await.expect_err("whose is it?");
+    let destroy = |force| nomad::DestroyTaskRequest {
+        task_id: "a/web/00000001".into(),
+        force,
+    };
+    let refused = fixture
+        .driver
+        .destroy_task(by(SESSION, 1, destroy(false)))
+        .await
+        .expect_err("it runs");
+    assert!(
+        refused.message().contains("must call StopTask"),
+        "{refused}"
+    );
+    let nobodys = fixture
+        .driver
+        .destroy_task(by("another", 1, destroy(true)))
+        .await
+        .expect_err("whose is it?");
     assert!(nobodys.message().contains("no open session"), "{nobodys}");
     assert_eq!(fixture.left().await, ["a/web/00000001"]);
 
-    fixture.fake.fail_next(Method::RemoveSandbox, Error::internal("it is stuck"));
-    fixture.driver.destroy_task(by(SESSION, 1, destroy(true))).await.expect_err("the runtime fails");
-    assert_eq!(fixture.left().await, [""; 0], "the agent does not ask again");
+    fixture
+        .fake
+        .fail_next(Method::RemoveSandbox, Error::internal("it is stuck"));
+    fixture
+        .driver
+        .destroy_task(by(SESSION, 1, destroy(true)))
+        .await
+        .expect_err("the runtime fails");
+    assert_eq!(
+        fixture.left().await,
+        [""; 0],
+        "the agent does not ask again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,10 +213,22 @@ async fn task_referenced_before_its_removal_is_kept() {
     fixture.start_in(SESSION, 1, "a").await;
     let name = "a/web/00000001";
     let gc = GcConfig::default();
-    assert!(!fixture.driver.remove_dangling(name, &gc).await.expect("there is nothing to do"));
+    assert!(
+        !fixture
+            .driver
+            .remove_dangling(name, &gc)
+            .await
+            .expect("there is nothing to do")
+    );
     assert_eq!(fixture.left().await, [name]);
     fixture.driver.references().forget(name);
-    assert!(fixture.driver.remove_dangling(name, &gc).await.expect("it can be removed"));
+    assert!(
+        fixture
+            .driver
+            .remove_dangling(name, &gc)
+            .await
+            .expect("it can be removed")
+    );
     assert_eq!(fixture.left().await, [""; 0]);
 }
 
@@ -145,11 +240,28 @@ async fn network_is_removed_with_its_dangling_tasks() {
     assert_eq!(fixture.left().await, ["a/web/00000001", "network/a"]);
 
     // The agent has lost its state, and starts a new plugin.
-    let DriverFixture { fake, gateway, driver, sessions, open, dir } = fixture;
+    let DriverFixture {
+        fake,
+        gateway,
+        driver,
+        sessions,
+        open,
+        dir,
+    } = fixture;
     drop(open);
     let config = hasty_config();
-    let open = sessions.open(Session { id: "next".into(), ..session(config) });
-    let fixture = DriverFixture { fake, gateway, driver, sessions, open, dir };
+    let open = sessions.open(Session {
+        id: "next".into(),
+        ..session(config)
+    });
+    let fixture = DriverFixture {
+        fake,
+        gateway,
+        driver,
+        sessions,
+        open,
+        dir,
+    };
     assert!(fixture.create_network("next", 2, "b").await);
     fixture.start_in("next", 2, "b").await;
     assert_eq!(fixture.left().await, ["b/web/00000001", "network/b"]);
@@ -160,14 +272,20 @@ async fn network_without_agent_belongs_to_the_only_agent() {
     for is_alone in [true, false] {
         let fixture = hasty().await;
         assert!(fixture.create_network(SESSION, 1, "a").await);
-        let _other =
-            fixture.sessions.open(Session { id: "other".into(), ..session(PluginConfig::default()) });
+        let _other = fixture.sessions.open(Session {
+            id: "other".into(),
+            ..session(PluginConfig::default())
+        });
         if !is_alone {
             fixture.start_in("other", 3, "foreign").await;
         }
         fixture.start_elsewhere(SESSION, 2, "b").await;
         let left = fixture.left().await;
-        assert_eq!(left.contains(&"network/a".to_owned()), !is_alone, "{left:?}");
+        assert_eq!(
+            left.contains(&"network/a".to_owned()),
+            !is_alone,
+            "{left:?}"
+        );
     }
 }
 
@@ -180,10 +298,18 @@ async fn network_is_removed_with_its_allocation_directory() {
     let aside = fixture.dir.path().join("aside");
     std::fs::create_dir(all.join("a")).expect("there is room");
     let both = ["network/a", "other/web/00000001"];
-    assert_eq!(fixture.left().await, both, "the agent waits before it starts a task there");
+    assert_eq!(
+        fixture.left().await,
+        both,
+        "the agent waits before it starts a task there"
+    );
     std::fs::remove_dir(all.join("a")).expect("it is empty");
     std::fs::rename(&all, &aside).expect("it can be moved");
-    assert_eq!(fixture.left().await, both, "of no allocation there is a directory");
+    assert_eq!(
+        fixture.left().await,
+        both,
+        "of no allocation there is a directory"
+    );
     std::fs::rename(&aside, &all).expect("it can be moved back");
     assert_eq!(fixture.left().await, ["other/web/00000001"]);
 }
@@ -193,9 +319,20 @@ async fn recover(fixture: &DriverFixture, number: i32, alloc: &str) -> Result<()
     let mut config = fixture.request("00000001", &["serve"]);
     config.alloc_dir = fixture.dir.path().join(alloc).display().to_string();
     (config.id, config.alloc_id) = (format!("{alloc}/web/00000001"), alloc.to_owned());
-    let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
-    let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
-    fixture.driver.recover_task(by(SESSION, number, message)).await.map(drop)
+    let handle = Some(nomad::TaskHandle {
+        version: 1,
+        config: Some(config),
+        ..Default::default()
+    });
+    let message = nomad::RecoverTaskRequest {
+        task_id: String::new(),
+        handle,
+    };
+    fixture
+        .driver
+        .recover_task(by(SESSION, number, message))
+        .await
+        .map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,12 +343,21 @@ async fn task_whose_removal_has_begun_cannot_be_recovered() {
     fixture.driver.references().forget(name);
     let held = fixture.fake.hold(Method::SignalTask);
     let driver = fixture.driver.clone();
-    let removal = tokio::spawn(async move { driver.remove_dangling(name, &GcConfig::default()).await });
+    let removal =
+        tokio::spawn(async move { driver.remove_dangling(name, &GcConfig::default()).await });
     held.arrived(1).await;
-    let refused = recover(&fixture, 1, "a").await.expect_err("it is about to go");
-    assert!(refused.message().starts_with("task not found for given id"), "{refused}");
+    let refused = recover(&fixture, 1, "a")
+        .await
+        .expect_err("it is about to go");
+    assert!(
+        refused.message().starts_with("task not found for given id"),
+        "{refused}"
+    );
     drop(held);
-    removal.await.expect("it does not panic").expect("it can be removed");
+    removal
+        .await
+        .expect("it does not panic")
+        .expect("it can be removed");
     recover(&fixture, 1, "a").await.expect_err("it has gone");
 }
 
@@ -226,9 +372,14 @@ async fn task_whose_removal_outlasts_its_sweep_cannot_be_recovered() {
     tokio::time::timeout(CLEARING_LIMIT, fixture.driver.remove_dangling(name, &gc))
         .await
         .expect_err("the kill hangs");
-    let refused = recover(&fixture, 1, "a").await.expect_err("it is about to go");
+    let refused = recover(&fixture, 1, "a")
+        .await
+        .expect_err("it is about to go");
     assert_eq!(refused.code(), Code::NotFound);
-    assert!(refused.message().starts_with("task not found for given id"), "{refused}");
+    assert!(
+        refused.message().starts_with("task not found for given id"),
+        "{refused}"
+    );
     drop(held);
     assert_eq!(fixture.left().await, [""; 0]);
     recover(&fixture, 1, "a").await.expect_err("it has gone");
@@ -242,12 +393,20 @@ async fn network_of_a_task_that_is_recovered_while_its_sweep_waits_is_kept() {
     let name = "a/web/00000001";
     // The restarted agent has asked neither for the task nor for the network when it is swept.
     fixture.start_in(SESSION, 2, "other").await;
-    let turn = fixture.driver.shared.task_locks.lock(identity::task_key(name).to_owned()).await;
+    let turn = fixture
+        .driver
+        .shared
+        .task_locks
+        .lock(identity::task_key(name).to_owned())
+        .await;
     fixture.driver.references().forget(name);
     tokio::time::sleep(LOOKS).await;
     recover(&fixture, 2, "a").await.expect("it runs");
     drop(turn);
-    assert_eq!(fixture.left().await, [name, "network/a", "other/web/00000001"]);
+    assert_eq!(
+        fixture.left().await,
+        [name, "network/a", "other/web/00000001"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,7 +419,10 @@ async fn network_whose_first_task_starts_while_its_sweep_waits_is_kept() {
     assert!(fixture.create_network(SESSION, 1, "b").await);
     let held = fixture.fake.hold(Method::SignalTask);
     for alloc in &hung {
-        fixture.driver.references().forget(&format!("{alloc}/web/00000001"));
+        fixture
+            .driver
+            .references()
+            .forget(&format!("{alloc}/web/00000001"));
     }
     held.arrived(CONCURRENT).await;
     // The restarted agent does not ask for the network until after the next sweeps.
@@ -268,7 +430,10 @@ async fn network_whose_first_task_starts_while_its_sweep_waits_is_kept() {
     tokio::time::sleep(LOOKS).await;
     fixture.start_in(SESSION, 2, "b").await;
     drop(held);
-    assert_eq!(fixture.left().await, ["b/web/00000001", "network/b", "other/web/00000001"]);
+    assert_eq!(
+        fixture.left().await,
+        ["b/web/00000001", "network/b", "other/web/00000001"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,7 +446,10 @@ async fn hung_removal_does_not_hold_up_others() {
     fixture.driver.references().forget("a/web/00000001");
     held.arrived(1).await;
     // The kill of the first hangs. The second has ended, so that nothing has to be killed.
-    fixture.fake.exit(fixture.task("b/web/00000001"), 0).expect("it runs");
+    fixture
+        .fake
+        .exit(fixture.task("b/web/00000001"), 0)
+        .expect("it runs");
     fixture.driver.references().forget("b/web/00000001");
     assert_eq!(fixture.left().await, ["a/web/00000001"]);
     drop(held);

@@ -29,7 +29,10 @@ impl DriverFixture {
     /// The request of a task that claims the port.
     fn with_port(&self, network: Network) -> nomad::TaskConfig {
         let text = |text: &str| rmpv::Value::from(text);
-        let mut config = vec![(text("image"), text(BUSYBOX)), (text("command"), text("serve"))];
+        let mut config = vec![
+            (text("image"), text(BUSYBOX)),
+            (text("command"), text("serve")),
+        ];
         match network {
             Network::Bridge => config.push((text("ports"), rmpv::Value::Array(vec![text("http")]))),
             Network::Host => config.push((text("network_mode"), text("host"))),
@@ -37,15 +40,21 @@ impl DriverFixture {
         }
         let mut request = self.request("00000001", &["serve"]);
         request.msgpack_driver_config.clear();
-        rmpv::encode::write_value(&mut request.msgpack_driver_config, &rmpv::Value::Map(config))
-            .expect("a vector grows as it must");
+        rmpv::encode::write_value(
+            &mut request.msgpack_driver_config,
+            &rmpv::Value::Map(config),
+        )
+        .expect("a vector grows as it must");
         let port = nomad::PortMapping {
             label: "http".into(),
             value: PORT.into(),
             to: 8080,
             host_ip: "192.168.1.2".into(),
         };
-        request.resources = Some(nomad::Resources { ports: vec![port], ..Default::default() });
+        request.resources = Some(nomad::Resources {
+            ports: vec![port],
+            ..Default::default()
+        });
         request.network_isolation_spec =
             matches!(network, Network::Group).then(|| nomad::NetworkIsolationSpec {
                 mode: NetworkIsolationMode::Group.into(),
@@ -57,7 +66,8 @@ impl DriverFixture {
 
     fn kubelet(&self) -> Kubelet {
         let scope = self.gateway.scope(Owner::Kubernetes);
-        let services = switchyard_cri::services(scope, switchyard_cri::Config::default().into(), None, None);
+        let services =
+            switchyard_cri::services(scope, switchyard_cri::Config::default().into(), None, None);
         RuntimeServiceClient::new(Routes::new(services.runtime))
     }
 }
@@ -70,30 +80,55 @@ fn pod(host_network: bool) -> cri::PodSandboxConfig {
         namespace: "shop".into(),
         attempt: 0,
     };
-    let mapping =
-        cri::PortMapping { container_port: PORT.into(), host_port: PORT.into(), ..Default::default() };
-    let namespaces = cri::NamespaceOption {
-        network: if host_network { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod }.into(),
+    let mapping = cri::PortMapping {
+        container_port: PORT.into(),
+        host_port: PORT.into(),
         ..Default::default()
     };
-    let security_context =
-        Some(cri::LinuxSandboxSecurityContext { namespace_options: Some(namespaces), ..Default::default() });
+    let namespaces = cri::NamespaceOption {
+        network: if host_network {
+            cri::NamespaceMode::Node
+        } else {
+            cri::NamespaceMode::Pod
+        }
+        .into(),
+        ..Default::default()
+    };
+    let security_context = Some(cri::LinuxSandboxSecurityContext {
+        namespace_options: Some(namespaces),
+        ..Default::default()
+    });
     cri::PodSandboxConfig {
         metadata: Some(metadata),
         port_mappings: vec![mapping],
-        linux: Some(cri::LinuxPodSandboxConfig { security_context, ..Default::default() }),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            security_context,
+            ..Default::default()
+        }),
         ..Default::default()
     }
 }
 
 async fn run(kubelet: &Kubelet, host_network: bool) -> Result<String, Status> {
-    let request = cri::RunPodSandboxRequest { config: Some(pod(host_network)), ..Default::default() };
-    Ok(kubelet.clone().run_pod_sandbox(request).await?.into_inner().pod_sandbox_id)
+    let request = cri::RunPodSandboxRequest {
+        config: Some(pod(host_network)),
+        ..Default::default()
+    };
+    Ok(kubelet
+        .clone()
+        .run_pod_sandbox(request)
+        .await?
+        .into_inner()
+        .pod_sandbox_id)
 }
 
 async fn remove(kubelet: &Kubelet, pod_sandbox_id: String) {
     let request = cri::RemovePodSandboxRequest { pod_sandbox_id };
-    kubelet.clone().remove_pod_sandbox(request).await.expect("it can be removed");
+    kubelet
+        .clone()
+        .remove_pod_sandbox(request)
+        .await
+        .expect("it can be removed");
 }
 
 /// Asserts that a refusal names the port and its holder.
@@ -101,7 +136,10 @@ async fn remove(kubelet: &Kubelet, pod_sandbox_id: String) {
 fn names(refused: &Status, holder: &[&str]) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     let port = format!("{PORT}/tcp is held by ");
-    assert!(refused.message().contains("host port ") && refused.message().contains(&port), "{refused:?}");
+    assert!(
+        refused.message().contains("host port ") && refused.message().contains(&port),
+        "{refused:?}"
+    );
     for word in holder {
         assert!(refused.message().contains(word), "{refused:?}");
     }
@@ -115,7 +153,9 @@ async fn race(network: Network, host_network: bool) {
     for round in 0..RACES {
         let driver = fixture.driver.clone();
         let pods = kubelet.clone();
-        let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+        let message = nomad::StartTaskRequest {
+            task: Some(request.clone()),
+        };
         // The task has to pull an image first: start the pod when that is done.
         let pulls = fixture.fake.count(Method::Pull);
         let held = fixture.fake.hold(Method::Pull);
@@ -135,21 +175,35 @@ async fn race(network: Network, host_network: bool) {
         match (started, ran) {
             (Ok(_), Err(refused)) => {
                 names(&refused, &["nomad", &request.id]);
-                assert_eq!(fixture.fake.sandboxes().len(), 1, "nothing is left of what was refused");
-                fixture.destroy(&request.id, true).await.expect("it is killed");
+                assert_eq!(
+                    fixture.fake.sandboxes().len(),
+                    1,
+                    "nothing is left of what was refused"
+                );
+                fixture
+                    .destroy(&request.id, true)
+                    .await
+                    .expect("it is killed");
                 tasks += 1;
             }
             (Err(refused), Ok(pod)) => {
                 names(&refused, &["kubernetes", "web-0_shop_u-1_0"]);
                 assert!(!refused.details().is_empty(), "an agent may try again");
-                assert_eq!(fixture.fake.sandboxes().len(), 1, "nothing is left of what was refused");
+                assert_eq!(
+                    fixture.fake.sandboxes().len(),
+                    1,
+                    "nothing is left of what was refused"
+                );
                 remove(&kubelet, pod).await;
             }
             both => panic!("one has it: {both:?}"),
         }
         assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
     }
-    assert!((1..RACES).contains(&tasks), "{tasks} of {RACES} are Nomad's: that is no race");
+    assert!(
+        (1..RACES).contains(&tasks),
+        "{tasks} of {RACES} are Nomad's: that is no race"
+    );
     assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
 
@@ -175,7 +229,10 @@ async fn port_is_free_after_its_holder_and_shared_within_an_allocation() {
     for network in [Network::Bridge, Network::Host, Network::Group] {
         let request = fixture.with_port(network);
         let pod = run(&kubelet, true).await.expect("it is free");
-        names(&fixture.start(&request).await.expect_err("the pod has it"), &["web-0"]);
+        names(
+            &fixture.start(&request).await.expect_err("the pod has it"),
+            &["web-0"],
+        );
         remove(&kubelet, pod).await;
         fixture.start(&request).await.expect("it is free");
         let mut sidecar = request.clone();
@@ -184,17 +241,38 @@ async fn port_is_free_after_its_holder_and_shared_within_an_allocation() {
             std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join("log").join(part))
                 .expect("there is room");
         }
-        fixture.start(&sidecar).await.expect("its allocation has it");
-        fixture.destroy(&request.id, true).await.expect("it is killed");
-        names(&run(&kubelet, false).await.expect_err("the allocation has it"), &["nomad", &sidecar.id]);
-        fixture.destroy(&sidecar.id, true).await.expect("it is killed");
+        fixture
+            .start(&sidecar)
+            .await
+            .expect("its allocation has it");
+        fixture
+            .destroy(&request.id, true)
+            .await
+            .expect("it is killed");
+        names(
+            &run(&kubelet, false)
+                .await
+                .expect_err("the allocation has it"),
+            &["nomad", &sidecar.id],
+        );
+        fixture
+            .destroy(&sidecar.id, true)
+            .await
+            .expect("it is killed");
     }
     let first = pod(false);
     let mut next = pod(true);
     next.metadata.as_mut().expect("it is set").attempt = 1;
     for config in [first, next] {
-        let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        kubelet.clone().run_pod_sandbox(request).await.expect("both are attempts of one pod");
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            ..Default::default()
+        };
+        kubelet
+            .clone()
+            .run_pod_sandbox(request)
+            .await
+            .expect("both are attempts of one pod");
     }
 }
 
@@ -204,5 +282,10 @@ async fn port_claim_survives_daemon_restart() {
     let request = fixture.with_port(Network::Group);
     fixture.start(&request).await.expect("it is free");
     let fixture = fixture.restarted().await;
-    names(&run(&fixture.kubelet(), true).await.expect_err("the task has it"), &["nomad", &request.id]);
+    names(
+        &run(&fixture.kubelet(), true)
+            .await
+            .expect_err("the task has it"),
+        &["nomad", &request.id],
+    );
 }

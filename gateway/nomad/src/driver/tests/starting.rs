@@ -15,7 +15,10 @@ async fn task_exit_code_is_reported_to_every_wait() {
         assert_eq!(code(&fixture.wait(&id).await.expect("it ends")), 3);
     }
     fixture.destroy(&id, false).await.expect("it has ended");
-    assert_eq!(fixture.wait(&id).await.expect_err("it is gone").code(), Code::NotFound);
+    assert_eq!(
+        fixture.wait(&id).await.expect_err("it is gone").code(),
+        Code::NotFound
+    );
     assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
     assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
@@ -38,10 +41,16 @@ async fn repeated_start_finds_the_task_after_daemon_restart() {
     let fixture = fixture.restarted().await;
     fixture.start(&request).await.expect("it runs");
     assert_eq!(fixture.fake.count(Method::CreateTask), 0);
-    fixture.fake.exit(fixture.task(&request.id), 7).expect("it runs");
+    fixture
+        .fake
+        .exit(fixture.task(&request.id), 7)
+        .expect("it runs");
     let fixture = fixture.restarted().await;
     fixture.start(&request).await.expect("it has run");
-    assert_eq!(code(&fixture.wait(&request.id).await.expect("it has ended")), 7);
+    assert_eq!(
+        code(&fixture.wait(&request.id).await.expect("it has ended")),
+        7
+    );
     assert_eq!(fixture.fake.count(Method::CreateTask), 0);
 }
 
@@ -51,7 +60,9 @@ async fn task_created_by_a_predecessor_is_started() {
     let request = fixture.request("00000001", &["serve"]);
     let held = fixture.fake.hold(Method::StartTask);
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     while fixture.fake.count(Method::StartTask) == 0 {
         tokio::task::yield_now().await;
@@ -60,10 +71,22 @@ async fn task_created_by_a_predecessor_is_started() {
     start.abort();
     drop(held);
     // The agent has a handle and believes that the task ran; it never did, and nothing would ever start it.
-    let error = fixture.recover(&request).await.expect_err("it has not begun");
-    assert!(error.message().starts_with("task not found for given id"), "{error:?}");
+    let error = fixture
+        .recover(&request)
+        .await
+        .expect_err("it has not begun");
+    assert!(
+        error.message().starts_with("task not found for given id"),
+        "{error:?}"
+    );
     fixture.start(&request).await.expect("it starts");
-    assert_eq!((fixture.fake.count(Method::CreateTask), fixture.fake.tasks().len()), (0, 1));
+    assert_eq!(
+        (
+            fixture.fake.count(Method::CreateTask),
+            fixture.fake.tasks().len()
+        ),
+        (0, 1)
+    );
 }
 
 #[tokio::test]
@@ -72,7 +95,10 @@ async fn different_request_with_the_same_id_replaces_the_task() {
     let request = fixture.request("00000001", &["serve"]);
     fixture.start(&request).await.expect("it starts");
     let first = fixture.task(&request.id);
-    let other = nomad::TaskConfig { user: "root".into(), ..request };
+    let other = nomad::TaskConfig {
+        user: "root".into(),
+        ..request
+    };
     fixture.start(&other).await.expect("it starts");
     assert_ne!(fixture.task(&other.id), first);
     assert_eq!(fixture.fake.tasks(), [fixture.task(&other.id)]);
@@ -85,7 +111,14 @@ async fn new_start_removes_the_undelivered_one() {
     let request = fixture.request("00000002", &["serve"]);
     fixture.start(&request).await.expect("it starts");
     assert_eq!(fixture.fake.tasks(), [fixture.task(&request.id)]);
-    assert_eq!(fixture.wait(&undelivered).await.expect_err("it is gone").code(), Code::NotFound);
+    assert_eq!(
+        fixture
+            .wait(&undelivered)
+            .await
+            .expect_err("it is gone")
+            .code(),
+        Code::NotFound
+    );
     // Another task of the allocation is not affected.
     let mut other = fixture.request("00000003", &["serve"]);
     (other.name, other.id) = ("log".into(), format!("{ALLOC}/log/00000003"));
@@ -109,7 +142,10 @@ async fn start_cancelled_during_pull_leaves_nothing_behind() {
         () = async { while fixture.fake.count(Method::Pull) == 0 { tokio::task::yield_now().await } } => {}
     }
     drop(held);
-    fixture.destroy(&request.id, true).await.expect("there is nothing");
+    fixture
+        .destroy(&request.id, true)
+        .await
+        .expect("there is nothing");
     assert_eq!(fixture.fake.count(Method::CreateSandbox), 0);
 }
 
@@ -127,9 +163,19 @@ impl DriverFixture {
     async fn has_released_all(&self, why: &str) {
         let image_delay = PluginConfig::default().gc.image_delay;
         tokio::time::sleep(image_delay.max(GRACE_OVER) + Duration::from_secs(1)).await;
-        let image = self.driver.scope().images().find(BUSYBOX).await.expect("it can be read");
+        let image = self
+            .driver
+            .scope()
+            .images()
+            .find(BUSYBOX)
+            .await
+            .expect("it can be read");
         assert!(image.is_none(), "{why}: {image:?}");
-        self.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect(why);
+        self.pods()
+            .devices()
+            .lease(&["acme0".parse().unwrap()])
+            .await
+            .expect(why);
     }
 }
 
@@ -139,7 +185,8 @@ async fn start_cancelled_later_is_undone_and_can_be_repeated() {
         for again in [true, false] {
             let fixture = fixture_with_devices().await;
             let driver = fixture.driver.clone();
-            let _tending = AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
+            let _tending =
+                AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
             let held = fixture.fake.hold(step);
             let request = fixture.leased("00000001", &fixture.reserve().await);
             cancelled(&fixture, &request, step).await;
@@ -155,7 +202,10 @@ async fn start_cancelled_later_is_undone_and_can_be_repeated() {
                     tokio::task::yield_now().await;
                 }
                 fixture.has_released_all(&format!("{step:?}")).await;
-                fixture.destroy(&request.id, true).await.expect("there is nothing");
+                fixture
+                    .destroy(&request.id, true)
+                    .await
+                    .expect("there is nothing");
             }
             assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
         }
@@ -170,7 +220,9 @@ async fn start_cancelled_later_that_fails_holds_neither_image_nor_device() {
         let held = fixture.fake.hold(step);
         let request = fixture.leased("00000001", &fixture.reserve().await);
         cancelled(&fixture, &request, step).await;
-        fixture.fake.fail_next(step, Error::unavailable("it is away"));
+        fixture
+            .fake
+            .fail_next(step, Error::unavailable("it is away"));
         drop(held);
         fixture.has_released_all(&format!("{step:?}")).await;
         fixture.is_clean(&format!("{step:?}"));
@@ -181,17 +233,26 @@ async fn start_cancelled_later_that_fails_holds_neither_image_nor_device() {
 async fn start_that_pulls_its_image_again_keeps_its_device() {
     let fixture = fixture_with_devices().await;
     let request = fixture.leased("00000001", &fixture.reserve().await);
-    fixture.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
+    fixture
+        .fake
+        .fail_next(Method::CreateTask, Error::not_found("the image has gone"));
     let first = fixture.fake.hold(Method::Pull);
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     first.arrived(1).await;
     let second = fixture.fake.hold(Method::Pull);
     drop(first);
     second.arrived(1).await;
     tokio::time::sleep(GRACE_OVER).await;
-    fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect_err("the start continues");
+    fixture
+        .pods()
+        .devices()
+        .lease(&["acme0".parse().unwrap()])
+        .await
+        .expect_err("the start continues");
     drop(second);
     start.await.expect("it does not panic").expect("it starts");
 }
@@ -200,17 +261,33 @@ async fn start_that_pulls_its_image_again_keeps_its_device() {
 async fn start_cancelled_before_anything_is_made_releases_its_image_and_leases() {
     let fixture = fixture_with_devices().await;
     let driver = fixture.driver.clone();
-    let _tending = AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
+    let _tending =
+        AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
     let request = fixture.leased("00000001", &fixture.reserve().await);
     let held = fixture.fake.hold(Method::Pull);
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     held.arrived(1).await;
     // Another operation on the task, for which the start waits once it has its image.
-    let turn = fixture.driver.shared.task_locks.lock(identity::task_key(&request.id).to_owned()).await;
+    let turn = fixture
+        .driver
+        .shared
+        .task_locks
+        .lock(identity::task_key(&request.id).to_owned())
+        .await;
     drop(held);
-    while fixture.driver.scope().images().find(BUSYBOX).await.expect("it can be read").is_none() {
+    while fixture
+        .driver
+        .scope()
+        .images()
+        .find(BUSYBOX)
+        .await
+        .expect("it can be read")
+        .is_none()
+    {
         tokio::task::yield_now().await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -228,7 +305,9 @@ async fn start_cut_off_by_the_end_of_the_daemon_is_found_by_the_repeated_request
     let held = fixture.fake.hold(Method::StartTask);
     let request = fixture.request("00000001", &["serve"]);
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     held.arrived(1).await;
     let gateway = fixture.gateway.clone();
@@ -239,24 +318,47 @@ async fn start_cut_off_by_the_end_of_the_daemon_is_found_by_the_repeated_request
     start.abort();
     start.await.expect_err("it was cut off");
     drop(held);
-    shut_down.await.expect("it does not panic").expect("nothing hangs");
+    shut_down
+        .await
+        .expect("it does not panic")
+        .expect("nothing hangs");
     let task = fixture.task(&request.id);
     assert!(fixture.fake.runs(task));
     let fixture = fixture.restarted().await;
     fixture.start(&request).await.expect("it runs");
-    assert_eq!((fixture.task(&request.id), fixture.fake.count(Method::CreateTask)), (task, 0));
+    assert_eq!(
+        (
+            fixture.task(&request.id),
+            fixture.fake.count(Method::CreateTask)
+        ),
+        (task, 0)
+    );
 }
 
 #[tokio::test]
 async fn failed_start_leaves_nothing_behind_and_is_recoverable() {
-    for step in [Method::Pull, Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
+    for step in [
+        Method::Pull,
+        Method::CreateSandbox,
+        Method::CreateTask,
+        Method::StartTask,
+    ] {
         let fixture = fixture().await;
-        fixture.fake.fail_next(step, Error::unavailable("it is away"));
+        fixture
+            .fake
+            .fail_next(step, Error::unavailable("it is away"));
         let request = fixture.request("00000001", &["serve"]);
         let failed = fixture.start(&request).await.expect_err("a step fails");
         assert_eq!(failed.code(), Code::FailedPrecondition, "{step:?}");
-        assert!(!failed.details().is_empty() && failed.message().contains("it is away"), "{failed:?}");
-        assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new(), "{step:?}");
+        assert!(
+            !failed.details().is_empty() && failed.message().contains("it is away"),
+            "{failed:?}"
+        );
+        assert_eq!(
+            fixture.fake.remaining_objects(),
+            Vec::<String>::new(),
+            "{step:?}"
+        );
         fixture.start(&request).await.expect("it starts");
     }
 }
@@ -264,7 +366,9 @@ async fn failed_start_leaves_nothing_behind_and_is_recoverable() {
 #[tokio::test]
 async fn image_removed_before_task_creation_is_pulled_again() {
     let fixture = fixture().await;
-    fixture.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
+    fixture
+        .fake
+        .fail_next(Method::CreateTask, Error::not_found("the image has gone"));
     fixture.running(&["serve"]).await;
     assert_eq!(fixture.fake.count(Method::Pull), 2);
 }
@@ -274,17 +378,35 @@ async fn unrecoverable_start_failure_is_reported_as_such() {
     let fixture = fixture().await;
     let request = fixture.request("00000001", &["serve"]);
     for wrong in [
-        nomad::TaskConfig { id: String::new(), ..request.clone() },
-        nomad::TaskConfig { alloc_dir: "relative".into(), ..request.clone() },
-        nomad::TaskConfig { msgpack_driver_config: vec![0xc1], ..request.clone() },
-        nomad::TaskConfig { user: "a b".into(), ..request },
+        nomad::TaskConfig {
+            id: String::new(),
+            ..request.clone()
+        },
+        nomad::TaskConfig {
+            alloc_dir: "relative".into(),
+            ..request.clone()
+        },
+        nomad::TaskConfig {
+            msgpack_driver_config: vec![0xc1],
+            ..request.clone()
+        },
+        nomad::TaskConfig {
+            user: "a b".into(),
+            ..request
+        },
     ] {
         let refused = fixture.start(&wrong).await.expect_err("it is malformed");
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
         assert!(refused.details().is_empty());
     }
-    let nothing = fixture.driver.start_task(call(nomad::StartTaskRequest { task: None })).await;
-    assert_eq!(nothing.expect_err("there is no task").code(), Code::InvalidArgument);
+    let nothing = fixture
+        .driver
+        .start_task(call(nomad::StartTaskRequest { task: None }))
+        .await;
+    assert_eq!(
+        nothing.expect_err("there is no task").code(),
+        Code::InvalidArgument
+    );
     assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
 }
 
@@ -292,18 +414,35 @@ async fn unrecoverable_start_failure_is_reported_as_such() {
 async fn call_without_a_session_is_rejected_as_recoverable() {
     let fixture = fixture().await;
     let task = Some(fixture.request("00000001", &["serve"]));
-    let refused = fixture.driver.start_task(Request::new(nomad::StartTaskRequest { task })).await;
+    let refused = fixture
+        .driver
+        .start_task(Request::new(nomad::StartTaskRequest { task }))
+        .await;
     let refused = refused.expect_err("it names no session");
-    assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
+    assert_eq!(
+        (refused.code(), refused.details().is_empty()),
+        (Code::FailedPrecondition, false)
+    );
 }
 
 #[tokio::test]
 async fn download_event_is_sent_to_the_requesting_session() {
     let fixture = fixture().await;
-    let events =
-        fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
+    let events = fixture
+        .driver
+        .task_events(call(nomad::TaskEventsRequest {}))
+        .await
+        .expect("there is a session");
     let id = fixture.running(&["serve"]).await;
-    let event = events.into_inner().next().await.expect("it is open").expect("it is an event");
-    assert_eq!((event.task_id, event.message.as_str()), (id, "Downloading image"));
+    let event = events
+        .into_inner()
+        .next()
+        .await
+        .expect("it is open")
+        .expect("it is an event");
+    assert_eq!(
+        (event.task_id, event.message.as_str()),
+        (id, "Downloading image")
+    );
     assert_eq!(event.annotations["image"], BUSYBOX);
 }

@@ -65,15 +65,25 @@ async fn perform(fixture: &DriverFixture, (deed, second, pause, patience): Asked
             Deed::Start => drop(fixture.start(&request).await),
             Deed::Recover => drop(fixture.recover(&request).await),
             // A task may run for ever: this waiter gives up.
-            Deed::Wait => drop(tokio::time::timeout(Duration::from_secs(60), fixture.wait(&id)).await),
+            Deed::Wait => {
+                drop(tokio::time::timeout(Duration::from_secs(60), fixture.wait(&id)).await)
+            }
             Deed::Stop => drop(fixture.stop(&id, "", 1).await),
             Deed::Signal => {
-                let message = nomad::SignalTaskRequest { task_id: id, signal: "SIGHUP".into() };
+                let message = nomad::SignalTaskRequest {
+                    task_id: id,
+                    signal: "SIGHUP".into(),
+                };
                 drop(fixture.driver.signal_task(call(message)).await);
             }
             Deed::Inspect => drop(fixture.inspect(&id).await),
             Deed::Destroy => drop(fixture.destroy(&id, true).await),
-            Deed::Exit => drop(fixture.driver.task(&id).map(|task| fixture.fake.exit(task.id, 1))),
+            Deed::Exit => drop(
+                fixture
+                    .driver
+                    .task(&id)
+                    .map(|task| fixture.fake.exit(task.id, 1)),
+            ),
         }
     };
     match patience {
@@ -83,14 +93,23 @@ async fn perform(fixture: &DriverFixture, (deed, second, pause, patience): Asked
 }
 
 fn running(fixture: &DriverFixture) -> usize {
-    fixture.fake.tasks().into_iter().filter(|task| fixture.fake.runs(*task)).count()
+    fixture
+        .fake
+        .tasks()
+        .into_iter()
+        .filter(|task| fixture.fake.runs(*task))
+        .count()
 }
 
 /// Waits for cancelled operations to finish. A removal that failed may wait to be requested again: the
 /// objects left at the end are checked.
 async fn quiet(fixture: &DriverFixture) {
     for _ in 0..10_000 {
-        assert!(running(fixture) <= 1, "two tasks run in one place: {:?}", fixture.fake.remaining_objects());
+        assert!(
+            running(fixture) <= 1,
+            "two tasks run in one place: {:?}",
+            fixture.fake.remaining_objects()
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
         if fixture.fake.pending_removals().is_empty() {
             return;

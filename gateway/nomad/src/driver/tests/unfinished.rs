@@ -9,8 +9,12 @@ use super::leases::{GRACE_OVER, fixture_with_devices};
 use super::*;
 
 /// The calls of a removal, in their order.
-pub(super) const REMOVAL: [Method; 4] =
-    [Method::BeginRemoval, Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox];
+pub(super) const REMOVAL: [Method; 4] = [
+    Method::BeginRemoval,
+    Method::StopSandbox,
+    Method::RemoveTask,
+    Method::RemoveSandbox,
+];
 
 /// Longer than the pauses after the first failures.
 pub(super) const SOON: Duration = Duration::from_secs(10);
@@ -35,15 +39,24 @@ impl DriverFixture {
             self.fake.fail_next(step, away());
         }
         let failed = self.start(request).await.expect_err("containerd is away");
-        assert!(failed.message().contains("containerd is away"), "{failed:?}");
+        assert!(
+            failed.message().contains("containerd is away"),
+            "{failed:?}"
+        );
         assert!(!self.fake.remaining_objects().is_empty(), "{step:?}");
     }
 
     /// Containerd is down until this status is set again.
     fn take_down(&self) -> BackendStatus {
         let up = self.driver.scope().status();
-        let runtime = Condition::False { reason: "ContainerdUnavailable".into(), message: "away".into() };
-        self.fake.set_status(BackendStatus { runtime, ..up.clone() });
+        let runtime = Condition::False {
+            reason: "ContainerdUnavailable".into(),
+            message: "away".into(),
+        };
+        self.fake.set_status(BackendStatus {
+            runtime,
+            ..up.clone()
+        });
         up
     }
 
@@ -60,11 +73,21 @@ async fn remains_of_a_failed_start_are_removed_and_hold_neither_device_nor_image
         let _tending = fixture.tended();
         let request = fixture.leased("00000001", &fixture.reserve().await);
         fixture.fail_start(&request, step, 4).await;
-        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect_err("the sandbox holds it");
+        fixture
+            .pods()
+            .devices()
+            .lease(&["acme0".parse().unwrap()])
+            .await
+            .expect_err("the sandbox holds it");
         tokio::time::sleep(SOON).await;
         fixture.is_clean(&format!("{step:?}"));
         tokio::time::sleep(GRACE_OVER).await;
-        fixture.pods().devices().lease(&["acme0".parse().unwrap()]).await.expect("nobody holds it");
+        fixture
+            .pods()
+            .devices()
+            .lease(&["acme0".parse().unwrap()])
+            .await
+            .expect("nobody holds it");
         tokio::time::sleep(PluginConfig::default().gc.image_delay).await;
         assert_eq!(fixture.fake.count(Method::RemoveImage), 1, "{step:?}");
     }
@@ -77,14 +100,23 @@ async fn repeated_start_replaces_what_is_still_to_be_removed() {
         let _tending = fixture.tended();
         let request = fixture.request("00000001", &["serve"]);
         fixture.fail_start(&request, step, 1).await;
-        let gone = fixture.recover(&request).await.expect_err("no agent has a handle of it");
-        assert!(gone.message().starts_with("task not found for given id"), "{gone:?}");
+        let gone = fixture
+            .recover(&request)
+            .await
+            .expect_err("no agent has a handle of it");
+        assert!(
+            gone.message().starts_with("task not found for given id"),
+            "{gone:?}"
+        );
         fixture.start(&request).await.expect("containerd is back");
         let task = fixture.task(&request.id);
         fixture.recover(&request).await.expect("it runs");
         tokio::time::sleep(LONG).await;
         assert_eq!(fixture.fake.tasks(), [task], "{step:?}");
-        assert!(fixture.fake.runs(task), "{step:?}: the removal was of the first start alone");
+        assert!(
+            fixture.fake.runs(task),
+            "{step:?}: the removal was of the first start alone"
+        );
         assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
     }
 }
@@ -98,10 +130,16 @@ async fn repeated_start_waits_for_a_removal_in_progress() {
     let held = fixture.fake.hold(Method::RemoveSandbox);
     held.arrived(1).await;
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     tokio::time::sleep(SOON).await;
-    assert_eq!(fixture.fake.count(Method::CreateSandbox), 1, "the removal holds the lock of the task");
+    assert_eq!(
+        fixture.fake.count(Method::CreateSandbox),
+        1,
+        "the removal holds the lock of the task"
+    );
     drop(held);
     start.await.expect("it does not panic").expect("it starts");
     tokio::time::sleep(LONG).await;
@@ -117,7 +155,10 @@ async fn start_that_cannot_clear_earlier_ones_leaves_that_to_the_background() {
     let undelivered = fixture.running(&["serve"]).await;
     fixture.fake.fail_next(Method::StopSandbox, away());
     let next = fixture.request("00000002", &["serve"]);
-    fixture.start(&next).await.expect_err("the earlier one cannot be removed");
+    fixture
+        .start(&next)
+        .await
+        .expect_err("the earlier one cannot be removed");
     assert!(fixture.driver.task(&undelivered).is_ok());
     tokio::time::sleep(SOON).await;
     fixture.is_clean("the agent may give the task up");
@@ -131,13 +172,19 @@ async fn destruction_of_a_failed_start_ends_its_tries() {
         let fixture = fixture_with(config).await;
         let request = fixture.request("00000001", &["serve"]);
         fixture.fail_start(&request, Method::StopSandbox, 1).await;
-        fixture.destroy(&request.id, false).await.expect("it never ran");
+        fixture
+            .destroy(&request.id, false)
+            .await
+            .expect("it never ran");
         fixture.is_clean("it was destroyed");
         let calls = fixture.fake.calls().len();
         let _tending = fixture.tended();
         tokio::time::sleep(LONG).await;
         let later = &fixture.fake.calls()[calls..];
-        assert!(later.iter().all(|call| !REMOVAL.contains(&call.method)), "{later:?}");
+        assert!(
+            later.iter().all(|call| !REMOVAL.contains(&call.method)),
+            "{later:?}"
+        );
     }
 }
 
@@ -220,7 +267,10 @@ async fn daemon_removes_what_its_predecessor_left_of_failed_starts() {
         for method in [Method::BeginRemoval, step] {
             fixture.fake.fail_next(method, away());
         }
-        fixture.start(&request).await.expect_err("containerd is away");
+        fixture
+            .start(&request)
+            .await
+            .expect_err("containerd is away");
         let left = fixture.fake.sandboxes().len();
         assert_eq!(left, 3, "{failing:?} {step:?}");
 
@@ -232,7 +282,10 @@ async fn daemon_removes_what_its_predecessor_left_of_failed_starts() {
         assert!(fixture.fake.runs(fixture.task(&kept.id)));
         assert!(matches!(
             fixture.driver.task(&exited).expect("it is there").state,
-            TaskState::Exited { started_at: Some(_), .. }
+            TaskState::Exited {
+                started_at: Some(_),
+                ..
+            }
         ));
     }
 }
@@ -243,7 +296,9 @@ async fn start_under_way_is_not_taken_for_one_that_has_failed() {
     let held = fixture.fake.hold(Method::CreateTask);
     let request = fixture.request("00000001", &["serve"]);
     let driver = fixture.driver.clone();
-    let message = nomad::StartTaskRequest { task: Some(request.clone()) };
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
     held.arrived(1).await;
     // A sandbox without a task: as after a failed start.
@@ -253,6 +308,11 @@ async fn start_under_way_is_not_taken_for_one_that_has_failed() {
     start.await.expect("it does not panic").expect("it starts");
     tokio::time::sleep(LONG).await;
     assert!(fixture.fake.runs(fixture.task(&request.id)));
-    let sandboxes = fixture.driver.scope().sandboxes().list().expect("they are known");
+    let sandboxes = fixture
+        .driver
+        .scope()
+        .sandboxes()
+        .list()
+        .expect("they are known");
     assert!(matches!(sandboxes[0].state, SandboxState::Ready));
 }

@@ -7,8 +7,14 @@ use super::*;
 const NO_TIME: i64 = -62_135_596_800;
 
 fn check_status(status: &nomad::InspectTaskResponse) -> nomad::TaskStatus {
-    let task = status.task.clone().expect("an agent falls over a status without a task");
-    assert!(task.result.is_some() && task.started_at.is_some() && task.completed_at.is_some(), "{task:?}");
+    let task = status
+        .task
+        .clone()
+        .expect("an agent falls over a status without a task");
+    assert!(
+        task.result.is_some() && task.started_at.is_some() && task.completed_at.is_some(),
+        "{task:?}"
+    );
     assert!(status.driver.is_some());
     task
 }
@@ -18,11 +24,18 @@ async fn task_handle_suffices_for_recovery() {
     let fixture = fixture().await;
     let request = fixture.request("00000001", &["serve"]);
     let started = fixture.start(&request).await.expect("it starts");
-    let handle = started.handle.expect("an agent cannot recover a task without");
-    assert_eq!((handle.version, handle.state()), (1, nomad::TaskState::Running));
+    let handle = started
+        .handle
+        .expect("an agent cannot recover a task without");
+    assert_eq!(
+        (handle.version, handle.state()),
+        (1, nomad::TaskState::Running)
+    );
     assert_eq!(handle.config, Some(request));
     assert!(!handle.driver_state.is_empty());
-    let network = started.network_override.expect("it has a network of its own");
+    let network = started
+        .network_override
+        .expect("it has a network of its own");
     assert!(!network.addr.is_empty() && !network.auto_advertise);
 }
 
@@ -31,7 +44,10 @@ async fn inspect_is_complete_in_every_state() {
     let fixture = fixture().await;
     let id = fixture.running(&["serve"]).await;
     let running = check_status(&fixture.inspect(&id).await.expect("it runs"));
-    assert_eq!((running.id.as_str(), running.name.as_str()), (id.as_str(), "web"));
+    assert_eq!(
+        (running.id.as_str(), running.name.as_str()),
+        (id.as_str(), "web")
+    );
     assert_eq!(running.state(), nomad::TaskState::Running);
     assert_eq!(running.completed_at.expect("it is set").seconds, NO_TIME);
     let task = fixture.driver.task(&id).expect("it is there");
@@ -41,31 +57,78 @@ async fn inspect_is_complete_in_every_state() {
         TaskState::Created,
         TaskState::Starting,
         TaskState::Unattended,
-        TaskState::Stopping { pid: 1, started_at: now },
-        TaskState::Exited { started_at: None, exit: exit.clone() },
-        TaskState::Exited { started_at: Some(now), exit: exit.clone() },
-        TaskState::Removing { started_at: None, exit: None },
-        TaskState::Removing { started_at: Some(now), exit: Some(exit) },
+        TaskState::Stopping {
+            pid: 1,
+            started_at: now,
+        },
+        TaskState::Exited {
+            started_at: None,
+            exit: exit.clone(),
+        },
+        TaskState::Exited {
+            started_at: Some(now),
+            exit: exit.clone(),
+        },
+        TaskState::Removing {
+            started_at: None,
+            exit: None,
+        },
+        TaskState::Removing {
+            started_at: Some(now),
+            exit: Some(exit),
+        },
     ] {
-        check_status(&to_proto::inspected(None, &Task { state, ..(*task).clone() }));
+        check_status(&to_proto::inspected(
+            None,
+            &Task {
+                state,
+                ..(*task).clone()
+            },
+        ));
     }
 }
 
 #[tokio::test]
 async fn capabilities_and_schema_are_always_served() {
     let fixture = fixture().await;
-    let answer =
-        fixture.driver.capabilities(call(nomad::CapabilitiesRequest {})).await.expect("there is a session");
+    let answer = fixture
+        .driver
+        .capabilities(call(nomad::CapabilitiesRequest {}))
+        .await
+        .expect("there is a session");
     let able = answer.into_inner().capabilities.expect("it is always set");
     assert!(able.send_signals && able.exec && !able.must_create_network);
-    let answer = fixture.driver.task_config_schema(call(nomad::TaskConfigSchemaRequest {})).await;
-    let schema = answer.expect("it is always answered").into_inner().spec.expect("it is always set");
+    let answer = fixture
+        .driver
+        .task_config_schema(call(nomad::TaskConfigSchemaRequest {}))
+        .await;
+    let schema = answer
+        .expect("it is always answered")
+        .into_inner()
+        .spec
+        .expect("it is always set");
     assert!(schema.block.is_some());
-    fixture.driver.init(call(nomad::InitRequest {})).await.expect("it is always answered");
-    fixture.driver.shutdown(call(nomad::ShutdownRequest {})).await.expect("it is always answered");
-    let health =
-        fixture.driver.fingerprint(call(nomad::FingerprintRequest {})).await.expect("there is a session");
-    let first = health.into_inner().next().await.expect("it comes at once").expect("it is no error");
+    fixture
+        .driver
+        .init(call(nomad::InitRequest {}))
+        .await
+        .expect("it is always answered");
+    fixture
+        .driver
+        .shutdown(call(nomad::ShutdownRequest {}))
+        .await
+        .expect("it is always answered");
+    let health = fixture
+        .driver
+        .fingerprint(call(nomad::FingerprintRequest {}))
+        .await
+        .expect("there is a session");
+    let first = health
+        .into_inner()
+        .next()
+        .await
+        .expect("it comes at once")
+        .expect("it is no error");
     assert_eq!(first.err, "");
 }
 
@@ -73,38 +136,82 @@ async fn capabilities_and_schema_are_always_served() {
 async fn task_stats_are_complete_immediate_and_end_with_the_task() {
     let fixture = fixture().await;
     let id = fixture.running(&["serve"]).await;
-    let message = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: None };
-    let mut stats = fixture.driver.task_stats(call(message)).await.expect("it runs").into_inner();
+    let message = nomad::TaskStatsRequest {
+        task_id: id.clone(),
+        collection_interval: None,
+    };
+    let mut stats = fixture
+        .driver
+        .task_stats(call(message))
+        .await
+        .expect("it runs")
+        .into_inner();
     for _ in 0..3 {
-        let answer = stats.next().await.expect("it runs").expect("it is no error");
+        let answer = stats
+            .next()
+            .await
+            .expect("it runs")
+            .expect("it is no error");
         let stats = answer.stats.expect("an agent falls over a message without");
         assert_eq!(stats.id, id);
-        let usage = stats.agg_resource_usage.expect("an agent falls over statistics without");
+        let usage = stats
+            .agg_resource_usage
+            .expect("an agent falls over statistics without");
         assert!(stats.timestamp.is_some() && usage.cpu.is_some() && usage.memory.is_some());
     }
     fixture.destroy(&id, true).await.expect("it is taken away");
     assert!(stats.next().await.is_none());
-    let gone = nomad::TaskStatsRequest { task_id: id, collection_interval: None };
-    assert_eq!(fixture.driver.task_stats(call(gone)).await.err().expect("it is gone").code(), Code::NotFound);
+    let gone = nomad::TaskStatsRequest {
+        task_id: id,
+        collection_interval: None,
+    };
+    assert_eq!(
+        fixture
+            .driver
+            .task_stats(call(gone))
+            .await
+            .err()
+            .expect("it is gone")
+            .code(),
+        Code::NotFound
+    );
 }
 
 #[tokio::test]
 async fn network_is_created_once_and_destroy_is_idempotent() {
     let fixture = fixture().await;
     let make = async || {
-        let message = nomad::CreateNetworkRequest { alloc_id: ALLOC.into(), hostname: "web-1".into() };
-        fixture.driver.create_network(call(message)).await.expect("it is made").into_inner()
+        let message = nomad::CreateNetworkRequest {
+            alloc_id: ALLOC.into(),
+            hostname: "web-1".into(),
+        };
+        fixture
+            .driver
+            .create_network(call(message))
+            .await
+            .expect("it is made")
+            .into_inner()
     };
     let first = make().await;
     let second = make().await;
     assert_eq!((first.created, second.created), (true, false));
     let spec = first.isolation_spec.expect("it is always set");
     assert_eq!(Some(&spec), second.isolation_spec.as_ref());
-    assert_eq!(spec.mode(), nomad::network_isolation_spec::NetworkIsolationMode::Group);
+    assert_eq!(
+        spec.mode(),
+        nomad::network_isolation_spec::NetworkIsolationMode::Group
+    );
     assert_eq!(spec.labels["docker_sandbox_hostname"], "web-1");
     for _ in 0..2 {
-        let message = nomad::DestroyNetworkRequest { alloc_id: ALLOC.into(), isolation_spec: None };
-        fixture.driver.destroy_network(call(message)).await.expect("it is taken away");
+        let message = nomad::DestroyNetworkRequest {
+            alloc_id: ALLOC.into(),
+            isolation_spec: None,
+        };
+        fixture
+            .driver
+            .destroy_network(call(message))
+            .await
+            .expect("it is taken away");
     }
     assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
     let nowhere = nomad::CreateNetworkRequest::default();

@@ -13,8 +13,18 @@ fn default_confinement_is_dockers_without_net_raw() {
     assert_eq!(made.capabilities.drop, strings(&["ALL"]));
     assert_eq!(made.capabilities.add.len(), 13);
     assert!(!made.capabilities.add.contains(&"NET_RAW".to_owned()));
-    assert_eq!((made.seccomp, made.apparmor, made.selinux), (SeccompProfile::RuntimeDefault, None, None));
-    assert_eq!((made.privileged, made.no_new_privileges, made.readonly_rootfs), (false, false, false));
+    assert_eq!(
+        (made.seccomp, made.apparmor, made.selinux),
+        (SeccompProfile::RuntimeDefault, None, None)
+    );
+    assert_eq!(
+        (
+            made.privileged,
+            made.no_new_privileges,
+            made.readonly_rootfs
+        ),
+        (false, false, false)
+    );
     assert!(
         made.masked_paths.contains(&"/proc/kcore".into())
             && made.readonly_paths.contains(&"/proc/sys".into())
@@ -25,7 +35,13 @@ fn default_confinement_is_dockers_without_net_raw() {
 fn privileged_needs_operator_permission() {
     let text = "Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration is false";
     invalid("privileged", true, text);
-    let plan = planned_for(generous(), [("privileged", true.into()), ("readonly_rootfs", true.into())]);
+    let plan = planned_for(
+        generous(),
+        [
+            ("privileged", true.into()),
+            ("readonly_rootfs", true.into()),
+        ],
+    );
     assert!(plan.sandbox.privileged);
     let expected = Security {
         privileged: true,
@@ -40,10 +56,24 @@ fn privileged_needs_operator_permission() {
 #[test]
 fn capabilities_are_limited_by_the_operator() {
     let text = "driver does not allow the following capabilities: net_raw, sys_time";
-    invalid("cap_add", texts(&["SYS_TIME", "cap_net_raw", "CHOWN"]), text);
-    let made = planned_for(generous(), [("cap_add", texts(&["sys_time"])), ("cap_drop", texts(&["all"]))]);
+    invalid(
+        "cap_add",
+        texts(&["SYS_TIME", "cap_net_raw", "CHOWN"]),
+        text,
+    );
+    let made = planned_for(
+        generous(),
+        [
+            ("cap_add", texts(&["sys_time"])),
+            ("cap_drop", texts(&["all"])),
+        ],
+    );
     assert_eq!(made.task.security.capabilities.add, strings(&["SYS_TIME"]));
-    invalid("cap_drop", texts(&["x y"]), "cap_drop[0]: \"x y\" is not the name of a capability");
+    invalid(
+        "cap_drop",
+        texts(&["x y"]),
+        "cap_drop[0]: \"x y\" is not the name of a capability",
+    );
 }
 
 #[test]
@@ -52,39 +82,95 @@ fn security_options_parse_as_in_docker() {
     assert!(security(&["no-new-privileges=true"]).no_new_privileges);
     assert!(security(&["no-new-privileges:true"]).no_new_privileges);
     assert!(!security(&["no-new-privileges", "no-new-privileges=false"]).no_new_privileges);
-    assert_eq!(security(&["seccomp=unconfined"]).seccomp, SeccompProfile::Unconfined);
-    assert_eq!(security(&["seccomp:unconfined"]).seccomp, SeccompProfile::Unconfined);
-    assert_eq!(security(&["seccomp=builtin"]).seccomp, SeccompProfile::RuntimeDefault);
-    assert_eq!(security(&["seccomp=/etc/p.json"]).seccomp, SeccompProfile::Localhost("/etc/p.json".into()));
-    assert_eq!(security(&["apparmor=unconfined"]).apparmor, Some(AppArmorProfile::Unconfined));
-    assert_eq!(security(&["apparmor=docker-default"]).apparmor, Some(AppArmorProfile::RuntimeDefault));
-    assert_eq!(security(&["apparmor=mine"]).apparmor, Some(AppArmorProfile::Localhost("mine".to_owned())));
-    let options = texts(&["label=type:my_t", "label=level:s0:c1,c2", "systempaths=unconfined"]);
-    let made = planned_for(generous(), [("security_opt", options)]);
-    let label =
-        SelinuxLabel { type_: "my_t".to_owned(), level: "s0:c1,c2".to_owned(), ..SelinuxLabel::default() };
     assert_eq!(
-        (made.task.security.selinux.as_ref(), made.sandbox.selinux.as_ref()),
+        security(&["seccomp=unconfined"]).seccomp,
+        SeccompProfile::Unconfined
+    );
+    assert_eq!(
+        security(&["seccomp:unconfined"]).seccomp,
+        SeccompProfile::Unconfined
+    );
+    assert_eq!(
+        security(&["seccomp=builtin"]).seccomp,
+        SeccompProfile::RuntimeDefault
+    );
+    assert_eq!(
+        security(&["seccomp=/etc/p.json"]).seccomp,
+        SeccompProfile::Localhost("/etc/p.json".into())
+    );
+    assert_eq!(
+        security(&["apparmor=unconfined"]).apparmor,
+        Some(AppArmorProfile::Unconfined)
+    );
+    assert_eq!(
+        security(&["apparmor=docker-default"]).apparmor,
+        Some(AppArmorProfile::RuntimeDefault)
+    );
+    assert_eq!(
+        security(&["apparmor=mine"]).apparmor,
+        Some(AppArmorProfile::Localhost("mine".to_owned()))
+    );
+    let options = texts(&[
+        "label=type:my_t",
+        "label=level:s0:c1,c2",
+        "systempaths=unconfined",
+    ]);
+    let made = planned_for(generous(), [("security_opt", options)]);
+    let label = SelinuxLabel {
+        type_: "my_t".to_owned(),
+        level: "s0:c1,c2".to_owned(),
+        ..SelinuxLabel::default()
+    };
+    assert_eq!(
+        (
+            made.task.security.selinux.as_ref(),
+            made.sandbox.selinux.as_ref()
+        ),
         (Some(&label), Some(&label))
     );
-    assert_eq!((made.task.security.masked_paths.len(), made.task.security.readonly_paths.len()), (0, 0));
+    assert_eq!(
+        (
+            made.task.security.masked_paths.len(),
+            made.task.security.readonly_paths.len()
+        ),
+        (0, 0)
+    );
     assert_eq!(security(&["label=disable"]).selinux.unwrap().type_, "spc_t");
 }
 
 #[test]
 fn invalid_security_options_are_rejected_by_index() {
     for (option, why) in [
-        ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is no security option that can be set here"),
-        ("apparmor=", "\"apparmor=\" is no security option that can be set here"),
-        ("writable-cgroups=true", "\"writable-cgroups=true\" is no security option that can be set here"),
-        ("seccomp=profile.json", "\"profile.json\" is not an absolute path"),
+        (
+            "no-new-privileges=maybe",
+            "\"no-new-privileges=maybe\" is no security option that can be set here",
+        ),
+        (
+            "apparmor=",
+            "\"apparmor=\" is no security option that can be set here",
+        ),
+        (
+            "writable-cgroups=true",
+            "\"writable-cgroups=true\" is no security option that can be set here",
+        ),
+        (
+            "seccomp=profile.json",
+            "\"profile.json\" is not an absolute path",
+        ),
         ("label=color:red", "\"color:red\" is no part of a label"),
         ("label=type:", "\"\" cannot be an SELinux type"),
         ("label=level:s0 c1", "\"s0 c1\" cannot be an SELinux level"),
-        ("label=level:s0\",index=on,x=\"", "\"s0\\\",index=on,x=\\\"\" cannot be an SELinux level"),
+        (
+            "label=level:s0\",index=on,x=\"",
+            "\"s0\\\",index=on,x=\\\"\" cannot be an SELinux level",
+        ),
         ("label=user:a,b", "\"a,b\" cannot be an SELinux user"),
     ] {
-        invalid("security_opt", texts(&["no-new-privileges", option]), &format!("security_opt[1]: {why}"));
+        invalid(
+            "security_opt",
+            texts(&["no-new-privileges", option]),
+            &format!("security_opt[1]: {why}"),
+        );
     }
     let windows = "security_opt[0]: credentialspec is for Windows";
     impossible("security_opt", texts(&["credentialspec=file://x"]), windows);
@@ -107,29 +193,51 @@ fn host_namespaces_need_operator_permission() {
         };
         list.push("host".to_owned());
         planned_for(
-            PluginConfig { allowed_modes: modes, ..PluginConfig::default() },
+            PluginConfig {
+                allowed_modes: modes,
+                ..PluginConfig::default()
+            },
             [(&*key, "host".into())],
         );
-        let text = format!("{key}: \"container:x\" is not supported, only \"host\" or the task's own");
+        let text =
+            format!("{key}: \"container:x\" is not supported, only \"host\" or the task's own");
         impossible(&key, "container:x", &text);
     }
-    let plan = planned_for(generous(), [("pid_mode", "host".into()), ("ipc_mode", "host".into())]);
+    let plan = planned_for(
+        generous(),
+        [("pid_mode", "host".into()), ("ipc_mode", "host".into())],
+    );
     assert_eq!(
         (plan.sandbox.pid, plan.task.pid, plan.sandbox.ipc),
         (SandboxPid::Host, PidMode::Host, IpcMode::Host)
     );
-    let own = planned([("pid_mode", "private".into()), ("ipc_mode", "shareable".into())]);
-    assert_eq!((own.sandbox.pid, own.sandbox.ipc), (SandboxPid::PerTask, IpcMode::Shared));
+    let own = planned([
+        ("pid_mode", "private".into()),
+        ("ipc_mode", "shareable".into()),
+    ]);
+    assert_eq!(
+        (own.sandbox.pid, own.sandbox.ipc),
+        (SandboxPid::PerTask, IpcMode::Shared)
+    );
 }
 
 #[test]
 fn cgroup_namespace_is_private_or_host() {
-    assert_eq!(planned([("cgroupns", "host".into())]).task.cgroup_namespace, Some(CgroupNamespace::Host));
     assert_eq!(
-        planned([("cgroupns", "private".into())]).task.cgroup_namespace,
+        planned([("cgroupns", "host".into())]).task.cgroup_namespace,
+        Some(CgroupNamespace::Host)
+    );
+    assert_eq!(
+        planned([("cgroupns", "private".into())])
+            .task
+            .cgroup_namespace,
         Some(CgroupNamespace::Private)
     );
-    invalid("cgroupns", "x", "cgroupns: \"x\" is neither \"private\" nor \"host\"");
+    invalid(
+        "cgroupns",
+        "x",
+        "cgroupns: \"x\" is neither \"private\" nor \"host\"",
+    );
 }
 
 #[test]
@@ -141,10 +249,23 @@ fn init_needs_a_private_pid_namespace() {
 
 #[test]
 fn runtimes_are_limited_by_the_operator() {
-    let config = || PluginConfig { allow_runtimes: strings(&["runc"]), ..PluginConfig::default() };
-    assert_eq!(planned_for(config(), [("runtime", "runc".into())]).sandbox.handler, "runc");
+    let config = || PluginConfig {
+        allow_runtimes: strings(&["runc"]),
+        ..PluginConfig::default()
+    };
+    assert_eq!(
+        planned_for(config(), [("runtime", "runc".into())])
+            .sandbox
+            .handler,
+        "runc"
+    );
     let text = "runtime: requested runtime \"kata\" is not allowed: have allow_runtimes of the plugin's configuration name it";
-    refused_task(&task([("runtime", "kata".into())]), config(), ErrorKind::InvalidArgument, text);
+    refused_task(
+        &task([("runtime", "kata".into())]),
+        config(),
+        ErrorKind::InvalidArgument,
+        text,
+    );
 }
 
 #[test]
@@ -153,15 +274,26 @@ fn unmasked_paths_need_privileged_permission() {
         let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
                     configuration is false";
         invalid("security_opt", texts(&[option]), text);
-        let made = planned_for(generous(), [("security_opt", texts(&[option]))]).task.security;
-        assert_eq!((made.masked_paths.len(), made.readonly_paths.len(), made.privileged), (0, 0, false));
+        let made = planned_for(generous(), [("security_opt", texts(&[option]))])
+            .task
+            .security;
+        assert_eq!(
+            (
+                made.masked_paths.len(),
+                made.readonly_paths.len(),
+                made.privileged
+            ),
+            (0, 0, false)
+        );
     }
 }
 
 #[test]
 fn security_options_are_limited_to_allowed_and_restrictive_ones() {
-    let config =
-        |patterns: &[&str]| PluginConfig { allow_security_opt: strings(patterns), ..PluginConfig::default() };
+    let config = |patterns: &[&str]| PluginConfig {
+        allow_security_opt: strings(patterns),
+        ..PluginConfig::default()
+    };
     let opening = [
         "seccomp=unconfined",
         "seccomp=/p.json",
@@ -177,31 +309,69 @@ fn security_options_are_limited_to_allowed_and_restrictive_ones() {
              configuration name it"
         );
         let asked = [("security_opt", texts(&[option]))];
-        refused_task(&task(asked.clone()), config(&[]), ErrorKind::InvalidArgument, &text);
+        refused_task(
+            &task(asked.clone()),
+            config(&[]),
+            ErrorKind::InvalidArgument,
+            &text,
+        );
         planned_for(config(&["no-such", &format!("{key}=*")]), asked);
     }
-    let confining =
-        ["no-new-privileges", "no-new-privileges=false", "seccomp=builtin", "apparmor=docker-default"];
+    let confining = [
+        "no-new-privileges",
+        "no-new-privileges=false",
+        "seccomp=builtin",
+        "apparmor=docker-default",
+    ];
     planned_for(config(&[]), [("security_opt", texts(&confining))]);
     // Allowing it in the list does not give privileges.
     let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
                 configuration is false";
     let asked = task([("security_opt", texts(&["systempaths=unconfined"]))]);
-    refused_task(&asked, config(&["systempaths=unconfined"]), ErrorKind::InvalidArgument, text);
+    refused_task(
+        &asked,
+        config(&["systempaths=unconfined"]),
+        ErrorKind::InvalidArgument,
+        text,
+    );
 }
 
 #[test]
 fn host_network_and_cgroupns_are_allowed_by_default() {
     for (key, kind) in [("network_mode", "network"), ("cgroupns", "cgroupns")] {
         planned([(key, "host".into())]);
-        let modes = AllowedModes { network: Vec::new(), cgroupns: Vec::new(), ..AllowedModes::default() };
-        let config = || PluginConfig { allowed_modes: modes.clone(), ..PluginConfig::default() };
+        let modes = AllowedModes {
+            network: Vec::new(),
+            cgroupns: Vec::new(),
+            ..AllowedModes::default()
+        };
+        let config = || PluginConfig {
+            allowed_modes: modes.clone(),
+            ..PluginConfig::default()
+        };
         let text = format!(
             "{key}: \"host\" is not allowed on this Nomad agent: have allowed_modes.{kind} of the plugin's configuration name it"
         );
-        refused_task(&task([(key, "host".into())]), config(), ErrorKind::InvalidArgument, &text);
-        planned_for(PluginConfig { allow_privileged: true, ..config() }, [(key, "host".into())]);
-        planned_for(config(), [("network_mode", "none".into()), ("cgroupns", "private".into())]);
+        refused_task(
+            &task([(key, "host".into())]),
+            config(),
+            ErrorKind::InvalidArgument,
+            &text,
+        );
+        planned_for(
+            PluginConfig {
+                allow_privileged: true,
+                ..config()
+            },
+            [(key, "host".into())],
+        );
+        planned_for(
+            config(),
+            [
+                ("network_mode", "none".into()),
+                ("cgroupns", "private".into()),
+            ],
+        );
     }
 }
 
@@ -210,10 +380,18 @@ fn host_devices_are_allowed_by_default() {
     let device = |path: &str| list([map([("host_path", path.into())])]);
     for path in ["/dev/fuse", "acme.com/tpu=0"] {
         planned([("devices", device(path))]);
-        let config = PluginConfig { allow_devices: false, ..PluginConfig::default() };
+        let config = PluginConfig {
+            allow_devices: false,
+            ..PluginConfig::default()
+        };
         let text = "devices[0]: jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's \
                     configuration is false";
-        refused_task(&task([("devices", device(path))]), config, ErrorKind::InvalidArgument, text);
+        refused_task(
+            &task([("devices", device(path))]),
+            config,
+            ErrorKind::InvalidArgument,
+            text,
+        );
     }
     // Devices from the agent need no permission.
     let given = nomad::Device {
@@ -221,7 +399,16 @@ fn host_devices_are_allowed_by_default() {
         host_path: "/dev/null".to_owned(),
         ..Default::default()
     };
-    let asked = nomad::TaskConfig { devices: vec![given], ..task([]) };
-    let config = PluginConfig { allow_devices: false, ..PluginConfig::default() };
-    assert_eq!(plan(&asked, &session(config)).unwrap().task.devices.len(), 1);
+    let asked = nomad::TaskConfig {
+        devices: vec![given],
+        ..task([])
+    };
+    let config = PluginConfig {
+        allow_devices: false,
+        ..PluginConfig::default()
+    };
+    assert_eq!(
+        plan(&asked, &session(config)).unwrap().task.devices.len(),
+        1
+    );
 }

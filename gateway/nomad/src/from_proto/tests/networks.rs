@@ -6,12 +6,19 @@ pub(super) fn group(
     mode: nomad::network_isolation_spec::NetworkIsolationMode,
     path: &str,
 ) -> Option<nomad::NetworkIsolationSpec> {
-    let spec = nomad::NetworkIsolationSpec { mode: mode.into(), path: path.to_owned(), ..Default::default() };
+    let spec = nomad::NetworkIsolationSpec {
+        mode: mode.into(),
+        path: path.to_owned(),
+        ..Default::default()
+    };
     Some(spec)
 }
 
 fn network_of(task: &nomad::TaskConfig) -> SandboxNetwork {
-    plan(task, &session(PluginConfig::default())).unwrap().sandbox.network
+    plan(task, &session(PluginConfig::default()))
+        .unwrap()
+        .sandbox
+        .network
 }
 
 #[test]
@@ -22,12 +29,19 @@ fn network_mode_comes_from_task_or_group() {
         ..task([("network_mode", mode.into())])
     };
     let joined = || group(Mode::Group, "/var/run/netns/a1");
-    let bridge = SandboxNetwork::Pod(PodNetwork { link: Link::Bridge, ..PodNetwork::default() });
+    let bridge = SandboxNetwork::Pod(PodNetwork {
+        link: Link::Bridge,
+        ..PodNetwork::default()
+    });
     for (mode, isolation, expected) in [
         ("", None, bridge.clone()),
         ("", group(Mode::Host, ""), bridge.clone()),
         ("", group(Mode::Task, ""), bridge.clone()),
-        ("", joined(), SandboxNetwork::Joined("/var/run/netns/a1".into())),
+        (
+            "",
+            joined(),
+            SandboxNetwork::Joined("/var/run/netns/a1".into()),
+        ),
         ("", group(Mode::None, ""), SandboxNetwork::Isolated),
         ("bridge", joined(), bridge.clone()),
         ("default", None, bridge),
@@ -43,14 +57,24 @@ fn network_mode_comes_from_task_or_group() {
         ErrorKind::InvalidArgument,
         text,
     );
-    let unknown = nomad::NetworkIsolationSpec { mode: 9, ..Default::default() };
+    let unknown = nomad::NetworkIsolationSpec {
+        mode: 9,
+        ..Default::default()
+    };
     let text = "task.network_isolation_spec.mode: 9 is none of its values";
-    refused_task(&with("", Some(unknown)), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    refused_task(
+        &with("", Some(unknown)),
+        PluginConfig::default(),
+        ErrorKind::InvalidArgument,
+        text,
+    );
     for mode in ["container:web-1", "mynet", "task:web", "macvlan"] {
         let error = plan(&with(mode, None), &session(PluginConfig::default())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unimplemented);
         assert!(
-            error.to_string().starts_with(&format!("network_mode: {mode:?} is not supported: ")),
+            error
+                .to_string()
+                .starts_with(&format!("network_mode: {mode:?} is not supported: ")),
             "{error}"
         );
     }
@@ -58,54 +82,104 @@ fn network_mode_comes_from_task_or_group() {
 
 #[test]
 fn static_addresses_need_a_private_network() {
-    let made = planned([("ipv4_address", "172.26.64.9".into()), ("mac_address", "02-42-ac-11-00-02".into())]);
-    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    let made = planned([
+        ("ipv4_address", "172.26.64.9".into()),
+        ("mac_address", "02-42-ac-11-00-02".into()),
+    ]);
+    let SandboxNetwork::Pod(network) = made.sandbox.network else {
+        panic!("it has a network of its own")
+    };
     assert_eq!(network.mac.unwrap().to_string(), "02:42:ac:11:00:02");
     assert_eq!(
         network.args,
         [("IgnoreUnknown", "1"), ("IP", "172.26.64.9")].map(|(k, v)| (k.to_owned(), v.to_owned()))
     );
-    invalid("ipv4_address", "fe80::1", "ipv4_address: \"fe80::1\" is no address");
-    invalid("mac_address", "x", "mac_address: \"x\" is no hardware address, as 02:42:ac:11:00:02 is");
-    for (key, value) in [("ipv4_address", "172.26.64.9"), ("mac_address", "02:42:ac:11:00:02")] {
+    invalid(
+        "ipv4_address",
+        "fe80::1",
+        "ipv4_address: \"fe80::1\" is no address",
+    );
+    invalid(
+        "mac_address",
+        "x",
+        "mac_address: \"x\" is no hardware address, as 02:42:ac:11:00:02 is",
+    );
+    for (key, value) in [
+        ("ipv4_address", "172.26.64.9"),
+        ("mac_address", "02:42:ac:11:00:02"),
+    ] {
         let task = task([("network_mode", "host".into()), (key, value.into())]);
         let text = format!("{key}: the task has no network interface of its own");
-        refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, &text);
+        refused_task(
+            &task,
+            PluginConfig::default(),
+            ErrorKind::InvalidArgument,
+            &text,
+        );
     }
 }
 
 #[test]
 fn hostname_comes_from_task_group_or_allocation() {
-    let hosts = nomad::HostsConfig { hostname: "of-group".to_owned(), address: "10.0.0.2".to_owned() };
+    let hosts = nomad::HostsConfig {
+        hostname: "of-group".to_owned(),
+        address: "10.0.0.2".to_owned(),
+    };
     let isolation = nomad::NetworkIsolationSpec {
         mode: 1,
         path: "/n".to_owned(),
         hosts_config: Some(hosts),
         ..Default::default()
     };
-    let grouped = |entries| nomad::TaskConfig { network_isolation_spec: Some(isolation.clone()), ..entries };
+    let grouped = |entries| nomad::TaskConfig {
+        network_isolation_spec: Some(isolation.clone()),
+        ..entries
+    };
     let named = |task: &nomad::TaskConfig| {
         let sandbox = plan(task, &session(generous())).unwrap().sandbox;
         (sandbox.hostname, sandbox.uts)
     };
     let name = |name: &str, uts| (name.to_owned(), uts);
-    assert_eq!(named(&grouped(task([]))), name("of-group", UtsMode::Network));
-    assert_eq!(named(&grouped(task([("hostname", "own".into())]))), name("own", UtsMode::Network));
+    assert_eq!(
+        named(&grouped(task([]))),
+        name("of-group", UtsMode::Network)
+    );
+    assert_eq!(
+        named(&grouped(task([("hostname", "own".into())]))),
+        name("own", UtsMode::Network)
+    );
     assert_eq!(named(&task([])), name("f3a1b2c40000", UtsMode::Network));
     assert_eq!(
-        named(&nomad::TaskConfig { alloc_id: "-".to_owned(), ..task([]) }),
+        named(&nomad::TaskConfig {
+            alloc_id: "-".to_owned(),
+            ..task([])
+        }),
         name("task", UtsMode::Network)
     );
     let host = ("network_mode", Value::from("host"));
-    assert_eq!(named(&task([host.clone()])), name("", UtsMode::Network), "the host's");
-    assert_eq!(named(&task([host, ("hostname", "own".into())])), name("own", UtsMode::Own));
-    assert_eq!(named(&task([("uts_mode", "host".into())])), name("", UtsMode::Host));
+    assert_eq!(
+        named(&task([host.clone()])),
+        name("", UtsMode::Network),
+        "the host's"
+    );
+    assert_eq!(
+        named(&task([host, ("hostname", "own".into())])),
+        name("own", UtsMode::Own)
+    );
+    assert_eq!(
+        named(&task([("uts_mode", "host".into())])),
+        name("", UtsMode::Host)
+    );
     let both = task([("uts_mode", "host".into()), ("hostname", "own".into())]);
     let text = "hostname: uts_mode is \"host\": the host keeps its name";
     refused_task(&both, generous(), ErrorKind::InvalidArgument, text);
     invalid("hostname", "a_b c", "hostname: \"a_b c\" is no host name");
     invalid("hostname", "-a", "hostname: \"-a\" is no host name");
-    invalid("hostname", "x".repeat(65), "hostname: it is longer than 64 bytes");
+    invalid(
+        "hostname",
+        "x".repeat(65),
+        "hostname: it is longer than 64 bytes",
+    );
 }
 
 #[test]
@@ -116,40 +190,89 @@ fn dns_comes_from_task_then_job() {
         options: strings(&["ndots:2"]),
     };
     let with = |entries: nomad::TaskConfig, dns| nomad::TaskConfig { dns, ..entries };
-    let dns = |task: &nomad::TaskConfig| plan(task, &session(PluginConfig::default())).unwrap().sandbox.dns;
+    let dns = |task: &nomad::TaskConfig| {
+        plan(task, &session(PluginConfig::default()))
+            .unwrap()
+            .sandbox
+            .dns
+    };
     assert_eq!(dns(&task([])), None);
-    assert_eq!(dns(&with(task([]), Some(nomad::DnsConfig::default()))), None);
+    assert_eq!(
+        dns(&with(task([]), Some(nomad::DnsConfig::default()))),
+        None
+    );
     let made = dns(&with(task([]), Some(job.clone()))).unwrap();
-    assert!(made.host_defaults, "what neither says is as the host has it");
+    assert!(
+        made.host_defaults,
+        "what neither says is as the host has it"
+    );
     assert_eq!(
         (made.servers, made.searches, made.options),
-        (strings(&["9.9.9.9"]), strings(&["job.test"]), strings(&["ndots:2"]))
+        (
+            strings(&["9.9.9.9"]),
+            strings(&["job.test"]),
+            strings(&["ndots:2"])
+        )
     );
-    let own =
-        task([("dns_servers", texts(&["1.1.1.1", "fe80::1%eth0"])), ("dns_options", texts(&["use-vc"]))]);
+    let own = task([
+        ("dns_servers", texts(&["1.1.1.1", "fe80::1%eth0"])),
+        ("dns_options", texts(&["use-vc"])),
+    ]);
     let made = dns(&with(own, Some(job))).unwrap();
     assert_eq!(
         (made.servers, made.searches, made.options),
-        (strings(&["1.1.1.1", "fe80::1%eth0"]), strings(&["job.test"]), strings(&["use-vc"]))
+        (
+            strings(&["1.1.1.1", "fe80::1%eth0"]),
+            strings(&["job.test"]),
+            strings(&["use-vc"])
+        )
     );
-    invalid("dns_servers", texts(&["1.1.1.1", "dns.test"]), "dns_servers[1]: \"dns.test\" is no IP address");
-    invalid("dns_search_domains", texts(&["a b"]), "dns_search_domains[0]: \"a b\" is not one word");
-    invalid("dns_options", texts(&["#x"]), "dns_options[0]: \"#x\" is not one word");
-    let bad = nomad::DnsConfig { servers: strings(&["x"]), ..Default::default() };
+    invalid(
+        "dns_servers",
+        texts(&["1.1.1.1", "dns.test"]),
+        "dns_servers[1]: \"dns.test\" is no IP address",
+    );
+    invalid(
+        "dns_search_domains",
+        texts(&["a b"]),
+        "dns_search_domains[0]: \"a b\" is not one word",
+    );
+    invalid(
+        "dns_options",
+        texts(&["#x"]),
+        "dns_options[0]: \"#x\" is not one word",
+    );
+    let bad = nomad::DnsConfig {
+        servers: strings(&["x"]),
+        ..Default::default()
+    };
     let text = "task.dns.servers[0]: \"x\" is no IP address";
-    refused_task(&with(task([]), Some(bad)), PluginConfig::default(), ErrorKind::InvalidArgument, text);
+    refused_task(
+        &with(task([]), Some(bad)),
+        PluginConfig::default(),
+        ErrorKind::InvalidArgument,
+        text,
+    );
 }
 
 #[test]
 fn extra_hosts_are_names_with_addresses() {
-    let entries =
-        ["db:10.0.0.5", "six:fe80::1", "seven:[::1]", "eight=1.2.3.4", "host.docker.internal:host-gateway"];
+    let entries = [
+        "db:10.0.0.5",
+        "six:fe80::1",
+        "seven:[::1]",
+        "eight=1.2.3.4",
+        "host.docker.internal:host-gateway",
+    ];
     let made = planned([("extra_hosts", texts(&entries))]);
     let host = |name: &str, ip: &str| HostEntry {
         names: strings(&[name]),
         ip: HostAddress::Ip(ip.parse().unwrap()),
     };
-    let gateway = HostEntry { names: strings(&["host.docker.internal"]), ip: HostAddress::Gateway };
+    let gateway = HostEntry {
+        names: strings(&["host.docker.internal"]),
+        ip: HostAddress::Gateway,
+    };
     let addresses = [
         host("db", "10.0.0.5"),
         host("six", "fe80::1"),
@@ -162,10 +285,22 @@ fn extra_hosts_are_names_with_addresses() {
         let text = format!("extra_hosts[0]: {entry:?} is not of the form \"name:address\"");
         invalid("extra_hosts", texts(&[entry]), &text);
     }
-    invalid("extra_hosts", texts(&["d b:1.2.3.4"]), "extra_hosts[0]: \"d b\" is no host name");
-    let alone = task([("network_mode", "none".into()), ("extra_hosts", texts(&["host:host-gateway"]))]);
+    invalid(
+        "extra_hosts",
+        texts(&["d b:1.2.3.4"]),
+        "extra_hosts[0]: \"d b\" is no host name",
+    );
+    let alone = task([
+        ("network_mode", "none".into()),
+        ("extra_hosts", texts(&["host:host-gateway"])),
+    ]);
     let text = "extra_hosts[0]: host-gateway is known on the gateway's own bridge and the host's network alone; give the address";
-    refused_task(&alone, PluginConfig::default(), ErrorKind::Unimplemented, text);
+    refused_task(
+        &alone,
+        PluginConfig::default(),
+        ErrorKind::Unimplemented,
+        text,
+    );
 }
 
 #[test]
@@ -184,23 +319,48 @@ fn sysctls_are_limited_to_private_namespaces() {
         ("net.ipv4.ip_unprivileged_port_start", "0"),
         ("net/ipv4/ping_group_range", "1 1"),
     ];
-    assert_eq!(made.sandbox.sysctls, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
-    assert_eq!(planned([("network_mode", "host".into())]).sandbox.sysctls, BTreeMap::new());
-    let isolation = group(nomad::network_isolation_spec::NetworkIsolationMode::Group, "/run/netns/a1");
+    assert_eq!(
+        made.sandbox.sysctls,
+        expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+    );
+    assert_eq!(
+        planned([("network_mode", "host".into())]).sandbox.sysctls,
+        BTreeMap::new()
+    );
+    let isolation = group(
+        nomad::network_isolation_spec::NetworkIsolationMode::Group,
+        "/run/netns/a1",
+    );
     let grouped = task([("sysctl", pairs(&[("net.core.somaxconn", "7")]))]);
-    let grouped = nomad::TaskConfig { network_isolation_spec: isolation, ..grouped };
-    let made = plan(&grouped, &session(PluginConfig::default())).unwrap().sandbox.sysctls;
+    let grouped = nomad::TaskConfig {
+        network_isolation_spec: isolation,
+        ..grouped
+    };
+    let made = plan(&grouped, &session(PluginConfig::default()))
+        .unwrap()
+        .sandbox
+        .sysctls;
     let expected = [
         ("net.core.somaxconn", "7"),
         ("net.ipv4.ip_unprivileged_port_start", "0"),
         ("net.ipv4.ping_group_range", "0 2147483647"),
     ];
-    assert_eq!(made, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+    assert_eq!(
+        made,
+        expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+    );
     for (name, why) in [
-        ("vm.swappiness", "it belongs to the whole node, not to a namespace of the task"),
+        (
+            "vm.swappiness",
+            "it belongs to the whole node, not to a namespace of the task",
+        ),
         ("net..x", "it is not the name of a kernel parameter"),
     ] {
-        invalid("sysctl", pairs(&[(name, "1")]), &format!("sysctl.{name}: {why}"));
+        invalid(
+            "sysctl",
+            pairs(&[(name, "1")]),
+            &format!("sysctl.{name}: {why}"),
+        );
     }
     for (mode, value, name, kind) in [
         ("network_mode", "host", "net.core.somaxconn", "network"),

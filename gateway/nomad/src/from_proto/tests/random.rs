@@ -52,10 +52,19 @@ fn options() -> impl Strategy<Value = Vec<(String, Value)>> {
     let value = leaf.prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
-            proptest::collection::vec(("[a-z_]{1,10}|target|source|type|host_path|nofile|size", inner), 0..4)
-                .prop_map(|pairs| Value::Map(
-                    pairs.into_iter().map(|(key, value)| (key.into(), value)).collect()
-                )),
+            proptest::collection::vec(
+                (
+                    "[a-z_]{1,10}|target|source|type|host_path|nofile|size",
+                    inner
+                ),
+                0..4
+            )
+            .prop_map(|pairs| Value::Map(
+                pairs
+                    .into_iter()
+                    .map(|(key, value)| (key.into(), value))
+                    .collect()
+            )),
         ]
     });
     proptest::collection::vec((keys.prop_map(str::to_owned), value), 0..6)

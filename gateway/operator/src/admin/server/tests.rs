@@ -23,9 +23,14 @@ impl AdminListener for TestListener {
 
     async fn accept(&mut self) -> io::Result<(DuplexStream, Caller)> {
         match self.0.recv().await {
-            Some((stream, TestPeer(uid))) => {
-                Ok((stream, Caller { listener: "admin socket", uid, pid: None }))
-            }
+            Some((stream, TestPeer(uid))) => Ok((
+                stream,
+                Caller {
+                    listener: "admin socket",
+                    uid,
+                    pid: None,
+                },
+            )),
             None => std::future::pending().await,
         }
     }
@@ -50,7 +55,9 @@ impl Server {
                 std::future::pending::<()>().await;
             }
         };
-        let router = Router::new().route("/wait", get(wait)).route("/", get(async || "served"));
+        let router = Router::new()
+            .route("/wait", get(wait))
+            .route("/", get(async || "served"));
         let limits = Limits {
             max_connections: CONNECTIONS,
             header_timeout: Duration::from_secs(3600),
@@ -58,7 +65,11 @@ impl Server {
             max_header_bytes: 8192,
         };
         let served = tokio::spawn(serve(TestListener(accepted), router, Hosts::Any, limits));
-        Self { connections, waiting, _served: tokio_util::task::AbortOnDropHandle::new(served) }
+        Self {
+            connections,
+            waiting,
+            _served: tokio_util::task::AbortOnDropHandle::new(served),
+        }
     }
 
     fn waiting(&self) -> usize {
@@ -68,7 +79,10 @@ impl Server {
     /// Requests a page as a user.
     async fn ask(&self, user: u32, path: &str) -> DuplexStream {
         let (mut near, far) = duplex(1 << 16);
-        self.connections.send((far, TestPeer(Some(user)))).await.unwrap();
+        self.connections
+            .send((far, TestPeer(Some(user))))
+            .await
+            .unwrap();
         let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         // A connection that was closed already takes no more.
         let _ = near.write_all(head.as_bytes()).await;
@@ -78,8 +92,13 @@ impl Server {
     /// Requests a page as a user, and keeps the connection when it is served.
     async fn keep(&self, user: u32) -> DuplexStream {
         let (mut near, far) = duplex(1 << 16);
-        self.connections.send((far, TestPeer(Some(user)))).await.unwrap();
-        near.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        self.connections
+            .send((far, TestPeer(Some(user))))
+            .await
+            .unwrap();
+        near.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = Vec::new();
         while !answer.ends_with(b"served") {
             assert_ne!(near.read_buf(&mut answer).await.unwrap(), 0, "it is closed");
@@ -122,10 +141,17 @@ async fn users_that_hold_all_their_places_leave_some_to_root_and_to_each_other()
     let own = geteuid().as_raw();
     let first = server.occupy(own + 1000).await;
     assert_eq!(first.len(), 7);
-    assert!(server.page(own + 2000).await.ends_with("served"), "another user has places");
+    assert!(
+        server.page(own + 2000).await.ends_with("served"),
+        "another user has places"
+    );
     let second = server.occupy(own + 2000).await;
     assert_eq!(second.len(), 7);
-    assert_eq!(server.page(own + 3000).await, "", "all places of users are taken");
+    assert_eq!(
+        server.page(own + 3000).await,
+        "",
+        "all places of users are taken"
+    );
     for user in [0, own] {
         assert!(server.page(user).await.ends_with("served"), "user {user}");
     }
@@ -149,13 +175,26 @@ async fn idle_connections_of_root_make_way_for_users() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), served).await.expect("idle ones make way");
+    tokio::time::timeout(Duration::from_secs(30), served)
+        .await
+        .expect("idle ones make way");
 }
 
 #[test]
 fn places_are_divided_for_every_limit() {
-    for (limit, users, user) in [(1, 1, 1), (2, 1, 1), (3, 2, 1), (8, 7, 4), (16, 14, 7), (256, 224, 112)] {
+    for (limit, users, user) in [
+        (1, 1, 1),
+        (2, 1, 1),
+        (3, 2, 1),
+        (8, 7, 4),
+        (16, 14, 7),
+        (256, 224, 112),
+    ] {
         let table = ConnectionTable::new(limit);
-        assert_eq!((table.limit_of_users(), table.limit_of_user()), (users, user), "{limit}");
+        assert_eq!(
+            (table.limit_of_users(), table.limit_of_user()),
+            (users, user),
+            "{limit}"
+        );
     }
 }

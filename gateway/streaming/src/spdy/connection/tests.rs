@@ -51,7 +51,10 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn connection_ends_with_its_session_while_the_client_asks_for_more_answers() {
-    answered(2 * BATCH, CancellationToken::new(), async |_incoming| sleep(10 * SECOND).await).await;
+    answered(2 * BATCH, CancellationToken::new(), async |_incoming| {
+        sleep(10 * SECOND).await
+    })
+    .await;
     let end = CancellationToken::new();
     let session = async |_incoming| {
         sleep(10 * SECOND).await;

@@ -22,7 +22,9 @@ fn plain(headers: &[(&str, &str)]) -> Vec<u8> {
 fn stored(prefix: &[u8], plain: &[u8]) -> Vec<u8> {
     let mut deflate = Compress::new(Compression::none(), false);
     let mut out = Vec::with_capacity(plain.len() + 100);
-    deflate.compress_vec(plain, &mut out, FlushCompress::Sync).unwrap();
+    deflate
+        .compress_vec(plain, &mut out, FlushCompress::Sync)
+        .unwrap();
     [prefix, &out].concat()
 }
 
@@ -35,7 +37,10 @@ fn header_blocks_share_one_compression_stream() {
     for id in ["0", "1", "31415"] {
         let headers = [("streamtype", "data"), ("port", "8080"), ("requestid", id)];
         let read = inflater.read(&deflater.write(&headers)).unwrap();
-        assert_eq!(read, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            read,
+            headers.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
     }
 }
 
@@ -44,24 +49,45 @@ fn dictionary_words_are_compressed() {
     let block = Deflater::new().write(&[("content-type", "application/xhtml+xml")]);
     assert!(block.len() < 30, "{} bytes", block.len());
     let read = Inflater::new().read(&block).unwrap();
-    assert_eq!(read, [("content-type".to_owned(), "application/xhtml+xml".to_owned())]);
+    assert_eq!(
+        read,
+        [(
+            "content-type".to_owned(),
+            "application/xhtml+xml".to_owned()
+        )]
+    );
 }
 
 #[test]
 fn block_of_gos_compressor_decodes() {
     let block = hex(FROM_GO);
-    assert_eq!(Inflater::new().read(&block).unwrap(), [("streamtype".to_owned(), "error".to_owned())]);
+    assert_eq!(
+        Inflater::new().read(&block).unwrap(),
+        [("streamtype".to_owned(), "error".to_owned())]
+    );
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 #[test]
 fn block_without_the_dictionary_is_rejected() {
-    for prefix in [&[][..], &[0x78, 0x9c], &[0x78, 0xbb, 1, 2, 3, 4], &[0x79, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2]] {
+    for prefix in [
+        &[][..],
+        &[0x78, 0x9c],
+        &[0x78, 0xbb, 1, 2, 3, 4],
+        &[0x79, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2],
+    ] {
         let block = stored(prefix, &plain(&[("a", "b")]));
-        assert_eq!(Inflater::new().read(&block), Err(HeaderError::Dictionary), "{prefix:?}");
+        assert_eq!(
+            Inflater::new().read(&block),
+            Err(HeaderError::Dictionary),
+            "{prefix:?}"
+        );
     }
 }
 
@@ -69,9 +95,14 @@ fn block_without_the_dictionary_is_rejected() {
 fn decompression_bomb_is_rejected() {
     let mut deflate = Compress::new(Compression::best(), false);
     let mut out = Vec::with_capacity(1 << 20);
-    deflate.compress_vec(&vec![0; 2 << 20], &mut out, FlushCompress::Sync).unwrap();
+    deflate
+        .compress_vec(&vec![0; 2 << 20], &mut out, FlushCompress::Sync)
+        .unwrap();
     assert!(out.len() < 1 << 16);
-    assert_eq!(Inflater::new().read(&[&PREFIX[..], &out].concat()), Err(HeaderError::TooLong));
+    assert_eq!(
+        Inflater::new().read(&[&PREFIX[..], &out].concat()),
+        Err(HeaderError::TooLong)
+    );
     let value = "v".repeat(MAX_BLOCK);
     let block = Deflater::new().write(&[("name", &value)]);
     assert_eq!(Inflater::new().read(&block), Err(HeaderError::TooLong));
@@ -81,8 +112,13 @@ fn decompression_bomb_is_rejected() {
 fn finished_zlib_stream_is_rejected() {
     let mut deflate = Compress::new(Compression::fast(), false);
     let mut out = Vec::with_capacity(1000);
-    deflate.compress_vec(&plain(&[("a", "b")]), &mut out, FlushCompress::Finish).unwrap();
-    assert_eq!(Inflater::new().read(&[&PREFIX[..], &out].concat()), Err(HeaderError::Compression));
+    deflate
+        .compress_vec(&plain(&[("a", "b")]), &mut out, FlushCompress::Finish)
+        .unwrap();
+    assert_eq!(
+        Inflater::new().read(&[&PREFIX[..], &out].concat()),
+        Err(HeaderError::Compression)
+    );
 }
 
 #[test]
@@ -94,7 +130,10 @@ fn malformed_header_list_is_rejected() {
     check(&[], HeaderError::Truncated);
     check(&[0xff; 4], HeaderError::Truncated);
     check(&plain(&[("a", "b")])[..10], HeaderError::Truncated);
-    check(&[plain(&[("a", "b")]), vec![0]].concat(), HeaderError::Truncated);
+    check(
+        &[plain(&[("a", "b")]), vec![0]].concat(),
+        HeaderError::Truncated,
+    );
     check(&plain(&[("StreamType", "b")]), HeaderError::Name);
     check(&plain(&[("", "b")]), HeaderError::Name);
     check(&plain(&[("a b", "b")]), HeaderError::Name);

@@ -63,13 +63,21 @@ fn flow_control_starts_with_the_first_window_update() {
     let mut table = table();
     assert_eq!(table.reserve(1, 100_000), Room::Bytes(100_000));
     table.open_window(1, 10_000).unwrap();
-    assert_eq!(table.reserve(1, 1), Room::Wait, "100,000 were sent, and 75,536 may be");
+    assert_eq!(
+        table.reserve(1, 1),
+        Room::Wait,
+        "100,000 were sent, and 75,536 may be"
+    );
     table.open_window(1, 30_000).unwrap();
     assert_eq!(table.reserve(1, 100_000), Room::Bytes(5_536));
     assert_eq!(table.reserve(1, 1), Room::Wait);
     table.open_window(0, 1).unwrap();
     table.open_window(1, 100_000).unwrap();
-    assert_eq!(table.reserve(1, 1), Room::Wait, "the connection's window counts as well");
+    assert_eq!(
+        table.reserve(1, 1),
+        Room::Wait,
+        "the connection's window counts as well"
+    );
     table.open_window(0, 50_000).unwrap();
     assert_eq!(table.reserve(1, 100_000), Room::Bytes(10_001));
 }
@@ -90,7 +98,11 @@ fn window_overflow_is_rejected() {
     let mut table = table();
     assert_eq!(table.open_window(1, 0x7fff_ffff), Err(Overflow));
     assert_eq!(table.open_window(0, 0x7fff_ffff), Err(Overflow));
-    assert_eq!(table.open_window(99, 0x7fff_ffff), Ok(()), "no sender is there to be notified");
+    assert_eq!(
+        table.open_window(99, 0x7fff_ffff),
+        Ok(()),
+        "no sender is there to be notified"
+    );
     let mut table = self::table();
     table.open_window(1, 1).unwrap();
     assert_eq!(table.set_initial_window(0x7fff_ffff), Err(Overflow));
@@ -109,8 +121,13 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let id = || prop_oneof![0..8_u32, any::<u32>()];
-    let size =
-        || prop_oneof![0..100_000_u32, any::<u32>().prop_map(|size| size & 0x7fff_ffff), Just(0x7fff_ffff)];
+    let size = || {
+        prop_oneof![
+            0..100_000_u32,
+            any::<u32>().prop_map(|size| size & 0x7fff_ffff),
+            Just(0x7fff_ffff)
+        ]
+    };
     prop_oneof![
         id().prop_map(Step::Open),
         (id(), 0..1_000_000_usize).prop_map(|(id, want)| Step::Reserve(id, want)),

@@ -26,7 +26,10 @@ impl Dial for Silent {
 }
 
 fn no_inputs() -> Wanted {
-    Wanted { inputs: Vec::new(), closes: false }
+    Wanted {
+        inputs: Vec::new(),
+        closes: false,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,7 +48,10 @@ async fn connection_ends_although_its_session_goes_on_sending() {
         while client.read(&mut received).await.is_ok_and(|read| read > 0) {}
         std::future::pending::<()>().await;
     };
-    let served = timeout(ENDING + LINGER + 5 * SECOND, serve(io, no_inputs(), end.clone(), session));
+    let served = timeout(
+        ENDING + LINGER + 5 * SECOND,
+        serve(io, no_inputs(), end.clone(), session),
+    );
     tokio::select! {
         ended = served => ended.expect("it ends"),
         () = take => {}

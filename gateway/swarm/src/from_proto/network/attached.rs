@@ -57,29 +57,53 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
         aliases: _,
         driver_attachment_opts,
     } = attachment;
-    let network = network.as_ref().ok_or_else(|| Error::invalid(FIELD, "it is missing"))?;
-    let swarm::Network { id, meta: _, spec, driver_state, ipam, pending_delete: _, extra: _ } = network;
+    let network = network
+        .as_ref()
+        .ok_or_else(|| Error::invalid(FIELD, "it is missing"))?;
+    let swarm::Network {
+        id,
+        meta: _,
+        spec,
+        driver_state,
+        ipam,
+        pending_delete: _,
+        extra: _,
+    } = network;
     let none = swarm::NetworkSpec::default();
     let spec = spec.as_ref().unwrap_or(&none);
     let annotations = spec.annotations.clone().unwrap_or_default();
     if let Some(ConfigFrom::Network(config)) = &spec.config_from {
         // Whatever driver it names: the configuration says which plugins there are.
         let name = NetworkName::parse(
-            format_args!("{FIELD}: the configuration of network {:?}", annotations.name),
+            format_args!(
+                "{FIELD}: the configuration of network {:?}",
+                annotations.name
+            ),
             config,
         )?;
         return Ok(AttachedNetwork::Link(Link::Named(name)));
     }
-    let is_predefined = annotations.labels.get(PREDEFINED).is_some_and(|value| value == "true");
+    let is_predefined = annotations
+        .labels
+        .get(PREDEFINED)
+        .is_some_and(|value| value == "true");
     let drivers = [spec.driver_config.as_ref(), driver_state.as_ref()];
-    let options = drivers.into_iter().flatten().flat_map(|driver| &driver.options);
+    let options = drivers
+        .into_iter()
+        .flatten()
+        .flat_map(|driver| &driver.options);
     let named = Named {
         name: annotations.name.as_str(),
         spec,
-        options: options.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        options: options
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect(),
     };
     let driver = driver_state.as_ref().or(spec.driver_config.as_ref());
-    match driver.map(|driver| driver.name.as_str()).unwrap_or_default() {
+    match driver
+        .map(|driver| driver.name.as_str())
+        .unwrap_or_default()
+    {
         "host" if is_predefined => return Ok(AttachedNetwork::Host),
         "bridge" if is_predefined => return Ok(AttachedNetwork::Link(Link::Bridge)),
         _ if spec.ingress => return Err(named.refused("for ports of the whole cluster (ingress)")),
@@ -87,22 +111,27 @@ pub(super) fn network(attachment: &swarm::NetworkAttachment) -> Result<AttachedN
         driver => return Err(named.refused(&format!("with driver {driver:?}"))),
     }
     if !addresses.is_empty() {
-        return Err(
-            named.refused(&format!("with an address that is chosen for the task ({})", addresses.len()))
-        );
+        return Err(named.refused(&format!(
+            "with an address that is chosen for the task ({})",
+            addresses.len()
+        )));
     }
     if let Some(key) = driver_attachment_opts.keys().next() {
         return Err(named.refused(&format!("with the option {key:?} of the service")));
     }
     let id = NetworkName::parse(format_args!("{FIELD}.network.id"), id)?;
     let of_state = ipam.as_ref().filter(|ipam| !ipam.configs.is_empty());
-    named.bridge(id, of_state.or(spec.ipam.as_ref())).map(AttachedNetwork::Link)
+    named
+        .bridge(id, of_state.or(spec.ipam.as_ref()))
+        .map(AttachedNetwork::Link)
 }
 
 impl Named<'_> {
     fn refused(&self, what: &str) -> Error {
         let name = self.name;
-        Error::unimplemented(format!("{FIELD}: network {name:?} {what} is not supported: {SUPPORTED}"))
+        Error::unimplemented(format!(
+            "{FIELD}: network {name:?} {what} is not supported: {SUPPORTED}"
+        ))
     }
 
     /// A bridge network of the swarm.
@@ -134,7 +163,12 @@ impl Named<'_> {
         }
         Ok(Link::ClusterBridge(Box::new(ClusterBridge {
             id,
-            name: self.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect(),
+            name: self
+                .name
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(NAME_MAX)
+                .collect(),
             addresses: ipam.map(|ipam| self.addresses(ipam)).transpose()?.flatten(),
             is_internal: *internal,
             has_masquerade,
@@ -145,8 +179,10 @@ impl Named<'_> {
     fn mtu(&self, value: &str) -> Result<u16> {
         let mtu = value.parse().ok().filter(|mtu| MTU_RANGE.contains(mtu));
         mtu.ok_or_else(|| {
-            let why =
-                format!("the option {MTU:?} of {:?} is no MTU within {MTU_RANGE:?}: {value:?}", self.name);
+            let why = format!(
+                "the option {MTU:?} of {:?} is no MTU within {MTU_RANGE:?}: {value:?}",
+                self.name
+            );
             Error::invalid(FIELD, why)
         })
     }
@@ -156,8 +192,10 @@ impl Named<'_> {
             "true" | "1" => Ok(true),
             "false" | "0" => Ok(false),
             value => {
-                let why =
-                    format!("the option {key:?} of {:?} is neither true nor false: {value:?}", self.name);
+                let why = format!(
+                    "the option {key:?} of {:?} is neither true nor false: {value:?}",
+                    self.name
+                );
                 Err(Error::invalid(FIELD, why))
             }
         }
@@ -169,7 +207,9 @@ impl Named<'_> {
         let swarm::IpamOptions { driver, configs } = ipam;
         let swarm::Driver { name, options } = driver.clone().unwrap_or_default();
         if !matches!(name.as_str(), "" | "default") || !options.is_empty() {
-            return Err(self.refused(&format!("with addresses of the driver {name:?}, or with its options")));
+            return Err(self.refused(&format!(
+                "with addresses of the driver {name:?}, or with its options"
+            )));
         }
         let config = match configs.as_slice() {
             [] => return Ok(None),
@@ -179,27 +219,47 @@ impl Named<'_> {
             }
         };
         // The family is that of the subnet.
-        let swarm::IpamConfig { family: _, subnet, range, gateway, reserved } = config;
+        let swarm::IpamConfig {
+            family: _,
+            subnet,
+            range,
+            gateway,
+            reserved,
+        } = config;
         if !reserved.is_empty() {
             return Err(self.refused("with reserved addresses"));
         }
-        if [subnet, range, gateway].into_iter().any(|text| text.len() > ADDRESS_MAX) {
-            return Err(Error::invalid(field, format!("an address has more than {ADDRESS_MAX} bytes")));
+        if [subnet, range, gateway]
+            .into_iter()
+            .any(|text| text.len() > ADDRESS_MAX)
+        {
+            return Err(Error::invalid(
+                field,
+                format!("an address has more than {ADDRESS_MAX} bytes"),
+            ));
         }
         if subnet.is_empty() {
             return match range.is_empty() && gateway.is_empty() {
                 true => Ok(None),
-                false => Err(Error::invalid(field, "it has a range or a gateway without a subnet")),
+                false => Err(Error::invalid(
+                    field,
+                    "it has a range or a gateway without a subnet",
+                )),
             };
         }
-        let range = (!range.is_empty()).then(|| range.parse::<Subnet>()).transpose();
+        let range = (!range.is_empty())
+            .then(|| range.parse::<Subnet>())
+            .transpose();
         let gateway = match gateway.as_str() {
             "" => None,
             text => Some(text.parse::<IpAddr>().map_err(|fault| {
-                Error::invalid(&field, format!("the gateway {text:?} is no address")).with_source(fault)
+                Error::invalid(&field, format!("the gateway {text:?} is no address"))
+                    .with_source(fault)
             })?),
         };
-        let made = subnet.parse::<Subnet>().and_then(|subnet| BridgeAddresses::new(subnet, range?, gateway));
+        let made = subnet
+            .parse::<Subnet>()
+            .and_then(|subnet| BridgeAddresses::new(subnet, range?, gateway));
         made.map(Some).map_err(|error| error.context(field))
     }
 }

@@ -1,7 +1,9 @@
 //! Networks and ports.
 
 use swarm::network_spec::ConfigFrom;
-use switchyard_core::spec::{ClusterBridge, Link, NetworkName, PodNetwork, Protocol, SandboxNetwork};
+use switchyard_core::spec::{
+    ClusterBridge, Link, NetworkName, PodNetwork, Protocol, SandboxNetwork,
+};
 
 use super::*;
 
@@ -13,17 +15,33 @@ fn network(name: &str, driver: &str, predefined: bool) -> swarm::NetworkAttachme
     } else {
         BTreeMap::new()
     };
-    let annotations = Some(swarm::Annotations { name: name.into(), labels, ..Default::default() });
+    let annotations = Some(swarm::Annotations {
+        name: name.into(),
+        labels,
+        ..Default::default()
+    });
     let network = swarm::Network {
-        spec: Some(swarm::NetworkSpec { annotations, ..Default::default() }),
-        driver_state: Some(swarm::Driver { name: driver.into(), ..Default::default() }),
+        spec: Some(swarm::NetworkSpec {
+            annotations,
+            ..Default::default()
+        }),
+        driver_state: Some(swarm::Driver {
+            name: driver.into(),
+            ..Default::default()
+        }),
         ..Default::default()
     };
-    swarm::NetworkAttachment { network: Some(network), ..Default::default() }
+    swarm::NetworkAttachment {
+        network: Some(network),
+        ..Default::default()
+    }
 }
 
 fn on(networks: Vec<swarm::NetworkAttachment>) -> swarm::Task {
-    swarm::Task { networks, ..task(1, container()) }
+    swarm::Task {
+        networks,
+        ..task(1, container())
+    }
 }
 
 fn port(published: u32, target: u32, mode: i32) -> swarm::PortConfig {
@@ -36,14 +54,25 @@ fn port(published: u32, target: u32, mode: i32) -> swarm::PortConfig {
     }
 }
 
-fn published(networks: Vec<swarm::NetworkAttachment>, ports: Vec<swarm::PortConfig>) -> swarm::Task {
-    swarm::Task { endpoint: Some(swarm::Endpoint { ports, ..Default::default() }), ..on(networks) }
+fn published(
+    networks: Vec<swarm::NetworkAttachment>,
+    ports: Vec<swarm::PortConfig>,
+) -> swarm::Task {
+    swarm::Task {
+        endpoint: Some(swarm::Endpoint {
+            ports,
+            ..Default::default()
+        }),
+        ..on(networks)
+    }
 }
 
 #[test]
 fn task_without_a_network_and_one_on_bridge_have_the_gateways_bridge() {
     for asked in [on(Vec::new()), on(vec![network("bridge", "bridge", true)])] {
-        let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) = planned_task(&asked).sandbox.network else {
+        let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) =
+            planned_task(&asked).sandbox.network
+        else {
             panic!("{asked:?}")
         };
         assert_eq!((link, ports), (Link::Bridge, Vec::new()));
@@ -53,13 +82,22 @@ fn task_without_a_network_and_one_on_bridge_have_the_gateways_bridge() {
 #[test]
 fn network_of_the_host_keeps_its_name() {
     let made = planned_task(&on(vec![network("host", "host", true)]));
-    assert_eq!((made.sandbox.network, made.sandbox.hostname.as_str()), (SandboxNetwork::Host, ""));
+    assert_eq!(
+        (made.sandbox.network, made.sandbox.hostname.as_str()),
+        (SandboxNetwork::Host, "")
+    );
     assert_eq!(made.sandbox.sysctls.len(), 0);
     let mut named = on(vec![network("host", "host", true)]);
-    let given = swarm::ContainerSpec { hostname: "other".into(), ..container() };
+    let given = swarm::ContainerSpec {
+        hostname: "other".into(),
+        ..container()
+    };
     named.spec = task(1, given).spec;
     let made = planned_task(&named);
-    assert_eq!((made.sandbox.uts, made.sandbox.hostname.as_str()), (UtsMode::Own, "other"));
+    assert_eq!(
+        (made.sandbox.uts, made.sandbox.hostname.as_str()),
+        (UtsMode::Own, "other")
+    );
 }
 
 #[test]
@@ -78,33 +116,70 @@ fn other_networks_are_refused_by_name() {
     assert!(text(vec![network("b", "macvlan", false)]).contains("\"b\" with driver \"macvlan\""));
     assert!(text(vec![network("host", "host", false)]).contains("with driver \"host\""));
     let mut ingress = network("ingress", "", false);
-    ingress.network.as_mut().unwrap().spec.as_mut().unwrap().ingress = true;
+    ingress
+        .network
+        .as_mut()
+        .unwrap()
+        .spec
+        .as_mut()
+        .unwrap()
+        .ingress = true;
     assert!(text(vec![ingress]).contains("(ingress)"));
-    let two = text(vec![network("a", "bridge", true), network("b", "bridge", true)]);
-    assert_eq!(two, "networks: 2 of them, [\"a\", \"b\"]: a task has one network here");
-    assert_eq!(refusal(&on(vec![Default::default()])).report(), "networks[0]: it is missing");
+    let two = text(vec![
+        network("a", "bridge", true),
+        network("b", "bridge", true),
+    ]);
+    assert_eq!(
+        two,
+        "networks: 2 of them, [\"a\", \"b\"]: a task has one network here"
+    );
+    assert_eq!(
+        refusal(&on(vec![Default::default()])).report(),
+        "networks[0]: it is missing"
+    );
 }
 
 fn with_configuration(name: &str) -> swarm::NetworkAttachment {
     let mut attachment = network("front", "bridge", false);
-    let spec = attachment.network.as_mut().and_then(|network| network.spec.as_mut());
+    let spec = attachment
+        .network
+        .as_mut()
+        .and_then(|network| network.spec.as_mut());
     spec.unwrap().config_from = Some(ConfigFrom::Network(name.into()));
     attachment
 }
 
 #[test]
 fn network_with_a_configuration_is_the_nodes_network_of_that_name() {
-    let made = planned_task(&published(vec![with_configuration("storage.v2_a-b")], vec![port(8080, 80, 1)]));
+    let made = planned_task(&published(
+        vec![with_configuration("storage.v2_a-b")],
+        vec![port(8080, 80, 1)],
+    ));
     let SandboxNetwork::Pod(PodNetwork { link, ports, .. }) = made.sandbox.network else {
         panic!("it has a network of its own")
     };
-    assert_eq!(link, Link::Named(NetworkName::parse("name", "storage.v2_a-b").unwrap()));
+    assert_eq!(
+        link,
+        Link::Named(NetworkName::parse("name", "storage.v2_a-b").unwrap())
+    );
     assert_eq!(ports.len(), 1);
-    for name in ["", ".", "../10-test", "-x", "a/b", "a b", "a\0", "ä", &"x".repeat(129)] {
+    for name in [
+        "",
+        ".",
+        "../10-test",
+        "-x",
+        "a/b",
+        "a b",
+        "a\0",
+        "ä",
+        &"x".repeat(129),
+    ] {
         let error = refusal(&on(vec![with_configuration(name)]));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(
-            error.report().starts_with("networks[0]: the configuration of network \"front\": "),
+            error
+                .report()
+                .starts_with("networks[0]: the configuration of network \"front\": "),
             "{error:?}"
         );
     }
@@ -112,15 +187,36 @@ fn network_with_a_configuration_is_the_nodes_network_of_that_name() {
 
 #[test]
 fn ports_of_the_node_lead_into_the_task() {
-    let made = planned_task(&published(Vec::new(), vec![port(8080, 80, 1), port(0, 81, 1)]));
-    let numbers: Vec<_> =
-        made.ports.iter().map(|port| (port.published, port.target, port.protocol)).collect();
-    assert_eq!(numbers, [(Some(8080), 80, Protocol::Udp), (None, 81, Protocol::Udp)]);
-    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
-    assert_eq!(claimed, [8080]);
-    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    let made = planned_task(&published(
+        Vec::new(),
+        vec![port(8080, 80, 1), port(0, 81, 1)],
+    ));
+    let numbers: Vec<_> = made
+        .ports
+        .iter()
+        .map(|port| (port.published, port.target, port.protocol))
+        .collect();
     assert_eq!(
-        (network.ports.len(), network.ports[0].host_port, network.ports[0].container_port),
+        numbers,
+        [(Some(8080), 80, Protocol::Udp), (None, 81, Protocol::Udp)]
+    );
+    let claimed: Vec<u16> = made
+        .sandbox
+        .host_ports
+        .ports
+        .iter()
+        .map(|port| port.port)
+        .collect();
+    assert_eq!(claimed, [8080]);
+    let SandboxNetwork::Pod(network) = made.sandbox.network else {
+        panic!("it has a network of its own")
+    };
+    assert_eq!(
+        (
+            network.ports.len(),
+            network.ports[0].host_port,
+            network.ports[0].container_port
+        ),
         (1, 8080, 80)
     );
 }
@@ -129,17 +225,39 @@ fn ports_of_the_node_lead_into_the_task() {
 fn task_on_the_hosts_network_claims_what_it_listens_on() {
     let host = vec![network("host", "host", true)];
     let made = planned_task(&published(host, vec![port(8080, 80, 1), port(0, 81, 1)]));
-    let claimed: Vec<u16> = made.sandbox.host_ports.ports.iter().map(|port| port.port).collect();
+    let claimed: Vec<u16> = made
+        .sandbox
+        .host_ports
+        .ports
+        .iter()
+        .map(|port| port.port)
+        .collect();
     assert_eq!(claimed, [80, 81]);
 }
 
 #[test]
 fn ports_of_the_cluster_and_malformed_ones_are_refused() {
     let text = |port: swarm::PortConfig| refusal(&published(Vec::new(), vec![port])).report();
-    assert!(text(port(80, 80, 0)).starts_with("endpoint.ports[0]: ports of the whole cluster (ingress)"));
-    assert_eq!(text(port(80, 0, 1)), "endpoint.ports[0].target_port: 0 is no port");
-    assert_eq!(text(port(70_000, 80, 1)), "endpoint.ports[0].published_port: 70000 is no port");
-    assert_eq!(text(port(80, 80, 7)), "endpoint.ports[0].publish_mode: 7 is not known");
+    assert!(
+        text(port(80, 80, 0))
+            .starts_with("endpoint.ports[0]: ports of the whole cluster (ingress)")
+    );
+    assert_eq!(
+        text(port(80, 0, 1)),
+        "endpoint.ports[0].target_port: 0 is no port"
+    );
+    assert_eq!(
+        text(port(70_000, 80, 1)),
+        "endpoint.ports[0].published_port: 70000 is no port"
+    );
+    assert_eq!(
+        text(port(80, 80, 7)),
+        "endpoint.ports[0].publish_mode: 7 is not known"
+    );
     let many = vec![port(0, 80, 1); 2_000];
-    assert!(refusal(&published(Vec::new(), many)).report().contains("may have 1024"));
+    assert!(
+        refusal(&published(Vec::new(), many))
+            .report()
+            .contains("may have 1024")
+    );
 }

@@ -16,35 +16,66 @@ use crate::template::expand_field;
 fn plain_task_has_dockers_defaults() {
     let made = planned(container());
     let id = crate::sample_tasks::task_id(1);
-    assert_eq!((made.task.meta.name.as_str(), made.task.meta.owner), (id.as_str(), Owner::Swarm));
+    assert_eq!(
+        (made.task.meta.name.as_str(), made.task.meta.owner),
+        (id.as_str(), Owner::Swarm)
+    );
     assert_eq!(made.sandbox.hostname, id[..12]);
     assert!(matches!(made.sandbox.network, SandboxNetwork::Pod(_)));
-    assert_eq!(made.sandbox.sysctls["net.ipv4.ip_unprivileged_port_start"], "0");
+    assert_eq!(
+        made.sandbox.sysctls["net.ipv4.ip_unprivileged_port_start"],
+        "0"
+    );
     assert_eq!(made.stop_grace, Duration::from_secs(10));
-    assert_eq!(made.rotation, LogRotation { max_size: Some(20 << 20), max_files: 5 });
+    assert_eq!(
+        made.rotation,
+        LogRotation {
+            max_size: Some(20 << 20),
+            max_files: 5
+        }
+    );
     assert_eq!(made.health, HealthCheck::default());
-    assert_eq!(made.task.stdio.output, Output::Log(node().log_dir.join(&id).join("output.log")));
+    assert_eq!(
+        made.task.stdio.output,
+        Output::Log(node().log_dir.join(&id).join("output.log"))
+    );
     let security = &made.task.security;
-    assert_eq!((security.seccomp.clone(), security.apparmor.clone()), (SeccompProfile::RuntimeDefault, None));
+    assert_eq!(
+        (security.seccomp.clone(), security.apparmor.clone()),
+        (SeccompProfile::RuntimeDefault, None)
+    );
     assert!(security.capabilities.add.contains(&"NET_RAW".to_owned()) && !security.privileged);
     assert!(!security.masked_paths.is_empty() && !security.readonly_paths.is_empty());
-    assert_eq!(made.task.resources.oom_score_adj.map(|score| score.get()), Some(0));
+    assert_eq!(
+        made.task.resources.oom_score_adj.map(|score| score.get()),
+        Some(0)
+    );
 }
 
 #[test]
 fn labels_of_docker_override_those_of_task_and_service() {
     let mut given = container();
-    for (name, value) in [("a", "service"), ("b", "service"), ("com.docker.swarm.task.id", "forged")] {
+    for (name, value) in [
+        ("a", "service"),
+        ("b", "service"),
+        ("com.docker.swarm.task.id", "forged"),
+    ] {
         given.labels.insert(name.into(), value.into());
     }
     let mut asked = task(1, given);
     let labels = [("b".to_owned(), "task".to_owned())].into();
-    asked.annotations = Some(swarm::Annotations { labels, ..Default::default() });
+    asked.annotations = Some(swarm::Annotations {
+        labels,
+        ..Default::default()
+    });
     let labels = planned_task(&asked).task.meta.labels;
     let label = |name: &str| labels.get(name).map(String::as_str);
     assert_eq!((label("a"), label("b")), (Some("service"), Some("task")));
     assert_eq!(label("com.docker.swarm.task.id"), Some(asked.id.as_str()));
-    assert_eq!(label("com.docker.swarm.task.name"), Some(format!("web.3.{}", asked.id).as_str()));
+    assert_eq!(
+        label("com.docker.swarm.task.name"),
+        Some(format!("web.3.{}", asked.id).as_str())
+    );
     assert_eq!(label("com.docker.swarm.cluster.id"), Some("cluster1"));
     assert_eq!(label("com.docker.swarm.task"), Some(""));
     for name in ["", "switchyard.io/owner", "x.switchyard.io/y", "a\nb"] {
@@ -58,7 +89,10 @@ fn labels_of_docker_override_those_of_task_and_service() {
 #[test]
 fn ids_that_are_no_parts_of_paths_are_refused() {
     for id in ["", "..", "a/b", "a.b", "ü", &"a".repeat(65)] {
-        let asked = swarm::Task { id: (*id).to_owned(), ..task(1, container()) };
+        let asked = swarm::Task {
+            id: (*id).to_owned(),
+            ..task(1, container())
+        };
         assert!(refusal(&asked).to_string().starts_with("id: "), "{id:?}");
     }
 }
@@ -72,14 +106,28 @@ fn only_containers_are_run() {
     };
     let attachment = swarm::NetworkAttachmentSpec::default();
     let text = with(Some(swarm::task_spec::Runtime::Attachment(attachment)));
-    assert!(text.contains("unsupported runtime \"attachment\""), "{text}");
+    assert!(
+        text.contains("unsupported runtime \"attachment\""),
+        "{text}"
+    );
     let generic = swarm::GenericRuntimeSpec::default();
     assert!(with(Some(swarm::task_spec::Runtime::Generic(generic))).contains("\"generic\""));
     assert_eq!(with(None), "spec.runtime: it is missing");
     let mut asked = task(1, container());
     asked.volumes = vec![swarm::VolumeAttachment::default()];
-    assert!(refusal(&asked).report().starts_with("volumes: volumes of the cluster (CSI)"));
-    assert_eq!(refusal(&swarm::Task { spec: None, ..task(1, container()) }).report(), "spec: it is missing");
+    assert!(
+        refusal(&asked)
+            .report()
+            .starts_with("volumes: volumes of the cluster (CSI)")
+    );
+    assert_eq!(
+        refusal(&swarm::Task {
+            spec: None,
+            ..task(1, container())
+        })
+        .report(),
+        "spec: it is missing"
+    );
 }
 
 #[test]
@@ -95,17 +143,32 @@ fn hosts_and_resolver_are_those_of_the_service() {
         ..container()
     });
     let resolver = made.sandbox.dns.unwrap();
-    assert_eq!((resolver.servers, resolver.host_defaults), (dns.nameservers.clone(), true));
+    assert_eq!(
+        (resolver.servers, resolver.host_defaults),
+        (dns.nameservers.clone(), true)
+    );
     let hosts = made.sandbox.extra_hosts;
-    assert_eq!((hosts[0].ip, hosts[0].names.len()), (HostAddress::Ip("10.0.0.1".parse().unwrap()), 2));
+    assert_eq!(
+        (hosts[0].ip, hosts[0].names.len()),
+        (HostAddress::Ip("10.0.0.1".parse().unwrap()), 2)
+    );
     assert_eq!(hosts[1].ip, HostAddress::Gateway);
-    let wrong = swarm::container_spec::DnsConfig { nameservers: strings(&["dns.test"]), ..dns };
+    let wrong = swarm::container_spec::DnsConfig {
+        nameservers: strings(&["dns.test"]),
+        ..dns
+    };
     invalid(
-        swarm::ContainerSpec { dns_config: Some(wrong), ..container() },
+        swarm::ContainerSpec {
+            dns_config: Some(wrong),
+            ..container()
+        },
         "container.dns_config.nameservers[0]: \"dns.test\" is no IP address",
     );
     invalid(
-        swarm::ContainerSpec { hosts: strings(&["10.0.0.1"]), ..container() },
+        swarm::ContainerSpec {
+            hosts: strings(&["10.0.0.1"]),
+            ..container()
+        },
         "container.hosts[0]: \"10.0.0.1\" is not of the form \"address name\"",
     );
 }
@@ -113,22 +176,48 @@ fn hosts_and_resolver_are_those_of_the_service() {
 #[test]
 fn log_driver_of_the_task_takes_precedence_and_has_rotation() {
     let driver = |name: &str, options: &[(&str, &str)]| {
-        let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Some(swarm::Driver { name: name.to_owned(), options })
+        let options = options
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        Some(swarm::Driver {
+            name: name.to_owned(),
+            options,
+        })
     };
     let mut asked = task(1, container());
     asked.spec.as_mut().unwrap().log_driver = driver("none", &[]);
     assert_eq!(planned_task(&asked).task.stdio.output, Output::Discard);
-    asked.log_driver = driver("json-file", &[("max-size", "10m"), ("max-file", "3"), ("tag", "x")]);
-    assert_eq!(planned_task(&asked).rotation, LogRotation { max_size: Some(10 << 20), max_files: 3 });
+    asked.log_driver = driver(
+        "json-file",
+        &[("max-size", "10m"), ("max-file", "3"), ("tag", "x")],
+    );
+    assert_eq!(
+        planned_task(&asked).rotation,
+        LogRotation {
+            max_size: Some(10 << 20),
+            max_files: 3
+        }
+    );
     asked.log_driver = driver("local", &[("max-size", "-1")]);
     assert_eq!(planned_task(&asked).rotation.max_size, None);
     asked.log_driver = driver("syslog", &[]);
-    assert!(refusal(&asked).report().starts_with("log_driver.name: there is no log driver \"syslog\""));
-    for (option, value) in [("max-size", "0"), ("max-file", "0"), ("max-file", "x"), ("syslog-address", "y")]
-    {
+    assert!(
+        refusal(&asked)
+            .report()
+            .starts_with("log_driver.name: there is no log driver \"syslog\"")
+    );
+    for (option, value) in [
+        ("max-size", "0"),
+        ("max-file", "0"),
+        ("max-file", "x"),
+        ("syslog-address", "y"),
+    ] {
         asked.log_driver = driver("json-file", &[(option, value)]);
-        assert!(refusal(&asked).report().starts_with("log_driver.options["), "{option}");
+        assert!(
+            refusal(&asked).report().starts_with("log_driver.options["),
+            "{option}"
+        );
     }
 }
 
@@ -136,14 +225,25 @@ fn log_driver_of_the_task_takes_precedence_and_has_rotation() {
 fn credentials_of_the_service_are_for_its_pull_alone() {
     // {"username":"u","password":"hunter2"}
     let registry_auth = "eyJ1c2VybmFtZSI6InUiLCJwYXNzd29yZCI6Imh1bnRlcjIifQ==";
-    let options = Some(swarm::container_spec::PullOptions { registry_auth: registry_auth.into() });
+    let options = Some(swarm::container_spec::PullOptions {
+        registry_auth: registry_auth.into(),
+    });
     let image = format!("r.test/a:1@sha256:{}", "0".repeat(64));
-    let made = planned(swarm::ContainerSpec { image, pull_options: options, ..container() });
+    let made = planned(swarm::ContainerSpec {
+        image,
+        pull_options: options,
+        ..container()
+    });
     assert!(made.image.has_digest && matches!(made.image.credentials, Credentials::Basic { .. }));
     assert!(!format!("{made:?}").contains("hunter2"));
-    let options = Some(swarm::container_spec::PullOptions { registry_auth: "hunter2!".into() });
+    let options = Some(swarm::container_spec::PullOptions {
+        registry_auth: "hunter2!".into(),
+    });
     invalid(
-        swarm::ContainerSpec { pull_options: options, ..container() },
+        swarm::ContainerSpec {
+            pull_options: options,
+            ..container()
+        },
         "container.pull_options.registry_auth: it is not base64",
     );
 }
@@ -151,8 +251,14 @@ fn credentials_of_the_service_are_for_its_pull_alone() {
 #[test]
 fn templates_know_what_docker_documents() {
     let facts = facts();
-    assert_eq!(expand_field("{{.Task.Name}}", &facts).unwrap(), "web.3.task1");
-    let global = swarm::Task { slot: 0, ..task(1, container()) };
+    assert_eq!(
+        expand_field("{{.Task.Name}}", &facts).unwrap(),
+        "web.3.task1"
+    );
+    let global = swarm::Task {
+        slot: 0,
+        ..task(1, container())
+    };
     assert_eq!(identity(&global, &node()).unwrap().slot, "node1");
 }
 

@@ -42,7 +42,9 @@ impl Executor for CountingExecutor {
     async fn remove_all(&self) -> switchyard_core::Result<()> {
         self.removals.fetch_add(1, Ordering::Relaxed);
         if self.fails.load(Ordering::Relaxed) {
-            return Err(switchyard_core::Error::unavailable("containerd does not answer"));
+            return Err(switchyard_core::Error::unavailable(
+                "containerd does not answer",
+            ));
         }
         Ok(())
     }
@@ -60,7 +62,12 @@ impl ActorTest {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let maker = Arc::<CountingMaker>::default();
-        Self { dir, maker, operations: Operations::default(), file: None }
+        Self {
+            dir,
+            maker,
+            operations: Operations::default(),
+            file: None,
+        }
     }
 
     /// With a token file, which the configuration names.
@@ -68,7 +75,11 @@ impl ActorTest {
         let mut test = Self::new();
         let token_file = test.dir.path().join("token");
         let managers = vec![NOBODY.to_owned()];
-        test.file = Some(JoinByFile { token_file, managers, availability: Availability::Active });
+        test.file = Some(JoinByFile {
+            token_file,
+            managers,
+            availability: Availability::Active,
+        });
         test.write_token(content);
         test
     }
@@ -92,11 +103,20 @@ impl ActorTest {
         let authority = TestAuthority::new(self.dir.path(), "a");
         let key = NodeKey::generate().unwrap();
         let request = key.certificate_request().unwrap();
-        let chain = NodeChain::from_pem(&authority.issue(&request, "c", "swarm-worker", "n")).unwrap();
+        let chain =
+            NodeChain::from_pem(&authority.issue(&request, "c", "swarm-worker", "n")).unwrap();
         let now = SystemTime::now() + Duration::from_secs(60);
-        let identity =
-            Identity::new(RootBundle::from_pem(&authority.root()).unwrap(), chain, key, now).unwrap();
-        let peer = Peer { node: String::new(), address: NOBODY.to_owned() };
+        let identity = Identity::new(
+            RootBundle::from_pem(&authority.root()).unwrap(),
+            chain,
+            key,
+            now,
+        )
+        .unwrap();
+        let peer = Peer {
+            node: String::new(),
+            address: NOBODY.to_owned(),
+        };
         self.store().save_managers(&Managers::of([peer])).unwrap();
         self.store().save_joined(&identity).unwrap();
         identity

@@ -84,7 +84,10 @@ async fn node_whose_disk_hangs_is_still_known_and_answers_while_it_looks_again()
     });
     let mut held = actor.store().hold(CrashPoint::SwarmDepartureSaved);
     let _running = tokio::spawn(actor.run());
-    wait_until(&node, "it is a member", |phase| matches!(phase, NodePhase::Member(_))).await;
+    wait_until(&node, "it is a member", |phase| {
+        matches!(phase, NodePhase::Member(_))
+    })
+    .await;
     let leaving = tokio::spawn({
         let node = node.clone();
         async move { node.leave().await }
@@ -110,9 +113,15 @@ async fn node_whose_disk_hangs_is_still_known_and_answers_while_it_looks_again()
     pass(Duration::ZERO).await;
     assert!(joining.is_finished(), "it waits for the disk");
     let refused = joining.await.unwrap();
-    assert!(matches!(&refused, Err(Error::StillMember { reason }) if reason.contains("disk")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(Error::StillMember { reason }) if reason.contains("disk")),
+        "{refused:?}"
+    );
     drop(held);
-    wait_until(&node, "the leave was done", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+    wait_until(&node, "the leave was done", |phase| {
+        matches!(phase, NodePhase::NotJoined { .. })
+    })
+    .await;
     assert_eq!(names(&test.path()), ["departure.json"]);
 }
 
@@ -126,7 +135,11 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     let leaves = Arc::<EndedLeaves>::default();
     test.operations.observe(Arc::clone(&leaves) as _);
     test.store_membership();
-    let left = Departure { cluster: "c".to_owned(), node: "n".to_owned(), cause: DepartureCause::Left };
+    let left = Departure {
+        cluster: "c".to_owned(),
+        node: "n".to_owned(),
+        cause: DepartureCause::Left,
+    };
     test.store().save_departure(&left).unwrap();
     // No file can be written at the place of the draft.
     let obstacle = test.path().join("departure.json.new");
@@ -139,20 +152,31 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     }
     sleep(LOOK).await;
     let status = node.status();
-    assert!(status.problems()[0].contains("departure.json.new"), "{status:?}");
-    assert!(matches!(&status.phase, NodePhase::Leaving(Some(member)) if member.node == "n"), "{status:?}");
+    assert!(
+        status.problems()[0].contains("departure.json.new"),
+        "{status:?}"
+    );
+    assert!(
+        matches!(&status.phase, NodePhase::Leaving(Some(member)) if member.node == "n"),
+        "{status:?}"
+    );
     assert_eq!(test.maker.removals.load(Ordering::Relaxed), 1);
     // As one that cannot be removed: it is tried at the start alone.
     let draft = test.path().join("managers.json.new");
     fs::write(&draft, "").unwrap();
-    assert!(matches!(node.leave().await, Err(Error::Busy { doing: "leaving" })));
+    assert!(matches!(
+        node.leave().await,
+        Err(Error::Busy { doing: "leaving" })
+    ));
     pause();
     let tried_again = async {
         while test.maker.removals.load(Ordering::Relaxed) < 4 {
             sleep(Duration::from_secs(1)).await;
         }
     };
-    timeout(LIMIT, tried_again).await.expect("it is tried again");
+    timeout(LIMIT, tried_again)
+        .await
+        .expect("it is tried again");
     let tried = node.status();
     assert_eq!((tried.since, tried.refusal), (status.since, status.refusal));
     assert_eq!(errors.0.load(Ordering::Relaxed), 1);
@@ -161,7 +185,10 @@ async fn stored_leave_that_fails_at_once_is_tried_again_after_a_pause_and_told_o
     assert_eq!(test.operations.in_flight().len(), 1);
     fs::remove_file(draft).expect("no look removes drafts");
     fs::remove_dir(obstacle).unwrap();
-    wait_until(&node, "it has left", |phase| matches!(phase, NodePhase::NotJoined { .. })).await;
+    wait_until(&node, "it has left", |phase| {
+        matches!(phase, NodePhase::NotJoined { .. })
+    })
+    .await;
     assert_eq!(*leaves.0.lock(), ["failed", "succeeded"]);
     assert_eq!(names(&test.path()), ["departure.json"]);
 }

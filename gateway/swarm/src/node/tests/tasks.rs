@@ -40,15 +40,29 @@ impl MakeExecutor for TaskMaker {
 impl TaskMaker {
     /// A manager assigns the task, which it knows in this state, in that one. Goes to the executor that was made last.
     async fn assign(&self, known: State, wanted: State) {
-        let status = swarm::TaskStatus { state: known.to_wire().into(), ..Default::default() };
+        let status = swarm::TaskStatus {
+            state: known.to_wire().into(),
+            ..Default::default()
+        };
         let args = vec!["serve".to_owned()];
         let task = swarm::Task {
             desired_state: wanted.to_wire().into(),
             status: Some(status),
-            ..task(1, swarm::ContainerSpec { args, ..container() })
+            ..task(
+                1,
+                swarm::ContainerSpec {
+                    args,
+                    ..container()
+                },
+            )
         };
         let executor = self.made.lock().last().unwrap().0.clone();
-        executor.apply(Changes { is_complete: true, list: vec![Change::Task(Arc::new(task))] }).await;
+        executor
+            .apply(Changes {
+                is_complete: true,
+                list: vec![Change::Task(Arc::new(task))],
+            })
+            .await;
     }
 
     /// Waits until the task is reported in this state or beyond.
@@ -57,13 +71,17 @@ impl TaskMaker {
         let reached = async {
             loop {
                 let latest = reports.latest(&task_id(1));
-                if let Some(status) = latest.filter(|status| State::from_wire(status.state) >= state) {
+                if let Some(status) =
+                    latest.filter(|status| State::from_wire(status.state) >= state)
+                {
                     return status;
                 }
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(LIMIT, reached).await.expect("the task does not get there")
+        timeout(LIMIT, reached)
+            .await
+            .expect("the task does not get there")
     }
 }
 
@@ -75,7 +93,11 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
     gateway.recover().await.unwrap();
     let dir = test.dir.path().join("tasks");
-    let maker = Arc::new(TaskMaker { gateway: gateway.clone(), dir, made: Mutex::default() });
+    let maker = Arc::new(TaskMaker {
+        gateway: gateway.clone(),
+        dir,
+        made: Mutex::default(),
+    });
     let (node, _running) = test.start_with(&gateway, Arc::clone(&maker) as _);
     let is_member = |phase: &NodePhase| matches!(phase, NodePhase::Member(_));
     wait_until(&node, "it is a member", is_member).await;
@@ -97,17 +119,32 @@ async fn task_that_is_assigned_after_a_failed_leave_waits_for_its_removal() {
     maker.assign(State::Ready, State::Running).await;
     sleep(Duration::from_secs(60)).await;
     // The removal fails once more, and succeeds at its next try.
-    fake.fail_next(Method::StopSandbox, switchyard_core::Error::internal("a plugin fails"));
+    fake.fail_next(
+        Method::StopSandbox,
+        switchyard_core::Error::internal("a plugin fails"),
+    );
     hold.release();
     let status = maker.reported(State::Running).await;
     assert_eq!(State::from_wire(status.state), State::Running, "{status:?}");
     sleep(Duration::from_secs(600)).await;
     let status = maker.reported(State::Running).await;
-    assert_eq!(State::from_wire(status.state), State::Running, "it was removed: {status:?}");
+    assert_eq!(
+        State::from_wire(status.state),
+        State::Running,
+        "it was removed: {status:?}"
+    );
     let scope = gateway.scope(Owner::Swarm);
-    let object = scope.tasks().named(&task_id(1)).unwrap().expect("nobody has removed it");
+    let object = scope
+        .tasks()
+        .named(&task_id(1))
+        .unwrap()
+        .expect("nobody has removed it");
     assert!(fake.runs(object.id));
-    assert_eq!(maker.made.lock().len(), 1, "there is one executor at a time");
+    assert_eq!(
+        maker.made.lock().len(),
+        1,
+        "there is one executor at a time"
+    );
     node.leave().await.unwrap();
     assert_eq!(fake.remaining_objects(), Vec::<String>::new());
     assert_eq!(fake.breaches(), Vec::<String>::new());

@@ -18,19 +18,31 @@ fn change(action: AssignmentAction, item: Item) -> swarm::AssignmentChange {
 }
 
 fn task(id: &str) -> Item {
-    Item::Task(Box::new(swarm::Task { id: id.to_owned(), ..Default::default() }))
+    Item::Task(Box::new(swarm::Task {
+        id: id.to_owned(),
+        ..Default::default()
+    }))
 }
 
 fn secret(id: &str) -> Item {
-    Item::Secret(swarm::Secret { id: id.to_owned(), ..Default::default() })
+    Item::Secret(swarm::Secret {
+        id: id.to_owned(),
+        ..Default::default()
+    })
 }
 
 fn config(id: &str) -> Item {
-    Item::Config(swarm::Config { id: id.to_owned(), ..Default::default() })
+    Item::Config(swarm::Config {
+        id: id.to_owned(),
+        ..Default::default()
+    })
 }
 
 fn volume(id: &str) -> Item {
-    Item::Volume(swarm::VolumeAssignment { id: id.to_owned(), ..Default::default() })
+    Item::Volume(swarm::VolumeAssignment {
+        id: id.to_owned(),
+        ..Default::default()
+    })
 }
 
 fn update(item: Item) -> swarm::AssignmentChange {
@@ -50,7 +62,11 @@ fn complete(results_in: &str, changes: Vec<swarm::AssignmentChange>) -> swarm::A
     }
 }
 
-fn incremental(from: &str, to: &str, changes: Vec<swarm::AssignmentChange>) -> swarm::AssignmentsMessage {
+fn incremental(
+    from: &str,
+    to: &str,
+    changes: Vec<swarm::AssignmentChange>,
+) -> swarm::AssignmentsMessage {
     swarm::AssignmentsMessage {
         r#type: Type::Incremental.into(),
         applies_to: from.to_owned(),
@@ -77,10 +93,18 @@ fn shown(list: &[Change]) -> Vec<String> {
 #[test]
 fn what_tasks_need_comes_before_them_and_goes_after_them() {
     let mut assigned = Assignments::default();
-    let first = vec![update(task("t")), update(config("c")), update(volume("v")), update(secret("s"))];
+    let first = vec![
+        update(task("t")),
+        update(config("c")),
+        update(volume("v")),
+        update(secret("s")),
+    ];
     let changes = assigned.apply(complete("1", first)).unwrap();
     assert!(changes.is_complete);
-    assert_eq!(shown(&changes.list), ["secret s", "config c", "volume v", "task t"]);
+    assert_eq!(
+        shown(&changes.list),
+        ["secret s", "config c", "volume v", "task t"]
+    );
     let last = vec![
         remove(secret("s")),
         remove(volume("v")),
@@ -90,7 +114,10 @@ fn what_tasks_need_comes_before_them_and_goes_after_them() {
     ];
     let changes = assigned.apply(incremental("1", "2", last)).unwrap();
     assert!(!changes.is_complete);
-    assert_eq!(shown(&changes.list), ["task u", "-task t", "-volume v", "-secret s", "-config c"]);
+    assert_eq!(
+        shown(&changes.list),
+        ["task u", "-task t", "-volume v", "-secret s", "-config c"]
+    );
 }
 
 #[test]
@@ -105,9 +132,16 @@ fn complete_message_removes_what_it_lacks_but_no_volume() {
     ];
     assigned.apply(complete("1", all)).unwrap();
     assigned.begin_stream();
-    let changes = assigned.apply(complete("1", vec![update(task("b"))])).unwrap();
-    assert_eq!(shown(&changes.list), ["task b", "-task a", "-secret s", "-config c"]);
-    let changes = assigned.apply(incremental("1", "2", vec![remove(volume("v"))])).unwrap();
+    let changes = assigned
+        .apply(complete("1", vec![update(task("b"))]))
+        .unwrap();
+    assert_eq!(
+        shown(&changes.list),
+        ["task b", "-task a", "-secret s", "-config c"]
+    );
+    let changes = assigned
+        .apply(incremental("1", "2", vec![remove(volume("v"))]))
+        .unwrap();
     assert_eq!(shown(&changes.list), ["-volume v"]);
 }
 
@@ -118,13 +152,21 @@ fn missed_message_changes_nothing_and_asks_for_a_new_stream() {
     let found = "1".to_owned();
     let early = assigned.apply(incremental("1", "2", vec![update(task("t"))]));
     assert_eq!(early, Err(Unapplicable::OutOfSequence { expected, found }));
-    assigned.apply(complete("1", vec![update(task("t"))])).unwrap();
+    assigned
+        .apply(complete("1", vec![update(task("t"))]))
+        .unwrap();
     let skipped = assigned.apply(incremental("2", "3", vec![remove(task("t"))]));
-    assert!(matches!(skipped, Err(Unapplicable::OutOfSequence { .. })), "{skipped:?}");
+    assert!(
+        matches!(skipped, Err(Unapplicable::OutOfSequence { .. })),
+        "{skipped:?}"
+    );
     assert_eq!(assigned.tasks().count(), 1);
     assigned.begin_stream();
     let old = assigned.apply(incremental("1", "2", vec![]));
-    assert!(matches!(old, Err(Unapplicable::OutOfSequence { .. })), "it is of the stream before: {old:?}");
+    assert!(
+        matches!(old, Err(Unapplicable::OutOfSequence { .. })),
+        "it is of the stream before: {old:?}"
+    );
 }
 
 #[test]
@@ -133,26 +175,58 @@ fn strange_messages_are_refused_or_skipped() {
     let mut unknown = complete("1", vec![]);
     unknown.r#type = 7;
     assert_eq!(assigned.apply(unknown), Err(Unapplicable::UnknownType(7)));
-    let nothing = swarm::AssignmentChange { assignment: None, action: 0 };
-    let empty = swarm::AssignmentChange { assignment: Some(swarm::Assignment { item: None }), action: 0 };
-    let changes =
-        assigned.apply(complete("1", vec![nothing, empty, update(task("")), remove(secret(""))])).unwrap();
+    let nothing = swarm::AssignmentChange {
+        assignment: None,
+        action: 0,
+    };
+    let empty = swarm::AssignmentChange {
+        assignment: Some(swarm::Assignment { item: None }),
+        action: 0,
+    };
+    let changes = assigned
+        .apply(complete(
+            "1",
+            vec![nothing, empty, update(task("")), remove(secret(""))],
+        ))
+        .unwrap();
     assert_eq!(shown(&changes.list), [""; 0]);
-    let twice = vec![remove(task("t")), update(task("t")), update(secret("s")), remove(secret("s"))];
+    let twice = vec![
+        remove(task("t")),
+        update(task("t")),
+        update(secret("s")),
+        remove(secret("s")),
+    ];
     let changes = assigned.apply(incremental("1", "2", twice)).unwrap();
-    assert_eq!(shown(&changes.list), ["task t", "-secret s"], "the last change of an item counts");
+    assert_eq!(
+        shown(&changes.list),
+        ["task t", "-secret s"],
+        "the last change of an item counts"
+    );
 }
 
 #[test]
 fn more_items_than_a_node_can_have_are_refused_as_a_whole() {
-    let many =
-        |from: usize| (from..from + ITEMS_MAX).map(|id| update(task(&id.to_string()))).collect::<Vec<_>>();
+    let many = |from: usize| {
+        (from..from + ITEMS_MAX)
+            .map(|id| update(task(&id.to_string())))
+            .collect::<Vec<_>>()
+    };
     let mut assigned = Assignments::default();
     assigned.apply(complete("1", many(0))).unwrap();
-    assert_eq!(assigned.apply(incremental("1", "2", vec![update(task("x"))])), Err(Unapplicable::TooMany));
+    assert_eq!(
+        assigned.apply(incremental("1", "2", vec![update(task("x"))])),
+        Err(Unapplicable::TooMany)
+    );
     assert_eq!(assigned.tasks().count(), ITEMS_MAX);
     let swap = vec![remove(task("0")), update(task("x"))];
-    assert_eq!(assigned.apply(incremental("1", "2", swap)).unwrap().list.len(), 2);
+    assert_eq!(
+        assigned
+            .apply(incremental("1", "2", swap))
+            .unwrap()
+            .list
+            .len(),
+        2
+    );
     assigned.apply(complete("3", many(ITEMS_MAX))).unwrap();
     assert_eq!(assigned.tasks().count(), ITEMS_MAX);
 }

@@ -32,17 +32,29 @@ fn third_registration_within_eight_seconds_waits() {
     pace.registered(start);
     pace.registered(start + Duration::from_secs(1));
     let now = start + Duration::from_secs(2);
-    assert_eq!(pace.next(Cause::Failed(Reaction::NewSession), now, 0), Duration::from_secs(6));
+    assert_eq!(
+        pace.next(Cause::Failed(Reaction::NewSession), now, 0),
+        Duration::from_secs(6)
+    );
     let later = start + Duration::from_secs(9);
-    assert_eq!(pace.next(Cause::Failed(Reaction::NewSession), later, 0), Duration::ZERO);
+    assert_eq!(
+        pace.next(Cause::Failed(Reaction::NewSession), later, 0),
+        Duration::ZERO
+    );
 }
 
 #[test]
 fn new_certificate_waits_a_second_and_a_manager_that_asks_for_it_gets_eight() {
     let mut pace = Pace::default();
     let now = Instant::now();
-    assert_eq!(pace.next(Cause::Certificate, now, 0), Duration::from_secs(1));
-    assert_eq!(pace.next(Cause::Failed(Reaction::SlowDown), now, 0), Duration::from_secs(8));
+    assert_eq!(
+        pace.next(Cause::Certificate, now, 0),
+        Duration::from_secs(1)
+    );
+    assert_eq!(
+        pace.next(Cause::Failed(Reaction::SlowDown), now, 0),
+        Duration::from_secs(8)
+    );
 }
 
 #[test]

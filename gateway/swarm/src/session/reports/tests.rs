@@ -9,7 +9,11 @@ use tokio::time::timeout;
 use super::{BATCH_MAX, Reports};
 
 fn status(state: TaskState, message: &str) -> swarm::TaskStatus {
-    swarm::TaskStatus { state: state.into(), message: message.to_owned(), ..Default::default() }
+    swarm::TaskStatus {
+        state: state.into(),
+        message: message.to_owned(),
+        ..Default::default()
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -32,7 +36,10 @@ async fn status_that_changes_while_it_is_sent_is_sent_again() {
     let batch = reports.next().await;
     reports.report("t", status(TaskState::Failed, "finished"));
     reports.sent(&batch);
-    assert_eq!(reports.next().await[0].status, Some(status(TaskState::Failed, "finished")));
+    assert_eq!(
+        reports.next().await[0].status,
+        Some(status(TaskState::Failed, "finished"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,7 +47,10 @@ async fn state_never_goes_back() {
     let reports = Reports::default();
     reports.report("t", status(TaskState::Failed, "finished"));
     reports.report("t", status(TaskState::Running, "started"));
-    assert_eq!(reports.next().await[0].status, Some(status(TaskState::Failed, "finished")));
+    assert_eq!(
+        reports.next().await[0].status,
+        Some(status(TaskState::Failed, "finished"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +63,13 @@ async fn new_session_gets_everything_but_what_is_forgotten() {
     reports.forget("a");
     reports.begin_session();
     let batch = reports.next().await;
-    assert_eq!(batch.iter().map(|update| update.task_id.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(
+        batch
+            .iter()
+            .map(|update| update.task_id.as_str())
+            .collect::<Vec<_>>(),
+        ["b"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,16 +79,22 @@ async fn many_statuses_and_long_texts_are_bounded() {
     for task in 0..BATCH_MAX * 2 + 1 {
         reports.report(
             &task.to_string(),
-            swarm::TaskStatus { err: long.clone(), ..status(TaskState::Failed, &long) },
+            swarm::TaskStatus {
+                err: long.clone(),
+                ..status(TaskState::Failed, &long)
+            },
         );
     }
     let mut sizes = Vec::new();
     for _ in 0..3 {
         let batch = reports.next().await;
         sizes.push(batch.len());
-        assert!(
-            batch.iter().all(|update| update.status.as_ref().is_some_and(|status| status.err.len() == 1024))
-        );
+        assert!(batch.iter().all(|update| {
+            update
+                .status
+                .as_ref()
+                .is_some_and(|status| status.err.len() == 1024)
+        }));
         reports.sent(&batch);
     }
     assert_eq!(sizes, [BATCH_MAX, BATCH_MAX, 1]);

@@ -50,7 +50,8 @@ impl TestNode {
     async fn offering(&self) -> TaskExecutor {
         let settings = self.executor.shared.settings.clone();
         let scope = self.gateway.scope(Owner::Swarm);
-        let executor = TaskExecutor::offering(scope, settings, NodeFacts::default(), Arc::default());
+        let executor =
+            TaskExecutor::offering(scope, settings, NodeFacts::default(), Arc::default());
         executor.serve(&member(CLUSTER));
         executor.recover().await;
         executor
@@ -60,29 +61,50 @@ impl TestNode {
 /// Returns the ids of the devices that are offered to managers.
 fn told(executor: &TaskExecutor) -> Vec<String> {
     let facts = executor.facts().borrow().clone();
-    assert!(facts.named.iter().all(|(kind, _)| kind == TPU), "{:?}", facts.named);
+    assert!(
+        facts.named.iter().all(|(kind, _)| kind == TPU),
+        "{:?}",
+        facts.named
+    );
     facts.named.into_iter().map(|(_, id)| id).collect()
 }
 
 /// A task to which the scheduler has assigned devices.
 fn with_devices(task: swarm::Task, ids: &[&str]) -> swarm::Task {
     let resource = |id: &&str| {
-        let named = swarm::NamedGenericResource { kind: TPU.to_owned(), value: (*id).to_owned() };
+        let named = swarm::NamedGenericResource {
+            kind: TPU.to_owned(),
+            value: (*id).to_owned(),
+        };
         let resource = Some(swarm::generic_resource::Resource::NamedResourceSpec(named));
         swarm::GenericResource { resource }
     };
-    swarm::Task { assigned_generic_resources: ids.iter().map(resource).collect(), ..task }
+    swarm::Task {
+        assigned_generic_resources: ids.iter().map(resource).collect(),
+        ..task
+    }
 }
 
 /// A task whose service names devices.
 fn naming(number: usize, names: &str) -> swarm::Task {
     let labels = [("switchyard.io/device".to_owned(), names.to_owned())].into();
-    task(number, swarm::ContainerSpec { args: vec!["serve".to_owned()], labels, ..container() })
+    task(
+        number,
+        swarm::ContainerSpec {
+            args: vec!["serve".to_owned()],
+            labels,
+            ..container()
+        },
+    )
 }
 
 /// Returns the error of a pod that does not get a device.
 async fn refused(pods: &Scope, id: &str) -> String {
-    let error = pods.devices().lease(&[id.parse().unwrap()]).await.expect_err("it is held");
+    let error = pods
+        .devices()
+        .lease(&[id.parse().unwrap()])
+        .await
+        .expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     error.report()
 }
@@ -91,20 +113,32 @@ async fn refused(pods: &Scope, id: &str) -> String {
 async fn devices_belong_to_a_task_until_its_end() {
     let node = TestNode::new().await;
     let _devices = node.equip(&["a0", "a1"]).await;
-    node.assign(with_devices(running(1, &[]), &["a1", "a0"])).await;
+    node.assign(with_devices(running(1, &[]), &["a1", "a0"]))
+        .await;
     node.reported(1, State::Running).await;
     let spec = node.fake.spec(node.object(1)).unwrap();
-    let paths: Vec<_> = spec.devices.iter().map(|node| node.host_path.display().to_string()).collect();
+    let paths: Vec<_> = spec
+        .devices
+        .iter()
+        .map(|node| node.host_path.display().to_string())
+        .collect();
     assert_eq!(paths, ["/dev/a0", "/dev/a1"]);
     let variable = |name: &str| {
-        let variable = spec.env.iter().find(|variable| variable.name == name).unwrap();
+        let variable = spec
+            .env
+            .iter()
+            .find(|variable| variable.name == name)
+            .unwrap();
         String::from_utf8(variable.value.clone()).unwrap()
     };
     assert_eq!(variable("DOCKER_RESOURCE_ACME.COM/TPU"), "a1,a0");
     assert_eq!(variable("ACME_DEVICES"), "/dev/a0,/dev/a1");
     for id in ["a0", "a1"] {
         let text = refused(&node.pods(), id).await;
-        assert!(text.contains(&task_id(1)) && text.contains("of swarm"), "{text}");
+        assert!(
+            text.contains(&task_id(1)) && text.contains("of swarm"),
+            "{text}"
+        );
     }
     node.assign(wanted(running(1, &[]), State::Shutdown)).await;
     node.reported(1, State::Shutdown).await;
@@ -112,11 +146,19 @@ async fn devices_belong_to_a_task_until_its_end() {
     node.assign(with_devices(running(2, &[]), &["a0"])).await;
     node.reported(2, State::Running).await;
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a1".parse().unwrap()]).await.unwrap();
+    node.pods()
+        .devices()
+        .lease(&["a1".parse().unwrap()])
+        .await
+        .unwrap();
     refused(&node.pods(), "a0").await;
     within(node.executor.remove_all()).await.unwrap();
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
+    node.pods()
+        .devices()
+        .lease(&["a0".parse().unwrap()])
+        .await
+        .unwrap();
     node.is_empty().await;
 }
 
@@ -124,20 +166,41 @@ async fn devices_belong_to_a_task_until_its_end() {
 async fn device_that_cannot_be_had_rejects_the_task_and_takes_nothing() {
     let node = TestNode::new().await;
     let _devices = node.equip(&["a0", "a1"]).await;
-    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
-    node.assign(with_devices(running(1, &[]), &["a1", "a0"])).await;
+    node.pods()
+        .devices()
+        .lease(&["a0".parse().unwrap()])
+        .await
+        .unwrap();
+    node.assign(with_devices(running(1, &[]), &["a1", "a0"]))
+        .await;
     let error = node.reported(1, State::Rejected).await.err;
     assert!(error.contains("\"a0\" is held by kubernetes"), "{error}");
-    node.pods().devices().lease(&["a1".parse().unwrap()]).await.expect("nobody has it");
+    node.pods()
+        .devices()
+        .lease(&["a1".parse().unwrap()])
+        .await
+        .expect("nobody has it");
     node.assign(with_devices(running(2, &[]), &["b7"])).await;
     let error = node.reported(2, State::Rejected).await.err;
     assert!(error.contains("\"b7\" is not on this node"), "{error}");
-    let number = swarm::DiscreteGenericResource { kind: "ssd".to_owned(), value: 2 };
-    let resource = Some(swarm::generic_resource::Resource::DiscreteResourceSpec(number));
+    let number = swarm::DiscreteGenericResource {
+        kind: "ssd".to_owned(),
+        value: 2,
+    };
+    let resource = Some(swarm::generic_resource::Resource::DiscreteResourceSpec(
+        number,
+    ));
     let assigned_generic_resources = vec![swarm::GenericResource { resource }];
-    node.assign(swarm::Task { assigned_generic_resources, ..running(3, &[]) }).await;
+    node.assign(swarm::Task {
+        assigned_generic_resources,
+        ..running(3, &[])
+    })
+    .await;
     let error = node.reported(3, State::Rejected).await.err;
-    assert!(error.starts_with("assigned_generic_resources[0]: \"ssd\" is a number"), "{error}");
+    assert!(
+        error.starts_with("assigned_generic_resources[0]: \"ssd\" is a number"),
+        "{error}"
+    );
     within(node.executor.remove_all()).await.unwrap();
     node.is_empty().await;
 }
@@ -146,7 +209,8 @@ async fn device_that_cannot_be_had_rejects_the_task_and_takes_nothing() {
 async fn rejected_task_gives_its_devices_back() {
     let node = TestNode::new().await;
     let _devices = node.equip(&["a0"]).await;
-    node.fake.fail_next(Method::CreateTask, Error::failed_precondition("no"));
+    node.fake
+        .fail_next(Method::CreateTask, Error::failed_precondition("no"));
     node.assign(with_devices(running(1, &[]), &["a0"])).await;
     node.reported(1, State::Rejected).await;
     node.assign(with_devices(running(2, &[]), &["a0"])).await;
@@ -154,7 +218,11 @@ async fn rejected_task_gives_its_devices_back() {
     node.fake.exit(node.object(2), 1).unwrap();
     node.reported(2, State::Failed).await;
     tokio::time::sleep(GRACE_OVER).await;
-    node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
+    node.pods()
+        .devices()
+        .lease(&["a0".parse().unwrap()])
+        .await
+        .unwrap();
     within(node.executor.remove_all()).await.unwrap();
     node.is_empty().await;
 }
@@ -169,7 +237,10 @@ async fn device_of_a_task_that_still_ends_is_waited_for() {
     node.assign(with_devices(running(2, &[]), &["a0"])).await;
     node.reported(2, State::Preparing).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(node.status(2).unwrap().state, i32::from(State::Preparing.to_wire()));
+    assert_eq!(
+        node.status(2).unwrap().state,
+        i32::from(State::Preparing.to_wire())
+    );
     node.remove(1).await;
     node.reported(2, State::Running).await;
     within(node.executor.remove_all()).await.unwrap();
@@ -207,16 +278,30 @@ async fn scheduler_is_told_of_devices_that_nobody_else_has() {
     let devices = node.equip(&["a0", "a1", "a2"]).await;
     let executor = node.offering().await;
     assert_eq!(told(&executor), ["a2", "a1", "a0"]);
-    let pod = node.pods().devices().lease(&["a0".parse().unwrap()]).await.unwrap();
+    let pod = node
+        .pods()
+        .devices()
+        .lease(&["a0".parse().unwrap()])
+        .await
+        .unwrap();
     let assigned = with_devices(running(1, &[]), &["a1"]);
-    executor.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(assigned))] }).await;
+    executor
+        .apply(Changes {
+            is_complete: false,
+            list: vec![Change::Task(Arc::new(assigned))],
+        })
+        .await;
     tokio::time::sleep(TOLD).await;
     assert_eq!(told(&executor), ["a2", "a1"]);
     // Unhealthy or not, a task has it.
     devices.send_replace(Some(inventory(&["a0", "a2"])));
     tokio::time::sleep(TOLD).await;
     assert_eq!(told(&executor), ["a2", "a1"]);
-    node.gateway.devices().release_lease(pod.token).await.unwrap();
+    node.gateway
+        .devices()
+        .release_lease(pod.token)
+        .await
+        .unwrap();
     tokio::time::sleep(TOLD).await;
     assert_eq!(told(&executor), ["a2", "a1", "a0"]);
     within(executor.remove_all()).await.unwrap();
@@ -232,8 +317,15 @@ async fn device_that_a_service_names_is_claimed_and_not_offered() {
     let name = format!("{TPU}=a1");
     node.assign(naming(1, &name)).await;
     let error = node.reported(1, State::Rejected).await.err;
-    assert!(error.contains("swarm.allow_devices") && error.contains(&name), "{error}");
-    node.executor.shared.settings.allowed_devices.set(BTreeSet::from([name.clone()]));
+    assert!(
+        error.contains("swarm.allow_devices") && error.contains(&name),
+        "{error}"
+    );
+    node.executor
+        .shared
+        .settings
+        .allowed_devices
+        .set(BTreeSet::from([name.clone()]));
     node.assign(naming(2, &name)).await;
     node.reported(2, State::Running).await;
     let spec = node.fake.spec(node.object(2)).unwrap();
@@ -255,7 +347,12 @@ async fn devices_of_tasks_are_hidden_from_managers_that_end_tasks_for_them() {
     let executor = node.offering().await;
     let first = with_devices(running(1, &[]), &["a1"]);
     let apply = async |task: swarm::Task| {
-        executor.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(task))] }).await;
+        executor
+            .apply(Changes {
+                is_complete: false,
+                list: vec![Change::Task(Arc::new(task))],
+            })
+            .await;
     };
     apply(first.clone()).await;
     let status = swarm::TaskStatus {
@@ -264,7 +361,14 @@ async fn devices_of_tasks_are_hidden_from_managers_that_end_tasks_for_them() {
         timestamp: Some(std::time::SystemTime::now().into()),
         ..Default::default()
     };
-    apply(wanted(swarm::Task { status: Some(status), ..first }, State::Shutdown)).await;
+    apply(wanted(
+        swarm::Task {
+            status: Some(status),
+            ..first
+        },
+        State::Shutdown,
+    ))
+    .await;
     apply(with_devices(running(2, &[]), &["a1"])).await;
     tokio::time::sleep(TOLD).await;
     assert_eq!(told(&executor), ["a0"]);

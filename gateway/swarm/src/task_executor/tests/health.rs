@@ -10,7 +10,10 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 fn seconds(count: u64) -> Option<prost_types::Duration> {
-    Some(prost_types::Duration { seconds: i64::try_from(count).unwrap(), nanos: 0 })
+    Some(prost_types::Duration {
+        seconds: i64::try_from(count).unwrap(),
+        nanos: 0,
+    })
 }
 
 /// A health check by this command, every ten seconds.
@@ -27,7 +30,14 @@ fn health_check(test: &[&str]) -> swarm::HealthConfig {
 /// A task that runs this, with this health check.
 fn checked(number: usize, args: &[&str], check: swarm::HealthConfig) -> swarm::Task {
     let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-    task(number, swarm::ContainerSpec { args, healthcheck: Some(check), ..container() })
+    task(
+        number,
+        swarm::ContainerSpec {
+            args,
+            healthcheck: Some(check),
+            ..container()
+        },
+    )
 }
 
 impl TestNode {
@@ -54,7 +64,10 @@ impl TestNode {
     async fn checks(&self, count: usize) {
         let began = Instant::now();
         while self.fake.count(Method::Exec) < count {
-            assert!(began.elapsed() < Duration::from_secs(86_400), "it takes too long");
+            assert!(
+                began.elapsed() < Duration::from_secs(86_400),
+                "it takes too long"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -70,12 +83,19 @@ impl TestNode {
 async fn task_is_starting_until_a_check_passes_and_is_checked_on() {
     let node = TestNode::new().await;
     node.fake.script_execs([1, 1, 0]);
-    node.assign(checked(1, &["serve"], health_check(&["CMD", "true"]))).await;
+    node.assign(checked(1, &["serve"], health_check(&["CMD", "true"])))
+        .await;
     node.reaches(1, State::Starting).await;
     let (error, took) = node.reaches(1, State::Running).await;
-    assert_eq!((error.as_str(), took, node.fake.count(Method::Exec)), ("", 3 * INTERVAL, 3));
+    assert_eq!(
+        (error.as_str(), took, node.fake.count(Method::Exec)),
+        ("", 3 * INTERVAL, 3)
+    );
     tokio::time::sleep(3 * INTERVAL + INTERVAL / 2).await;
-    assert_eq!((node.state(1), node.fake.count(Method::Exec)), (State::Running, 6));
+    assert_eq!(
+        (node.state(1), node.fake.count(Method::Exec)),
+        (State::Running, 6)
+    );
     // Failures in between.
     node.fake.script_execs([1, 1, 0, 1, 1, 0]);
     tokio::time::sleep(10 * INTERVAL).await;
@@ -91,7 +111,10 @@ async fn unhealthy_task_is_stopped_and_has_failed_in_dockers_words() {
     node.assign(checked(1, &["serve"], check())).await;
     node.reaches(1, State::Starting).await;
     let (error, took) = node.reaches(1, State::Failed).await;
-    assert_eq!(error, "task: non-zero exit (143): dockerexec: unhealthy container");
+    assert_eq!(
+        error,
+        "task: non-zero exit (143): dockerexec: unhealthy container"
+    );
     assert_eq!(took, 3 * INTERVAL);
     assert!(!node.fake.runs(node.object(1)));
     // One that was, and does not end by its stop signal.
@@ -99,10 +122,18 @@ async fn unhealthy_task_is_stopped_and_has_failed_in_dockers_words() {
     node.assign(checked(2, &["ignore-term"], check())).await;
     node.reaches(2, State::Running).await;
     let (error, took) = node.reaches(2, State::Failed).await;
-    assert_eq!(error, "task: non-zero exit (137): dockerexec: unhealthy container");
+    assert_eq!(
+        error,
+        "task: non-zero exit (137): dockerexec: unhealthy container"
+    );
     assert_eq!(took, 3 * INTERVAL + crate::plan::STOP_GRACE);
     // One that exits with 0 by it.
-    node.assign(checked(3, &["sh", "-c", "trap 'exit 0' TERM; sleep 9000 & wait"], check())).await;
+    node.assign(checked(
+        3,
+        &["sh", "-c", "trap 'exit 0' TERM; sleep 9000 & wait"],
+        check(),
+    ))
+    .await;
     let (error, _) = node.reaches(3, State::Failed).await;
     assert_eq!(error, "task: exit (0): dockerexec: unhealthy container");
     node.ends_empty().await;
@@ -112,12 +143,18 @@ async fn unhealthy_task_is_stopped_and_has_failed_in_dockers_words() {
 async fn failures_in_the_start_period_do_not_count() {
     let node = TestNode::new().await;
     node.fake.script_execs([1; 5]);
-    let check =
-        swarm::HealthConfig { retries: 1, start_period: seconds(60), ..health_check(&["CMD", "true"]) };
+    let check = swarm::HealthConfig {
+        retries: 1,
+        start_period: seconds(60),
+        ..health_check(&["CMD", "true"])
+    };
     node.assign(checked(1, &["serve"], check)).await;
     node.reaches(1, State::Starting).await;
     // Every five seconds by default.
-    assert_eq!(node.reaches(1, State::Running).await.1, Duration::from_secs(30));
+    assert_eq!(
+        node.reaches(1, State::Running).await.1,
+        Duration::from_secs(30)
+    );
     node.fake.script_execs([1]);
     let (error, took) = node.reaches(1, State::Failed).await;
     assert_eq!(took, INTERVAL, "a success ends the start period");
@@ -128,14 +165,22 @@ async fn failures_in_the_start_period_do_not_count() {
 #[tokio::test(start_paused = true)]
 async fn check_that_takes_too_long_is_killed_and_has_failed() {
     let node = TestNode::new().await;
-    let check = swarm::HealthConfig { retries: 2, ..health_check(&["CMD", "sleep", "1000"]) };
+    let check = swarm::HealthConfig {
+        retries: 2,
+        ..health_check(&["CMD", "sleep", "1000"])
+    };
     node.assign(checked(1, &["serve"], check)).await;
     node.reaches(1, State::Starting).await;
     tokio::time::sleep(INTERVAL + TIMEOUT / 2).await;
     assert_eq!(node.fake.processes(), 1);
     tokio::time::sleep(TIMEOUT).await;
     assert_eq!((node.fake.processes(), node.state(1)), (0, State::Starting));
-    assert!(node.reaches(1, State::Failed).await.0.ends_with("unhealthy container"));
+    assert!(
+        node.reaches(1, State::Failed)
+            .await
+            .0
+            .ends_with("unhealthy container")
+    );
     assert_eq!(node.fake.count(Method::Exec), 2);
     node.ends_empty().await;
 }
@@ -143,21 +188,40 @@ async fn check_that_takes_too_long_is_killed_and_has_failed() {
 #[tokio::test(start_paused = true)]
 async fn check_of_a_program_that_is_missing_has_failed() {
     let node = TestNode::new().await;
-    node.assign(checked(1, &["serve"], health_check(&["CMD", "/no/such/check"]))).await;
-    assert!(node.reaches(1, State::Failed).await.0.ends_with("unhealthy container"));
+    node.assign(checked(
+        1,
+        &["serve"],
+        health_check(&["CMD", "/no/such/check"]),
+    ))
+    .await;
+    assert!(
+        node.reaches(1, State::Failed)
+            .await
+            .0
+            .ends_with("unhealthy container")
+    );
     node.ends_empty().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn check_without_a_result_is_no_failure() {
     let node = TestNode::new().await;
-    let check = swarm::HealthConfig { retries: 1, ..health_check(&["CMD", "true"]) };
+    let check = swarm::HealthConfig {
+        retries: 1,
+        ..health_check(&["CMD", "true"])
+    };
     for round in 0..2 {
         for _ in 0..20 {
-            node.fake.fail_next(Method::Exec, Error::unavailable("containerd is away"));
-            node.fake.fail_next(Method::Exec, Error::deadline("containerd hangs"));
-            node.fake.fail_next(Method::Exec, Error::new(ErrorKind::Cancelled, "the connection broke"));
-            node.fake.fail_next(Method::Exec, Error::internal("the shim is strange"));
+            node.fake
+                .fail_next(Method::Exec, Error::unavailable("containerd is away"));
+            node.fake
+                .fail_next(Method::Exec, Error::deadline("containerd hangs"));
+            node.fake.fail_next(
+                Method::Exec,
+                Error::new(ErrorKind::Cancelled, "the connection broke"),
+            );
+            node.fake
+                .fail_next(Method::Exec, Error::internal("the shim is strange"));
         }
         let before = node.fake.count(Method::Exec);
         if round == 0 {
@@ -165,7 +229,10 @@ async fn check_without_a_result_is_no_failure() {
             node.reaches(1, State::Starting).await;
             // Soon after containerd is back.
             let (_, took) = node.reaches(1, State::Running).await;
-            assert!(took > Duration::from_secs(600) && took < Duration::from_secs(700), "{took:?}");
+            assert!(
+                took > Duration::from_secs(600) && took < Duration::from_secs(700),
+                "{took:?}"
+            );
         } else {
             tokio::time::sleep(Duration::from_secs(700)).await;
             assert_eq!(node.state(1), State::Running);
@@ -179,12 +246,20 @@ async fn check_without_a_result_is_no_failure() {
 async fn task_that_exits_before_it_is_healthy_ends_by_its_own_exit() {
     let node = TestNode::new().await;
     for (number, code) in [(1, 3), (2, 0)] {
-        node.assign(checked(number, &["serve"], health_check(&["CMD", "sleep", "2"]))).await;
+        node.assign(checked(
+            number,
+            &["serve"],
+            health_check(&["CMD", "sleep", "2"]),
+        ))
+        .await;
         node.reaches(number, State::Starting).await;
         node.commands(1).await;
         node.fake.exit(node.object(number), code).unwrap();
     }
-    assert_eq!(node.reaches(1, State::Failed).await.0, "task: non-zero exit (3)");
+    assert_eq!(
+        node.reaches(1, State::Failed).await.0,
+        "task: non-zero exit (3)"
+    );
     assert_eq!(node.reaches(2, State::Complete).await.0, "");
     node.ends_empty().await;
 }
@@ -192,16 +267,26 @@ async fn task_that_exits_before_it_is_healthy_ends_by_its_own_exit() {
 #[tokio::test(start_paused = true)]
 async fn stop_amid_a_check_is_not_delayed() {
     let node = TestNode::new().await;
-    let check = swarm::HealthConfig { timeout: seconds(3600), ..health_check(&["CMD", "sleep", "1000"]) };
+    let check = swarm::HealthConfig {
+        timeout: seconds(3600),
+        ..health_check(&["CMD", "sleep", "1000"])
+    };
     for (number, first) in [(1, None), (2, Some(0))] {
         node.fake.script_execs(first);
         let given = checked(number, &["serve"], check.clone());
         node.assign(given.clone()).await;
-        let state = if first.is_some() { State::Running } else { State::Starting };
+        let state = if first.is_some() {
+            State::Running
+        } else {
+            State::Starting
+        };
         node.reaches(number, state).await;
         node.commands(1).await;
         node.assign(wanted(given, State::Shutdown)).await;
-        assert_eq!(node.reaches(number, State::Shutdown).await, (String::new(), Duration::ZERO));
+        assert_eq!(
+            node.reaches(number, State::Shutdown).await,
+            (String::new(), Duration::ZERO)
+        );
         node.commands(0).await;
     }
     node.ends_empty().await;
@@ -211,13 +296,18 @@ async fn stop_amid_a_check_is_not_delayed() {
 async fn stop_of_an_unhealthy_task_that_fails_is_tried_again() {
     let node = TestNode::new().await;
     node.fake.script_execs([0]);
-    node.assign(checked(1, &["serve"], health_check(&["CMD", "false"]))).await;
+    node.assign(checked(1, &["serve"], health_check(&["CMD", "false"])))
+        .await;
     node.reaches(1, State::Running).await;
     for _ in 0..3 {
-        node.fake.fail_next(Method::SignalTask, Error::unavailable("containerd is away"));
+        node.fake
+            .fail_next(Method::SignalTask, Error::unavailable("containerd is away"));
     }
     let (error, took) = node.reaches(1, State::Failed).await;
-    assert_eq!(error, "task: non-zero exit (143): dockerexec: unhealthy container");
+    assert_eq!(
+        error,
+        "task: non-zero exit (143): dockerexec: unhealthy container"
+    );
     assert_eq!(took, 3 * INTERVAL + Duration::from_secs(1 + 2 + 4));
     node.ends_empty().await;
 }
@@ -233,12 +323,21 @@ async fn running_task_stays_running_over_a_restart_and_is_checked_on() {
     node.commands(1).await;
     let node = node.killed().await;
     node.fake.script_execs([1, 1]);
-    node.apply(true, vec![Change::Task(Arc::new(known(given(), State::Running)))]).await;
+    node.apply(
+        true,
+        vec![Change::Task(Arc::new(known(given(), State::Running)))],
+    )
+    .await;
     // The first of them is due anywhere within an interval.
     node.checks(3).await;
     assert_eq!(node.status(1), None, "nothing has changed");
     node.fake.script_execs([1, 1, 1]);
-    assert!(node.reaches(1, State::Failed).await.0.ends_with("unhealthy container"));
+    assert!(
+        node.reaches(1, State::Failed)
+            .await
+            .0
+            .ends_with("unhealthy container")
+    );
     node.ends_empty().await;
 }
 
@@ -251,7 +350,11 @@ async fn starting_task_is_starting_after_a_restart_until_a_check_passes() {
     node.reaches(1, State::Starting).await;
     tokio::time::sleep(2 * INTERVAL + INTERVAL / 2).await;
     let node = node.killed().await;
-    node.apply(true, vec![Change::Task(Arc::new(known(given(), State::Starting)))]).await;
+    node.apply(
+        true,
+        vec![Change::Task(Arc::new(known(given(), State::Starting)))],
+    )
+    .await;
     assert_eq!(node.reaches(1, State::Running).await.1, 2 * INTERVAL);
     assert_eq!(node.fake.count(Method::StartTask), 0);
     node.ends_empty().await;
@@ -261,12 +364,23 @@ async fn starting_task_is_starting_after_a_restart_until_a_check_passes() {
 #[tokio::test(start_paused = true)]
 async fn checks_of_a_thousand_tasks_run_few_at_a_time() {
     let node = TestNode::new().await;
-    let check = swarm::HealthConfig { retries: 1, ..health_check(&["CMD", "sleep", "1"]) };
-    let list = (0..1_000).map(|number| Change::Task(Arc::new(checked(number, &["serve"], check.clone()))));
+    let check = swarm::HealthConfig {
+        retries: 1,
+        ..health_check(&["CMD", "sleep", "1"])
+    };
+    let list =
+        (0..1_000).map(|number| Change::Task(Arc::new(checked(number, &["serve"], check.clone()))));
     node.apply(false, list.collect()).await;
     let mut most = 0;
     let is_running = |status: &swarm::TaskStatus| State::from_wire(status.state) == State::Running;
-    while node.statuses.borrow().values().filter(|status| is_running(status)).count() < 1_000 {
+    while node
+        .statuses
+        .borrow()
+        .values()
+        .filter(|status| is_running(status))
+        .count()
+        < 1_000
+    {
         tokio::time::sleep(Duration::from_millis(50)).await;
         most = most.max(node.fake.processes());
     }
@@ -277,13 +391,17 @@ async fn checks_of_a_thousand_tasks_run_few_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn checks_that_hang_do_not_keep_others_waiting() {
     let node = TestNode::new().await;
-    let hanging =
-        swarm::HealthConfig { timeout: seconds(36_000), ..health_check(&["CMD", "sleep", "36000"]) };
+    let hanging = swarm::HealthConfig {
+        timeout: seconds(36_000),
+        ..health_check(&["CMD", "sleep", "36000"])
+    };
     for number in 0..40 {
-        node.assign(checked(number, &["serve"], hanging.clone())).await;
+        node.assign(checked(number, &["serve"], hanging.clone()))
+            .await;
         node.reaches(number, State::Starting).await;
     }
-    node.assign(checked(100, &["serve"], health_check(&["CMD", "true"]))).await;
+    node.assign(checked(100, &["serve"], health_check(&["CMD", "true"])))
+        .await;
     node.reaches(100, State::Starting).await;
     let (_, took) = node.reaches(100, State::Running).await;
     assert!(took <= INTERVAL + Duration::from_secs(15), "{took:?}");
@@ -292,7 +410,10 @@ async fn checks_that_hang_do_not_keep_others_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn health_check_of_the_image_holds_unless_the_service_has_its_own() {
-    let image = |config: &str| FakeImage { config: config.to_owned(), ..FakeImage::default() };
+    let image = |config: &str| FakeImage {
+        config: config.to_owned(),
+        ..FakeImage::default()
+    };
     let fake = Fake::new()
         .with_image(
             "r.test/a:1",
@@ -305,20 +426,37 @@ async fn health_check_of_the_image_holds_unless_the_service_has_its_own() {
             test: test.iter().map(|word| (*word).to_owned()).collect(),
             ..Default::default()
         });
-        task(number, swarm::ContainerSpec { image: name.to_owned(), healthcheck, ..container() })
+        task(
+            number,
+            swarm::ContainerSpec {
+                image: name.to_owned(),
+                healthcheck,
+                ..container()
+            },
+        )
     };
     node.assign(with(1, "r.test/a:1", None)).await;
     node.reaches(1, State::Starting).await;
-    assert_eq!(node.reaches(1, State::Failed).await.1, Duration::from_secs(14));
-    node.assign(with(2, "r.test/a:1", Some(&["CMD", "true"]))).await;
+    assert_eq!(
+        node.reaches(1, State::Failed).await.1,
+        Duration::from_secs(14)
+    );
+    node.assign(with(2, "r.test/a:1", Some(&["CMD", "true"])))
+        .await;
     node.reaches(2, State::Starting).await;
-    assert_eq!(node.reaches(2, State::Running).await.1, Duration::from_secs(7));
+    assert_eq!(
+        node.reaches(2, State::Running).await.1,
+        Duration::from_secs(7)
+    );
     for (number, name) in [(3, "r.test/a:1"), (4, "r.test/b:1")] {
         node.assign(with(number, name, Some(&["NONE"]))).await;
         assert_eq!(node.reaches(number, State::Running).await.1, Duration::ZERO);
     }
     node.assign(with(5, "r.test/b:1", None)).await;
     let error = node.reaches(5, State::Rejected).await.0;
-    assert!(error.starts_with("Healthcheck.Test of the image: it begins with \"FETCH\""), "{error}");
+    assert!(
+        error.starts_with("Healthcheck.Test of the image: it begins with \"FETCH\""),
+        "{error}"
+    );
     node.ends_empty().await;
 }

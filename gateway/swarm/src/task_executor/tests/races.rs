@@ -24,7 +24,9 @@ struct Known {
 
 impl Known {
     fn task(&self, node: &TestNode) -> swarm::Task {
-        let state = node.status(self.number).map_or(State::Assigned, |status| State::from_wire(status.state));
+        let state = node
+            .status(self.number)
+            .map_or(State::Assigned, |status| State::from_wire(status.state));
         known(wanted(running(self.number, self.args), self.wanted), state)
     }
 }
@@ -43,8 +45,16 @@ async fn thousand_changes_start_no_task_twice_and_leave_nothing() {
         match numbers.below(8) {
             0..=2 if tasks.len() < 10 => {
                 made += 1;
-                let wanted = if numbers.below(4) == 0 { State::Ready } else { State::Running };
-                let one = Known { number: made, wanted, args: COMMANDS[numbers.below(COMMANDS.len())] };
+                let wanted = if numbers.below(4) == 0 {
+                    State::Ready
+                } else {
+                    State::Running
+                };
+                let one = Known {
+                    number: made,
+                    wanted,
+                    args: COMMANDS[numbers.below(COMMANDS.len())],
+                };
                 node.assign(one.task(&node)).await;
                 tasks.push(one);
             }
@@ -59,7 +69,10 @@ async fn thousand_changes_start_no_task_twice_and_leave_nothing() {
                 if !tasks.is_empty() && numbers.below(2) == 0 {
                     tasks.swap_remove(chosen);
                 }
-                let all = tasks.iter().map(|one| Change::Task(Arc::new(one.task(&node)))).collect();
+                let all = tasks
+                    .iter()
+                    .map(|one| Change::Task(Arc::new(one.task(&node))))
+                    .collect();
                 node.apply(true, all).await;
             }
             _ => {
@@ -94,18 +107,31 @@ async fn tasks_survive_daemons_that_are_killed_at_any_moment() {
     let mut tasks: Vec<(Known, State)> = Vec::new();
     for round in 1..=100 {
         let args = COMMANDS[numbers.below(2)];
-        tasks.push((Known { number: round, wanted: State::Running, args }, State::Assigned));
+        tasks.push((
+            Known {
+                number: round,
+                wanted: State::Running,
+                args,
+            },
+            State::Assigned,
+        ));
         let all: Vec<_> = tasks
             .iter()
             .map(|(one, state)| {
-                Change::Task(Arc::new(known(wanted(running(one.number, one.args), one.wanted), *state)))
+                Change::Task(Arc::new(known(
+                    wanted(running(one.number, one.args), one.wanted),
+                    *state,
+                )))
             })
             .collect();
         node.apply(true, all).await;
         for _ in 0..numbers.below(60) {
             tokio::task::yield_now().await;
         }
-        tokio::time::sleep(Duration::from_micros(u64::try_from(numbers.below(2_000)).unwrap())).await;
+        tokio::time::sleep(Duration::from_micros(
+            u64::try_from(numbers.below(2_000)).unwrap(),
+        ))
+        .await;
         // The manager gets what is reported until now.
         for (one, state) in &mut tasks {
             if let Some(status) = node.status(one.number) {
@@ -115,18 +141,27 @@ async fn tasks_survive_daemons_that_are_killed_at_any_moment() {
         }
         node = node.killed().await;
     }
-    let all =
-        tasks.iter().map(|(one, state)| Change::Task(Arc::new(known(running(one.number, one.args), *state))));
+    let all = tasks
+        .iter()
+        .map(|(one, state)| Change::Task(Arc::new(known(running(one.number, one.args), *state))));
     node.apply(true, all.collect()).await;
     for (one, state) in &tasks {
-        let ended = if one.args == ["true"] { State::Complete } else { State::Running };
+        let ended = if one.args == ["true"] {
+            State::Complete
+        } else {
+            State::Running
+        };
         if *state == ended {
             continue;
         }
         let reported = node.reported_later(one.number, ended);
         let reported = tokio::time::timeout(Duration::from_secs(30), reported).await;
         let now = node.status(one.number);
-        assert!(reported.is_ok(), "task {} was {state:?}: {now:?}", one.number);
+        assert!(
+            reported.is_ok(),
+            "task {} was {state:?}: {now:?}",
+            one.number
+        );
     }
     assert_eq!(node.fake.tasks().len(), tasks.len());
     within(node.executor.remove_all()).await.unwrap();

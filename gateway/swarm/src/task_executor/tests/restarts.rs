@@ -3,7 +3,10 @@
 use super::*;
 
 fn complete(tasks: impl IntoIterator<Item = swarm::Task>) -> Vec<Change> {
-    tasks.into_iter().map(|task| Change::Task(Arc::new(task))).collect()
+    tasks
+        .into_iter()
+        .map(|task| Change::Task(Arc::new(task)))
+        .collect()
 }
 
 #[tokio::test]
@@ -13,7 +16,8 @@ async fn running_task_stays_as_it_is_and_is_not_reported_anew() {
     node.reported(1, State::Running).await;
     let object = node.object(1);
     let node = node.killed().await;
-    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    node.apply(true, complete([known(running(1, &[]), State::Running)]))
+        .await;
     // It is worked on: it can be stopped.
     tokio::task::yield_now().await;
     assert_eq!(node.object(1), object);
@@ -38,7 +42,10 @@ async fn exit_that_the_manager_does_not_know_is_reported() {
     let tasks = [1, 2].map(|number| known(running(number, &[]), State::Running));
     node.apply(true, complete(tasks)).await;
     node.reported(1, State::Complete).await;
-    assert_eq!(node.reported(2, State::Failed).await.err, "task: non-zero exit (7)");
+    assert_eq!(
+        node.reported(2, State::Failed).await.err,
+        "task: non-zero exit (7)"
+    );
     within(node.executor.remove_all()).await.unwrap();
     node.is_empty().await;
 }
@@ -52,7 +59,10 @@ async fn end_that_the_manager_knows_is_reported_no_more() {
     node.reported(2, State::Running).await;
     let runs = node.object(2);
     let node = node.killed().await;
-    let ended = known(wanted(running(1, &["true"]), State::Complete), State::Complete);
+    let ended = known(
+        wanted(running(1, &["true"]), State::Complete),
+        State::Complete,
+    );
     // The manager has given it up, although it runs: it is not left running.
     let lost = known(wanted(running(2, &[]), State::Shutdown), State::Orphaned);
     node.apply(true, complete([ended, lost])).await;
@@ -85,7 +95,10 @@ async fn task_without_an_object_is_begun_or_lost_and_never_run_again() {
         node.reported(number, State::Running).await;
     }
     for number in [3, 4] {
-        assert_eq!(node.reported(number, State::Failed).await.err, "container lost");
+        assert_eq!(
+            node.reported(number, State::Failed).await.err,
+            "container lost"
+        );
     }
     assert_eq!(node.reported(5, State::Shutdown).await.err, "");
     assert_eq!((node.status(6), node.status(7)), (None, None));
@@ -96,16 +109,28 @@ async fn task_without_an_object_is_begun_or_lost_and_never_run_again() {
 
 #[tokio::test]
 async fn task_goes_on_from_each_point_at_which_the_daemon_was_killed() {
-    for method in [Method::Pull, Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
+    for method in [
+        Method::Pull,
+        Method::CreateSandbox,
+        Method::CreateTask,
+        Method::StartTask,
+    ] {
         for answered in [false, true] {
             let node = TestNode::new().await;
-            let hold = if answered { node.fake.hold_answer(method) } else { node.fake.hold(method) };
+            let hold = if answered {
+                node.fake.hold_answer(method)
+            } else {
+                node.fake.hold(method)
+            };
             node.assign(running(1, &[])).await;
             within(hold.arrived(1)).await;
-            let before = node.status(1).map_or(State::Assigned, |status| State::from_wire(status.state));
+            let before = node
+                .status(1)
+                .map_or(State::Assigned, |status| State::from_wire(status.state));
             let node = node.killed().await;
             hold.release();
-            node.apply(true, complete([known(running(1, &[]), before)])).await;
+            node.apply(true, complete([known(running(1, &[]), before)]))
+                .await;
             if before < State::Starting || answered {
                 node.reported(1, State::Running).await;
             } else {
@@ -135,14 +160,22 @@ async fn start_that_takes_an_hour_and_a_restart_starts_no_second_instance() {
         // Sessions break, and their successors begin with everything; each manager knows what was reported until then.
         for state in [State::Assigned, State::Ready, State::Starting] {
             tokio::time::sleep(Duration::from_secs(1200)).await;
-            node.apply(true, complete([known(running(1, &[]), state)])).await;
+            node.apply(true, complete([known(running(1, &[]), state)]))
+                .await;
         }
-        assert_eq!((node.fake.count(Method::StartTask), node.fake.count(Method::CreateTask)), (1, 1));
+        assert_eq!(
+            (
+                node.fake.count(Method::StartTask),
+                node.fake.count(Method::CreateTask)
+            ),
+            (1, 1)
+        );
         let node = node.killed().await;
         drop(hold);
         let hold = node.fake.hold(Method::StartTask);
         for state in [State::Assigned, State::Starting, State::Ready] {
-            node.apply(true, complete([known(running(1, &[]), state)])).await;
+            node.apply(true, complete([known(running(1, &[]), state)]))
+                .await;
             tokio::time::sleep(Duration::from_secs(1200)).await;
         }
         hold.release();
@@ -150,7 +183,10 @@ async fn start_that_takes_an_hour_and_a_restart_starts_no_second_instance() {
         assert_eq!(state, State::Running, "{answered}");
         // What was answered before the kill is not repeated.
         assert_eq!(node.fake.count(Method::StartTask), usize::from(!answered));
-        assert_eq!((node.fake.count(Method::CreateTask), node.fake.tasks().len()), (0, 1));
+        assert_eq!(
+            (node.fake.count(Method::CreateTask), node.fake.tasks().len()),
+            (0, 1)
+        );
         node.remove(1).await;
         node.is_empty().await;
     }
@@ -166,7 +202,8 @@ async fn complete_lists_add_no_worker_for_a_task_whose_removal_takes_long() {
     // One of before the restart, and one of this session.
     let node = node.killed().await;
     let hold = node.fake.hold(Method::StopSandbox);
-    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    node.apply(true, complete([known(running(1, &[]), State::Running)]))
+        .await;
     node.remove(1).await;
     within(hold.arrived(2)).await;
     for _ in 0..10 {
@@ -174,7 +211,8 @@ async fn complete_lists_add_no_worker_for_a_task_whose_removal_takes_long() {
     }
     assert_eq!(node.executor.assigned.workers.len(), 2);
     // One that is assigned again waits for the removal, and is removed like the other.
-    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    node.apply(true, complete([known(running(1, &[]), State::Running)]))
+        .await;
     for _ in 0..10 {
         node.apply(true, Vec::new()).await;
         assert_eq!(node.executor.assigned.workers.len(), 3);
@@ -192,7 +230,10 @@ async fn secrets_that_a_complete_list_does_not_name_are_forgotten() {
     node.apply(false, vec![secret(), config()]).await;
     let known = || {
         let dependencies = node.executor.shared.dependencies.lock();
-        (dependencies.secret("s1", "t").is_some(), dependencies.config("c1").is_some())
+        (
+            dependencies.secret("s1", "t").is_some(),
+            dependencies.config("c1").is_some(),
+        )
     };
     node.apply(true, vec![secret()]).await;
     assert_eq!(known(), (true, false));
@@ -204,8 +245,19 @@ async fn secrets_that_a_complete_list_does_not_name_are_forgotten() {
 async fn recovery_beside_workers_keeps_the_files_that_they_have_written() {
     let node = TestNode::new().await;
     let secrets = vec![secret_reference("s1", "db")];
-    let with_secret = task(1, swarm::ContainerSpec { secrets, args: vec!["serve".into()], ..container() });
-    node.apply(false, vec![Change::Secret(Arc::new(secret("s1", b"hunter2", false)))]).await;
+    let with_secret = task(
+        1,
+        swarm::ContainerSpec {
+            secrets,
+            args: vec!["serve".into()],
+            ..container()
+        },
+    );
+    node.apply(
+        false,
+        vec![Change::Secret(Arc::new(secret("s1", b"hunter2", false)))],
+    )
+    .await;
     let hold = node.fake.hold(Method::CreateSandbox);
     node.assign(with_secret).await;
     within(hold.arrived(1)).await;
@@ -224,9 +276,20 @@ async fn secrets_of_tasks_that_do_not_run_go_with_the_next_start() {
     let node = TestNode::new().await;
     let with_secret = |number: usize| {
         let secrets = vec![secret_reference("s1", "db")];
-        task(number, swarm::ContainerSpec { secrets, args: vec!["serve".into()], ..container() })
+        task(
+            number,
+            swarm::ContainerSpec {
+                secrets,
+                args: vec!["serve".into()],
+                ..container()
+            },
+        )
     };
-    node.apply(false, vec![Change::Secret(Arc::new(secret("s1", b"hunter2", false)))]).await;
+    node.apply(
+        false,
+        vec![Change::Secret(Arc::new(secret("s1", b"hunter2", false)))],
+    )
+    .await;
     for number in [1, 2] {
         node.assign(with_secret(number)).await;
         node.reported(number, State::Running).await;
@@ -240,7 +303,11 @@ async fn secrets_of_tasks_that_do_not_run_go_with_the_next_start() {
     let node = node.killed().await;
     drop(hold);
     assert_eq!(node.files(), 1);
-    node.apply(true, complete([1, 2].map(|number| known(with_secret(number), State::Running)))).await;
+    node.apply(
+        true,
+        complete([1, 2].map(|number| known(with_secret(number), State::Running))),
+    )
+    .await;
     node.reported(2, State::Complete).await;
     within(node.executor.remove_all()).await.unwrap();
     node.is_empty().await;
@@ -255,17 +322,33 @@ async fn complete_list_removes_what_it_does_not_name_of_its_own_cluster_alone() 
     }
     let settings = node.executor.shared.settings.clone();
     let scope = node.gateway.scope(Owner::Swarm);
-    let foreign = TaskExecutor::new(scope.clone(), settings, node.executor.facts(), Arc::default());
+    let foreign = TaskExecutor::new(
+        scope.clone(),
+        settings,
+        node.executor.facts(),
+        Arc::default(),
+    );
     foreign.serve(&member("cluster2"));
-    foreign.apply(Changes { is_complete: false, list: vec![Change::Task(Arc::new(running(3, &[])))] }).await;
+    foreign
+        .apply(Changes {
+            is_complete: false,
+            list: vec![Change::Task(Arc::new(running(3, &[])))],
+        })
+        .await;
     let runs = async {
-        while scope.tasks().named(&task_id(3)).unwrap().is_none_or(|task| !task.state.is_running()) {
+        while scope
+            .tasks()
+            .named(&task_id(3))
+            .unwrap()
+            .is_none_or(|task| !task.state.is_running())
+        {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     within(runs).await;
     let node = node.killed().await;
-    node.apply(true, complete([known(running(1, &[]), State::Running)])).await;
+    node.apply(true, complete([known(running(1, &[]), State::Running)]))
+        .await;
     let gone = async {
         while node.fake.tasks().len() > 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -282,7 +365,10 @@ async fn daemon_that_ends_says_nothing() {
     node.reported(1, State::Running).await;
     let before = node.status(1);
     let object = node.object(1);
-    node.gateway.shut_down(Duration::from_secs(10)).await.unwrap();
+    node.gateway
+        .shut_down(Duration::from_secs(10))
+        .await
+        .unwrap();
     within(node.executor.idle()).await;
     assert!(node.fake.runs(object));
     tokio::task::yield_now().await;
@@ -294,8 +380,10 @@ async fn id_that_is_assigned_again_after_its_removal_is_not_run_a_second_time() 
     let node = TestNode::new().await;
     node.assign(running(1, &[])).await;
     node.reported(1, State::Running).await;
-    let changes =
-        vec![Change::TaskGone(task_id(1)), Change::Task(Arc::new(known(running(1, &[]), State::Running)))];
+    let changes = vec![
+        Change::TaskGone(task_id(1)),
+        Change::Task(Arc::new(known(running(1, &[]), State::Running))),
+    ];
     node.apply(false, changes).await;
     assert_eq!(node.reported(1, State::Failed).await.err, "container lost");
     assert_eq!(node.fake.count(Method::StartTask), 1);
@@ -309,7 +397,9 @@ impl TestNode {
         let mut changes = self.statuses.clone();
         let reported = async {
             loop {
-                let state = self.status(number).map(|status| State::from_wire(status.state));
+                let state = self
+                    .status(number)
+                    .map(|status| State::from_wire(status.state));
                 if let Some(state) = state.filter(|state| *state >= State::Running) {
                     return state;
                 }

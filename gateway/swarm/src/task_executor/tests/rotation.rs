@@ -18,24 +18,41 @@ async fn node_with_log() -> (TestNode, LogRotator, PathBuf) {
 /// Runs a task with these options of its log.
 async fn assign_logged(node: &TestNode, number: usize, options: &[(&str, &str)]) {
     let mut task = running(number, &[]);
-    let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    task.log_driver = Some(swarm::Driver { name: "json-file".into(), options: options.collect() });
+    let options = options
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    task.log_driver = Some(swarm::Driver {
+        name: "json-file".into(),
+        options: options.collect(),
+    });
     node.assign(task).await;
     node.reported(number, State::Running).await;
     fs::create_dir_all(log_of(node, number).parent().unwrap()).unwrap();
 }
 
 fn log_of(node: &TestNode, number: usize) -> PathBuf {
-    node.place.path().join("logs").join(task_id(number)).join("output.log")
+    node.place
+        .path()
+        .join("logs")
+        .join(task_id(number))
+        .join("output.log")
 }
 
 /// The texts of the rotated files, the oldest one first.
 fn rotated(log: &std::path::Path) -> Vec<String> {
-    let mut paths: Vec<PathBuf> =
-        log.parent().unwrap().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = log
+        .parent()
+        .unwrap()
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.retain(|path| path != log);
     paths.sort();
-    paths.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+    paths
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -66,7 +83,10 @@ async fn renamed_log_that_is_not_opened_anew_is_still_written_and_never_removed(
     for round in 0..3 {
         fs::write(&log, format!("{round} 01234567")).unwrap();
         for _ in 0..2 {
-            node.fake.fail_next(Method::ReopenLog, Error::unavailable("the logkeeper is away"));
+            node.fake.fail_next(
+                Method::ReopenLog,
+                Error::unavailable("the logkeeper is away"),
+            );
             rotation.pass().await;
             // The newest one counts already: there are never more files than the log may have.
             assert_eq!(rotated(&log).len(), (round + 1).min(2));
@@ -80,7 +100,10 @@ async fn renamed_log_that_is_not_opened_anew_is_still_written_and_never_removed(
     assign_logged(&node, 2, &[("max-size", "10"), ("max-file", "1")]).await;
     let log = log_of(&node, 2);
     fs::write(&log, "0123456789").unwrap();
-    node.fake.fail_next(Method::ReopenLog, Error::unavailable("the logkeeper is away"));
+    node.fake.fail_next(
+        Method::ReopenLog,
+        Error::unavailable("the logkeeper is away"),
+    );
     rotation.pass().await;
     assert_eq!(rotated(&log), ["0123456789"]);
     rotation.pass().await;
@@ -93,14 +116,23 @@ async fn log_that_could_not_be_opened_anew_is_so_once_more_though_its_new_file_i
     let (node, mut rotation, log) = node_with_log().await;
     fs::write(&log, "0123456789").unwrap();
     for attempts in 1..=2 {
-        node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+        node.fake.fail_next(
+            Method::ReopenLog,
+            Error::unavailable("the file system of the log is late"),
+        );
         rotation.pass().await;
         fs::write(&log, "").unwrap();
-        assert_eq!((rotated(&log).len(), node.fake.count(Method::ReopenLog)), (1, attempts));
+        assert_eq!(
+            (rotated(&log).len(), node.fake.count(Method::ReopenLog)),
+            (1, attempts)
+        );
     }
     for _ in 0..3 {
         rotation.pass().await;
-        assert_eq!((rotated(&log).len(), node.fake.count(Method::ReopenLog)), (1, 3));
+        assert_eq!(
+            (rotated(&log).len(), node.fake.count(Method::ReopenLog)),
+            (1, 3)
+        );
     }
     assert!(log.exists());
 }
@@ -115,11 +147,17 @@ async fn empty_file_beside_rotated_ones_is_opened_anew_once_after_a_start() {
     before.pass().await;
     assert_eq!(reopens(), 0, "it was never renamed");
     fs::write(&log, "0123456789").unwrap();
-    node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+    node.fake.fail_next(
+        Method::ReopenLog,
+        Error::unavailable("the file system of the log is late"),
+    );
     before.pass().await;
     fs::write(&log, "").unwrap();
     let mut rotation = LogRotator::new(scope());
-    node.fake.fail_next(Method::ReopenLog, Error::unavailable("the file system of the log is late"));
+    node.fake.fail_next(
+        Method::ReopenLog,
+        Error::unavailable("the file system of the log is late"),
+    );
     rotation.pass().await;
     assert_eq!(reopens(), 2);
     for _ in 0..2 {
@@ -141,7 +179,10 @@ async fn oldest_file_goes_when_a_log_cannot_be_opened_anew_for_want_of_an_inode(
     }
     fs::write(&log, "2 01234567").unwrap();
     for left in [&["2 01234567"][..], &["2 01234567"]] {
-        node.fake.fail_next(Method::ReopenLog, Error::exhausted("no space left on device"));
+        node.fake.fail_next(
+            Method::ReopenLog,
+            Error::exhausted("no space left on device"),
+        );
         rotation.pass().await;
         assert_eq!(rotated(&log), left, "the file that is written stays");
     }

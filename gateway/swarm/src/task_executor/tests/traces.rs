@@ -17,7 +17,8 @@ impl SpanSink for Kept {
 async fn traced_node() -> (TestNode, Arc<Kept>) {
     let node = TestNode::new().await;
     let kept = Arc::new(Kept::default());
-    node.operations.trace(Tracer::new(Sampler::All, Arc::clone(&kept) as _));
+    node.operations
+        .trace(Tracer::new(Sampler::All, Arc::clone(&kept) as _));
     (node, kept)
 }
 
@@ -30,10 +31,16 @@ async fn assignment_is_one_trace_until_the_task_runs() {
     node.reported(1, State::Shutdown).await;
     let spans = kept.0.lock().clone();
     let named = |name: &str| {
-        spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("{name}: {spans:?}"))
+        spans
+            .iter()
+            .find(|span| span.name == name)
+            .unwrap_or_else(|| panic!("{name}: {spans:?}"))
     };
     let assignment = named("swarm_assignment");
-    assert_eq!((assignment.parent, assignment.failure.as_deref()), (None, None));
+    assert_eq!(
+        (assignment.parent, assignment.failure.as_deref()),
+        (None, None)
+    );
     for name in ["create_sandbox", "create_task", "start_task"] {
         assert_eq!(named(name).parent, Some(assignment.context.span), "{name}");
     }
@@ -44,13 +51,22 @@ async fn assignment_is_one_trace_until_the_task_runs() {
 #[tokio::test]
 async fn failed_assignment_says_why() {
     let (node, kept) = traced_node().await;
-    node.fake.fail_next(Method::CreateTask, Error::failed_precondition("no room for it"));
+    node.fake.fail_next(
+        Method::CreateTask,
+        Error::failed_precondition("no room for it"),
+    );
     node.assign(running(1, &[])).await;
     node.reported(1, State::Rejected).await;
     let spans = kept.0.lock();
-    let assignment = spans.iter().find(|span| span.name == "swarm_assignment").unwrap();
+    let assignment = spans
+        .iter()
+        .find(|span| span.name == "swarm_assignment")
+        .unwrap();
     assert!(
-        assignment.failure.as_deref().is_some_and(|why| why.contains("no room for it")),
+        assignment
+            .failure
+            .as_deref()
+            .is_some_and(|why| why.contains("no room for it")),
         "{assignment:?}"
     );
 }

@@ -46,8 +46,13 @@ pub(super) const RUNTIME_STREAMS: [&str; 6] = [
 ];
 
 /// The unary calls of `runtime.v1.ImageService`.
-pub(super) const IMAGE_UNARY: [&str; 5] =
-    ["ImageFsInfo", "ImageStatus", "ListImages", "PullImage", "RemoveImage"];
+pub(super) const IMAGE_UNARY: [&str; 5] = [
+    "ImageFsInfo",
+    "ImageStatus",
+    "ListImages",
+    "PullImage",
+    "RemoveImage",
+];
 
 /// Its call that streams answers.
 pub(super) const IMAGE_STREAMS: [&str; 1] = ["StreamImages"];
@@ -70,7 +75,10 @@ pub(super) const TRAPS: &[(&str, &[(&str, u32)])] = &[
             ("flags", 16),
         ],
     ),
-    ("opentelemetry.proto.trace.v1.Status", &[("message", 2), ("code", 3)]),
+    (
+        "opentelemetry.proto.trace.v1.Status",
+        &[("message", 2), ("code", 3)],
+    ),
     (
         "runtime.v1.ImageSpec",
         &[
@@ -84,7 +92,10 @@ pub(super) const TRAPS: &[(&str, &[(&str, u32)])] = &[
     ("runtime.v1.Namespace", &[("options", 2)]),
     ("runtime.v1.KeyValue", &[("key", 1), ("value", 2)]),
     ("runtime.v1.PsiStats", &[("Full", 1), ("Some", 2)]),
-    ("runtime.v1.PsiData", &[("Total", 1), ("Avg10", 2), ("Avg60", 3), ("Avg300", 4)]),
+    (
+        "runtime.v1.PsiData",
+        &[("Total", 1), ("Avg10", 2), ("Avg60", 3), ("Avg300", 4)],
+    ),
     (
         "runtime.v1.LinuxSandboxSecurityContext",
         &[
@@ -248,7 +259,13 @@ pub(super) const TRAPS: &[(&str, &[(&str, u32)])] = &[
     ),
     (
         "containerd.services.snapshots.v1.CommitSnapshotRequest",
-        &[("snapshotter", 1), ("name", 2), ("key", 3), ("labels", 4), ("parent", 5)],
+        &[
+            ("snapshotter", 1),
+            ("name", 2),
+            ("key", 3),
+            ("labels", 4),
+            ("parent", 5),
+        ],
     ),
     (
         "containerd.task.v2.ExecProcessRequest",
@@ -262,45 +279,135 @@ pub(super) const TRAPS: &[(&str, &[(&str, u32)])] = &[
             ("spec", 7),
         ],
     ),
-    ("containerd.task.v2.StartRequest", &[("id", 1), ("exec_id", 2)]),
-    ("containerd.task.v2.WaitRequest", &[("id", 1), ("exec_id", 2)]),
-    ("containerd.task.v2.WaitResponse", &[("exit_status", 1), ("exited_at", 2)]),
-    ("containerd.task.v2.DeleteRequest", &[("id", 1), ("exec_id", 2)]),
-    ("v1beta1.DevicePluginOptions", &[("pre_start_required", 1), ("get_preferred_allocation_available", 2)]),
-    ("v1beta1.RegisterRequest", &[("version", 1), ("endpoint", 2), ("resource_name", 3), ("options", 4)]),
-    ("v1beta1.Device", &[("ID", 1), ("health", 2), ("topology", 3)]),
+    (
+        "containerd.task.v2.StartRequest",
+        &[("id", 1), ("exec_id", 2)],
+    ),
+    (
+        "containerd.task.v2.WaitRequest",
+        &[("id", 1), ("exec_id", 2)],
+    ),
+    (
+        "containerd.task.v2.WaitResponse",
+        &[("exit_status", 1), ("exited_at", 2)],
+    ),
+    (
+        "containerd.task.v2.DeleteRequest",
+        &[("id", 1), ("exec_id", 2)],
+    ),
+    (
+        "v1beta1.DevicePluginOptions",
+        &[
+            ("pre_start_required", 1),
+            ("get_preferred_allocation_available", 2),
+        ],
+    ),
+    (
+        "v1beta1.RegisterRequest",
+        &[
+            ("version", 1),
+            ("endpoint", 2),
+            ("resource_name", 3),
+            ("options", 4),
+        ],
+    ),
+    (
+        "v1beta1.Device",
+        &[("ID", 1), ("health", 2), ("topology", 3)],
+    ),
     (
         "v1beta1.ContainerPreferredAllocationRequest",
-        &[("available_deviceIDs", 1), ("must_include_deviceIDs", 2), ("allocation_size", 3)],
+        &[
+            ("available_deviceIDs", 1),
+            ("must_include_deviceIDs", 2),
+            ("allocation_size", 3),
+        ],
     ),
-    ("v1beta1.ContainerPreferredAllocationResponse", &[("deviceIDs", 1)]),
+    (
+        "v1beta1.ContainerPreferredAllocationResponse",
+        &[("deviceIDs", 1)],
+    ),
     (
         "v1beta1.ContainerAllocateResponse",
-        &[("envs", 1), ("mounts", 2), ("devices", 3), ("annotations", 4), ("cdi_devices", 5)],
+        &[
+            ("envs", 1),
+            ("mounts", 2),
+            ("devices", 3),
+            ("annotations", 4),
+            ("cdi_devices", 5),
+        ],
     ),
-    ("v1beta1.Mount", &[("container_path", 1), ("host_path", 2), ("read_only", 3)]),
-    ("v1beta1.DeviceSpec", &[("container_path", 1), ("host_path", 2), ("permissions", 3)]),
+    (
+        "v1beta1.Mount",
+        &[("container_path", 1), ("host_path", 2), ("read_only", 3)],
+    ),
+    (
+        "v1beta1.DeviceSpec",
+        &[("container_path", 1), ("host_path", 2), ("permissions", 3)],
+    ),
     (
         "pluginregistration.PluginInfo",
-        &[("type", 1), ("name", 2), ("endpoint", 3), ("supported_versions", 4)],
+        &[
+            ("type", 1),
+            ("name", 2),
+            ("endpoint", 3),
+            ("supported_versions", 4),
+        ],
     ),
-    ("pluginregistration.RegistrationStatus", &[("plugin_registered", 1), ("error", 2)]),
-    ("v1.PodResources", &[("name", 1), ("namespace", 2), ("containers", 3), ("cpu_ids", 4)]),
-    ("v1.ContainerResources", &[("name", 1), ("devices", 2), ("cpu_ids", 3)]),
-    ("v1.ContainerDevices", &[("resource_name", 1), ("device_ids", 2)]),
-    ("ttrpc.Request", &[("service", 1), ("method", 2), ("payload", 3), ("timeout_nano", 4), ("metadata", 5)]),
+    (
+        "pluginregistration.RegistrationStatus",
+        &[("plugin_registered", 1), ("error", 2)],
+    ),
+    (
+        "v1.PodResources",
+        &[
+            ("name", 1),
+            ("namespace", 2),
+            ("containers", 3),
+            ("cpu_ids", 4),
+        ],
+    ),
+    (
+        "v1.ContainerResources",
+        &[("name", 1), ("devices", 2), ("cpu_ids", 3)],
+    ),
+    (
+        "v1.ContainerDevices",
+        &[("resource_name", 1), ("device_ids", 2)],
+    ),
+    (
+        "ttrpc.Request",
+        &[
+            ("service", 1),
+            ("method", 2),
+            ("payload", 3),
+            ("timeout_nano", 4),
+            ("metadata", 5),
+        ],
+    ),
     ("ttrpc.Response", &[("status", 1), ("payload", 2)]),
     ("ttrpc.Status", &[("code", 1), ("message", 2)]),
     ("ttrpc.KeyValue", &[("key", 1), ("value", 2)]),
 ];
 
 /// Exec has the command and a terminal before stdin.
-const EXEC: [(&str, u32); 6] =
-    [("container_id", 1), ("cmd", 2), ("tty", 3), ("stdin", 4), ("stdout", 5), ("stderr", 6)];
+const EXEC: [(&str, u32); 6] = [
+    ("container_id", 1),
+    ("cmd", 2),
+    ("tty", 3),
+    ("stdin", 4),
+    ("stdout", 5),
+    ("stderr", 6),
+];
 
 /// Attach has stdin before the terminal.
-const ATTACH: [(&str, u32); 5] =
-    [("container_id", 1), ("stdin", 2), ("tty", 3), ("stdout", 4), ("stderr", 5)];
+const ATTACH: [(&str, u32); 5] = [
+    ("container_id", 1),
+    ("stdin", 2),
+    ("tty", 3),
+    ("stdout", 4),
+    ("stderr", 5),
+];
 
 /// Messages, their fields, enums and their values in `runtime.v1` of Kubernetes 1.37.
 pub(super) const COUNTS: (usize, usize, usize, usize) = (175, 478, 11, 95);

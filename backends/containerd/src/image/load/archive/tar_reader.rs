@@ -74,7 +74,14 @@ impl<'a> TarReader<'a> {
     /// If the size of the file cannot be determined.
     pub(super) fn new(file: &'a File, stop: &'a CancellationToken) -> Result<Self> {
         let length = file.metadata().map_err(unreadable)?.len();
-        Ok(Self { file, length, at: 0, headers: 0, name_bytes: 0, stop })
+        Ok(Self {
+            file,
+            length,
+            at: 0,
+            headers: 0,
+            name_bytes: 0,
+            stop,
+        })
     }
 
     /// The next file or link; `None` at the end.
@@ -85,7 +92,9 @@ impl<'a> TarReader<'a> {
     pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut ahead = ExtendedHeader::default();
         loop {
-            let Some(header) = self.header()? else { return Ok(None) };
+            let Some(header) = self.header()? else {
+                return Ok(None);
+            };
             let kind = header.entry_type();
             let size = header.entry_size().map_err(unreadable)?;
             if kind.is_gnu_longname() {
@@ -99,10 +108,16 @@ impl<'a> TarReader<'a> {
                 self.check_extension(size)?;
                 self.skip(size)?;
             } else if kind.is_gnu_sparse() {
-                return Err(malformed("it has a sparse file, which docker save does not write"));
+                return Err(malformed(
+                    "it has a sparse file, which docker save does not write",
+                ));
             } else {
                 let at = self.at;
-                let size = if has_content(kind) { ahead.size.unwrap_or(size) } else { 0 };
+                let size = if has_content(kind) {
+                    ahead.size.unwrap_or(size)
+                } else {
+                    0
+                };
                 self.skip(size)?;
                 if let Some(entry) = self.entry(&header, std::mem::take(&mut ahead), (at, size))? {
                     return Ok(Some(entry));
@@ -118,7 +133,9 @@ impl<'a> TarReader<'a> {
             return Ok(None);
         }
         let mut header = Header::new_old();
-        self.file.read_exact_at(header.as_mut_bytes(), self.at).map_err(unreadable)?;
+        self.file
+            .read_exact_at(header.as_mut_bytes(), self.at)
+            .map_err(unreadable)?;
         self.at += BLOCK;
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -128,7 +145,10 @@ impl<'a> TarReader<'a> {
             return Err(malformed(format!("it has more than {MAX_HEADERS} entries")));
         }
         if header.cksum().map_err(unreadable)? != checksum(header.as_bytes()) {
-            return Err(malformed(format!("the block at byte {} is not a header", self.at - BLOCK)));
+            return Err(malformed(format!(
+                "the block at byte {} is not a header",
+                self.at - BLOCK
+            )));
         }
         Ok(Some(header))
     }
@@ -140,7 +160,9 @@ impl<'a> TarReader<'a> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
         let at = self.at;
         self.skip(size)?;
-        self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
+        self.file
+            .read_exact_at(&mut bytes, at)
+            .map_err(unreadable)?;
         Ok(bytes)
     }
 
@@ -167,9 +189,14 @@ impl<'a> TarReader<'a> {
 
     /// Skips the content of an entry, with its padding.
     fn skip(&mut self, size: u64) -> Result<()> {
-        let end = size.checked_next_multiple_of(BLOCK).and_then(|padded| self.at.checked_add(padded));
+        let end = size
+            .checked_next_multiple_of(BLOCK)
+            .and_then(|padded| self.at.checked_add(padded));
         // The padding of the last entry may be missing.
-        let is_complete = self.at.checked_add(size).is_some_and(|end| end <= self.length);
+        let is_complete = self
+            .at
+            .checked_add(size)
+            .is_some_and(|end| end <= self.length);
         match end {
             Some(end) if is_complete => {
                 self.at = end.min(self.length);
@@ -191,8 +218,12 @@ impl<'a> TarReader<'a> {
         (at, size): (u64, u64),
     ) -> Result<Option<TarEntry>> {
         let kind = header.entry_type();
-        let path = ahead.path.unwrap_or_else(|| header.path_bytes().into_owned());
-        let link = ahead.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+        let path = ahead
+            .path
+            .unwrap_or_else(|| header.path_bytes().into_owned());
+        let link = ahead
+            .link
+            .or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
         let kind = if kind.is_file() || kind.is_contiguous() {
             TarEntryKind::File { at, size }
         } else if let (true, Some(link)) = (kind.is_symlink(), &link) {
@@ -202,13 +233,20 @@ impl<'a> TarReader<'a> {
         } else {
             return Ok(None);
         };
-        Ok(Some(TarEntry { path: self.path(path)?, kind }))
+        Ok(Some(TarEntry {
+            path: self.path(path)?,
+            kind,
+        }))
     }
 
     /// A path from its bytes, within the limits.
     fn path(&mut self, mut name: Vec<u8>) -> Result<PathBuf> {
         // GNU's long names end with a zero byte.
-        name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+        name.truncate(
+            name.iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(name.len()),
+        );
         if name.len() > MAX_PATH_BYTES {
             return Err(malformed(format!(
                 "a name in it has {} bytes, and may have {MAX_PATH_BYTES}",
@@ -231,8 +269,11 @@ impl ExtendedHeader {
                 b"path" => self.path = Some(value.to_vec()),
                 b"linkpath" => self.link = Some(value.to_vec()),
                 b"size" => {
-                    let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| malformed("a size in it is not a number"))?);
+                    let size = std::str::from_utf8(value)
+                        .ok()
+                        .and_then(|text| text.parse().ok());
+                    self.size =
+                        Some(size.ok_or_else(|| malformed("a size in it is not a number"))?);
                 }
                 _ => {}
             }
@@ -244,7 +285,10 @@ impl ExtendedHeader {
 /// Returns an error if the caller has given up, so that the thread that reads the archive ends.
 pub(super) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
     if stop.is_cancelled() {
-        return Err(Error::new(ErrorKind::Cancelled, "the load of the archive was cancelled"));
+        return Err(Error::new(
+            ErrorKind::Cancelled,
+            "the load of the archive was cancelled",
+        ));
     }
     Ok(())
 }
@@ -264,5 +308,10 @@ fn has_content(kind: EntryType) -> bool {
 /// The checksum of a header: the sum of its bytes, with those of the checksum field taken as blanks.
 fn checksum(block: &[u8; 512]) -> u32 {
     let blanks = 8 * u32::from(b' ');
-    block[..148].iter().chain(&block[156..]).map(|byte| u32::from(*byte)).sum::<u32>() + blanks
+    block[..148]
+        .iter()
+        .chain(&block[156..])
+        .map(|byte| u32::from(*byte))
+        .sum::<u32>()
+        + blanks
 }

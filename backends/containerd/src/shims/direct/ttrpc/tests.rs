@@ -21,13 +21,21 @@ async fn heard(far: &mut UnixStream) -> (u32, Request) {
     let length = u32::from_be_bytes(head[..4].try_into().unwrap());
     let mut message = vec![0; length.try_into().unwrap()];
     far.read_exact(&mut message).await.unwrap();
-    (u32::from_be_bytes(head[4..8].try_into().unwrap()), Request::decode(&*message).unwrap())
+    (
+        u32::from_be_bytes(head[4..8].try_into().unwrap()),
+        Request::decode(&*message).unwrap(),
+    )
 }
 
 /// Sends a request and waits for its response.
-async fn ask<T: Message + Default>(connection: &mut Connection, asked: &impl Message) -> Result<T, Fault> {
+async fn ask<T: Message + Default>(
+    connection: &mut Connection,
+    asked: &impl Message,
+) -> Result<T, Fault> {
     let trace = vec![("traceparent", "00-of-a-call".to_owned())];
-    connection.send_request("some.Service", "Start", asked, trace).await?;
+    connection
+        .send_request("some.Service", "Start", asked, trace)
+        .await?;
     connection.read_response().await
 }
 
@@ -44,18 +52,38 @@ async fn say(far: &mut UnixStream, call: u32, response: &Response) {
 async fn calls_have_odd_numbers_and_their_metadata_and_get_their_answers() {
     let (mut near, mut far) = pair();
     for number in [1, 3, 5] {
-        let asked = task::StartRequest { id: "a".to_owned(), exec_id: "b".to_owned() };
+        let asked = task::StartRequest {
+            id: "a".to_owned(),
+            exec_id: "b".to_owned(),
+        };
         let call = ask::<task::StartResponse>(&mut near, &asked);
         let serve = async {
             let (call, request) = heard(&mut far).await;
-            assert_eq!((call, &*request.service, &*request.method), (number, "some.Service", "Start"));
-            assert_eq!(task::StartRequest::decode(&*request.payload).unwrap(), asked);
-            let metadata = request.metadata.into_iter().map(|KeyValue { key, value }| (key, value));
+            assert_eq!(
+                (call, &*request.service, &*request.method),
+                (number, "some.Service", "Start")
+            );
+            assert_eq!(
+                task::StartRequest::decode(&*request.payload).unwrap(),
+                asked
+            );
+            let metadata = request
+                .metadata
+                .into_iter()
+                .map(|KeyValue { key, value }| (key, value));
             let namespace = ("containerd-namespace-ttrpc".to_owned(), "k8s.io".to_owned());
             let trace = ("traceparent".to_owned(), "00-of-a-call".to_owned());
             assert_eq!(metadata.collect::<Vec<_>>(), [namespace, trace]);
             let payload = task::StartResponse { pid: number + 70 }.encode_to_vec();
-            say(&mut far, call, &Response { status: None, payload }).await;
+            say(
+                &mut far,
+                call,
+                &Response {
+                    status: None,
+                    payload,
+                },
+            )
+            .await;
         };
         let (answer, ()) = tokio::join!(call, serve);
         assert_eq!(answer.unwrap().pid, number + 70);
@@ -65,20 +93,46 @@ async fn calls_have_odd_numbers_and_their_metadata_and_get_their_answers() {
 #[tokio::test]
 async fn a_refusal_has_its_code_and_its_text() {
     let (mut near, mut far) = pair();
-    near.send_request("some.Service", "Delete", &task::DeleteRequest::default(), Vec::new()).await.unwrap();
+    near.send_request(
+        "some.Service",
+        "Delete",
+        &task::DeleteRequest::default(),
+        Vec::new(),
+    )
+    .await
+    .unwrap();
     let (call, _) = heard(&mut far).await;
-    let status = ttrpc::Status { code: 5, message: "not there".to_owned() };
-    say(&mut far, call, &Response { status: Some(status), payload: Vec::new() }).await;
+    let status = ttrpc::Status {
+        code: 5,
+        message: "not there".to_owned(),
+    };
+    say(
+        &mut far,
+        call,
+        &Response {
+            status: Some(status),
+            payload: Vec::new(),
+        },
+    )
+    .await;
     let Err(Fault::Refused(status)) = near.read_response::<task::DeleteResponse>().await else {
         panic!("it is refused")
     };
-    assert_eq!((status.code(), status.message()), (Code::NotFound, "not there"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::NotFound, "not there")
+    );
 }
 
 #[tokio::test]
 async fn what_is_no_answer_is_the_end_of_a_connection() {
     let ok = Response::default().encode_to_vec();
-    let huge = [&(5_u32 << 20).to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
+    let huge = [
+        &(5_u32 << 20).to_be_bytes()[..],
+        &1_u32.to_be_bytes(),
+        &[KIND_RESPONSE, 0],
+    ]
+    .concat();
     let frames = [
         frame(3, KIND_RESPONSE, &ok).unwrap(),
         frame(1, KIND_REQUEST, &ok).unwrap(),
@@ -88,27 +142,65 @@ async fn what_is_no_answer_is_the_end_of_a_connection() {
     ];
     for bytes in frames {
         let (mut near, mut far) = pair();
-        near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
+        near.send_request(
+            "some.Service",
+            "Wait",
+            &task::WaitRequest::default(),
+            Vec::new(),
+        )
+        .await
+        .unwrap();
         heard(&mut far).await;
         far.write_all(&bytes).await.unwrap();
         drop(far);
         let answer = near.read_response::<task::WaitResponse>().await;
-        assert!(matches!(answer, Err(Fault::Lost(_))), "{bytes:?}: {answer:?}");
+        assert!(
+            matches!(answer, Err(Fault::Lost(_))),
+            "{bytes:?}: {answer:?}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_somebody_stopped_waiting_for_is_still_taken() {
     let (mut near, mut far) = pair();
-    near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
+    near.send_request(
+        "some.Service",
+        "Wait",
+        &task::WaitRequest::default(),
+        Vec::new(),
+    )
+    .await
+    .unwrap();
     let (call, _) = heard(&mut far).await;
-    let payload = task::WaitResponse { exit_status: 7, exited_at: None }.encode_to_vec();
-    let frame = frame(call, KIND_RESPONSE, &Response { status: None, payload }.encode_to_vec()).unwrap();
+    let payload = task::WaitResponse {
+        exit_status: 7,
+        exited_at: None,
+    }
+    .encode_to_vec();
+    let frame = frame(
+        call,
+        KIND_RESPONSE,
+        &Response {
+            status: None,
+            payload,
+        }
+        .encode_to_vec(),
+    )
+    .unwrap();
     let (first, second) = frame.split_at(HEADER_LEN + 1);
     let silence = Duration::from_secs(3600);
-    assert!(timeout(silence, near.read_response::<task::WaitResponse>()).await.is_err());
+    assert!(
+        timeout(silence, near.read_response::<task::WaitResponse>())
+            .await
+            .is_err()
+    );
     far.write_all(first).await.unwrap();
-    assert!(timeout(silence, near.read_response::<task::WaitResponse>()).await.is_err());
+    assert!(
+        timeout(silence, near.read_response::<task::WaitResponse>())
+            .await
+            .is_err()
+    );
     far.write_all(second).await.unwrap();
     let answer = timeout(silence, near.read_response::<task::WaitResponse>()).await;
     assert_eq!(answer.unwrap().unwrap().exit_status, 7);
@@ -119,10 +211,22 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
     let length = u32::try_from(MAX_MESSAGE).unwrap();
     for length in [length, length + 1, u32::MAX] {
         let (mut near, mut far) = pair();
-        near.send_request("some.Service", "Wait", &task::WaitRequest::default(), Vec::new()).await.unwrap();
+        near.send_request(
+            "some.Service",
+            "Wait",
+            &task::WaitRequest::default(),
+            Vec::new(),
+        )
+        .await
+        .unwrap();
         heard(&mut far).await;
         let talk = async move {
-            let head = [&length.to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
+            let head = [
+                &length.to_be_bytes()[..],
+                &1_u32.to_be_bytes(),
+                &[KIND_RESPONSE, 0],
+            ]
+            .concat();
             far.write_all(&head).await?;
             // Until the client closes the connection.
             while far.write_all(&[0xff; 1 << 16]).await.is_ok() {}
@@ -131,7 +235,11 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
         let talk = tokio::spawn(talk);
         let answer = near.read_response::<task::WaitResponse>().await;
         assert!(matches!(answer, Err(Fault::Lost(_))), "{answer:?}");
-        assert!(near.received.capacity() <= 2 * MAX_MESSAGE + (1 << 16), "{}", near.received.capacity());
+        assert!(
+            near.received.capacity() <= 2 * MAX_MESSAGE + (1 << 16),
+            "{}",
+            near.received.capacity()
+        );
         drop(near);
         talk.await.unwrap().unwrap();
     }

@@ -24,9 +24,16 @@ fn a_layer_has_what_was_written_changed_and_removed() {
     let long = "n".repeat(150);
     let _socket = fill_upper(&upper, &long);
 
-    let range = IdRange { inside: 0, host: 100_000, length: 65_536 };
+    let range = IdRange {
+        inside: 0,
+        host: 100_000,
+        length: 65_536,
+    };
     let map = IdMap::new(vec![range]).unwrap();
-    let users = UserNamespace { uids: map.clone(), gids: map };
+    let users = UserNamespace {
+        uids: map.clone(),
+        gids: map,
+    };
     let into = dir.path().join("layer.tar");
     write(&upper, Some(&users), &into, soon()).unwrap();
 
@@ -48,11 +55,17 @@ fn a_layer_has_what_was_written_changed_and_removed() {
     expected.sort_unstable();
     assert_eq!(names, expected);
     let file = &seen["dir/file"];
-    assert_eq!((file.uid, file.mode, file.content.as_str()), (33, 0o4751, "text"));
+    assert_eq!(
+        (file.uid, file.mode, file.content.as_str()),
+        (33, 0o4751, "text")
+    );
     assert_eq!(seen["dir/name"].link.as_deref(), Some("dir/file"));
     assert_eq!(seen["link"].link.as_deref(), Some("../there"));
     assert_eq!(seen["fifo"].kind, EntryType::Fifo);
-    assert_eq!(seen["fifo"].pax, [("SCHILY.xattr.trusted.kept".to_owned(), b"v\0".to_vec())]);
+    assert_eq!(
+        seen["fifo"].pax,
+        [("SCHILY.xattr.trusted.kept".to_owned(), b"v\0".to_vec())]
+    );
     // The host's root is nobody inside.
     assert_eq!(seen["link"].uid, u64::from(NOBODY));
     assert_eq!(seen[&long].content, "long");
@@ -80,7 +93,10 @@ fn entries_of(archive: &Path) -> BTreeMap<String, Entry> {
         let uid = header.uid().unwrap();
         let mode = header.mode().unwrap();
         let kind = header.entry_type();
-        let link = entry.link_name().unwrap().map(|link| link.display().to_string());
+        let link = entry
+            .link_name()
+            .unwrap()
+            .map(|link| link.display().to_string());
         let pax: Vec<_> = entry
             .pax_extensions()
             .unwrap()
@@ -90,7 +106,17 @@ fn entries_of(archive: &Path) -> BTreeMap<String, Entry> {
             .map(|pax| (pax.key().unwrap().to_owned(), pax.value_bytes().to_vec()))
             .collect();
         let path = entry.path().unwrap().display().to_string();
-        seen.insert(path, Entry { kind, uid, mode, content, link, pax });
+        seen.insert(
+            path,
+            Entry {
+                kind,
+                uid,
+                mode,
+                content,
+                link,
+                pax,
+            },
+        );
     }
     seen
 }
@@ -108,9 +134,20 @@ fn fill_upper(upper: &Path, long: &str) -> UnixListener {
     mknod(&upper.join("dir/gone"), SFlag::S_IFCHR, Mode::empty(), 0).unwrap();
     nix::unistd::mkfifo(&upper.join("fifo"), Mode::S_IRWXU).unwrap();
     let socket = UnixListener::bind(upper.join("socket")).unwrap();
-    rustix::fs::setxattr(upper.join("dir/below"), OPAQUE, b"y", rustix::fs::XattrFlags::empty()).unwrap();
-    rustix::fs::setxattr(upper.join("fifo"), "trusted.kept", b"v\0", rustix::fs::XattrFlags::empty())
-        .unwrap();
+    rustix::fs::setxattr(
+        upper.join("dir/below"),
+        OPAQUE,
+        b"y",
+        rustix::fs::XattrFlags::empty(),
+    )
+    .unwrap();
+    rustix::fs::setxattr(
+        upper.join("fifo"),
+        "trusted.kept",
+        b"v\0",
+        rustix::fs::XattrFlags::empty(),
+    )
+    .unwrap();
     socket
 }
 
@@ -126,8 +163,8 @@ fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
     fs::write(upper.join("file"), "text").unwrap();
     fs::write(upper.join("other"), "more").unwrap();
     let node = OpenFile::open(CWD, upper.as_os_str(), OFlags::DIRECTORY).unwrap();
-    let [file, other] =
-        ["file", "other"].map(|name| OpenFile::open(&node.file, name.as_ref(), OFlags::empty()).unwrap());
+    let [file, other] = ["file", "other"]
+        .map(|name| OpenFile::open(&node.file, name.as_ref(), OFlags::empty()).unwrap());
     for name in ["file", "other"] {
         fs::remove_file(upper.join(name)).unwrap();
     }
@@ -154,9 +191,15 @@ fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
     let into = dir.path().join("layer.tar");
     write(&upper, None, &into, soon()).unwrap();
     let mut archive = tar::Archive::new(File::open(&into).unwrap());
-    let kinds: Vec<_> =
-        archive.entries().unwrap().map(|entry| entry.unwrap().header().entry_type()).collect();
-    assert_eq!(kinds, [EntryType::Symlink, EntryType::Symlink, EntryType::Fifo]);
+    let kinds: Vec<_> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap().header().entry_type())
+        .collect();
+    assert_eq!(
+        kinds,
+        [EntryType::Symlink, EntryType::Symlink, EntryType::Fifo]
+    );
 }
 
 #[test]
@@ -166,12 +209,21 @@ fn a_tree_whose_paths_nobody_could_unpack_is_refused() {
     for _ in 0..20 {
         let name = "n".repeat(250);
         rustix::fs::mkdirat(&below, &name, rustix::fs::Mode::RWXU).unwrap();
-        below = File::from(openat(&below, &name, OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap());
+        below = File::from(
+            openat(&below, &name, OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap(),
+        );
     }
     let into = tempfile::tempdir().unwrap();
     let refused = write(dir.path(), None, &into.path().join("layer.tar"), soon()).unwrap_err();
-    assert!(refused.report().contains("longer than 4096 bytes"), "{}", refused.report());
-    assert!(check_path_memory(MAX_PATH_MEMORY).is_ok() && check_path_memory(MAX_PATH_MEMORY + 1).is_err());
+    assert!(
+        refused.report().contains("longer than 4096 bytes"),
+        "{}",
+        refused.report()
+    );
+    assert!(
+        check_path_memory(MAX_PATH_MEMORY).is_ok()
+            && check_path_memory(MAX_PATH_MEMORY + 1).is_err()
+    );
 }
 
 #[test]
@@ -179,6 +231,14 @@ fn a_layer_that_takes_too_long_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("upper")).unwrap();
     fs::write(dir.path().join("upper/file"), "text").unwrap();
-    let late = write(&dir.path().join("upper"), None, &dir.path().join("layer.tar"), Instant::now());
-    assert_eq!(late.unwrap_err().kind(), switchyard_core::ErrorKind::DeadlineExceeded);
+    let late = write(
+        &dir.path().join("upper"),
+        None,
+        &dir.path().join("layer.tar"),
+        Instant::now(),
+    );
+    assert_eq!(
+        late.unwrap_err().kind(),
+        switchyard_core::ErrorKind::DeadlineExceeded
+    );
 }

@@ -29,19 +29,31 @@ impl Site {
     pub(super) fn of(node: TestNode) -> Self {
         let admin = node.pages(ContainerMetrics::Local);
         admin.set_address("127.0.0.1:9640".parse().unwrap());
-        Self { network: admin.router(Reach::Network), local: admin.router(Reach::Local), node }
+        Self {
+            network: admin.router(Reach::Network),
+            local: admin.router(Reach::Local),
+            node,
+        }
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Answer {
         let answer = self.network.clone().oneshot(request).await.unwrap();
         let (parts, body) = answer.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap().to_vec();
-        Answer { status: parts.status, headers: parts.headers, body: String::from_utf8(body).unwrap() }
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: String::from_utf8(body).unwrap(),
+        }
     }
 
     pub(super) async fn ask(&self, method: Method, path: &str, cookie: &str) -> Answer {
-        let request = Request::builder().method(method).uri(path).header(HOST, "localhost:9640");
-        self.send(request.header(COOKIE, cookie).body(Body::empty()).unwrap()).await
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "localhost:9640");
+        self.send(request.header(COOKIE, cookie).body(Body::empty()).unwrap())
+            .await
     }
 
     pub(super) async fn get(&self, path: &str, cookie: &str) -> Answer {
@@ -50,9 +62,16 @@ impl Site {
 
     /// Asks for a link as this user.
     pub(super) async fn link(&self, uid: u32) -> Result<String, StatusCode> {
-        let caller = Caller { listener: "admin socket", uid: Some(uid), pid: None };
+        let caller = Caller {
+            listener: "admin socket",
+            uid: Some(uid),
+            pid: None,
+        };
         let request = Request::post("/v1/page").body(Body::empty()).unwrap();
-        let answer = caller.scope(self.local.clone().oneshot(request)).await.unwrap();
+        let answer = caller
+            .scope(self.local.clone().oneshot(request))
+            .await
+            .unwrap();
         let status = answer.status();
         let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         if status != StatusCode::OK {
@@ -60,13 +79,20 @@ impl Site {
         }
         let link: PageLinkView = serde_json::from_slice(&body).unwrap();
         assert_eq!((link.valid_seconds, link.is_loopback), (60, true));
-        Ok(link.url.strip_prefix("http://127.0.0.1:9640").unwrap().to_owned())
+        Ok(link
+            .url
+            .strip_prefix("http://127.0.0.1:9640")
+            .unwrap()
+            .to_owned())
     }
 
     /// Opens a session, and returns its cookie.
     pub(super) async fn open(&self) -> String {
         let answer = self.get(&self.link(0).await.unwrap(), "").await;
-        assert_eq!((answer.status, answer.headers[REFRESH].as_bytes()), (StatusCode::OK, &b"0; url=/"[..]));
+        assert_eq!(
+            (answer.status, answer.headers[REFRESH].as_bytes()),
+            (StatusCode::OK, &b"0; url=/"[..])
+        );
         let cookie = answer.headers[SET_COOKIE].to_str().unwrap().to_owned();
         for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
             assert!(cookie.split("; ").any(|part| part == attribute), "{cookie}");

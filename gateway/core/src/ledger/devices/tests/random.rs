@@ -18,7 +18,13 @@ enum Op {
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let owner = || prop_oneof![Just(K), Just(N)];
-    let slot = prop_oneof![Just("a"), Just("b::0"), Just("b::1"), Just("c"), Just("/dev/c")];
+    let slot = prop_oneof![
+        Just("a"),
+        Just("b::0"),
+        Just("b::1"),
+        Just("c"),
+        Just("/dev/c")
+    ];
     let slots = proptest::collection::vec(slot.prop_map(|slot| slot.parse().unwrap()), 1..3);
     let number = || 0..20_u8;
     proptest::collection::vec(
@@ -41,8 +47,11 @@ fn check(devices: &Devices) -> Result<(), TestCaseError> {
     for (slot, tokens) in &devices.by_slot {
         let leases: Vec<&Lease> = tokens.iter().map(|token| &devices.leases[token]).collect();
         prop_assert!(leases.iter().all(|lease| lease.slots.contains(slot)));
-        let holders: BTreeSet<Owner> =
-            leases.iter().filter(|lease| lease.holds()).map(|lease| lease.owner).collect();
+        let holders: BTreeSet<Owner> = leases
+            .iter()
+            .filter(|lease| lease.holds())
+            .map(|lease| lease.owner)
+            .collect();
         prop_assert!(holders.len() <= 1, "{slot} is held by {holders:?}");
         let sandboxes: BTreeSet<SandboxId> = leases
             .iter()
@@ -54,10 +63,18 @@ fn check(devices: &Devices) -> Result<(), TestCaseError> {
         prop_assert!(sandboxes.len() <= 1, "{slot} is in {sandboxes:?}");
     }
     for (token, lease) in &devices.leases {
-        prop_assert!(lease.slots.iter().all(|slot| devices.by_slot[slot].contains(token)));
+        prop_assert!(
+            lease
+                .slots
+                .iter()
+                .all(|slot| devices.by_slot[slot].contains(token))
+        );
     }
     for token in &devices.remembered {
-        prop_assert_eq!(&devices.leases[token].state, &LeaseState::Released { grace: false });
+        prop_assert_eq!(
+            &devices.leases[token].state,
+            &LeaseState::Released { grace: false }
+        );
     }
     Ok(())
 }

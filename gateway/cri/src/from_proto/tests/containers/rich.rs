@@ -8,7 +8,10 @@ pub(super) fn rich() -> cri::ContainerConfig {
     config.command = strings(&["nginx"]);
     config.args = strings(&["-g", "daemon off;"]);
     config.working_dir = "/srv".into();
-    config.envs = vec![cri::KeyValue { key: "A".into(), value: vec![0xff, b'='] }];
+    config.envs = vec![cri::KeyValue {
+        key: "A".into(),
+        value: vec![0xff, b'='],
+    }];
     config.labels = map(&[("io.kubernetes.container.name", "app")]);
     config.log_path = "app/1.log".into();
     config.stdin = true;
@@ -37,7 +40,10 @@ pub(super) fn rich() -> cri::ContainerConfig {
         oom_score_adj: 985,
         cpuset_cpus: "0-1,3".into(),
         cpuset_mems: String::new(),
-        hugepage_limits: vec![cri::HugepageLimit { page_size: "2MB".into(), limit: 0 }],
+        hugepage_limits: vec![cri::HugepageLimit {
+            page_size: "2MB".into(),
+            limit: 0,
+        }],
         unified: map(&[("memory.high", "100")]),
     });
     linux.security_context = Some(cri::LinuxContainerSecurityContext {
@@ -56,8 +62,14 @@ pub(super) fn rich() -> cri::ContainerConfig {
         readonly_paths: strings(&["/proc/sys"]),
         seccomp: Some(cri::SecurityProfile::default()),
         seccomp_profile_path: "unconfined".into(),
-        apparmor: Some(cri::SecurityProfile { profile_type: 2, localhost_ref: "localhost/mine".into() }),
-        selinux_options: Some(cri::SeLinuxOption { level: "s0:c1".into(), ..Default::default() }),
+        apparmor: Some(cri::SecurityProfile {
+            profile_type: 2,
+            localhost_ref: "localhost/mine".into(),
+        }),
+        selinux_options: Some(cri::SeLinuxOption {
+            level: "s0:c1".into(),
+            ..Default::default()
+        }),
         ..Default::default()
     });
     config
@@ -65,7 +77,10 @@ pub(super) fn rich() -> cri::ContainerConfig {
 
 /// The expected task.
 pub(super) fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
-    let request = crate::record::ContainerRecord { config: Some(config.clone()), ..Default::default() };
+    let request = crate::record::ContainerRecord {
+        config: Some(config.clone()),
+        ..Default::default()
+    };
     let id = SandboxId::from_bytes(SANDBOX).to_string();
     TaskSpec {
         meta: Meta {
@@ -79,7 +94,10 @@ pub(super) fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
         command: strings(&["nginx"]),
         args: strings(&["-g", "daemon off;"]),
         cwd: Some("/srv".into()),
-        env: vec![EnvVar { name: "A".into(), value: vec![0xff, b'='] }],
+        env: vec![EnvVar {
+            name: "A".into(),
+            value: vec![0xff, b'='],
+        }],
         unset_env: Vec::new(),
         user: UserSpec {
             user: Some(UserRef::Uid(1000)),
@@ -89,7 +107,10 @@ pub(super) fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
             policy: GroupPolicy::Strict,
         },
         mounts: vec![rich_mount()],
-        devices: vec![DeviceNode { container_path: "/dev/a".into(), ..node("/dev/b".into(), "rw") }],
+        devices: vec![DeviceNode {
+            container_path: "/dev/a".into(),
+            ..node("/dev/b".into(), "rw")
+        }],
         cdi_devices: Vec::new(),
         leases: Vec::new(),
         compute: ComputeClaim::default(),
@@ -126,7 +147,10 @@ pub(super) fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
 fn rich_mount() -> Mount {
     Mount {
         destination: "/data".into(),
-        source: MountSource::Host { path: "/mnt/x".into(), missing: MissingSource::CreateDir },
+        source: MountSource::Host {
+            path: "/mnt/x".into(),
+            missing: MissingSource::CreateDir,
+        },
         readonly: true,
         recursive_readonly: false,
         propagation: Propagation::HostToTask,
@@ -149,7 +173,10 @@ fn rich_security() -> Security {
         no_new_privileges: true,
         seccomp: SeccompProfile::RuntimeDefault,
         apparmor: Some(AppArmorProfile::Localhost("mine".into())),
-        selinux: Some(SelinuxLabel { level: "s0:c1".into(), ..SelinuxLabel::default() }),
+        selinux: Some(SelinuxLabel {
+            level: "s0:c1".into(),
+            ..SelinuxLabel::default()
+        }),
         masked_paths: vec!["/proc/kcore".into()],
         readonly_paths: vec!["/proc/sys".into()],
     }
@@ -168,7 +195,10 @@ fn rich_limits() -> Resources {
         memory_reservation_bytes: None,
         memory_swappiness: None,
         pids_limit: None,
-        hugepages: vec![HugepageLimit { page_size: HugepageSize::new("2MB").unwrap(), limit_bytes: 0 }],
+        hugepages: vec![HugepageLimit {
+            page_size: HugepageSize::new("2MB").unwrap(),
+            limit_bytes: 0,
+        }],
         oom_score_adj: OomScoreAdj::new(985).ok(),
         unified: [(CgroupFile::new("memory.high").unwrap(), "100".to_owned())].into(),
     }

@@ -8,15 +8,22 @@ impl Call {
         match self {
             Self::Run(request) => {
                 let config = request.config.clone().expect("it was made with one");
-                let answer = asked("RunPodSandbox", node.runtime.clone().run_pod_sandbox(*request)).await;
+                let answer = asked(
+                    "RunPodSandbox",
+                    node.runtime.clone().run_pod_sandbox(*request),
+                )
+                .await;
                 if let Some(answer) = answer {
                     model.made_pod(answer.into_inner().pod_sandbox_id, config);
                 }
             }
             Self::Create(pod, config) => {
                 let pod = Model::pick(&model.pods, &pod);
-                if let Some(id) =
-                    asked("CreateContainer", Box::pin(node.create(&pod, (*config).clone()))).await
+                if let Some(id) = asked(
+                    "CreateContainer",
+                    Box::pin(node.create(&pod, (*config).clone())),
+                )
+                .await
                 {
                     model.made_container(id, pod, *config);
                 }
@@ -28,23 +35,34 @@ impl Call {
             }
             Self::Stop(id, timeout) => {
                 let container_id = Model::pick(&model.containers, &id);
-                let request = cri::StopContainerRequest { container_id, timeout };
+                let request = cri::StopContainerRequest {
+                    container_id,
+                    timeout,
+                };
                 asked("StopContainer", node.runtime.stop_container(request)).await;
             }
             Self::StopPod(id) => {
-                let request = cri::StopPodSandboxRequest { pod_sandbox_id: Model::pick(&model.pods, &id) };
+                let request = cri::StopPodSandboxRequest {
+                    pod_sandbox_id: Model::pick(&model.pods, &id),
+                };
                 asked("StopPodSandbox", node.runtime.stop_pod_sandbox(request)).await;
             }
             Self::Remove(id) => remove(node, model, &id).await,
             Self::RemovePod(id) => remove_pod(node, model, &id).await,
-            Self::Update(..) | Self::UpdateOld(..) | Self::UpdatePod(..) => self.update(node, model).await,
+            Self::Update(..) | Self::UpdateOld(..) | Self::UpdatePod(..) => {
+                self.update(node, model).await
+            }
             Self::Exec(id, words, timeout) => exec(node, model, &id, words, timeout).await,
             Self::Open(id, word, ports) => open(node, model, &id, word, ports).await,
             Self::Look(id) => look(node, model, &id).await,
             Self::Filter(containers, pods) => {
-                let request = cri::ListContainersRequest { filter: Some(*containers) };
+                let request = cri::ListContainersRequest {
+                    filter: Some(*containers),
+                };
                 asked("ListContainers", node.runtime.list_containers(request)).await;
-                let request = cri::ListPodSandboxRequest { filter: Some(*pods) };
+                let request = cri::ListPodSandboxRequest {
+                    filter: Some(*pods),
+                };
                 asked("ListPodSandbox", node.runtime.list_pod_sandbox(request)).await;
             }
             Self::Image(image, user) => images(node, &image, user).await,
@@ -53,7 +71,11 @@ impl Call {
             }
             Self::RemoveVolume(volume_name) => {
                 let mut volumes = VolumeServiceClient::new(node.channel.clone());
-                asked("RemoveVolume", volumes.remove_volume(old::RemoveVolumeRequest { volume_name })).await;
+                asked(
+                    "RemoveVolume",
+                    volumes.remove_volume(old::RemoveVolumeRequest { volume_name }),
+                )
+                .await;
             }
         }
     }
@@ -72,7 +94,11 @@ impl Call {
                     linux: Some(*limits),
                     ..Default::default()
                 };
-                asked("UpdateContainerResources", node.runtime.update_container_resources(request)).await;
+                asked(
+                    "UpdateContainerResources",
+                    node.runtime.update_container_resources(request),
+                )
+                .await;
             }
             Self::UpdateOld(id, limits) => {
                 let container_id = Model::pick(&model.containers, &id);
@@ -82,8 +108,11 @@ impl Call {
                     ..Default::default()
                 };
                 let mut client = RuntimeServiceClient::new(node.channel.clone());
-                asked("UpdateContainerResources of v1alpha2", client.update_container_resources(request))
-                    .await;
+                asked(
+                    "UpdateContainerResources of v1alpha2",
+                    client.update_container_resources(request),
+                )
+                .await;
             }
             Self::UpdatePod(id, limits) => {
                 let request = cri::UpdatePodSandboxResourcesRequest {
@@ -91,7 +120,11 @@ impl Call {
                     overhead: Some((*limits).clone()),
                     resources: Some(*limits),
                 };
-                asked("UpdatePodSandboxResources", node.runtime.update_pod_sandbox_resources(request)).await;
+                asked(
+                    "UpdatePodSandboxResources",
+                    node.runtime.update_pod_sandbox_resources(request),
+                )
+                .await;
             }
             other => unreachable!("{other:?} is no update"),
         }
@@ -100,21 +133,36 @@ impl Call {
 
 async fn remove(node: &mut ServiceFixture, model: &mut Model, id: &Target) {
     let container_id = Model::pick(&model.containers, id);
-    let request = cri::RemoveContainerRequest { container_id: container_id.clone() };
-    if asked("RemoveContainer", node.runtime.remove_container(request)).await.is_some() {
+    let request = cri::RemoveContainerRequest {
+        container_id: container_id.clone(),
+    };
+    if asked("RemoveContainer", node.runtime.remove_container(request))
+        .await
+        .is_some()
+    {
         model.containers.remove(&container_id);
     }
 }
 
 async fn remove_pod(node: &mut ServiceFixture, model: &mut Model, id: &Target) {
     let pod_sandbox_id = Model::pick(&model.pods, id);
-    let request = cri::RemovePodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
-    if asked("RemovePodSandbox", node.runtime.remove_pod_sandbox(request)).await.is_some() {
+    let request = cri::RemovePodSandboxRequest {
+        pod_sandbox_id: pod_sandbox_id.clone(),
+    };
+    if asked("RemovePodSandbox", node.runtime.remove_pod_sandbox(request))
+        .await
+        .is_some()
+    {
         model.removed_pod(&pod_sandbox_id);
     }
 }
 
-async fn create_old(node: &ServiceFixture, model: &mut Model, pod: &Target, config: old::ContainerConfig) {
+async fn create_old(
+    node: &ServiceFixture,
+    model: &mut Model,
+    pod: &Target,
+    config: old::ContainerConfig,
+) {
     let pod = Model::pick(&model.pods, pod);
     let shown = cri::ContainerConfig {
         metadata: config.metadata.clone(),
@@ -128,7 +176,11 @@ async fn create_old(node: &ServiceFixture, model: &mut Model, pod: &Target, conf
         sandbox_config: None,
     };
     let mut client = RuntimeServiceClient::new(node.channel.clone());
-    let answer = asked("CreateContainer of v1alpha2", Box::pin(client.create_container(request))).await;
+    let answer = asked(
+        "CreateContainer of v1alpha2",
+        Box::pin(client.create_container(request)),
+    )
+    .await;
     if let Some(answer) = answer {
         let id = answer.into_inner().container_id;
         // A repeated request returns the existing id, which may have been created through the other version.
@@ -136,15 +188,27 @@ async fn create_old(node: &ServiceFixture, model: &mut Model, pod: &Target, conf
     }
 }
 
-async fn exec(node: &mut ServiceFixture, model: &Model, id: &Target, words: Vec<String>, timeout: i64) {
+async fn exec(
+    node: &mut ServiceFixture,
+    model: &Model,
+    id: &Target,
+    words: Vec<String>,
+    timeout: i64,
+) {
     let container_id = Model::pick(&model.containers, id);
     // A command that does not exist fails at once, whatever the timeout.
-    let cmd = words.into_iter().enumerate().map(
-        |(at, word)| {
-            if at == 0 { format!("/no/such/{word}") } else { word }
-        },
-    );
-    let request = cri::ExecSyncRequest { container_id, cmd: cmd.collect(), timeout };
+    let cmd = words.into_iter().enumerate().map(|(at, word)| {
+        if at == 0 {
+            format!("/no/such/{word}")
+        } else {
+            word
+        }
+    });
+    let request = cri::ExecSyncRequest {
+        container_id,
+        cmd: cmd.collect(),
+        timeout,
+    };
     asked("ExecSync", node.runtime.exec_sync(request)).await;
 }
 
@@ -157,14 +221,21 @@ async fn open(node: &mut ServiceFixture, model: &Model, id: &Target, word: Strin
         ..Default::default()
     };
     asked("Exec", node.runtime.exec(request)).await;
-    let request =
-        cri::AttachRequest { container_id: container_id.clone(), stdin: true, ..Default::default() };
+    let request = cri::AttachRequest {
+        container_id: container_id.clone(),
+        stdin: true,
+        ..Default::default()
+    };
     asked("Attach", node.runtime.attach(request)).await;
-    let request = cri::PortForwardRequest { pod_sandbox_id: Model::pick(&model.pods, id), port };
+    let request = cri::PortForwardRequest {
+        pod_sandbox_id: Model::pick(&model.pods, id),
+        port,
+    };
     asked("PortForward", node.runtime.port_forward(request)).await;
     asked(
         "ReopenContainerLog",
-        node.runtime.reopen_container_log(cri::ReopenContainerLogRequest { container_id }),
+        node.runtime
+            .reopen_container_log(cri::ReopenContainerLogRequest { container_id }),
     )
     .await;
 }
@@ -174,21 +245,42 @@ async fn look(node: &mut ServiceFixture, model: &Model, id: &Target) {
     let container = Model::pick(&model.containers, id);
     asked("PodSandboxStatus", node.pod_status(&pod)).await;
     asked("ContainerStatus", node.status(&container)).await;
-    let request = cri::ContainerStatsRequest { container_id: container };
+    let request = cri::ContainerStatsRequest {
+        container_id: container,
+    };
     asked("ContainerStats", node.runtime.container_stats(request)).await;
-    let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod };
+    let request = cri::PodSandboxStatsRequest {
+        pod_sandbox_id: pod,
+    };
     asked("PodSandboxStats", node.runtime.pod_sandbox_stats(request)).await;
 }
 
 async fn images(node: &mut ServiceFixture, image: &str, username: String) {
-    let request = cri::ImageStatusRequest { image: Some(spec(image)), verbose: true };
+    let request = cri::ImageStatusRequest {
+        image: Some(spec(image)),
+        verbose: true,
+    };
     asked("ImageStatus", node.images.image_status(request)).await;
-    let auth = cri::AuthConfig { username: username.clone(), server_address: username, ..Default::default() };
-    let request = cri::PullImageRequest { image: Some(spec(image)), auth: Some(auth), sandbox_config: None };
+    let auth = cri::AuthConfig {
+        username: username.clone(),
+        server_address: username,
+        ..Default::default()
+    };
+    let request = cri::PullImageRequest {
+        image: Some(spec(image)),
+        auth: Some(auth),
+        sandbox_config: None,
+    };
     asked("PullImage", node.images.pull_image(request)).await;
-    let request = cri::ListImagesRequest { filter: Some(cri::ImageFilter { image: Some(spec(image)) }) };
+    let request = cri::ListImagesRequest {
+        filter: Some(cri::ImageFilter {
+            image: Some(spec(image)),
+        }),
+    };
     asked("ListImages", node.images.list_images(request)).await;
-    let request = cri::RemoveImageRequest { image: Some(spec(image)) };
+    let request = cri::RemoveImageRequest {
+        image: Some(spec(image)),
+    };
     asked("RemoveImage", node.images.remove_image(request)).await;
 }
 
@@ -196,8 +288,20 @@ async fn configure(node: &mut ServiceFixture, model: &Model, pod_cidr: String, l
     let network_config = Some(cri::NetworkConfig { pod_cidr });
     let runtime_config = Some(cri::RuntimeConfig { network_config });
     let request = cri::UpdateRuntimeConfigRequest { runtime_config };
-    asked("UpdateRuntimeConfig", node.runtime.update_runtime_config(request)).await;
+    asked(
+        "UpdateRuntimeConfig",
+        node.runtime.update_runtime_config(request),
+    )
+    .await;
     let container_id = Model::pick(&model.containers, &Target::Known(0));
-    let request = cri::CheckpointContainerRequest { container_id, location, timeout: -1 };
-    asked("CheckpointContainer", node.runtime.checkpoint_container(request)).await;
+    let request = cri::CheckpointContainerRequest {
+        container_id,
+        location,
+        timeout: -1,
+    };
+    asked(
+        "CheckpointContainer",
+        node.runtime.checkpoint_container(request),
+    )
+    .await;
 }

@@ -18,7 +18,10 @@ fn with_addresses(subnet: &str, range: &str, gateway: &str) -> swarm::NetworkAtt
         gateway: gateway.into(),
         ..Default::default()
     };
-    with_ipam(swarm::IpamOptions { driver: None, configs: vec![config] })
+    with_ipam(swarm::IpamOptions {
+        driver: None,
+        configs: vec![config],
+    })
 }
 
 fn with_ipam(ipam: swarm::IpamOptions) -> swarm::NetworkAttachment {
@@ -28,19 +31,26 @@ fn with_ipam(ipam: swarm::IpamOptions) -> swarm::NetworkAttachment {
 fn with_option(key: &str, value: &str) -> swarm::NetworkAttachment {
     own(|network| {
         let options = [(key.to_owned(), value.to_owned())].into();
-        network.driver_state = Some(swarm::Driver { name: "bridge".into(), options });
+        network.driver_state = Some(swarm::Driver {
+            name: "bridge".into(),
+            options,
+        });
     })
 }
 
 fn link_of(attachment: swarm::NetworkAttachment) -> Link {
     let made = planned_task(&on(vec![attachment])).sandbox.network;
-    let SandboxNetwork::Pod(PodNetwork { link, .. }) = made else { panic!("{made:?}") };
+    let SandboxNetwork::Pod(PodNetwork { link, .. }) = made else {
+        panic!("{made:?}")
+    };
     link
 }
 
 fn bridge_of(attachment: swarm::NetworkAttachment) -> ClusterBridge {
     let made = link_of(attachment);
-    let Link::ClusterBridge(bridge) = made else { panic!("{made:?}") };
+    let Link::ClusterBridge(bridge) = made else {
+        panic!("{made:?}")
+    };
     *bridge
 }
 
@@ -57,29 +67,62 @@ fn bridge_network_of_the_swarm_has_its_addresses_and_options() {
         mtu: None,
     };
     assert_eq!(plain, expected);
-    let addresses = bridge_of(with_addresses("10.7.0.0/16", "10.7.5.0/24", "10.7.0.9")).addresses.unwrap();
-    let parts = (addresses.subnet().to_string(), addresses.gateway().to_string());
+    let addresses = bridge_of(with_addresses("10.7.0.0/16", "10.7.5.0/24", "10.7.0.9"))
+        .addresses
+        .unwrap();
+    let parts = (
+        addresses.subnet().to_string(),
+        addresses.gateway().to_string(),
+    );
     assert_eq!(parts, ("10.7.0.0/16".to_owned(), "10.7.0.9".to_owned()));
-    assert_eq!(addresses.range().map(ToString::to_string).as_deref(), Some("10.7.5.0/24"));
-    let internal = bridge_of(own(|network| network.spec.as_mut().unwrap().internal = true));
+    assert_eq!(
+        addresses.range().map(ToString::to_string).as_deref(),
+        Some("10.7.5.0/24")
+    );
+    let internal = bridge_of(own(|network| {
+        network.spec.as_mut().unwrap().internal = true
+    }));
     assert!(internal.is_internal);
-    assert_eq!(bridge_of(with_option("com.docker.network.driver.mtu", "1400")).mtu, Some(1400));
+    assert_eq!(
+        bridge_of(with_option("com.docker.network.driver.mtu", "1400")).mtu,
+        Some(1400)
+    );
     assert!(
-        !bridge_of(with_option("com.docker.network.bridge.enable_ip_masquerade", "false")).has_masquerade
+        !bridge_of(with_option(
+            "com.docker.network.bridge.enable_ip_masquerade",
+            "false"
+        ))
+        .has_masquerade
     );
     assert!(bridge_of(with_option("com.docker.network.bridge.enable_icc", "true")).has_masquerade);
     let mut named = own(|_| {});
-    named.network.as_mut().unwrap().spec.as_mut().unwrap().annotations.as_mut().unwrap().name =
-        "a\n".repeat(999);
+    named
+        .network
+        .as_mut()
+        .unwrap()
+        .spec
+        .as_mut()
+        .unwrap()
+        .annotations
+        .as_mut()
+        .unwrap()
+        .name = "a\n".repeat(999);
     assert_eq!(bridge_of(named).name, "a".repeat(64));
 }
 
 #[test]
 fn addresses_that_no_bridge_can_have_are_refused() {
     let text = |attachment: swarm::NetworkAttachment| refusal(&on(vec![attachment])).report();
-    for subnet in
-        ["garbage", "10.1.0.0", "10.1.0.0/", "10.1.0.0/33", "10.1.0.0/-1", "/24", "10.1/16", "::/129"]
-    {
+    for subnet in [
+        "garbage",
+        "10.1.0.0",
+        "10.1.0.0/",
+        "10.1.0.0/33",
+        "10.1.0.0/-1",
+        "/24",
+        "10.1/16",
+        "::/129",
+    ] {
         let told = text(with_addresses(subnet, "", ""));
         assert!(
             told.starts_with("networks[0].network.ipam: subnet: ") && told.contains("is no range"),
@@ -99,13 +142,24 @@ fn addresses_that_no_bridge_can_have_are_refused() {
     assert!(text(with_addresses("10.1.0.0/24", "10.2.0.0/24", "")).contains("range: "));
     assert!(text(with_addresses("10.1.0.0/24", "x", "")).contains("is no range"));
     assert!(text(with_addresses("10.1.0.0/24", "", "10.1.0.255")).contains("gateway: 10.1.0.255"));
-    assert!(text(with_addresses("10.1.0.0/24", "", "x")).contains("the gateway \"x\" is no address"));
+    assert!(
+        text(with_addresses("10.1.0.0/24", "", "x")).contains("the gateway \"x\" is no address")
+    );
     assert!(text(with_addresses("", "", "10.1.0.1")).contains("without a subnet"));
     assert!(text(with_addresses(&"1".repeat(100_000), "", "")).len() < 200);
-    let many = swarm::IpamOptions { driver: None, configs: vec![Default::default(); 1_000] };
+    let many = swarm::IpamOptions {
+        driver: None,
+        configs: vec![Default::default(); 1_000],
+    };
     assert!(text(with_ipam(many)).contains("with 1000 subnets instead of one"));
-    let other = swarm::Driver { name: "dhcp".into(), ..Default::default() };
-    let told = text(with_ipam(swarm::IpamOptions { driver: Some(other), configs: Vec::new() }));
+    let other = swarm::Driver {
+        name: "dhcp".into(),
+        ..Default::default()
+    };
+    let told = text(with_ipam(swarm::IpamOptions {
+        driver: Some(other),
+        configs: Vec::new(),
+    }));
     assert!(told.contains("addresses of the driver \"dhcp\""), "{told}");
     let reserved = swarm::IpamConfig {
         subnet: "10.1.0.0/24".into(),
@@ -113,7 +167,11 @@ fn addresses_that_no_bridge_can_have_are_refused() {
         ..Default::default()
     };
     assert!(
-        text(with_ipam(swarm::IpamOptions { driver: None, configs: vec![reserved] })).contains("reserved")
+        text(with_ipam(swarm::IpamOptions {
+            driver: None,
+            configs: vec![reserved]
+        }))
+        .contains("reserved")
     );
 }
 
@@ -126,34 +184,63 @@ fn what_a_bridge_network_cannot_have_is_refused_by_name() {
         ("parent", "eth0"),
     ] {
         let told = text(with_option(key, value));
-        assert!(told.contains(&format!("with the option {key:?} as {value:?}")), "{told}");
+        assert!(
+            told.contains(&format!("with the option {key:?} as {value:?}")),
+            "{told}"
+        );
     }
     for mtu in ["", "67", "65536", "-1", "many"] {
         assert!(
-            text(with_option("com.docker.network.driver.mtu", mtu)).contains("is no MTU within 68..=65535")
+            text(with_option("com.docker.network.driver.mtu", mtu))
+                .contains("is no MTU within 68..=65535")
         );
     }
-    let told = text(with_option("com.docker.network.bridge.enable_ip_masquerade", "yes"));
-    assert!(told.contains("is neither true nor false: \"yes\""), "{told}");
-    assert!(text(own(|network| network.spec.as_mut().unwrap().ipv6_enabled = true)).contains("with IPv6"));
+    let told = text(with_option(
+        "com.docker.network.bridge.enable_ip_masquerade",
+        "yes",
+    ));
+    assert!(
+        told.contains("is neither true nor false: \"yes\""),
+        "{told}"
+    );
+    assert!(
+        text(own(
+            |network| network.spec.as_mut().unwrap().ipv6_enabled = true
+        ))
+        .contains("with IPv6")
+    );
     let option = [("k".to_owned(), "v".to_owned())].into();
-    let attachment = swarm::NetworkAttachment { driver_attachment_opts: option, ..own(|_| {}) };
+    let attachment = swarm::NetworkAttachment {
+        driver_attachment_opts: option,
+        ..own(|_| {})
+    };
     assert!(text(attachment).contains("with the option \"k\" of the service"));
-    let attachment = swarm::NetworkAttachment { addresses: vec!["10.1.0.7/24".into()], ..own(|_| {}) };
+    let attachment = swarm::NetworkAttachment {
+        addresses: vec!["10.1.0.7/24".into()],
+        ..own(|_| {})
+    };
     assert!(text(attachment).contains("with an address that is chosen"));
     for id in ["", "../x", "a/b"] {
-        assert!(text(own(|network| network.id = id.into())).starts_with("networks[0].network.id: "), "{id}");
+        assert!(
+            text(own(|network| network.id = id.into())).starts_with("networks[0].network.id: "),
+            "{id}"
+        );
     }
     let internal = own(|network| network.spec.as_mut().unwrap().internal = true);
     let told = refusal(&published(vec![internal], vec![port(8080, 80, 1)])).report();
-    assert!(told.contains("no port of the node leads into an internal network"), "{told}");
+    assert!(
+        told.contains("no port of the node leads into an internal network"),
+        "{told}"
+    );
     assert!(text(network("host", "host", false)).contains("with driver \"host\""));
 }
 
 #[test]
 fn ports_lead_into_a_task_on_a_bridge_network() {
     let made = planned_task(&published(vec![own(|_| {})], vec![port(8080, 80, 1)]));
-    let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
+    let SandboxNetwork::Pod(network) = made.sandbox.network else {
+        panic!("it has a network of its own")
+    };
     assert_eq!((network.ports.len(), network.ports[0].host_port), (1, 8080));
     assert_eq!(made.sandbox.host_ports.ports.len(), 1);
 }
