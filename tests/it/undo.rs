@@ -1,5 +1,7 @@
 //! Every step of every sequence fails once, on a real containerd: what was done is undone, and the failed
 //! operation can be repeated.
+//!
+//! Longer than 500 lines because a test reads this text to check that each operation has its test.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,6 @@
 //! A blocking client of the CRI socket, and shortcuts to the message fields that tests change most.
+//!
+//! Longer than 500 lines because one client has a method for each CRI call that tests make.
 
 use std::fmt;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Finds, reads and checks network configurations (CNI specification, section 1).
 //!
 //! Whoever installs a network writes these files: they are read within bounds, and what is no regular file is skipped.
+//!
+//! Longer than 500 lines because finding, reading and checking a configuration share its errors.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,6 +1,8 @@
 //! The image store: containerd's image records, and the pulls and loads that create them.
 //!
 //! All images in the containerd namespace are listed, including those that `ctr images import` has brought.
+//!
+//! Longer than 500 lines because one image store implements all calls of its trait.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

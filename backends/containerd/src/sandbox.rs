@@ -3,6 +3,8 @@
 //! Order of creation: the container object (the intent), then concurrently files with `/dev/shm` and
 //! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
 //! record. Whichever step fails, [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
+//!
+//! Longer than 500 lines because the lifecycle of a sandbox, with its undo, is one sequence.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

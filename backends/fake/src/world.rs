@@ -1,4 +1,6 @@
 //! The state: sandboxes, tasks and images. It outlives the backend objects that use it.
+//!
+//! Longer than 500 lines because all transitions of one state need its private fields.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};

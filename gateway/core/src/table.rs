@@ -3,6 +3,8 @@
 //! Every change is one short critical section: check, apply the pure transition, publish the event. So events
 //! are in the order of the changes, readers never see a partial change, and no caller waits while it holds
 //! the lock. Readers get `Arc`s: listing a thousand objects copies a thousand pointers.
+//!
+//! Longer than 500 lines because no other file may change the state of an object.
 
 use std::collections::BTreeMap;
 use std::fmt;

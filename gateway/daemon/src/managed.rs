@@ -9,6 +9,8 @@
 //!   ▲                                                            ▼                         │
 //!   └───────────────── wait, longer each time ◄──────────── ended ◄─── or hung for too long ─┘
 //! ```
+//!
+//! Longer than 500 lines because one supervision loop has all its steps here.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,6 @@
 //! The state of the hosted plugins: which ones are connected, and the devices that they have listed.
+//!
+//! Longer than 500 lines because one state machine has all its transitions here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! The table of containers: checks requests, and passes them to the task of the container.
+//!
+//! Longer than 500 lines because the keeper and the table that its requests lock belong together.
 
 mod abandon;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! One client: creates, uses and removes pods and containers, and checks each answer against the earlier
 //! ones.
+//!
+//! Longer than 500 lines because each action of one client checks and changes the same model.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
 //! The components of the backend and how they are connected: each is given those below it.
+//!
+//! Longer than 500 lines because all components of the backend are connected here.
 
 use std::fmt;
 use std::sync::{Arc, Once};

@@ -8,6 +8,8 @@
 //!  ├ meanwhile: the logkeeper holds the connection too, so that Start completes even if we are killed
 //!  └ signal, resize, close input         through containerd: their latency does not matter
 //! ```
+//!
+//! Longer than 500 lines because an exec is followed here from its creation to its cleanup.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;

@@ -1,4 +1,6 @@
 //! The order of recovery: what exists is read, its fate decided, and the decision carried out.
+//!
+//! Longer than 500 lines because the steps of one recovery stand here in their order.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

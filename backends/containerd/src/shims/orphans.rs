@@ -19,6 +19,8 @@
 //! has no child while it creates its next container, nor for a container that has exited and that containerd
 //! has yet to delete. So no shim is terminated while there is a task whose shim is not known, and none whose
 //! children have changed since the scan.
+//!
+//! Longer than 500 lines because one scan has its facts and its decisions here.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;

@@ -11,6 +11,8 @@
 //! All leases of a slot belong to one owner, and at most one sandbox has the slot. An orchestrator may lease
 //! a slot that one of its own sandboxes still has, since it counts devices as free before their containers
 //! have exited. A task with the new lease waits until that sandbox has stopped.
+//!
+//! Longer than 500 lines because the leases and the rules over them belong together.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! A reader of a log in the CRI format, over its rotations.
+//!
+//! Longer than 500 lines because the position and the filters of one reader belong together.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -5,6 +5,8 @@
 //! holds many connections open does not lock others out, and a scraper whose idle connection was closed
 //! connects again. On the admin socket, where users are known, a part of the connections is left to root, and each
 //! other user has at most half of the rest.
+//!
+//! Longer than 500 lines because the limits of one server count its connections.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,6 @@
 //! The actor: begins activities, and follows their ends and the requests of operators.
+//!
+//! Longer than 500 lines because one actor handles all its messages here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! The store of the model of containerd, and the effects of calls on it.
+//!
+//! Longer than 500 lines because the parts of one store share its private fields.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
