@@ -167,15 +167,15 @@ impl LoadRecord {
                 ),
                 ["pod", name, id] => notes.of(name).pod = Some((*id).to_owned()),
                 ["created", name, id] => {
-                    drop(notes.of(name).containers.insert((*id).to_owned(), false))
+                    notes.of(name).containers.insert((*id).to_owned(), false);
                 }
                 ["started", name, id] => {
-                    drop(notes.of(name).containers.insert((*id).to_owned(), true))
+                    notes.of(name).containers.insert((*id).to_owned(), true);
                 }
                 ["removing", name] => notes.of(name).removing = true,
                 ["removed", name] => notes.of(name).removed = true,
                 ["image", name, sum] => {
-                    drop(notes.images.insert((*name).to_owned(), (*sum).to_owned()))
+                    notes.images.insert((*name).to_owned(), (*sum).to_owned());
                 }
                 ["volume", name] => drop(
                     notes

@@ -109,6 +109,14 @@ impl Summary {
         }
     }
 
+    /// Takes it for a failure if no test has run: a word with a typing error matches none.
+    pub(crate) fn require_tests(&mut self, words: &[String]) {
+        if self.passed == 0 && self.failures.is_empty() {
+            self.failures
+                .push(format!("no test has one of {words:?} in its name"));
+        }
+    }
+
     /// Takes in how a command ended, and prints what it wrote.
     pub(crate) fn command(&mut self, name: &str, passed: bool, log: &Path) {
         print_log(name, log);
@@ -193,4 +201,24 @@ fn print_log(name: &str, log: &Path) {
         "\n---- {name} ----\n{}",
         String::from_utf8_lossy(&text).trim_end()
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_no_test_has_are_a_failure() {
+        let words = ["tpyo".to_owned()];
+        let mut none = Summary::default();
+        none.require_tests(&words);
+        assert_eq!(none.failures, ["no test has one of [\"tpyo\"] in its name"]);
+
+        let mut some = Summary {
+            passed: 1,
+            ..Summary::default()
+        };
+        some.require_tests(&words);
+        assert_eq!(some.failures, [""; 0]);
+    }
 }

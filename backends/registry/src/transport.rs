@@ -150,9 +150,7 @@ impl Transport {
                 request = request.header(RANGE, format!("bytes={}-", call.range_from));
             }
             if let (&Method::POST, Some(form)) = (&method, &call.form) {
-                request = request
-                    .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-                    .body(form.clone());
+                request = with_form(request, form);
             }
             let plain_http = if at_host {
                 host.plain_http
@@ -332,6 +330,12 @@ impl Failure {
 }
 
 /// Returns whether the TLS handshake failed because the server does not speak TLS.
+fn with_form(request: reqwest::RequestBuilder, form: &str) -> reqwest::RequestBuilder {
+    request
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(form.to_owned())
+}
+
 fn is_plain_answer(error: &reqwest::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -193,7 +193,7 @@ impl Needed {
                     });
                 }
                 Some(place) if place.file >= first => {
-                    drop(place.other.get_or_insert_with(|| path.clone()))
+                    place.other.get_or_insert_with(|| path.clone());
                 }
                 Some(_) => {}
             }

@@ -190,16 +190,14 @@ pub async fn run(
     questions.push(admin_question);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
-    let history = daemon.history.clone();
-    let backend = reconfigure;
     let parts = ReloadedParts {
         gateway: gateway.clone(),
-        backend,
+        backend: reconfigure,
         settings,
         devices,
         credentials,
         log_level,
-        history,
+        history: daemon.history.clone(),
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     daemon.feed_watchdog(questions);

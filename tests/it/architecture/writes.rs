@@ -92,7 +92,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
     ),
     (
         "backends/containerd/src/task/storage/stage.rs",
-        "mount_source",
+        "mount_staged",
         Exemption::CrashPoint(TaskStaged),
     ),
     (

@@ -177,7 +177,8 @@ fn assert_command_line_shows_text<'a>(node: &TestNode, jobs: impl Iterator<Item 
     for job in jobs {
         let task = tasks.iter().find(|task| task["names"]["nomad_job"] == job);
         let task = task.unwrap_or_else(|| panic!("{job:?} in {objects}"));
-        let (id, name) = (&task["id"], &task["display_name"]);
+        let id = &task["id"];
+        let name = &task["display_name"];
         let inspected = node.output(&["inspect", id.as_str().expect("it is a text")]);
         assert!(
             !inspected.chars().any(|c| c.is_control() && c != '\n'),

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
 use switchyard_core::backend::{Recovered, Started};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
@@ -60,10 +61,7 @@ impl Recovery {
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let owners = sandboxes
-            .iter()
-            .filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
-        let owners: HashMap<SandboxId, Owner> = owners.collect();
+        let owners = owners_of(&sandboxes);
         let sandboxes: Vec<_> = sandboxes
             .into_iter()
             .map(|(id, container)| (id, self.read_sandbox(id, &container)))
@@ -484,6 +482,12 @@ impl Recovery {
             tracing::warn!(task.id = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
         }
     }
+}
+
+fn owners_of(sandboxes: &[(SandboxId, api::Container)]) -> HashMap<SandboxId, Owner> {
+    let owner = |container: &api::Container| owner_of(&container.labels);
+    let owned = |(id, container): &(SandboxId, api::Container)| Some((*id, owner(container)?));
+    sandboxes.iter().filter_map(owned).collect()
 }
 
 /// Returns whether all namespaces that a sandbox owns are pinned. A pin that cannot be examined counts as

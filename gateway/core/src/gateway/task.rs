@@ -41,7 +41,7 @@ pub struct Tasks {
     start_limiter: Arc<StartLimiter>,
     new_tasks: Singleflight<NewTask, Arc<Task>>,
     task_ops: Singleflight<Op<TaskId>, ()>,
-    /// Serialises starts, updates and removals of one task.
+    /// Serialises starts, updates, checkpoints and removals of one task.
     task_locks: KeyedLock<TaskId>,
     lost_tasks: LostTasks,
 }

@@ -29,8 +29,8 @@ pub(in super::super) const CONFIG_INVALID: FindingCode = FindingCode::error(
 pub(in super::super) const CONFIG_DOUBTFUL: FindingCode = FindingCode::warning(
     "SY805",
     "a value of the configuration is probably not intended",
-    "It is valid, and in force.",
-    "Correct the value, or leave it if it is intended.",
+    "It is valid, and in force, unless the finding says that nothing reads its key any more.",
+    "Correct the value, remove a key that nothing reads, or leave it if it is intended.",
 );
 pub(in super::super) const CONFIG_OVERRIDDEN: FindingCode = FindingCode::note(
     "SY806",

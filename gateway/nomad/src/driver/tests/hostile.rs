@@ -196,7 +196,7 @@ async fn take(fixture: &DriverFixture, started: &mut BTreeSet<String>, number: u
             assert!(!done(&step, fixture.recover(&request).await) || started.contains(&request.id));
         }
         Step::Stop(at, signal, grace) => {
-            drop(done(&step, fixture.stop(&pick(at), &signal, grace).await))
+            done(&step, fixture.stop(&pick(at), &signal, grace).await);
         }
         Step::Signal(at, signal) => {
             let message = nomad::SignalTaskRequest {
