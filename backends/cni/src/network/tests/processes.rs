@@ -129,7 +129,7 @@ fn plugin_of_a_killed_caller_runs_to_its_end() {
     let mut caller = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "network::tests::plugin_of_a_killed_caller_runs_to_its_end",
+            "network::tests::processes::plugin_of_a_killed_caller_runs_to_its_end",
         ])
         .env(PLUGIN_DIR, bench.path("bin"))
         .stdout(Stdio::null())
