@@ -277,7 +277,14 @@ fn unnamed(text: &str) -> BTreeSet<&str> {
         if let Some(name) = function(code) {
             inside = Some((at, name));
         }
-        if code.starts_with("//") || !CHANGES.iter().any(|change| line.contains(change)) {
+        // The formatter puts long arguments on lines of their own.
+        let arguments = if line.ends_with('(') {
+            lines.get(at + 1).map_or("", |next| next.trim_start())
+        } else {
+            ""
+        };
+        let call = format!("{line}{arguments}");
+        if code.starts_with("//") || !CHANGES.iter().any(|change| call.contains(change)) {
             continue;
         }
         let (begin, name) = inside.expect("only functions do something");
@@ -394,6 +401,8 @@ fn a_write_without_a_step_is_found() {
     let text = "fn named() {\n    fs::write(a, b);\n    reach(CrashPoint::X);\n}\n\nimpl X {\n    pub fn not(&self) {\n        \
                 files::rename(a, b, no);\n    }\n\n    fn other() {\n        reach(CrashPoint::X);\n    }\n}\n";
     assert_eq!(unnamed(text), BTreeSet::from(["not"]));
+    let broken = "fn broken() {\n    mount(\n        Some(source),\n        target,\n    );\n}\n";
+    assert_eq!(unnamed(broken), BTreeSet::from(["broken"]));
     assert_eq!(
         unnamed(
             "fn f() {\n    // fs::write(\n}\n#[cfg(test)]\nmod tests {\n fn g() { fs::write( }\n}\n"
