@@ -82,6 +82,20 @@ pub enum Error {
         /// The directories in which it was looked up.
         dirs: Vec<PathBuf>,
     },
+    /// The directories of the plugins cannot be accessed, for example because their file system hangs.
+    #[error(
+        "cannot look up and start the plugins of network {network} in {}",
+        join(dirs)
+    )]
+    PluginDirs {
+        /// The network that names them.
+        network: String,
+        /// The directories.
+        dirs: Vec<PathBuf>,
+        /// Reason why there is no answer.
+        #[source]
+        source: io::Error,
+    },
     /// A plugin could not be started, or communication with it failed.
     #[error("cannot run plugin {plugin} for {verb}")]
     Run {
@@ -132,7 +146,7 @@ pub enum Error {
         /// The time limit.
         after: Duration,
     },
-    /// A plugin wrote too much; it and its children were killed.
+    /// A plugin wrote too much; it and its children were killed, unless it had exited.
     #[error("plugin {plugin} wrote more than {limit} bytes on {verb} and was killed")]
     TooMuchOutput {
         /// Its `type`.
@@ -185,7 +199,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The journal file of an attachment is not as any version of this program writes it.
+    /// The journal file of an attachment is not as any version of this program writes it, or its network or attachment
+    /// cannot be passed to plugins by the rules of this version.
     #[error("network journal {} is damaged; detach the container by hand and remove it, or restart the node", path.display())]
     JournalDamaged {
         /// The file.
@@ -339,6 +354,8 @@ impl Error {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
     }
 
+    /// The error code with which a plugin refused a command, also if that made an attachment fail. `None` if the reason
+    /// is another one.
     fn code(&self) -> Option<u64> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -349,6 +366,7 @@ impl Error {
             | Self::Conf { .. }
             | Self::Attachment { .. }
             | Self::PluginNotFound { .. }
+            | Self::PluginDirs { .. }
             | Self::Run { .. }
             | Self::Failed { .. }
             | Self::Deadline { .. }

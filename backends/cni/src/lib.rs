@@ -13,6 +13,7 @@
 //!
 //! Invariants:
 //! - Every plugin process has a deadline, bounded output and a process group of its own, and is reaped.
+//! - Plugins are looked up and started on threads that may hang, a bounded number of them, and within that deadline.
 //! - A failed `add` has been followed by a `del` of the whole chain, or says why not.
 //! - A journal file is enough for `del`, however the configuration directory has changed.
 //! - Operations on one container must not overlap (the specification's rule); the caller sees to that.

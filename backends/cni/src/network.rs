@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use switchyard_crash_points::{CrashPoint, reach};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::attachment::Attachment;
 use crate::conf::{NetworkList, PluginConf, type_of};
@@ -40,22 +40,14 @@ impl Network {
         Self { list, plugins }
     }
 
-    /// The default network of a configuration directory, read now. A daemon keeps a [`crate::ConfDir`]
-    /// instead.
-    ///
-    /// # Errors
-    /// Those of [`NetworkList::load`].
-    pub fn load(dir: &Path, plugins: Plugins) -> Result<Self, Error> {
-        Ok(Self::new(NetworkList::load(dir)?.list, plugins))
-    }
-
     /// Its configuration.
     #[must_use]
     pub fn list(&self) -> &NetworkList {
         &self.list
     }
 
-    /// Checks that all plugins of the chain are installed; for readiness reports.
+    /// Checks that all plugins of the chain are installed; for readiness reports. Blocks on the file system, and on one
+    /// that hangs for ever.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
@@ -82,8 +74,8 @@ impl Network {
     /// possible after a crash too.
     ///
     /// # Errors
-    /// [`Error::Attachment`] or [`Error::PluginNotFound`] before any plugin was run; else [`Error::Add`] with
-    /// the first failure, and the failure of the rollback if there was one.
+    /// [`Error::Attachment`], [`Error::PluginNotFound`] or [`Error::PluginDirs`] before any plugin was run; else
+    /// [`Error::Add`] with the first failure, and the failure of the rollback if there was one.
     pub async fn add(&self, attachment: &Attachment) -> Result<CniResult, Error> {
         self.add_noting(attachment, None).await
     }
@@ -105,7 +97,12 @@ impl Network {
         }
         // Checked for all plugins first, so that a missing one needs no rollback, which would fail for the
         // same reason.
-        self.check_installed()?;
+        let network = self.clone();
+        let deadline = Instant::now() + self.plugins.limits().plugin;
+        let check = move || network.check_installed();
+        self.plugins
+            .access_dirs(&self.list.name, deadline, check)
+            .await??;
         let mut made = None;
         match self.add_chain(attachment, journal, &mut made).await {
             Ok(()) => made.ok_or_else(|| Error::Conf {

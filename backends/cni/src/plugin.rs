@@ -12,18 +12,21 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde::Deserialize;
+use switchyard_linux as linux;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
-use tokio::process::{Child, ChildStdin, Command};
-use tokio::time::{sleep, timeout};
+use tokio::process::{ChildStdin, Command};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::verb::Verb;
+
+use process::PluginProcess;
+
+mod process;
 
 /// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
@@ -34,8 +37,8 @@ const SHOWN: usize = 1000;
 /// Time for which pipes are read after the plugin itself has exited: a child that it left running may keep
 /// them open for ever.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// Time for a killed plugin to exit. One that takes longer hangs in the kernel, and is reaped later.
-const REAP_GRACE: Duration = Duration::from_secs(5);
+/// The most threads that look plugins up or start them at a time. A directory whose file system hangs takes no more.
+const THREADS_MAX: usize = 4;
 /// Number of attempts with a plugin file that is just being written, and the first pause, which is doubled
 /// each time.
 const BUSY_TRIES: u32 = 6;
@@ -46,7 +49,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// Timeouts of plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// One run of one plugin.
+    /// One run of one plugin, with its lookup and start.
     pub plugin: Duration,
     /// Detaching the whole chain after a failed ADD.
     pub undo: Duration,
@@ -57,6 +60,8 @@ pub struct Limits {
 pub struct Plugins {
     dirs: Arc<[PathBuf]>,
     limits: Limits,
+    /// Permits of the threads that access the directories.
+    threads: Arc<Semaphore>,
     observer: Option<Arc<dyn PluginObserver>>,
 }
 
@@ -80,9 +85,8 @@ pub(crate) struct Call<'a> {
     pub(crate) config: &'a [u8],
 }
 
-/// A plugin that runs, with our ends of its pipes.
-struct RunningPlugin {
-    child: Child,
+/// Our ends of a plugin's pipes.
+struct Pipes {
     stdin: ChildStdin,
     stdout: Receiver,
     stderr: Receiver,
@@ -96,15 +100,14 @@ struct PluginOutput {
     stderr: Vec<u8>,
 }
 
-/// Reason why the output of a plugin could not be read to its end.
+/// Reason why a plugin has no output and exit status.
+#[derive(Debug)]
 enum OutputError {
     Io(io::Error),
     TooLarge,
+    /// It had not exited at its deadline.
+    Late,
 }
-
-/// The process group of a running plugin, killed when this is dropped: plugins start others, such as IPAM
-/// plugins.
-struct ProcessGroup(Option<Pid>);
 
 /// The specification's form of an error.
 #[derive(Deserialize)]
@@ -132,6 +135,7 @@ impl Plugins {
         Self {
             dirs: dirs.into_iter().collect(),
             limits,
+            threads: Arc::new(Semaphore::new(THREADS_MAX)),
             observer: None,
         }
     }
@@ -151,11 +155,11 @@ impl Plugins {
         self.limits
     }
 
-    /// The file of a plugin of the network `network`.
+    /// The file of a plugin of the network `network`. Blocks on the file system, and on one that hangs for ever.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
-    pub fn find(&self, network: &str, plugin: &str) -> Result<PathBuf, Error> {
+    pub(crate) fn find(&self, network: &str, plugin: &str) -> Result<PathBuf, Error> {
         self.dirs
             .iter()
             .map(|dir| dir.join(plugin))
@@ -185,77 +189,127 @@ impl Plugins {
         result
     }
 
+    /// Looks a plugin up, starts it, writes the configuration to it, and reads its output until it has exited, all
+    /// within the time limit of one run. One that does not exit in time, or writes too much, is killed.
     async fn run(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
-        let run = |source| Error::Run {
+        let deadline = Instant::now() + self.limits.plugin;
+        let (mut process, pipes) = self.start(call, deadline).await?;
+        let error = match communicate(&mut process, pipes, call.config, deadline).await {
+            Ok(output) if output.status.success() => return Ok(output.stdout),
+            Ok(output) => return Err(failure(call, &output)),
+            Err(error) => error,
+        };
+        process.kill_and_reap().await;
+        let plugin = call.plugin.to_owned();
+        let verb = call.verb;
+        Err(match error {
+            OutputError::Io(source) => Error::Run {
+                plugin,
+                verb,
+                source,
+            },
+            OutputError::TooLarge => Error::TooMuchOutput {
+                plugin,
+                verb,
+                limit: MAX_STDOUT,
+            },
+            OutputError::Late => Error::Deadline {
+                plugin,
+                verb,
+                after: self.limits.plugin,
+            },
+        })
+    }
+
+    /// Looks a plugin up and starts it.
+    async fn start(
+        &self,
+        call: Call<'_>,
+        deadline: Instant,
+    ) -> Result<(PluginProcess, Pipes), Error> {
+        let not_run = |source| Error::Run {
             plugin: call.plugin.to_owned(),
             verb: call.verb,
             source,
         };
-        let path = self.find(call.network, call.plugin)?;
-        let RunningPlugin {
-            mut child,
+        let plugins = self.clone();
+        let (network, plugin) = (call.network.to_owned(), call.plugin.to_owned());
+        let lookup = move || plugins.find(&network, &plugin);
+        let path = self.access_dirs(call.network, deadline, lookup).await??;
+        let (stdout, to_stdout) = output_pipe().map_err(not_run)?;
+        let (stderr, to_stderr) = output_pipe().map_err(not_run)?;
+        let mut command = self.command(&path, call);
+        command.stdout(to_stdout).stderr(to_stderr);
+        let started = self.spawn(command, call.network, deadline).await?;
+        let mut process = started.map_err(not_run)?;
+        let stdin = process
+            .take_stdin()
+            .ok_or_else(|| not_run(io::Error::other("the pipe to its stdin is missing")))?;
+        let pipes = Pipes {
             stdin,
             stdout,
             stderr,
-        } = self.start(&path, call).await.map_err(run)?;
-        let mut group = ProcessGroup(
-            child
-                .id()
-                .and_then(|id| i32::try_from(id).ok())
-                .map(Pid::from_raw),
-        );
-        let printed = communicate(&mut child, write_config(stdin, call.config), stdout, stderr);
-        let result = timeout(self.limits.plugin, printed).await;
-        let plugin = call.plugin.to_owned();
-        let verb = call.verb;
-        match result {
-            Ok(Ok(printed)) => {
-                // The plugin is reaped, so its process id may be reused: the group must not be killed any
-                // more.
-                group.0 = None;
-                if printed.status.success() {
-                    Ok(printed.stdout)
-                } else {
-                    Err(failure(call, &printed))
-                }
-            }
-            Ok(Err(broken)) => {
-                group.end(&mut child).await;
-                Err(match broken {
-                    OutputError::Io(source) => run(source),
-                    OutputError::TooLarge => Error::TooMuchOutput {
-                        plugin,
-                        verb,
-                        limit: MAX_STDOUT,
-                    },
-                })
-            }
-            Err(_) => {
-                group.end(&mut child).await;
-                Err(Error::Deadline {
-                    plugin,
-                    verb,
-                    after: self.limits.plugin,
-                })
-            }
-        }
+        };
+        Ok((process, pipes))
     }
 
-    async fn start(&self, path: &Path, call: Call<'_>) -> io::Result<RunningPlugin> {
-        let (stdout, to_stdout) = output_pipe()?;
-        let (stderr, to_stderr) = output_pipe()?;
-        let mut command = self.command(path, call);
-        command.stdout(to_stdout).stderr(to_stderr);
-        let mut child = spawn(&mut command).await?;
-        let stdin = child
-            .stdin
-            .take()
-            .ok_or_else(|| io::Error::other("the pipe to its stdin is missing"))?;
-        Ok(RunningPlugin {
-            child,
-            stdin,
-            stdout,
-            stderr,
+    /// Starts a plugin; retries for a moment if an installer is just writing the file. One that starts only after the
+    /// deadline is killed, and gets no configuration.
+    async fn spawn(
+        &self,
+        mut command: Command,
+        network: &str,
+        deadline: Instant,
+    ) -> Result<io::Result<PluginProcess>, Error> {
+        let mut pause = BUSY_PAUSE;
+        for _ in 1..BUSY_TRIES {
+            let attempt = move || {
+                let started = PluginProcess::start(&mut command);
+                (command, started)
+            };
+            let started;
+            (command, started) = self.access_dirs(network, deadline, attempt).await?;
+            match started {
+                Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => sleep(pause).await,
+                done => return Ok(done),
+            }
+            pause *= 2;
+        }
+        let last = move || PluginProcess::start(&mut command);
+        self.access_dirs(network, deadline, last).await
+    }
+
+    /// Runs `access`, which reads or executes files in the directories of the plugins, on a thread, and waits for it
+    /// until `deadline`. If the file system hangs, the thread keeps its permit until it answers.
+    ///
+    /// # Errors
+    /// [`Error::PluginDirs`].
+    pub(crate) async fn access_dirs<T: Send + 'static>(
+        &self,
+        network: &str,
+        deadline: Instant,
+        access: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let threads = Arc::clone(&self.threads);
+        let accessed = async {
+            let permit = threads.acquire_owned().await.map_err(io::Error::other)?;
+            let access = move || {
+                let _until_it_returns = permit;
+                Ok(access())
+            };
+            linux::blocking("an access to the plugins", access).await
+        };
+        let accessed = timeout_at(deadline, accessed).await.unwrap_or_else(|_| {
+            let why = format!(
+                "no answer within {} s: does a file system hang?",
+                self.limits.plugin.as_secs_f32()
+            );
+            Err(io::Error::new(ErrorKind::TimedOut, why))
+        });
+        accessed.map_err(|source| Error::PluginDirs {
+            network: network.to_owned(),
+            dirs: self.dirs.to_vec(),
+            source,
         })
     }
 
@@ -290,25 +344,9 @@ impl Plugins {
             .env("CNI_ARGS", call.attachment.args_text())
             .env("CNI_PATH", dirs)
             .current_dir("/")
-            .stdin(Stdio::piped())
-            // A kill of the group reaches the programs that the plugin runs.
-            .process_group(0)
-            .kill_on_drop(true);
+            .stdin(Stdio::piped());
         command
     }
-}
-
-/// Starts a plugin; retries for a moment if an installer is just writing the file.
-async fn spawn(command: &mut Command) -> io::Result<Child> {
-    let mut pause = BUSY_PAUSE;
-    for _ in 1..BUSY_TRIES {
-        match command.spawn() {
-            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => sleep(pause).await,
-            done => return done,
-        }
-        pause *= 2;
-    }
-    command.spawn()
 }
 
 /// A pipe for the output of a plugin: our end, and the plugin's. The plugin's end is a reading end too, so that a
@@ -321,39 +359,42 @@ fn output_pipe() -> io::Result<(Receiver, Stdio)> {
     Ok((Receiver::from_owned_fd(OwnedFd::from(read))?, both.into()))
 }
 
-/// Has the configuration written to a plugin by `write`, and reads its output until it has exited.
+/// Writes the configuration to a plugin, and reads its output until it has exited, before the deadline.
 async fn communicate(
-    child: &mut Child,
-    write: impl Future<Output = Result<(), OutputError>>,
-    out: Receiver,
-    err: Receiver,
+    process: &mut PluginProcess,
+    pipes: Pipes,
+    config: &[u8],
+    deadline: Instant,
 ) -> Result<PluginOutput, OutputError> {
     let mut stdout = Vec::new();
     let mut stderr = Vec::new();
     let status = {
-        let pipes = async {
+        let transfer = async {
             tokio::try_join!(
-                write,
-                read_limited(out, &mut stdout),
-                read_tail(err, &mut stderr)
+                write_config(pipes.stdin, config),
+                read_limited(pipes.stdout, &mut stdout),
+                read_tail(pipes.stderr, &mut stderr)
             )
             .map(drop)
         };
-        tokio::pin!(pipes);
-        tokio::select! {
-            done = &mut pipes => {
-                done?;
-                child.wait().await.map_err(OutputError::Io)?
-            }
-            status = child.wait() => {
-                // The rest of the output can be read at once; only a child of the plugin can keep the pipes
-                // open.
-                if let Ok(done) = timeout(PIPE_GRACE, &mut pipes).await {
+        tokio::pin!(transfer);
+        let exit = async {
+            tokio::select! {
+                done = &mut transfer => {
                     done?;
+                    Ok((process.wait().await, true))
                 }
-                status.map_err(OutputError::Io)?
+                status = process.wait() => Ok((status, false)),
             }
+        };
+        let exited = timeout_at(deadline, exit).await;
+        let (status, is_read) = exited.unwrap_or(Err(OutputError::Late))?;
+        // The rest of the output can be read at once; only a child of the plugin can keep the pipes open. The plugin
+        // itself was in time.
+        if !is_read && let Ok(done) = timeout(PIPE_GRACE, &mut transfer).await {
+            done?;
         }
+        status.map_err(OutputError::Io)?
     };
     Ok(PluginOutput {
         status,
@@ -399,10 +440,10 @@ async fn read_tail(
 }
 
 /// The error for a failed plugin: its own message if it used the specification's form.
-fn failure(call: Call<'_>, printed: &PluginOutput) -> Error {
+fn failure(call: Call<'_>, output: &PluginOutput) -> Error {
     let plugin = call.plugin.to_owned();
     let verb = call.verb;
-    if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&printed.stdout) {
+    if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&output.stdout) {
         return Error::Refused {
             plugin,
             verb,
@@ -416,44 +457,17 @@ fn failure(call: Call<'_>, printed: &PluginOutput) -> Error {
         let skip = text.chars().count().saturating_sub(SHOWN);
         text.chars().skip(skip).collect::<String>()
     };
-    let output = [words(&printed.stderr), words(&printed.stdout)]
+    let shown = [words(&output.stderr), words(&output.stdout)]
         .into_iter()
         .find(|text| !text.is_empty())
         .unwrap_or_else(|| "it wrote nothing".to_owned());
     Error::Failed {
         plugin,
         verb,
-        status: printed.status.to_string(),
-        output,
+        status: output.status.to_string(),
+        output: shown,
     }
 }
 
-impl ProcessGroup {
-    /// Kills the group and reaps the plugin.
-    async fn end(&mut self, child: &mut Child) {
-        self.kill();
-        match timeout(REAP_GRACE, child.wait()).await {
-            Ok(Ok(_)) => self.0 = None,
-            Ok(Err(error)) => tracing::warn!(%error, "cannot wait for a killed network plugin"),
-            Err(_) => tracing::warn!(
-                pid = child.id(),
-                "a killed network plugin hangs in the kernel"
-            ),
-        }
-    }
-
-    fn kill(&self) {
-        let Some(group) = self.0 else { return };
-        match killpg(group, Signal::SIGKILL) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => tracing::warn!(%group, %errno, "cannot kill a network plugin"),
-        }
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        // The group is set only while the plugin has not been reaped, so the process id is still its own.
-        self.kill();
-    }
-}
+#[cfg(test)]
+mod tests;
