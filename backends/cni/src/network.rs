@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use switchyard_crash_points::{CrashPoint, reach};
 use tokio::time::{Instant, timeout};
 
@@ -253,8 +253,7 @@ impl Network {
         attachment: &Attachment,
         previous: Option<&Value>,
     ) -> Value {
-        // Keys that the runtime interprets or sets.
-        let taken =
+        let is_runtime_key =
             |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
         let mut request = Map::new();
         request.insert(
@@ -263,30 +262,41 @@ impl Network {
         );
         request.insert("name".to_owned(), self.list.name.clone().into());
         for (key, value) in plugin {
-            if !taken(key) && !request.contains_key(key) {
+            if !is_runtime_key(key) && !request.contains_key(key) {
                 request.insert(key.clone(), value.clone());
             }
         }
         let capabilities = attachment.capabilities.to_map();
         if let Some(ips) = capabilities.get("ips") {
             // The convention for plugins that do not declare the capability; configurations seldom do.
-            request.insert("args".to_owned(), json!({ "cni": { "ips": ips } }));
+            let args = object_in(&mut request, "args");
+            object_in(args, "cni").insert("ips".to_owned(), ips.clone());
         }
-        let wanted = plugin.get("capabilities").and_then(Value::as_object);
-        let wants =
-            |name: &str| wanted.and_then(|wanted| wanted.get(name)) == Some(&Value::Bool(true));
-        let offered: Map<_, _> = capabilities
+        let declared = plugin.get("capabilities").and_then(Value::as_object);
+        let declares = |name: &str| {
+            declared.and_then(|declared| declared.get(name)) == Some(&Value::Bool(true))
+        };
+        let runtime_config: Map<_, _> = capabilities
             .into_iter()
-            .filter(|(name, _)| wants(name))
+            .filter(|(name, _)| declares(name))
             .collect();
-        if !offered.is_empty() {
-            request.insert("runtimeConfig".to_owned(), Value::Object(offered));
+        if !runtime_config.is_empty() {
+            request.insert("runtimeConfig".to_owned(), Value::Object(runtime_config));
         }
         if let Some(previous) = previous {
             request.insert("prevResult".to_owned(), previous.clone());
         }
         Value::Object(request)
     }
+}
+
+/// The object under a key, which is made if there is none.
+fn object_in<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let value = map.entry(key).or_insert(Value::Null);
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("it was made an object")
 }
 
 #[cfg(test)]

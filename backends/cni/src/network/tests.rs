@@ -85,7 +85,7 @@ impl PluginObserver for Runs {
 }
 
 #[tokio::test]
-async fn observer_is_told_of_each_run_and_how_it_ended() {
+async fn observer_gets_the_begin_and_the_end_of_each_run() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.plugin(
@@ -399,6 +399,35 @@ async fn capability_args_go_to_plugins_that_request_them() {
         bench.stdin("two", "ADD")["runtimeConfig"],
         json!({"mac": "c2:11:22:33:44:55"})
     );
+}
+
+#[tokio::test]
+async fn requested_addresses_are_added_to_the_args_of_a_configuration() {
+    let bench = Bench::new();
+    for name in ["one", "two", "three"] {
+        bench.good(name, "10.0.0.2/24");
+    }
+    let network = bench.network(&json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "one", "args": {"own": 1, "cni": {"labels": [{"key": "app", "value": "x"}], "ips": ["10.0.0.8"]}}},
+        {"type": "two", "args": {"own": 1}},
+        {"type": "three", "args": null},
+    ]}));
+    let mut attachment = attachment();
+    network.add(&attachment).await.unwrap();
+    assert_eq!(bench.stdin("two", "ADD")["args"], json!({"own": 1}));
+    attachment.capabilities.ips = vec!["10.0.0.9".to_owned()];
+    network.add(&attachment).await.unwrap();
+    let expected = [
+        (
+            "one",
+            json!({"own": 1, "cni": {"labels": [{"key": "app", "value": "x"}], "ips": ["10.0.0.9"]}}),
+        ),
+        ("two", json!({"own": 1, "cni": {"ips": ["10.0.0.9"]}})),
+        ("three", json!({"cni": {"ips": ["10.0.0.9"]}})),
+    ];
+    for (plugin, args) in expected {
+        assert_eq!(bench.stdin(plugin, "ADD")["args"], args, "{plugin}");
+    }
 }
 
 #[tokio::test]
