@@ -137,6 +137,22 @@ impl Saved {
         NetworkList::parse(path, self.intent.network.to_string().as_bytes())
     }
 
+    /// The network and the attachment, checked as for plugins. `path` is the journal file, for error messages.
+    ///
+    /// # Errors
+    /// [`Error::JournalDamaged`] if one of them cannot be passed to plugins.
+    pub(crate) fn checked(&self, path: &Path) -> Result<(NetworkList, Attachment), Error> {
+        let checked = || {
+            let attachment = self.attachment();
+            attachment.check()?;
+            Ok((self.list(path)?, attachment))
+        };
+        checked().map_err(|error: Error| Error::JournalDamaged {
+            path: path.to_owned(),
+            source: serde::de::Error::custom(error.report()),
+        })
+    }
+
     /// The result of the last plugin whose ADD has finished, if it is known; that is the result of the whole
     /// chain if it was completed. `path` is the journal file, for error messages.
     ///
@@ -240,7 +256,10 @@ pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
 pub(crate) async fn remove(path: &Path) -> Result<(), Error> {
     let target = path.to_owned();
     blocking("remove", path, move || {
-        if_present(fs::remove_file(target)).map(drop)
+        if if_present(fs::remove_file(target))?.is_some() {
+            reach(CrashPoint::JournalRemoved);
+        }
+        Ok(())
     })
     .await
 }

@@ -1,11 +1,13 @@
 //! Attachments with a journal: it is written before plugins run, and is all that undoing them needs.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux as linux;
 use switchyard_linux::report;
+use tokio::time::timeout;
 
 use crate::attachment::Attachment;
 use crate::conf::NetworkList;
@@ -15,6 +17,9 @@ use crate::journal;
 use crate::network::Network;
 use crate::plugin::Plugins;
 use crate::result::CniResult;
+
+/// Time for the search for addresses without a holder. Their directory may be on a network file system.
+const SEARCH_LIMIT: Duration = Duration::from_secs(10);
 
 impl Network {
     /// Writes the request to `path`, in an existing directory, and syncs it; [`Network::add_saved`] makes the
@@ -65,15 +70,21 @@ impl Network {
 /// Idempotent: does nothing without a file. It needs neither the configuration directory nor state of the
 /// daemon. `netns` is the namespace if it still exists, else `None`. Cancel safety: call it again.
 ///
-/// A damaged file says of nothing how it is undone. Once the namespace is gone, as after a reboot, most of it is gone as
-/// well, and an operator can do no more: the file is removed then, and the damage logged.
+/// A damaged file says of nothing how it is undone, and neither does one whose network or attachment this version
+/// refuses. Once the namespace is gone, as after a reboot, most of it is gone as well, and an operator can do no more:
+/// the file is removed then, and the damage logged.
 ///
 /// # Errors
-/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or
-/// those of [`Network::del`]; the file stays then.
+/// [`Error::Journal`], [`Error::JournalDamaged`], [`Error::JournalContent`], [`Error::Result`], or those of
+/// [`Network::del`]; the file stays then.
 pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> Result<(), Error> {
-    let saved = match journal::read(path).await {
-        Ok(Some(saved)) => saved,
+    let read = journal::read(path).await.and_then(|saved| {
+        let Some(saved) = saved else { return Ok(None) };
+        let (list, attachment) = saved.checked(path)?;
+        Ok(Some((saved, list, attachment)))
+    });
+    let (saved, list, attachment) = match read {
+        Ok(Some(read)) => read,
         Ok(None) => return journal::remove(path).await,
         Err(error) if netns.is_none() && error.is_journal_lost() => {
             tracing::error!(
@@ -84,10 +95,10 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
         }
         Err(error) => return Err(error),
     };
-    let network = Network::new(Arc::new(saved.list(path)?), plugins.clone());
+    let network = Network::new(Arc::new(list), plugins.clone());
     let attachment = Attachment {
         netns: netns.map(Path::to_owned),
-        ..saved.attachment()
+        ..attachment
     };
     let result = match saved.result(path) {
         // As if it were truncated: there is nothing left in a namespace that would need it.
@@ -104,14 +115,11 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     if netns.is_none() {
         free_unowned(network.list().clone()).await;
     }
-    match journal::remove(path).await {
-        Ok(()) => reach(CrashPoint::JournalRemoved),
-        Err(error) => {
-            tracing::warn!(
-                error = report(&error),
-                "a network attachment is undone, and its journal stays"
-            );
-        }
+    if let Err(error) = journal::remove(path).await {
+        tracing::warn!(
+            error = report(&error),
+            "a network attachment is undone, and its journal stays"
+        );
     }
     Ok(())
 }
@@ -122,11 +130,14 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
 /// DEL.
 async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
-    match linux::blocking("the search for addresses", move || {
+    let search = linux::blocking("the search for addresses", move || {
         host_local::free_unowned(&list)
-    })
-    .await
-    {
+    });
+    let freed = timeout(SEARCH_LIMIT, search).await.unwrap_or_else(|_| {
+        let why = format!("no answer within {SEARCH_LIMIT:?}: does a file system hang?");
+        Err(io::Error::new(ErrorKind::TimedOut, why))
+    });
+    match freed {
         Ok(0) => {}
         Ok(freed) => tracing::info!(
             network = name,

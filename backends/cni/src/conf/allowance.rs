@@ -31,13 +31,13 @@ impl Allowance {
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, ConfError> {
         let max = FILE_MAX.min(self.left);
         let read = switchyard_node_files::read(path, max);
-        let taken = match &read {
+        let used = match &read {
             Ok(raw) => u64::try_from(raw.len()).unwrap_or(u64::MAX),
             // What was read of it counts too, or a thousand files that are too long would take a thousand times as much.
             Err(ReadError::TooLarge { max }) => *max,
             Err(_) => 0,
         };
-        self.left = self.left.saturating_sub(taken);
+        self.left = self.left.saturating_sub(used);
         match read {
             Err(ReadError::TooLarge { max }) if max < FILE_MAX => {
                 Err(ConfError::Sum { max: SUM_MAX })

@@ -58,10 +58,10 @@ async fn del_needs_only_the_journal() {
     bench.good("two", "10.0.0.2/24");
     let conf = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
         {"type": "one", "own": [1, 2]}, {"type": "two", "capabilities": {"mac": true}}]});
-    let mut asked = attachment();
-    asked.args.push(("K".to_owned(), "v".to_owned()));
-    asked.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
-    let made = attach_saved(&bench.network(&conf), &path, &asked)
+    let mut requested = attachment();
+    requested.args.push(("K".to_owned(), "v".to_owned()));
+    requested.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
+    let made = attach_saved(&bench.network(&conf), &path, &requested)
         .await
         .unwrap();
 
@@ -300,6 +300,9 @@ async fn damaged_journal_is_reported_until_its_namespace_is_gone() {
         &text[1..],
         &nothing,
         &text.replace("\"attachment\"", "\"attachmemt\""),
+        // As if this version were stricter than the one that wrote it.
+        &text.replace("\"name\":\"net\"", "\"name\":\"-net\""),
+        &text.replace("\"containerId\":\"c0ffee\"", "\"containerId\":\"../x\""),
     ] {
         fs::write(&path, broken).unwrap();
         let netns = Some(Path::new("/run/netns/x"));
