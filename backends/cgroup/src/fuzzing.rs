@@ -21,7 +21,7 @@ pub fn files(data: &[u8]) {
     assert!(parse::limit_v1(text).is_none_or(|limit| limit < 1 << 62));
     let _ = (parse::number(text), parse::limit_v2(text));
     if let Some(pressure) = parse::pressure(text) {
-        for line in [pressure.some, pressure.full] {
+        for line in [Some(pressure.some), pressure.full].into_iter().flatten() {
             assert!(
                 [line.avg10, line.avg60, line.avg300]
                     .iter()

@@ -47,14 +47,10 @@ fn device_number(text: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The number in a file; a negative one counts as 0.
+/// The number in a file; `None` for a negative one.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
-    let text = text.trim();
-    if let Some(digits) = text.strip_prefix('-') {
-        return digits.parse::<u64>().is_ok().then_some(0);
-    }
-    text.parse().ok()
+    text.trim().parse().ok()
 }
 
 /// A limit of cgroup v2: `None` for `max` and for anything else that is not a number.
@@ -71,43 +67,39 @@ pub fn limit_v1(text: &str) -> Option<u64> {
     number(text).filter(|limit| *limit < UNLIMITED)
 }
 
-/// A pressure file (for example `cpu.pressure`). `None` without a `some` line; a missing `full` line counts
-/// as zero, since older kernels have none for CPU.
+/// A pressure file (for example `cpu.pressure`). `None` without a complete `some` line.
 #[must_use]
 pub fn pressure(text: &str) -> Option<Pressure> {
     let line = |kind: &str| {
         text.lines()
             .find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))
-            .map(pressure_line)
+            .and_then(pressure_line)
     };
     Some(Pressure {
         some: line("some")?,
-        full: line("full").unwrap_or_default(),
+        full: line("full"),
     })
 }
 
-fn pressure_line(text: &str) -> PressureLine {
-    let mut line = PressureLine::default();
-    for (key, value) in text
-        .split_whitespace()
-        .filter_map(|word| word.split_once('='))
-    {
-        let share = || {
-            value
-                .parse::<f64>()
-                .ok()
-                .filter(|share| share.is_finite())
-                .unwrap_or(0.0)
-        };
-        match key {
-            "avg10" => line.avg10 = share(),
-            "avg60" => line.avg60 = share(),
-            "avg300" => line.avg300 = share(),
-            "total" => line.total_us = value.parse().unwrap_or(0),
-            _ => {}
-        }
-    }
-    line
+/// The values of a pressure line, from the text after its kind; `None` if one of them is missing or is not a
+/// finite number.
+fn pressure_line(text: &str) -> Option<PressureLine> {
+    let value = |key: &str| {
+        text.split_whitespace()
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    };
+    let share = |key| {
+        value(key)?
+            .parse::<f64>()
+            .ok()
+            .filter(|share| share.is_finite())
+    };
+    Some(PressureLine {
+        total_us: value("total")?.parse().ok()?,
+        avg10: share("avg10")?,
+        avg60: share("avg60")?,
+        avg300: share("avg300")?,
+    })
 }
 
 /// The process ids in a `cgroup.procs` file. Processes of another process namespace appear as 0 and are left
@@ -133,19 +125,29 @@ mod tests {
         assert_eq!(limit_v1("9223372036854771712\n"), None);
         assert_eq!(limit_v1("9223372036854710272\n"), None);
         assert_eq!(limit_v1("67108864\n"), Some(67_108_864));
-        assert_eq!(number("-1\n"), Some(0));
+        assert_eq!((limit_v1("-1\n"), number("-1\n")), (None, None));
     }
 
     #[test]
-    fn pressure_without_full_line_has_zero_full() {
+    fn incomplete_pressure_lines_are_absent() {
         let read = pressure("some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\n").unwrap();
         assert_eq!(
             (read.some.avg10, read.some.avg60, read.some.total_us),
             (1.5, 0.25, 12_345)
         );
-        assert_eq!(read.full, PressureLine::default());
-        assert_eq!(pressure("full avg10=0.00 total=1\n"), None);
-        assert_eq!(pressure(""), None);
+        assert_eq!(read.full, None);
+        let line = "some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\n";
+        let shortened = line.replace("some", "full").replace("avg300=0.00 ", "");
+        assert_eq!(pressure(&format!("{line}{shortened}")), Some(read));
+        for bad in [
+            "",
+            &line.replace("some", "full"),
+            &line.replace(" total=12345", ""),
+            &line.replace("12345", "x"),
+            &line.replace("0.25", "NaN"),
+        ] {
+            assert_eq!(pressure(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -118,7 +118,7 @@ fn pressure(us: u64) -> Option<Pressure> {
     };
     Some(Pressure {
         some: line(us),
-        full: line(us + 1_000_000),
+        full: Some(line(us + 1_000_000)),
     })
 }
 

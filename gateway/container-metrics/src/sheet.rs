@@ -177,7 +177,12 @@ impl<S: FnMut(Metric, &[&str], Amount)> Sheet<S> {
             return;
         };
         self.add(waiting, &[], Some(Amount::Microseconds(some.total_us)));
-        self.add(stalled, &[], Some(Amount::Microseconds(full.total_us)));
+        let full = full.as_ref();
+        self.add(
+            stalled,
+            &[],
+            full.map(|full| Amount::Microseconds(full.total_us)),
+        );
     }
 
     fn detail(&mut self, detail: &Detail) {

@@ -99,8 +99,8 @@ pub struct IoUsage {
 pub struct Pressure {
     /// Some processes stalled.
     pub some: PressureLine,
-    /// All processes stalled.
-    pub full: PressureLine,
+    /// All processes stalled; before Linux 5.13 the kernel does not report this for CPU.
+    pub full: Option<PressureLine>,
 }
 
 /// One line of a pressure file.

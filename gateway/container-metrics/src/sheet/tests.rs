@@ -101,7 +101,7 @@ fn times_keep_their_fractions_and_page_faults_have_scopes() {
         throttled_ns: None,
         pressure: Some(Pressure {
             some: line(2_900_000),
-            full: line(1_000_000),
+            full: Some(line(1_000_000)),
         }),
     };
     let memory = MemoryUsage {
@@ -119,7 +119,11 @@ fn times_keep_their_fractions_and_page_faults_have_scopes() {
         major_page_faults: Some(3),
         own_page_faults: Some(20),
         own_major_page_faults: None,
-        pressure: None,
+        // As a kernel reports it that does not count when all processes are stalled.
+        pressure: Some(Pressure {
+            some: line(0),
+            full: None,
+        }),
     };
     let usage = Usage {
         cpu: Some(cpu),
@@ -143,6 +147,10 @@ fn times_keep_their_fractions_and_page_faults_have_scopes() {
     assert_eq!(
         reported[&key(Metric::CpuStalled, &[])],
         Amount::Microseconds(1_000_000)
+    );
+    assert_eq!(
+        reported[&key(Metric::MemoryWaiting, &[])],
+        Amount::Microseconds(0)
     );
     assert!(!reported.contains_key(&key(Metric::MemoryStalled, &[])));
     // A zero that was measured is reported.

@@ -156,7 +156,7 @@ fn pressure(pressure: &Pressure) -> cri::PsiStats {
         avg300: line.avg300,
     };
     cri::PsiStats {
-        full: Some(line(&pressure.full)),
+        full: pressure.full.as_ref().map(line),
         some: Some(line(&pressure.some)),
     }
 }

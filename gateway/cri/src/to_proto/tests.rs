@@ -279,27 +279,31 @@ fn stall_times_become_nanoseconds() {
         avg10: 1.5,
         ..PressureLine::default()
     };
-    let io = IoUsage {
-        at: UNIX_EPOCH,
-        pressure: Some(Pressure {
-            some: line(7),
-            full: line(3),
-        }),
+    let psi = |full| {
+        let io = IoUsage {
+            at: UNIX_EPOCH,
+            pressure: Some(Pressure {
+                some: line(7),
+                full,
+            }),
+        };
+        let stats = TaskStats {
+            usage: Usage {
+                io: Some(io),
+                ..Usage::default()
+            },
+            writable_layer: None,
+        };
+        container_stats(&task(), None, Some(&stats), None)
+            .io
+            .and_then(|io| io.psi)
+            .expect("it is read")
     };
-    let stats = TaskStats {
-        usage: Usage {
-            io: Some(io),
-            ..Usage::default()
-        },
-        writable_layer: None,
-    };
-    let psi = container_stats(&task(), None, Some(&stats), None)
-        .io
-        .and_then(|io| io.psi)
-        .expect("it is read");
-    let some = psi.some.expect("it is set");
-    let full = psi.full.expect("it is set");
+    let both = psi(Some(line(3)));
+    let some = both.some.expect("it is set");
+    let full = both.full.expect("it is set");
     assert_eq!((some.total, full.total, some.avg10), (7_000, 3_000, 1.5));
+    assert_eq!(psi(None).full, None);
 }
 
 #[test]
