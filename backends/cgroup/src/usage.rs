@@ -101,7 +101,11 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
         stat.get("hierarchical_memory_limit")
             .and_then(|limit| limit_v1(&limit.to_string())),
     );
-    let working_set_bytes = usage_bytes.saturating_sub(value("inactive_file").unwrap_or(0));
+    // Missing if the group was removed after its usage was read: the working set is unknown then.
+    let Some(inactive_bytes) = value("inactive_file") else {
+        return Ok((None, None));
+    };
+    let working_set_bytes = usage_bytes.saturating_sub(inactive_bytes);
     let memory = MemoryUsage {
         at,
         usage_bytes,
@@ -121,15 +125,17 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     };
     let sum_limit = read_parsed(&dir.join("memory.memsw.limit_in_bytes"), limit_v1)?;
     let sum_usage = read_parsed(&dir.join("memory.memsw.usage_in_bytes"), number)?;
-    let used = value("swap").or_else(|| sum_usage.map(|sum| sum.saturating_sub(usage_bytes)));
-    let swap = used.filter(|_| sum_usage.is_some()).map(|used| SwapUsage {
-        at,
-        usage_bytes: used,
-        // The limit is on memory and swap together: what exceeds the memory limit is available to swap.
-        available_bytes: sum_limit.map(|sum| match limit {
-            Some(limit) => sum.saturating_sub(limit).saturating_sub(used),
-            None => sum.saturating_sub(sum_usage.unwrap_or(0)),
-        }),
+    let swap = sum_usage.map(|sum_usage| {
+        let used = value("swap").unwrap_or_else(|| sum_usage.saturating_sub(usage_bytes));
+        SwapUsage {
+            at,
+            usage_bytes: used,
+            // The limit is on memory and swap together: what exceeds the memory limit is available to swap.
+            available_bytes: sum_limit.map(|sum| match limit {
+                Some(limit) => sum.saturating_sub(limit).saturating_sub(used),
+                None => sum.saturating_sub(sum_usage),
+            }),
+        }
     });
     Ok((Some(memory), swap))
 }
@@ -207,8 +213,11 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
     };
     let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
     let stat = flat_keyed(&text);
-    let working_set_bytes =
-        usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
+    // As in v1: missing if the group was removed after its usage was read.
+    let Some(inactive_bytes) = stat.get("inactive_file") else {
+        return Ok(None);
+    };
+    let working_set_bytes = usage_bytes.saturating_sub(*inactive_bytes);
     let limit = v2_limit(dir, "memory.max")?;
     Ok(Some(MemoryUsage {
         at,
@@ -242,4 +251,30 @@ fn v2_swap(dir: &Path, at: SystemTime) -> Result<Option<SwapUsage>> {
         usage_bytes,
         available_bytes: limit.map(|limit| limit.saturating_sub(usage_bytes)),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_without_inactive_file_has_no_working_set_and_is_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("memory.current", "4096\n");
+        write("memory.usage_in_bytes", "4096\n");
+        let at = SystemTime::UNIX_EPOCH;
+        assert_eq!(v2_memory(dir.path(), at).unwrap(), None);
+        assert_eq!(v1_memory(dir.path(), at).unwrap(), (None, None));
+        write("memory.stat", "inactive_file 96\n");
+        assert_eq!(
+            v2_memory(dir.path(), at)
+                .unwrap()
+                .unwrap()
+                .working_set_bytes,
+            4000
+        );
+        let (memory, _) = v1_memory(dir.path(), at).unwrap();
+        assert_eq!(memory.unwrap().working_set_bytes, 4000);
+    }
 }
