@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::stats::{Detail, DeviceIo, HugepageUsage};
 
-use crate::error::Result;
-use crate::files::{read_if_there, read_parsed};
+use crate::error::{Error, Result};
+use crate::files::{is_gone, read_if_there, read_parsed};
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
 use crate::parse::{device_operations, limit_v2, nested_keyed, number};
@@ -26,7 +27,7 @@ pub struct Pass<'a> {
     /// The lowest limit on threads of a group and its ancestors, by the group's path.
     thread_limits: HashMap<PathBuf, Option<u64>>,
     device_names: HashMap<(u64, u64), String>,
-    /// The sizes of huge pages for which groups have files.
+    /// The sizes of huge pages for which groups have files; `None` until a group is read that has a directory.
     page_sizes: Option<Vec<String>>,
 }
 
@@ -52,7 +53,7 @@ impl<'a> Pass<'a> {
     /// reads of kernel files.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) if an existing file cannot be read.
+    /// [`Error::File`] if an existing file cannot be read.
     pub fn detail(&mut self, group: &Group, main: Option<u32>) -> Result<Option<Detail>> {
         let Some(pids) = self.reader.procs(group)? else {
             return Ok(None);
@@ -101,9 +102,11 @@ impl<'a> Pass<'a> {
         let Some(dir) = own.or_else(|| self.reader.hierarchy().unified(group)) else {
             return Ok(Vec::new());
         };
-        let sizes = self.page_sizes.get_or_insert_with(|| page_sizes(&dir));
+        if self.page_sizes.is_none() {
+            self.page_sizes = page_sizes(&dir)?;
+        }
         let mut all = Vec::new();
-        for size in sizes {
+        for size in self.page_sizes.iter().flatten() {
             let file = |name: &str| dir.join(format!("hugetlb.{size}.{name}"));
             let usage = match read_parsed(&file("current"), number)? {
                 Some(usage) => Some(usage),
@@ -157,20 +160,39 @@ fn node_limit() -> Result<Option<u64>> {
 /// network file systems.
 #[must_use]
 pub fn device_name(major: u64, minor: u64) -> String {
-    let facts =
+    let uevent =
         fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
-    match facts.lines().find_map(|line| line.strip_prefix("DEVNAME=")) {
+    match uevent
+        .lines()
+        .find_map(|line| line.strip_prefix("DEVNAME="))
+    {
         Some(name) => format!("/dev/{name}"),
         None => format!("{major}:{minor}"),
     }
 }
 
-/// The sizes of huge pages that the kernel accounts, from the names of a group's files.
-fn page_sizes(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut sizes: Vec<String> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
+/// The sizes of huge pages that the kernel accounts, from the names of a group's files; `None` if the group
+/// does not exist in this hierarchy.
+fn page_sizes(dir: &Path) -> Result<Option<Vec<String>>> {
+    let names = fs::read_dir(dir).and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<io::Result<Vec<_>>>()
+    });
+    let names = match names {
+        Ok(names) => names,
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(source) => {
+            return Err(Error::File {
+                path: dir.to_owned(),
+                source,
+            });
+        }
+    };
+    let mut sizes: Vec<String> = names
+        .into_iter()
+        .filter_map(|name| {
+            let name = name.into_string().ok()?;
             let size = name.strip_prefix("hugetlb.")?;
             let size = size
                 .strip_suffix(".current")
@@ -180,7 +202,7 @@ fn page_sizes(dir: &Path) -> Vec<String> {
         })
         .collect();
     sizes.sort();
-    sizes
+    Ok(Some(sizes))
 }
 
 /// I/O by device from `blkio`, including descendants where the kernel has recursive files.
@@ -195,13 +217,13 @@ fn v1_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     let mut devices: Vec<DeviceIo> = Vec::new();
     let bytes = read("io_service_bytes")?.unwrap_or_default();
     for (number, operation, value) in device_operations(&bytes) {
-        of(&mut devices, number)
+        device_entry(&mut devices, number)
             .bytes
             .push((operation.to_owned(), value));
     }
     let operations = read("io_serviced")?.unwrap_or_default();
     for (number, operation, value) in device_operations(&operations) {
-        of(&mut devices, number)
+        device_entry(&mut devices, number)
             .operations
             .push((operation.to_owned(), value));
     }
@@ -214,7 +236,7 @@ fn v2_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     let mut devices = Vec::new();
     for (number, values) in nested_keyed(&text) {
         for (key, value) in values {
-            let device = of(&mut devices, number);
+            let device = device_entry(&mut devices, number);
             match key {
                 "rbytes" => device.bytes.push(("Read".to_owned(), value)),
                 "wbytes" => device.bytes.push(("Write".to_owned(), value)),
@@ -230,7 +252,7 @@ fn v2_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
 }
 
 /// The entry of a device, which is added if it is missing.
-fn of(devices: &mut Vec<DeviceIo>, (major, minor): (u64, u64)) -> &mut DeviceIo {
+fn device_entry(devices: &mut Vec<DeviceIo>, (major, minor): (u64, u64)) -> &mut DeviceIo {
     let at = devices
         .iter()
         .position(|device| (device.major, device.minor) == (major, minor));

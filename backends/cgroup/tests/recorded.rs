@@ -202,6 +202,15 @@ fn v1_detail_is_by_device_and_page_size() {
 }
 
 #[test]
+fn group_without_hugetlb_directory_hides_no_huge_pages_of_others() {
+    let reader = reader("v1");
+    let mut pass = reader.pass();
+    let mut hugepages = |name| pass.detail(&group(name), None).unwrap().unwrap().hugepages;
+    assert_eq!(hugepages("/kubepods/free"), []);
+    assert_eq!(hugepages("/kubepods/pod1").len(), 1);
+}
+
+#[test]
 fn v2_detail_omits_unavailable_peaks() {
     let Detail {
         oom_kills,
