@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::files::read_if_there;
+use crate::files::{is_gone, read_if_there};
 use crate::group::Group;
 use crate::hierarchy::CgroupMode;
 use crate::reader::Reader;
@@ -61,7 +61,7 @@ impl Reader {
                     return Ok(());
                 };
                 V1.into_iter().try_for_each(|(name, limit)| {
-                    set(&dir.join(name), wanted, |limits| {
+                    set(&dir, name, wanted, |limits| {
                         limit(limits).unwrap_or(0).to_string()
                     })
                 })
@@ -75,7 +75,7 @@ impl Reader {
                         limit(limits).map_or_else(|| "max".to_owned(), |rate| rate.to_string());
                     format!("{word}={value}")
                 };
-                set(&dir.join("io.max"), wanted, |limits| {
+                set(&dir, "io.max", wanted, |limits| {
                     V2.map(|part| word(limits, part)).join(" ")
                 })
             }
@@ -84,14 +84,16 @@ impl Reader {
 }
 
 /// Writes the limits, formatted by `text`, of each wanted device, and of each other device in the file the
-/// value for no limit.
+/// value for no limit. Does nothing if the directory of the group does not exist.
 fn set(
-    file: &Path,
+    dir: &Path,
+    name: &str,
     wanted: &BTreeMap<Device, DeviceLimits>,
     text: impl Fn(&DeviceLimits) -> String,
 ) -> Result<()> {
-    let named = read_if_there(file)?.unwrap_or_default();
-    let devices: BTreeSet<Device> = named
+    let file = dir.join(name);
+    let current = read_if_there(&file)?.unwrap_or_default();
+    let devices: BTreeSet<Device> = current
         .lines()
         .filter_map(device)
         .chain(wanted.keys().copied())
@@ -102,12 +104,14 @@ fn set(
         // The kernel accepts one line per write.
         let written = OpenOptions::new()
             .write(true)
-            .open(file)
+            .open(&file)
             .and_then(|mut file| file.write_all(line.as_bytes()));
-        written.map_err(|source| Error::File {
-            path: file.to_owned(),
-            source,
-        })?;
+        match written {
+            Ok(()) => {}
+            // The error alone does not say that the group was removed: it is the same for an unknown device.
+            Err(fault) if is_gone(&fault) && !dir.is_dir() => return Ok(()),
+            Err(source) => return Err(Error::File { path: file, source }),
+        }
     }
     Ok(())
 }
@@ -129,6 +133,15 @@ mod tests {
     fn throttle_line_begins_with_a_device() {
         assert_eq!(device("8:16 rbps=1 wbps=max"), Some((8, 16)));
         assert_eq!((device(""), device("Total 0")), (None, None));
+    }
+
+    #[test]
+    fn group_that_was_removed_is_skipped_and_a_missing_file_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let wanted = BTreeMap::from([((8, 0), DeviceLimits::default())]);
+        let set_in = |dir: &Path| set(dir, "io.max", &wanted, |_| String::new());
+        set_in(&root.path().join("gone")).unwrap();
+        assert!(matches!(set_in(root.path()), Err(Error::File { .. })));
     }
 
     #[test]
