@@ -10,12 +10,24 @@ use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::reader::Reader;
 
-/// Number of passes over the processes while one is left to change. A fork inherits the score of its parent,
-/// so the second pass finds only processes that were forked during the first.
+/// Maximum number of passes over the processes. A fork inherits the score of its parent, so the second pass
+/// finds only processes that were forked during the first.
 const PASSES: u32 = 16;
 
 /// Maximum number of processes whose files are open.
 const AT_ONCE: usize = 64;
+
+/// The outcome of one pass over the processes, or of the visit of one; of several the greatest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PassOutcome {
+    /// No process has the old score.
+    Done,
+    /// A process exited before its score was read: a child that it forked after the listing may have the old
+    /// score.
+    Missed,
+    /// A process had the old score.
+    Changed,
+}
 
 impl Reader {
     /// Sets the score `to` on every process of `group` with the score `from`, and on those that they fork
@@ -29,36 +41,52 @@ impl Reader {
         if from == to {
             return Ok(());
         }
-        for _ in 0..PASSES {
-            if self.rescore_once(group, from, to)? == 0 {
-                return Ok(());
-            }
+        match repeat_passes(|| self.rescore_once(group, from, to))? {
+            // Where processes exit all the time, each pass misses some: that none of so many passes changed
+            // one shows that they inherited the new score.
+            PassOutcome::Done | PassOutcome::Missed => Ok(()),
+            PassOutcome::Changed => Err(Error::Restless {
+                group: group.to_string(),
+            }),
         }
-        Err(Error::Restless {
-            group: group.to_string(),
-        })
     }
 
-    /// Makes one pass over the current processes, and returns how many it has changed.
-    fn rescore_once(&self, group: &Group, from: i32, to: i32) -> Result<usize> {
-        let mut changed = 0;
+    /// Makes one pass over the current processes.
+    fn rescore_once(&self, group: &Group, from: i32, to: i32) -> Result<PassOutcome> {
+        let mut outcome = PassOutcome::Done;
         for pids in self.procs(group)?.unwrap_or_default().chunks(AT_ONCE) {
             let mut open = Vec::with_capacity(pids.len());
             for pid in pids {
                 open.extend(OomScoreFile::open(*pid)?.map(|score| (*pid, score)));
             }
+            if open.len() < pids.len() {
+                outcome = outcome.max(PassOutcome::Missed);
+            }
             // An open file belongs to a process, not to a process id: if the id is still listed after the
             // open, it has not been reused by a process outside of the group.
             let listed = self.procs(group)?.unwrap_or_default();
-            for (_, mut score) in open
-                .into_iter()
-                .filter(|(pid, _)| listed.binary_search(pid).is_ok())
-            {
-                changed += usize::from(score.change(from, to)?);
+            for (pid, mut score) in open {
+                outcome = outcome.max(if listed.binary_search(&pid).is_ok() {
+                    score.change(from, to)?
+                } else {
+                    PassOutcome::Missed
+                });
             }
         }
-        Ok(changed)
+        Ok(outcome)
     }
+}
+
+/// Repeats passes until one is done; after [`PASSES`] the outcome is that of the last one.
+fn repeat_passes(mut pass: impl FnMut() -> Result<PassOutcome>) -> Result<PassOutcome> {
+    let mut outcome = pass()?;
+    for _ in 1..PASSES {
+        if outcome == PassOutcome::Done {
+            break;
+        }
+        outcome = pass()?;
+    }
+    Ok(outcome)
 }
 
 /// The open `oom_score_adj` of a process.
@@ -80,19 +108,19 @@ impl OomScoreFile {
         }
     }
 
-    /// Changes the score from `from` to `to`; `false` if it is another, or the process has exited.
-    fn change(&mut self, from: i32, to: i32) -> Result<bool> {
+    /// Changes the score from `from` to `to`, unless it is another or the process has exited.
+    fn change(&mut self, from: i32, to: i32) -> Result<PassOutcome> {
         let mut text = String::new();
         let changed = self.file.read_to_string(&mut text).and_then(|_| {
             if text.trim().parse() != Ok(from) {
-                return Ok(false);
+                return Ok(PassOutcome::Done);
             }
             self.file.rewind()?;
             self.file.write_all(to.to_string().as_bytes())?;
-            Ok(true)
+            Ok(PassOutcome::Changed)
         });
         match changed {
-            Err(fault) if is_ended(&fault) => Ok(false),
+            Err(fault) if is_ended(&fault) => Ok(PassOutcome::Missed),
             Err(source) => Err(Error::File {
                 path: self.path.clone(),
                 source,
@@ -108,4 +136,47 @@ fn is_ended(fault: &io::Error) -> bool {
         fault.raw_os_error().map(Errno::from_raw),
         Some(Errno::ENOENT | Errno::ESRCH)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::hierarchy::Hierarchy;
+
+    #[test]
+    fn exited_process_is_missed_and_not_unchanged() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "").unwrap();
+        fs::create_dir(root.path().join("group")).unwrap();
+        let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
+        let group = Group::from_path(Path::new("group")).unwrap();
+        let own = std::process::id();
+        // No process has the greatest id, and this one does not have the score.
+        for (procs, expected) in [
+            (format!("{own}\n"), PassOutcome::Done),
+            (format!("{own}\n{}\n", u32::MAX), PassOutcome::Missed),
+            (String::new(), PassOutcome::Done),
+        ] {
+            fs::write(root.path().join("group/cgroup.procs"), &procs).unwrap();
+            let outcome = reader.rescore_once(&group, 2000, 0).unwrap();
+            assert_eq!(outcome, expected, "{procs}");
+        }
+    }
+
+    #[test]
+    fn passes_are_repeated_until_one_is_done() {
+        let check = |outcomes: &[PassOutcome], expected| {
+            let mut left = outcomes.iter().copied();
+            let last = repeat_passes(|| Ok(left.next().expect("the passes are bounded")));
+            assert_eq!((last.unwrap(), left.len()), (expected, 0), "{outcomes:?}");
+        };
+        use PassOutcome::{Changed, Done, Missed};
+        check(&[Done], Done);
+        check(&[Missed, Changed, Missed, Done], Done);
+        check(&[Missed; PASSES as usize], Missed);
+        check(&[Changed; PASSES as usize], Changed);
+    }
 }
