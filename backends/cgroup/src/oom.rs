@@ -34,8 +34,9 @@ const LAST_SIGNAL_WAIT_MS: u16 = 100;
 pub struct Kills {
     /// The number of processes that are known to have been killed; never less than an earlier value.
     pub counted: u64,
-    /// The cgroup was removed before its counter could be read a last time, and there was a kill in it or in
-    /// a sibling that was removed too.
+    /// The cgroup was removed before its counter could be read a last time, and there may have been a kill in
+    /// it: there was one in it or in a sibling whose counter cannot be read, or that of the parent cannot be
+    /// read.
     pub doubtful: bool,
 }
 
@@ -60,7 +61,7 @@ impl OomWatch {
     /// not exist.
     ///
     /// # Errors
-    /// [`Error::File`] if the file cannot be opened or read.
+    /// [`Error::File`] if the file, or that of the parent, cannot be opened or read.
     pub(crate) fn open(path: &Path, mode: CgroupMode) -> Result<Option<Self>> {
         let failed = |source| Error::File {
             path: path.to_owned(),
@@ -73,7 +74,7 @@ impl OomWatch {
         };
         let (signals, parent) = match mode {
             CgroupMode::V1 => (subscribe(path, &file).map_err(failed)?, None),
-            CgroupMode::V2 => (None, ParentGroup::of(path)),
+            CgroupMode::V2 => (None, ParentGroup::of(path)?),
         };
         let path = path.to_owned();
         let mut watch = Self {
@@ -117,8 +118,8 @@ impl OomWatch {
                 if self.signalled > 1 {
                     self.last = self.last.max(1);
                 }
-                if let (false, Some(group), Some(now)) = (self.ended, &self.parent, parent_counts) {
-                    match group.kill_origin(&now) {
+                if let (false, Some(group)) = (self.ended, &self.parent) {
+                    match group.kill_origin(parent_counts.as_ref()) {
                         KillOrigin::Others => {}
                         KillOrigin::Own => self.last = self.last.max(1),
                         KillOrigin::Unknown => doubtful = true,
@@ -176,6 +177,7 @@ impl OomWatch {
         self.drain()
     }
 
+    /// Counts the signals since the last call.
     fn drain(&mut self) -> Result<()> {
         let Some(signals) = &self.signals else {
             return Ok(());

@@ -5,12 +5,14 @@
 //! that is removed too.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::kill_count::{count, kills};
+use crate::error::{Error, Result};
+use crate::files::is_gone;
+use crate::kill_count::count;
 
 /// The most siblings whose counts are read; with more of them, none is read.
 const MAX_SIBLINGS: usize = 16;
@@ -35,7 +37,7 @@ pub(crate) struct ParentGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KillCounts {
     all: u64,
-    /// By sibling; `None` if there are too many.
+    /// By sibling; `None` if there are too many, or one cannot be read.
     siblings: Option<BTreeMap<OsString, u64>>,
 }
 
@@ -54,22 +56,31 @@ pub(crate) enum KillOrigin {
 
 impl ParentGroup {
     /// The parent of the group that this file belongs to; `None` if that is the root, which has no such file.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let group = path.parent()?;
-        let name = path.file_name()?;
-        let dir = group.parent()?;
-        let own = group.file_name()?;
-        let file = File::open(dir.join(name)).ok()?;
-        let own = own.to_owned();
-        let name = name.to_owned();
-        let before = KillCounts::default();
-        Some(Self {
+    ///
+    /// # Errors
+    /// [`Error::File`] if its file cannot be opened for another reason.
+    pub(crate) fn of(path: &Path) -> Result<Option<Self>> {
+        let group = path.parent();
+        let (Some(file_name), Some(own_name), Some(dir)) = (
+            path.file_name(),
+            group.and_then(Path::file_name),
+            group.and_then(Path::parent),
+        ) else {
+            return Ok(None);
+        };
+        let path = dir.join(file_name);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(source) => return Err(Error::File { path, source }),
+        };
+        Ok(Some(Self {
             file,
             dir: dir.to_owned(),
-            own_name: own,
-            file_name: name,
-            baseline: before,
-        })
+            own_name: own_name.to_owned(),
+            file_name: file_name.to_owned(),
+            baseline: KillCounts::default(),
+        }))
     }
 
     /// The file to poll: it signals every kill in a descendant.
@@ -77,16 +88,13 @@ impl ParentGroup {
         &self.file
     }
 
-    /// The current counts; `None` if they cannot be read.
+    /// The current counts; `None` if that of the parent cannot be read, as after its removal.
     pub(crate) fn read_counts(&self) -> Option<KillCounts> {
         for _ in 0..READ_ATTEMPTS {
             let all = count(&self.file).ok()?;
-            let beside = self.sibling_counts().ok()?;
+            let siblings = self.sibling_counts().ok().flatten();
             if count(&self.file).ok()? == all {
-                return Some(KillCounts {
-                    all,
-                    siblings: beside,
-                });
+                return Some(KillCounts { all, siblings });
             }
         }
         // The counts keep changing: those of the siblings would not match the total.
@@ -101,11 +109,14 @@ impl ParentGroup {
         self.baseline = counts;
     }
 
-    /// In which group the kills since the baseline were.
-    pub(crate) fn kill_origin(&self, now: &KillCounts) -> KillOrigin {
-        decide_origin(&self.baseline, now)
+    /// In which group the kills between the baseline and `now` were; `None` for counts that cannot be read.
+    pub(crate) fn kill_origin(&self, now: Option<&KillCounts>) -> KillOrigin {
+        now.map_or(KillOrigin::Unknown, |now| {
+            decide_origin(&self.baseline, now)
+        })
     }
 
+    /// The counts of the siblings that exist; `None` if there are too many.
     fn sibling_counts(&self) -> io::Result<Option<BTreeMap<OsString, u64>>> {
         let mut counts = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -117,7 +128,7 @@ impl ParentGroup {
             if counts.len() == MAX_SIBLINGS {
                 return Ok(None);
             }
-            if let Some(count) = read(&entry.path(), &self.file_name) {
+            if let Some(count) = read(&entry.path().join(&self.file_name))? {
                 counts.insert(group, count);
             }
         }
@@ -125,11 +136,13 @@ impl ParentGroup {
     }
 }
 
-/// The count of a group; `None` if it is removed, or has no such file.
-fn read(group: &Path, name: &OsStr) -> Option<u64> {
-    fs::read_to_string(group.join(name))
-        .ok()
-        .map(|text| kills(&text))
+/// The count in the file of a group; `None` if the group is removed, or has no such file.
+fn read(path: &Path) -> io::Result<Option<u64>> {
+    match File::open(path).and_then(|file| count(&file)) {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Decides in which group the kills were. A sibling that was created and removed between the two counts is
@@ -139,16 +152,16 @@ fn decide_origin(before: &KillCounts, now: &KillCounts) -> KillOrigin {
     if all == 0 {
         return KillOrigin::Others;
     }
-    let (Some(then), Some(beside)) = (&before.siblings, &now.siblings) else {
+    let (Some(earlier), Some(siblings)) = (&before.siblings, &now.siblings) else {
         return KillOrigin::Unknown;
     };
-    let theirs: u64 = beside
+    let in_siblings: u64 = siblings
         .iter()
-        .map(|(group, count)| count.saturating_sub(then.get(group).copied().unwrap_or(0)))
+        .map(|(group, count)| count.saturating_sub(earlier.get(group).copied().unwrap_or(0)))
         .sum();
     // The kills of a sibling that is gone are in the total, and in no count that can be read.
-    let all_stayed = then.keys().all(|group| beside.contains_key(group));
-    match (all > theirs, all_stayed) {
+    let all_exist = earlier.keys().all(|group| siblings.contains_key(group));
+    match (all > in_siblings, all_exist) {
         (false, _) => KillOrigin::Others,
         (true, true) => KillOrigin::Own,
         (true, false) => KillOrigin::Unknown,
@@ -159,14 +172,18 @@ fn decide_origin(before: &KillCounts, now: &KillCounts) -> KillOrigin {
 mod tests {
     use super::*;
 
-    fn census(all: u64, beside: &[(&str, u64)]) -> KillCounts {
-        let beside = beside
+    fn parent_of(group: &Path) -> Result<Option<ParentGroup>> {
+        ParentGroup::of(&group.join("memory.events"))
+    }
+
+    fn counts(all: u64, siblings: &[(&str, u64)]) -> KillCounts {
+        let siblings = siblings
             .iter()
             .map(|(group, count)| (OsString::from(group), *count))
             .collect();
         KillCounts {
             all,
-            siblings: Some(beside),
+            siblings: Some(siblings),
         }
     }
 
@@ -175,30 +192,30 @@ mod tests {
         let check = |before: &KillCounts, now: &KillCounts, expected| {
             assert_eq!(decide_origin(before, now), expected, "{before:?} {now:?}");
         };
-        let before = census(4, &[("a", 1), ("b", 0)]);
+        let before = counts(4, &[("a", 1), ("b", 0)]);
         check(&before, &before, KillOrigin::Others);
         check(
             &before,
-            &census(5, &[("a", 1), ("b", 1)]),
+            &counts(5, &[("a", 1), ("b", 1)]),
             KillOrigin::Others,
         );
-        check(&before, &census(5, &[("a", 1), ("b", 0)]), KillOrigin::Own);
-        check(&before, &census(6, &[("a", 2), ("b", 0)]), KillOrigin::Own);
+        check(&before, &counts(5, &[("a", 1), ("b", 0)]), KillOrigin::Own);
+        check(&before, &counts(6, &[("a", 2), ("b", 0)]), KillOrigin::Own);
         // All kills of a new sibling are since then.
         check(
             &before,
-            &census(5, &[("a", 1), ("b", 0), ("c", 1)]),
+            &counts(5, &[("a", 1), ("b", 0), ("c", 1)]),
             KillOrigin::Others,
         );
         // The kill may have been in a sibling that is removed.
-        check(&before, &census(5, &[("a", 1)]), KillOrigin::Unknown);
-        check(&before, &census(5, &[("a", 2)]), KillOrigin::Others);
+        check(&before, &counts(5, &[("a", 1)]), KillOrigin::Unknown);
+        check(&before, &counts(5, &[("a", 2)]), KillOrigin::Others);
         let many = KillCounts {
             all: 5,
             siblings: None,
         };
         check(&before, &many, KillOrigin::Unknown);
-        check(&many, &census(6, &[]), KillOrigin::Unknown);
+        check(&many, &counts(6, &[]), KillOrigin::Unknown);
     }
 
     #[test]
@@ -216,21 +233,51 @@ mod tests {
             write(group, kills);
         }
         fs::create_dir(dir.path().join("none")).unwrap();
-        let mut above = ParentGroup::of(&dir.path().join("own/memory.events")).unwrap();
-        let now = above.read_counts().unwrap();
-        assert_eq!(now, census(3, &[("a", 2)]));
-        above.set_baseline(now);
+        let mut parent = parent_of(&dir.path().join("own")).unwrap().unwrap();
+        let now = parent.read_counts().unwrap();
+        assert_eq!(now, counts(3, &[("a", 2)]));
+        parent.set_baseline(now);
         write("", 4);
-        assert_eq!(
-            above.kill_origin(&above.read_counts().unwrap()),
-            KillOrigin::Own
-        );
+        let origin = |parent: &ParentGroup| parent.kill_origin(parent.read_counts().as_ref());
+        assert_eq!(origin(&parent), KillOrigin::Own);
         for number in 0..MAX_SIBLINGS {
             write(&number.to_string(), 0);
         }
-        assert_eq!(
-            above.kill_origin(&above.read_counts().unwrap()),
-            KillOrigin::Unknown
-        );
+        assert_eq!(origin(&parent), KillOrigin::Unknown);
+    }
+
+    #[test]
+    fn unreadable_counts_leave_the_origin_unknown() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |group: &str| dir.path().join(group).join("memory.events");
+        for group in ["own", "a"] {
+            fs::create_dir(dir.path().join(group)).unwrap();
+        }
+        fs::write(file(""), "oom_kill 0\n").unwrap();
+        fs::write(file("a"), "oom_kill 0\n").unwrap();
+        let mut parent = parent_of(&dir.path().join("own")).unwrap().unwrap();
+        parent.set_baseline(parent.read_counts().unwrap());
+        assert_eq!(parent.kill_origin(None), KillOrigin::Unknown);
+
+        fs::write(file(""), "oom_kill 1\n").unwrap();
+        let origin = |parent: &ParentGroup| parent.kill_origin(parent.read_counts().as_ref());
+        assert_eq!(origin(&parent), KillOrigin::Own);
+        fs::remove_file(file("a")).unwrap();
+        fs::create_dir(file("a")).unwrap();
+        assert_eq!(origin(&parent), KillOrigin::Unknown);
+        fs::write(file(""), "").unwrap();
+        assert_eq!(parent.read_counts(), None);
+    }
+
+    #[test]
+    fn parent_that_cannot_be_opened_is_an_error_unless_it_is_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(parent_of(&dir.path().join("own")).unwrap().is_none());
+        let file = dir.path().join("memory.events");
+        std::os::unix::fs::symlink(&file, &file).unwrap();
+        assert!(matches!(
+            parent_of(&dir.path().join("own")),
+            Err(Error::File { path, .. }) if path == file
+        ));
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use switchyard_core::stats::Usage;
 
 use crate::error::{Error, Result};
-use crate::files::{MAX_DEPTH, children, is_gone, is_unsupported, read_if_there};
+use crate::files::{MAX_DEPTH, children, is_gone, is_unsupported, read_if_there, read_parsed};
 use crate::group::Group;
 use crate::hierarchy::{CgroupMode, Hierarchy};
 use crate::kill_count::kills;
@@ -98,15 +98,15 @@ impl Reader {
     }
 
     /// Number of processes of `group` that the kernel has killed because it was out of memory; `None` if the
-    /// group does not exist.
+    /// group does not exist, or the kernel does not count them.
     ///
     /// # Errors
     /// [`Error::File`] if the file exists and cannot be read.
     pub fn oom_kills(&self, group: &Group) -> Result<Option<u64>> {
-        let Some(path) = self.oom_file(group) else {
-            return Ok(None);
-        };
-        Ok(read_if_there(&path)?.map(|text| kills(&text)))
+        match self.oom_file(group) {
+            Some(path) => read_parsed(&path, kills),
+            None => Ok(None),
+        }
     }
 
     /// Starts to watch `group` for OOM kills; `None` if it does not exist.
@@ -187,6 +187,7 @@ impl Reader {
     }
 }
 
+/// Adds the processes of a group and of its descendants, `depth` levels deep, to `pids`.
 fn collect(dir: &Path, depth: usize, pids: &mut Vec<u32>) -> Result<()> {
     let path = dir.join("cgroup.procs");
     match fs::read_to_string(&path) {
