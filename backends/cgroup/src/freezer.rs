@@ -55,6 +55,7 @@ impl Reader {
         }
     }
 
+    /// The files of `group` in the freezer of this hierarchy; `None` if the group does not exist there.
     fn freezer(&self, group: &Group) -> Option<FreezerFiles> {
         match self.hierarchy().mode() {
             CgroupMode::V1 => {
@@ -93,9 +94,9 @@ mod tests {
         fs::write(root.path().join("group/cgroup.freeze"), "0\n").unwrap();
         let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
         let group = Group::from_path(Path::new("group")).unwrap();
-        for still in [true, false] {
-            reader.freeze(&group, still).unwrap();
-            assert_eq!(reader.is_frozen(&group).unwrap(), Some(still));
+        for frozen in [true, false] {
+            reader.freeze(&group, frozen).unwrap();
+            assert_eq!(reader.is_frozen(&group).unwrap(), Some(frozen));
         }
         let gone = Group::from_path(Path::new("gone")).unwrap();
         reader.freeze(&gone, true).unwrap();

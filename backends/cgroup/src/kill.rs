@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_is_asked_where_it_can_kill_a_group() {
+    fn group_is_killed_by_the_kernel_where_it_can() {
         let root = tempfile::tempdir().unwrap();
         let (reader, group) = reader(root.path());
         fs::write(root.path().join("group/cgroup.kill"), "").unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn listed_processes_are_killed_where_the_kernel_cannot() {
+    fn listed_processes_are_killed_one_by_one_otherwise() {
         let root = tempfile::tempdir().unwrap();
         let (reader, group) = reader(root.path());
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
