@@ -204,21 +204,40 @@ mod tests {
         );
     }
 
+    /// The value of a constant that is a number, a shifted number, or a duration in seconds.
+    fn evaluated(definition: &str) -> u64 {
+        let seconds = definition
+            .strip_prefix("Duration::from_secs(")
+            .and_then(|rest| rest.strip_suffix(')'));
+        let number = |text: &str| text.trim().replace('_', "").parse::<u64>().unwrap();
+        match seconds.unwrap_or(definition).split_once("<<") {
+            Some((base, shift)) => number(base) << number(shift),
+            None => number(seconds.unwrap_or(definition)),
+        }
+    }
+
     #[test]
-    fn constant_of_each_removed_key_exists_and_is_documented() {
+    fn constant_of_each_removed_key_has_its_value_and_is_documented() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for RemovedKey {
             key,
             since: _,
-            value: _,
+            value,
             constant,
             file,
         } in REMOVED
         {
             let source = fs::read_to_string(root.join(file)).unwrap();
-            assert!(
-                source.contains(&format!("const {constant}: ")),
-                "{key}: {file} has no {constant}"
+            let begin = format!("const {constant}: ");
+            let Some((_, definition)) = source.split_once(&begin) else {
+                panic!("{key}: {file} has no {constant}");
+            };
+            let (_, definition) = definition.split_once(" = ").unwrap();
+            let (definition, _) = definition.split_once(';').unwrap();
+            assert_eq!(
+                evaluated(definition).to_string(),
+                *value,
+                "{key}: {constant} in {file} is {definition}"
             );
             let documented = DOCUMENTED
                 .lines()
