@@ -31,6 +31,14 @@ pub(crate) fn status(error: &Error) -> Status {
     }
 }
 
+/// Returns whether the call of this status would fail again.
+pub(crate) fn is_permanent(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::NotFound | Code::InvalidArgument | Code::Unimplemented
+    )
+}
+
 /// The status of calls that are cut off by a shutdown of the gateway.
 pub(crate) fn shutting_down() -> Status {
     Status::unavailable("the gateway is shutting down; its tasks continue to run")
@@ -104,7 +112,7 @@ mod tests {
             Error::unimplemented("x"),
         ] {
             let status = status(&error);
-            assert!(status.details().is_empty());
+            assert!(status.details().is_empty() && is_permanent(&status));
             assert_ne!(status.code(), Code::FailedPrecondition);
         }
     }
@@ -116,10 +124,12 @@ mod tests {
             Error::cancelled("x"),
             Error::deadline("x"),
         ] {
+            let status = status(&error);
             assert!(!matches!(
-                status(&error).code(),
+                status.code(),
                 Code::Unavailable | Code::Cancelled
             ));
+            assert!(!is_permanent(&status));
         }
         assert_eq!(shutting_down().code(), Code::Unavailable);
     }

@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use super::launch::{Launch, Role};
+use crate::status::is_permanent;
 use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 
 /// The interval between attempts to reach the daemon.
@@ -63,6 +64,16 @@ struct DesiredSession {
     request: wire::OpenRequest,
     /// Number of changes of the request.
     generation: u64,
+}
+
+/// The reason why no session could be opened. The launcher tries again in any case: an agent takes a failed recovery
+/// of a task for its end, and starts it a second time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Obstacle {
+    /// The daemon is not there, or cannot open a session at the moment.
+    Away(String),
+    /// The daemon does not accept this launcher, as one of another version may not.
+    Refused(String),
 }
 
 /// A session and the stream that keeps it open.
@@ -176,22 +187,53 @@ impl LinkTask {
     }
 
     async fn first_session(&mut self) -> OpenSession {
-        let mut logged = String::new();
+        let mut logged = None;
         loop {
             let desired = self.desired.borrow_and_update().clone();
-            let why = match connect(&self.daemon).await {
+            let obstacle = match connect(&self.daemon).await {
                 Ok(channel) => match open(channel, desired).await {
                     Ok(session) => return session,
-                    Err(status) => status.message().to_owned(),
+                    Err(status) => Obstacle::of_status(&status),
                 },
-                Err(error) => error.to_string(),
+                Err(error) => Obstacle::of_connection(&error),
             };
-            if logged != why {
-                let daemon = self.daemon.display();
-                tracing::warn!(%daemon, why, "the switchyard daemon is away: calls about tasks wait until it is back");
-                logged = why;
+            if logged.as_ref() != Some(&obstacle) {
+                obstacle.log(&self.daemon);
+                logged = Some(obstacle);
             }
             tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+// === impl Obstacle ===
+
+impl Obstacle {
+    fn of_connection(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Self::Refused(error.to_string()),
+            _ => Self::Away(error.to_string()),
+        }
+    }
+
+    fn of_status(status: &Status) -> Self {
+        let why = status.message().to_owned();
+        if is_permanent(status) {
+            Self::Refused(why)
+        } else {
+            Self::Away(why)
+        }
+    }
+
+    fn log(&self, daemon: &Path) {
+        let daemon = daemon.display();
+        match self {
+            Self::Away(why) => {
+                tracing::warn!(%daemon, why, "the switchyard daemon is away: calls about tasks wait until it is back");
+            }
+            Self::Refused(why) => {
+                tracing::warn!(%daemon, why, "the switchyard daemon refuses this plugin: calls about tasks wait until it accepts it");
+            }
         }
     }
 }
@@ -250,4 +292,36 @@ fn unnamed() -> Status {
     crate::status::status(&switchyard_core::Error::internal(
         "the switchyard daemon opened a session without a name",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::Error;
+
+    use super::*;
+
+    #[test]
+    fn daemon_that_refuses_is_not_taken_for_one_that_is_away() {
+        for error in [
+            Error::invalid("config", "unknown key"),
+            Error::unimplemented("/switchyard.nomad.v1.Sessions/Open"),
+        ] {
+            let obstacle = Obstacle::of_status(&crate::status::status(&error));
+            assert_eq!(obstacle, Obstacle::Refused(error.report()));
+        }
+        for status in [
+            crate::status::shutting_down(),
+            crate::status::status(&Error::deadline("not opened in time")),
+            crate::status::status(&Error::internal("draw a name")),
+        ] {
+            let obstacle = Obstacle::of_status(&status);
+            assert_eq!(obstacle, Obstacle::Away(status.message().to_owned()));
+        }
+        let connection = |kind: io::ErrorKind| Obstacle::of_connection(&kind.into());
+        for kind in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused] {
+            assert!(matches!(connection(kind), Obstacle::Away(_)), "{kind}");
+        }
+        let denied = connection(io::ErrorKind::PermissionDenied);
+        assert!(matches!(denied, Obstacle::Refused(_)), "{denied:?}");
+    }
 }

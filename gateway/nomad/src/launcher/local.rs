@@ -214,7 +214,7 @@ impl LocalServices {
         nomad::FingerprintResponse {
             health: nomad::fingerprint_response::HealthState::Undetected.into(),
             health_description: format!(
-                "the switchyard daemon does not answer on {}",
+                "no session with the switchyard daemon on {}: the agent's log has the reason",
                 self.launch.daemon.display()
             ),
             ..nomad::FingerprintResponse::default()
