@@ -190,11 +190,11 @@ impl Sender {
 }
 
 impl Receiver {
-    /// The next event; `None` if the server has closed the connection. Cancel-safe.
+    /// The next event; `None` if the server has closed the connection after a whole frame. Cancel-safe.
     ///
     /// # Errors
     ///
-    /// Those of the connection, and invalid frames.
+    /// Those of the connection, invalid frames, and `UnexpectedEof` within a frame.
     pub async fn event(&mut self) -> io::Result<Option<ClientEvent>> {
         loop {
             let event = self
@@ -229,8 +229,45 @@ impl Receiver {
             }
             self.buffer.reserve(256 * 1024);
             if self.io.read_buf(&mut self.buffer).await? == 0 {
-                return Ok(None);
+                return if self.decoder.is_between_frames(&self.buffer) {
+                    Ok(None)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The events that a client receives from a server that sends these bytes and closes the connection.
+    async fn events(sent: &[u8]) -> io::Result<Vec<ClientEvent>> {
+        let (client, mut server) = tokio::io::duplex(1024);
+        server.write_all(sent).await?;
+        drop(server);
+        let mut receiver = Spdy::begin(Box::new(client), BytesMut::new()).receiver;
+        let mut events = Vec::new();
+        while let Some(event) = receiver.event().await? {
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    #[tokio::test]
+    async fn connection_that_ends_within_a_frame_is_an_error() {
+        let ping = frame::ping(2);
+        let mut data = frame::data(1, 4, true).to_vec();
+        data.extend(b"data");
+        assert!(events(b"").await.unwrap().is_empty());
+        assert_eq!(events(&ping).await.unwrap(), [ClientEvent::Ping { id: 2 }]);
+        assert_eq!(events(&data).await.unwrap().len(), 1);
+        // Within a head, within a control frame, between a head and its data, and within data.
+        for cut in [&ping[..3], &ping[..10], &data[..8], &data[..10]] {
+            let error = events(cut).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{cut:?}");
         }
     }
 }

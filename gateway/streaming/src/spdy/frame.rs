@@ -143,6 +143,12 @@ impl Decoder {
         self.control(kind, flags & FLAG_FIN != 0, &body).map(Some)
     }
 
+    /// Returns whether all that was received, of which `buffer` is the rest, consists of whole frames.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_between_frames(&self, buffer: &BytesMut) -> bool {
+        self.data.is_none() && buffer.is_empty()
+    }
+
     fn data(&mut self, mut data: DataFrame, buffer: &mut BytesMut) -> Option<Event> {
         let bytes = buffer.split_to(data.left.min(buffer.len())).freeze();
         data.left -= bytes.len();
