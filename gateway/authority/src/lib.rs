@@ -58,7 +58,7 @@ pub struct AuthorityFilter<S, G = ()> {
 #[derive(Debug, Default)]
 struct Watch {
     rewriter: Rewriter,
-    /// The output, of which the first `given` bytes have been read.
+    /// The output, of which the first `delivered` bytes have been read.
     out: Vec<u8>,
     delivered: usize,
 }
