@@ -60,7 +60,7 @@ struct Shared {
     config: Config,
     transport: Transport,
     authorizer: Authorizer,
-    /// The place on the one thread that reads the configuration of hosts: a file system that hangs costs no more.
+    /// The permit for the one thread that reads the configuration of hosts: a file system that hangs blocks no other.
     hosts_thread: Arc<Semaphore>,
 }
 
@@ -151,15 +151,20 @@ impl Client {
         ))
     }
 
+    /// Reads the configuration of the hosts that may serve an image, in the order in which they are tried. Cancel-safe:
+    /// a read that has begun goes on, and the next one waits for it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`]; [`Error::Unavailable`] if the file system does not answer in time.
     async fn hosts(&self, reference: &ImageReference) -> Result<Vec<Host>> {
         let roots = self.shared.config.hosts_dirs.clone();
         let name = reference.clone();
         let thread = Arc::clone(&self.shared.hosts_thread);
         let loading = async {
             // A hung file system blocks one thread, which keeps the permit, and not one more for each pull.
-            let place = thread.acquire_owned().await;
+            let permit = thread.acquire_owned().await;
             let load = move || {
-                let _until_it_returns = place;
+                let _until_it_returns = permit;
                 Ok::<_, WorkLost>(hosts::load(&roots, &name))
             };
             blocking("the search for a registry's configuration", load).await
