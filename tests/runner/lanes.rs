@@ -33,7 +33,10 @@ impl Lanes<'_> {
     /// Runs the tests whose name contains one of the words: of a list of kill points all.
     pub(crate) fn named(&self, words: &[String], summary: &mut Summary) {
         let timer = summary.stage("tests");
-        for program in self.artifacts.units.iter().chain([&self.artifacts.it]) {
+        let programs = || self.artifacts.units.iter().chain([&self.artifacts.it]);
+        let names: Vec<String> = programs().flat_map(TestProgram::tests).collect();
+        summary.require_tests(words, &names);
+        for program in programs() {
             let outcome = self.test(program, words.to_vec(), Vec::new(), threads(), &|line| {
                 if line.starts_with("test ") {
                     println!("{line}");
