@@ -136,7 +136,7 @@ fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
     // Open calls are aborted by the end of this process, as an agent expects.
     runtime.shutdown_background();
     match end? {
-        End::Asked | End::DaemonGone | End::Signal => Ok(()),
+        End::Requested | End::DaemonGone | End::Signal => Ok(()),
     }
 }
 

@@ -58,10 +58,10 @@ async fn look_up(
     pool: &BlockingPool,
 ) -> Result<Option<Credentials>> {
     if !config.config.is_empty() {
-        let place = read(&config.config, pool)
+        let source = read(&config.config, pool)
             .await?
             .credential_source(registry)?;
-        let found = match place {
+        let found = match source {
             Some(CredentialSource::Here(credentials)) => Some(credentials),
             Some(CredentialSource::Helper(name)) => helper::get(&name, registry).await?,
             None => None,

@@ -165,7 +165,7 @@ mod tests {
         })
     }
 
-    fn well() -> BackendStatus {
+    fn healthy() -> BackendStatus {
         use switchyard_core::backend::Backend;
         Fake::new().status()
     }
@@ -175,7 +175,10 @@ mod tests {
             reason: "ContainerdUnavailable".into(),
             message: message.to_owned(),
         };
-        BackendStatus { runtime, ..well() }
+        BackendStatus {
+            runtime,
+            ..healthy()
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -197,7 +200,7 @@ mod tests {
         // A change of the message alone is not a change of the health.
         fake.set_status(away("timed out"));
         assert_eq!(next().await, (HealthState::Unhealthy, REPEAT));
-        fake.set_status(well());
+        fake.set_status(healthy());
         gateway.recover().await.expect("the fake recovers");
         assert_eq!(next().await, (HealthState::Healthy, Duration::ZERO));
         gateway

@@ -45,14 +45,14 @@ use request::TaskRequest;
 /// `InvalidArgument` and `Unimplemented`, naming the key or field.
 pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> {
     let options = TaskOptions::decode(&task.msgpack_driver_config)?;
-    let asked = TaskRequest::new(task, &options, session)?;
-    let network = network::network(&asked)?;
-    let namespaces = security::namespaces(&asked, &network.network)?;
-    let mounts = mounts::mounts(&asked)?;
-    let devices = devices::devices(&asked)?;
-    let security = security::security(&asked)?;
-    let meta = meta(&asked)?;
-    let handler = security::handler(&asked)?;
+    let request = TaskRequest::new(task, &options, session)?;
+    let network = network::network(&request)?;
+    let namespaces = security::namespaces(&request, &network.network)?;
+    let mounts = mounts::mounts(&request)?;
+    let devices = devices::devices(&request)?;
+    let security = security::security(&request)?;
+    let meta = meta(&request)?;
+    let handler = security::handler(&request)?;
     let mut warnings = options.warnings.clone();
     warnings.extend(network.warnings);
     let sandbox = SandboxSpec {
@@ -72,7 +72,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         ipc: namespaces.ipc,
         uts: namespaces.uts,
         pid: namespaces.sandbox_pid,
-        dns: names::dns(&asked)?,
+        dns: names::dns(&request)?,
         shm_size_bytes: match options.shm_size_bytes {
             0 => DEFAULT_SHM_BYTES,
             bytes => bytes,
@@ -84,7 +84,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         selinux: security.selinux.clone(),
         users: None,
     };
-    let image = image::image_request(&asked)?;
+    let image = image::image_request(&request)?;
     let (command, args) = command_line(&options);
     let task = TaskSpec {
         meta,
@@ -94,7 +94,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         cwd: working_directory(&options)?,
         env: environment(task)?,
         unset_env: Vec::new(),
-        user: user(&asked)?,
+        user: user(&request)?,
         mounts: mounts.mounts,
         devices: devices.nodes,
         cdi_devices: devices.cdi,
@@ -105,13 +105,13 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         io_weights: Vec::new(),
         net_priority: None,
         disk_limits: disk_limits(&options),
-        resources: resources::limits(&asked)?,
-        compute: resources::compute(&asked),
-        cgroup: resources::cgroup(&asked)?,
+        resources: resources::limits(&request)?,
+        compute: resources::compute(&request),
+        cgroup: resources::cgroup(&request)?,
         pid: namespaces.pid,
         cgroup_namespace: namespaces.cgroup,
         init: init(&options, namespaces.sandbox_pid)?,
-        stdio: stdio(&asked)?,
+        stdio: stdio(&request)?,
         stop_signal: None,
         annotations: BTreeMap::new(),
     };
@@ -125,11 +125,11 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
     })
 }
 
-fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
+fn meta(request: &TaskRequest<'_>) -> Result<Meta> {
     Ok(Meta {
         owner: Owner::Nomad,
-        name: asked.task.id.clone(),
-        labels: labels::labels(asked)?,
+        name: request.task.id.clone(),
+        labels: labels::labels(request)?,
         created_at: UNIX_EPOCH,
         record: Vec::new(),
     })
@@ -169,30 +169,30 @@ fn variable((name, value): (&String, &String)) -> Result<EnvVar> {
     })
 }
 
-fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
-    let user = match asked.task.user.as_str() {
+fn user(request: &TaskRequest<'_>) -> Result<UserSpec> {
+    let user = match request.task.user.as_str() {
         "" => None,
         name => {
             check_user("task.user", name)?;
             Some(UserRef::Name(name.to_owned()))
         }
     };
-    for (index, group) in asked.options.group_add.iter().enumerate() {
+    for (index, group) in request.options.group_add.iter().enumerate() {
         check_group(format_args!("group_add[{index}]"), group)?;
     }
     Ok(UserSpec {
         user,
-        named: asked.options.group_add.clone(),
+        named: request.options.group_add.clone(),
         ..UserSpec::default()
     })
 }
 
 /// The standard streams. The FIFOs belong to the agent: the runtime gets them as they are.
-fn stdio(asked: &TaskRequest<'_>) -> Result<Stdio> {
-    let options = asked.options;
-    let task = asked.task;
+fn stdio(request: &TaskRequest<'_>) -> Result<Stdio> {
+    let options = request.options;
+    let task = request.task;
     let nowhere = |path: &str| matches!(path, "" | "/dev/null");
-    let unwanted = options.discards_output || asked.session.config.disable_log_collection;
+    let unwanted = options.discards_output || request.session.config.disable_log_collection;
     let output = if unwanted || (nowhere(&task.stdout_path) && nowhere(&task.stderr_path)) {
         Output::Discard
     } else {

@@ -241,12 +241,12 @@ fn cut(name: &str) -> String {
 /// The key of a task: its allocation and name, common to all its starts.
 pub(crate) fn task_key(id: &str) -> &str {
     match id.rsplit_once('/') {
-        Some((place, start))
-            if place.contains('/')
+        Some((task, start))
+            if task.contains('/')
                 && start.len() == 8
                 && start.bytes().all(|b| b.is_ascii_hexdigit()) =>
         {
-            place
+            task
         }
         Some(_) | None => id,
     }

@@ -45,7 +45,7 @@ use crate::transport::tune;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The agent requested it.
-    Asked,
+    Requested,
     /// The daemon that it was connected to has ended.
     DaemonGone,
     /// SIGTERM.
@@ -76,18 +76,18 @@ pub async fn run(
     // From here on SIGINT, which a terminal sends to all processes of an agent, has no effect.
     let _interrupts = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
-    let place = PluginSocket::bind(&launch).map_err(LaunchError::Socket)?;
-    say(&place.line()).map_err(LaunchError::Handshake)?;
+    let socket = PluginSocket::bind(&launch).map_err(LaunchError::Socket)?;
+    say(&socket.line()).map_err(LaunchError::Handshake)?;
 
     let ending = ExitDeadline::default();
-    let (link, kept) = Link::new(&launch);
-    let front = PluginService::new(&launch, link, ending.clone());
-    let incoming = place.into_incoming();
+    let (link, link_task) = Link::new(&launch);
+    let service = PluginService::new(&launch, link, ending.clone());
+    let incoming = socket.into_incoming();
     let server = tune(Server::builder());
     tokio::select! {
-        served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
-        () = ending.wait() => Ok(End::Asked),
-        link::DaemonGone = kept.run() => {
+        served = server.serve_with_incoming(service, incoming) => served.map(|()| End::Requested).map_err(LaunchError::Serve),
+        () = ending.wait() => Ok(End::Requested),
+        link::DaemonGone = link_task.run() => {
             tracing::warn!("the daemon has gone: this plugin ends, so that the agent starts it again and recovers its tasks");
             Ok(End::DaemonGone)
         }

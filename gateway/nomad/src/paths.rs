@@ -117,9 +117,9 @@ fn protect_logs(mounts: &mut Vec<Mount>) {
 /// # Errors
 /// Those of the file system; `InvalidInput` if it is not a regular file.
 pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
-    let place = open_beneath(&directory(root)?, path)?;
+    let found = open_beneath(&directory(root)?, path)?;
     // It may be a FIFO or a device, so check the type before opening it for reading.
-    let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
     if !std::fs::metadata(&link)?.is_file() {
         return Err(std::io::Error::new(
             std::io::ErrorKind::InvalidInput,
@@ -152,20 +152,20 @@ fn resolve(
     } else {
         below
     };
-    let place = match (open_beneath(&root_fd, below), missing) {
+    let found = match (open_beneath(&root_fd, below), missing) {
         (Err(error), MissingSource::CreateDir)
             if error.raw_os_error() == Some(Errno::ENOENT as i32) =>
         {
             make(&root_fd, below)?
         }
-        (place, MissingSource::CreateDir | MissingSource::Fail) => place?,
+        (found, MissingSource::CreateDir | MissingSource::Fail) => found?,
     };
-    let [root, place] = [&root_fd, &place]
-        .map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
+    let [root, found] = [&root_fd, &found]
+        .map(|fd| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())));
     let root = root?;
-    let place = place?;
+    let found = found?;
     // It was moved away concurrently.
-    let below = place
+    let below = found
         .strip_prefix(&root)
         .map_err(|_| Errno::EXDEV)?
         .to_owned();
@@ -190,7 +190,7 @@ fn open_beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
             // A directory on the path was renamed concurrently, and the kernel cannot determine whether the
             // look-up left the root.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            place => return Ok(place?),
+            found => return Ok(found?),
         }
     }
     Err(Errno::EAGAIN.into())

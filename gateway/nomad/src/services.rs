@@ -50,9 +50,10 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
     let health = HealthServer::new(HealthService::new(stop.clone()));
     let driver = Driver::new(scope, sessions.clone());
-    let tended = driver.clone();
-    let tending = Box::pin(async move {
-        stop.run_until_cancelled(tended.run_background()).await;
+    let in_background = driver.clone();
+    let background = Box::pin(async move {
+        stop.run_until_cancelled(in_background.run_background())
+            .await;
     });
     let driver = DriverServer::new(driver)
         .max_decoding_message_size(MAX_MESSAGE)
@@ -63,7 +64,7 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
             .add_service(devices)
             .add_service(health),
         launchers: Launchers([sessions, of_devices]),
-        background: tending,
+        background,
     }
 }
 

@@ -63,14 +63,14 @@ impl sessions_server::Sessions for SessionService {
         let opened = wire::OpenResponse {
             session_id: session.id.clone(),
         };
-        let held = sessions.open(session);
+        let guard = sessions.open(session);
         let end = self.stop.clone().cancelled_owned();
         // The stream holds the session: it ends with the launcher's connection, or with the daemon.
         let open = stream::once(async { Ok(opened) })
             .chain(stream::pending())
             .take_until(async move {
                 end.await;
-                drop(held);
+                drop(guard);
             });
         Ok(Response::new(Box::pin(open)))
     }

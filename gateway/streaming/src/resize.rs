@@ -43,7 +43,7 @@ impl Sizes {
         let mut last = None;
         while !self.buffer.is_empty() {
             let mut values = Deserializer::from_slice(&self.buffer).into_iter::<Value>();
-            let taken = match values.next() {
+            let consumed = match values.next() {
                 Some(Ok(value)) => {
                     last = size(&value).or(last);
                     values.byte_offset()
@@ -56,7 +56,7 @@ impl Sizes {
                 }
                 None => self.buffer.len(),
             };
-            self.buffer.advance(taken);
+            self.buffer.advance(consumed);
         }
         last
     }

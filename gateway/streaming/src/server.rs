@@ -164,9 +164,9 @@ impl Server {
                         let config = Arc::clone(&config);
                         let sessions = sessions.clone();
                         let end = end.child_token();
-                        let place = waiting.admit(&config);
+                        let eviction = waiting.admit(&config);
                         connections
-                            .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
+                            .spawn(async move { connection(socket, tls, &config, &sessions, eviction, end).await });
                     }
                     Err(error) => {
                         if !std::mem::replace(&mut failure_logged, true) {
@@ -211,7 +211,7 @@ type EvictionToken = CancellationToken;
 impl PendingConnections {
     /// Returns whether one more connection may be accepted.
     fn make_room(&mut self, connections: usize, config: &Config) -> bool {
-        self.0.retain(|place| place.strong_count() > 0);
+        self.0.retain(|eviction| eviction.strong_count() > 0);
         // Those without a request do not count: they have a limit of their own, and are evicted.
         connections.saturating_sub(self.0.len()) < config.max_connections
     }
@@ -219,16 +219,16 @@ impl PendingConnections {
     /// Adds a connection; if there are too many, the oldest is closed.
     fn admit(&mut self, config: &Config) -> Arc<EvictionToken> {
         while self.0.len() >= config.max_waiting.max(1) {
-            if let Some(oldest) = self.0.pop_front().and_then(|place| place.upgrade()) {
+            if let Some(oldest) = self.0.pop_front().and_then(|eviction| eviction.upgrade()) {
                 debug!(
                     "closing the oldest streaming connection without a request to make room for another"
                 );
                 oldest.cancel();
             }
         }
-        let place = Arc::new(EvictionToken::new());
-        self.0.push_back(Arc::downgrade(&place));
-        place
+        let eviction = Arc::new(EvictionToken::new());
+        self.0.push_back(Arc::downgrade(&eviction));
+        eviction
     }
 }
 
@@ -244,7 +244,7 @@ async fn connection(
     tls: Option<Acceptor>,
     config: &Config,
     sessions: &Sessions,
-    place: Arc<EvictionToken>,
+    eviction: Arc<EvictionToken>,
     end: CancellationToken,
 ) {
     // A keystroke must not wait until the client has acknowledged earlier bytes.
@@ -273,11 +273,11 @@ async fn connection(
     };
     let answered = tokio::select! {
         answered = timeout(config.request_timeout, request) => answered,
-        () = place.cancelled() => return,
+        () = eviction.cancelled() => return,
         () = end.cancelled() => return,
     };
     // It has a request now, and is not evicted for others any more.
-    drop(place);
+    drop(eviction);
     match answered {
         Ok(Some((redeemed, io))) => {
             let _opened = sessions.opened(redeemed.kind());

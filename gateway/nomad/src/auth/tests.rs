@@ -18,7 +18,7 @@ fn basic(username: &str, password: &str) -> Credentials {
     }
 }
 
-fn wish(reference: &str) -> ImageRequest {
+fn image_request(reference: &str) -> ImageRequest {
     ImageRequest {
         reference: reference.into(),
         load: None,
@@ -30,7 +30,7 @@ fn wish(reference: &str) -> ImageRequest {
     }
 }
 
-fn looks() -> BlockingPool {
+fn pool() -> BlockingPool {
     BlockingPool::new(1, switchyard_core::blocking_pool::LIMIT)
 }
 
@@ -131,19 +131,19 @@ fn unreadable_auth_file_is_reported_without_content() {
 async fn task_credentials_come_first_and_default_to_none() {
     let own = ImageRequest {
         credentials: Some(basic("own", "x")),
-        ..wish("busybox")
+        ..image_request("busybox")
     };
     let nowhere = AuthConfig {
         config: "/no/such/config.json".into(),
         helper: String::new(),
     };
     assert_eq!(
-        credentials(&own, &nowhere, &looks())
+        credentials(&own, &nowhere, &pool())
             .await
             .expect("nothing is looked for"),
         basic("own", "x")
     );
-    let found = credentials(&wish("busybox"), &AuthConfig::default(), &looks())
+    let found = credentials(&image_request("busybox"), &AuthConfig::default(), &pool())
         .await
         .expect("nothing is looked for");
     assert_eq!(found, Credentials::Anonymous);
@@ -155,7 +155,7 @@ async fn failed_lookup_fails_the_pull_unless_soft_fail() {
         config: "/no/such/config.json".into(),
         helper: String::new(),
     };
-    let failed = credentials(&wish("busybox"), &nowhere, &looks())
+    let failed = credentials(&image_request("busybox"), &nowhere, &pool())
         .await
         .expect_err("there is no such file");
     assert!(
@@ -164,10 +164,10 @@ async fn failed_lookup_fails_the_pull_unless_soft_fail() {
     );
     let soft = ImageRequest {
         soft_fail: true,
-        ..wish("busybox")
+        ..image_request("busybox")
     };
     assert_eq!(
-        credentials(&soft, &nowhere, &looks())
+        credentials(&soft, &nowhere, &pool())
             .await
             .expect("it continues"),
         Credentials::Anonymous
@@ -184,12 +184,12 @@ async fn auth_file_precedes_the_helper() {
         helper: "no-such-helper".into(),
     };
     assert_eq!(
-        credentials(&wish("busybox"), &config, &looks())
+        credentials(&image_request("busybox"), &config, &pool())
             .await
             .expect("the file has it"),
         basic("user", "pass")
     );
-    let asked = credentials(&wish("other.example/a"), &config, &looks())
+    let asked = credentials(&image_request("other.example/a"), &config, &pool())
         .await
         .expect_err("the helper is asked");
     assert!(
@@ -203,21 +203,21 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
     std::fs::write(&path, BASIC).expect("there is room");
-    let looks = BlockingPool::new(1, Duration::from_millis(50));
+    let pool = BlockingPool::new(1, Duration::from_millis(50));
     let config = AuthConfig {
         config: path.display().to_string(),
         helper: String::new(),
     };
     // Another look at the same file, on a file system that does not answer.
     let (answers, answer) = mpsc::channel::<()>();
-    let hangs = looks.run(format!("auth.config ({})", config.config), move || {
+    let hangs = pool.run(format!("auth.config ({})", config.config), move || {
         let _ = answer.recv();
         Ok(())
     });
-    let wanted = wish("busybox");
-    let (hung, late) = tokio::join!(hangs, credentials(&wanted, &config, &looks));
+    let wanted = image_request("busybox");
+    let (hung, late) = tokio::join!(hangs, credentials(&wanted, &config, &pool));
     hung.expect_err("nobody has said anything");
-    let later = credentials(&wanted, &config, &looks).await;
+    let later = credentials(&wanted, &config, &pool).await;
     for late in [late, later] {
         let late = late.expect_err("nobody has said anything");
         assert_eq!(late.kind(), ErrorKind::Unavailable);
@@ -230,10 +230,10 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     }
     let soft = ImageRequest {
         soft_fail: true,
-        ..wish("busybox")
+        ..image_request("busybox")
     };
     assert_eq!(
-        credentials(&soft, &config, &looks)
+        credentials(&soft, &config, &pool)
             .await
             .expect("it continues"),
         Credentials::Anonymous
@@ -242,7 +242,7 @@ async fn hung_auth_file_fails_at_the_lookup_timeout() {
     drop(answers);
     // The blocked thread has to return first.
     let found = loop {
-        match credentials(&wish("busybox"), &config, &looks).await {
+        match credentials(&image_request("busybox"), &config, &pool).await {
             Ok(found) => break found,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
         }
@@ -263,7 +263,7 @@ async fn auth_file_that_is_endless_or_a_fifo_is_rejected() {
             config: config.into(),
             helper: String::new(),
         };
-        let refused = credentials(&wish("busybox"), &config, &looks())
+        let refused = credentials(&image_request("busybox"), &config, &pool())
             .await
             .expect_err("it is no file");
         let expected = format!(

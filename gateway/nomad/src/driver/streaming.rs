@@ -290,10 +290,10 @@ async fn listen<S>(requests: S, stdin: Option<Sink>, control: &dyn ExecControl)
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
 {
-    let (sizes, asked) = watch::channel((0, 0));
+    let (sizes, latest_size) = watch::channel((0, 0));
     tokio::select! {
         () = receive(requests, stdin, &sizes) => {}
-        () = resizes(asked, control) => {}
+        () = resizes(latest_size, control) => {}
     }
 }
 
@@ -302,12 +302,12 @@ async fn receive<S>(mut requests: S, mut stdin: Option<Sink>, sizes: &watch::Sen
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
 {
-    while let Some(asked) = requests.next().await {
+    while let Some(request) = requests.next().await {
         let Ok(StreamingRequest {
             setup: _,
             tty_size,
             stdin: input,
-        }) = asked
+        }) = request
         else {
             return;
         };
@@ -324,9 +324,9 @@ where
 
 /// Sets the received sizes of the terminal; of those that are received while one is being set, only the last. Ends with
 /// the sender.
-async fn resizes(mut asked: watch::Receiver<(u16, u16)>, control: &dyn ExecControl) {
-    while asked.changed().await.is_ok() {
-        let (width, height) = *asked.borrow_and_update();
+async fn resizes(mut latest_size: watch::Receiver<(u16, u16)>, control: &dyn ExecControl) {
+    while latest_size.changed().await.is_ok() {
+        let (width, height) = *latest_size.borrow_and_update();
         if let Err(error) = control.resize(width, height).await {
             tracing::debug!(error = error.report(), "cannot set the size of a terminal");
         }

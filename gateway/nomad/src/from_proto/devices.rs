@@ -28,18 +28,18 @@ pub(super) struct Devices {
 }
 
 /// The devices that a task has.
-pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
+pub(super) fn devices(request: &TaskRequest<'_>) -> Result<Devices> {
     let mut devices = Devices::default();
-    if let Some(device) = asked
+    if let Some(device) = request
         .options
         .devices
         .first()
-        .filter(|_| !asked.session.config.allow_devices)
+        .filter(|_| !request.session.config.allow_devices)
     {
         let why = "jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's configuration is false";
         return Err(Error::invalid(&device.field, why));
     }
-    for device in &asked.options.devices {
+    for device in &request.options.devices {
         let field = &device.field;
         devices.check_count(field)?;
         if is_cdi(&device.host_path) {
@@ -57,7 +57,7 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
             permissions(field, &device.cgroup_permissions)?,
         );
     }
-    for (index, device) in asked.task.devices.iter().enumerate() {
+    for (index, device) in request.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
         devices.check_count(&field)?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
@@ -69,8 +69,8 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
         );
     }
     let by_runtime =
-        !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
-    if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
+        !request.session.config.nvidia_runtime.is_empty() || !request.options.runtime.is_empty();
+    if let Some(gpus) = gpus(request).filter(|_| !by_runtime) {
         text("task.device_env", gpus)?;
         for gpu in gpus
             .split(',')
@@ -121,8 +121,8 @@ pub(super) fn is_lease(task: &nomad::TaskConfig, name: &str) -> bool {
 }
 
 /// The GPUs that Nomad has assigned to a task; `None` if there are none.
-pub(super) fn gpus<'a>(asked: &TaskRequest<'a>) -> Option<&'a String> {
-    asked.task.device_env.get(NVIDIA)
+pub(super) fn gpus<'a>(request: &TaskRequest<'a>) -> Option<&'a String> {
+    request.task.device_env.get(NVIDIA)
 }
 
 // === impl Devices ===

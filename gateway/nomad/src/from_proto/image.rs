@@ -9,9 +9,9 @@ use super::request::TaskRequest;
 use crate::plan::ImageRequest;
 
 /// The image, and how to obtain it.
-pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
-    let options = asked.options;
-    let config = &asked.session.config;
+pub(super) fn image_request(request: &TaskRequest<'_>) -> Result<ImageRequest> {
+    let options = request.options;
+    let config = &request.session.config;
     // The docker driver accepts this prefix, as people copy it from their browser.
     let reference = options
         .image

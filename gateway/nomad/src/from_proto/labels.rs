@@ -17,9 +17,9 @@ const LABELS_MAX: usize = 1024;
 const BYTES_MAX: usize = 256 << 10;
 
 /// The labels of a task. Facts from Nomad override labels of the job.
-pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
-    let task = asked.task;
-    let mut labels = asked.options.labels.clone();
+pub(super) fn labels(request: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
+    let task = request.task;
+    let mut labels = request.options.labels.clone();
     let bytes: usize = labels
         .iter()
         .map(|(name, value)| name.len() + value.len())
@@ -51,7 +51,7 @@ pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>
         &task.node_id,
     ];
     for (name, value) in LABEL_NAMES.iter().zip(values) {
-        if asked
+        if request
             .session
             .config
             .extra_labels

@@ -30,24 +30,24 @@ struct Source {
 }
 
 /// The mounts that a task has.
-pub(super) fn mounts(asked: &TaskRequest<'_>) -> Result<Mounts> {
+pub(super) fn mounts(request: &TaskRequest<'_>) -> Result<Mounts> {
     let mut mounts = Mounts::default();
-    directories(asked, &mut mounts)?;
-    for volume in &asked.options.volumes {
-        let mount = of_volume(asked, volume)?;
-        mounts.add(asked, [&volume.field; 2], mount)?;
+    directories(request, &mut mounts)?;
+    for volume in &request.options.volumes {
+        let mount = of_volume(request, volume)?;
+        mounts.add(request, [&volume.field; 2], mount)?;
     }
-    for options in &asked.options.mounts {
-        let mount = of_options(asked, options)?;
+    for options in &request.options.mounts {
+        let mount = of_options(request, options)?;
         let [source, target] = ["source", "target"].map(|key| format!("{}.{key}", options.field));
-        mounts.add(asked, [&source, &target], mount)?;
+        mounts.add(request, [&source, &target], mount)?;
     }
-    for tmpfs in &asked.options.tmpfs {
+    for tmpfs in &request.options.tmpfs {
         mounts.push(&tmpfs.field, of_tmpfs(tmpfs)?)?;
     }
-    for (index, mount) in asked.task.mounts.iter().enumerate() {
+    for (index, mount) in request.task.mounts.iter().enumerate() {
         let field = format!("task.mounts[{index}]");
-        let mount = of_agent(asked, &field, mount)?;
+        let mount = of_agent(request, &field, mount)?;
         mounts.push(&field, mount)?;
     }
     Ok(mounts)
@@ -55,24 +55,24 @@ pub(super) fn mounts(asked: &TaskRequest<'_>) -> Result<Mounts> {
 
 /// The directories that every task has, at the paths in its variables. Not the logs: the agent would follow a
 /// link that a task puts there.
-fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
-    let place = |variable: &str, usual: &str| match asked.task.env.get(variable) {
+fn directories(request: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
+    let directory = |variable: &str, usual: &str| match request.task.env.get(variable) {
         Some(path) => absolute(format_args!("task.env[{variable:?}]"), path),
         None => Ok(PathBuf::from(usual)),
     };
-    let alloc = place("NOMAD_ALLOC_DIR", "/alloc")?;
-    let shared = asked.alloc_dir.join("alloc");
+    let alloc = directory("NOMAD_ALLOC_DIR", "/alloc")?;
+    let shared = request.alloc_dir.join("alloc");
     let directories = [
         (shared.clone(), alloc.clone(), false, MissingSource::Fail),
         (
-            asked.task_dir.join("local"),
-            place("NOMAD_TASK_DIR", "/local")?,
+            request.task_dir.join("local"),
+            directory("NOMAD_TASK_DIR", "/local")?,
             false,
             MissingSource::Fail,
         ),
         (
-            asked.task_dir.join("secrets"),
-            place("NOMAD_SECRETS_DIR", "/secrets")?,
+            request.task_dir.join("secrets"),
+            directory("NOMAD_SECRETS_DIR", "/secrets")?,
             false,
             MissingSource::Fail,
         ),
@@ -87,15 +87,15 @@ fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
         let source = MountSource::Host { path, missing };
         let mount = Mount {
             readonly,
-            selinux_relabel: relabels(asked),
+            selinux_relabel: relabels(request),
             ..Mount::new(destination, source)
         };
-        mounts.add(asked, ["task.alloc_dir", "task.env"], mount)?;
+        mounts.add(request, ["task.alloc_dir", "task.env"], mount)?;
     }
     Ok(())
 }
 
-fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
+fn of_volume(request: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
     let Volume {
         field,
         source,
@@ -105,9 +105,9 @@ fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
         relabel,
     } = volume;
     let destination = container_path(field, destination)?;
-    let source = match asked.options.volume_driver.as_str() {
-        "" => host_source(asked, field, source, MissingSource::CreateDir)?,
-        "local" => named_volume(asked, field, source)?,
+    let source = match request.options.volume_driver.as_str() {
+        "" => host_source(request, field, source, MissingSource::CreateDir)?,
+        "local" => named_volume(request, field, source)?,
         other => {
             return Err(Error::unimplemented(format!(
                 "volume_driver: there is no volume driver {other:?}"
@@ -117,12 +117,12 @@ fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
     Ok(Mount {
         readonly: *readonly,
         propagation: *propagation,
-        selinux_relabel: *relabel || relabels(asked),
+        selinux_relabel: *relabel || relabels(request),
         ..Mount::new(destination, source)
     })
 }
 
-fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> {
+fn of_options(request: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> {
     let MountOptions {
         field,
         target,
@@ -136,19 +136,19 @@ fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> 
             source,
             propagation,
         } => {
-            let source = host_source(asked, &of_source, source, MissingSource::Fail)?;
+            let source = host_source(request, &of_source, source, MissingSource::Fail)?;
             let of_propagation = format!("{field}.bind_options.propagation");
             let propagation = crate::task_config::propagation(&of_propagation, propagation)?;
             Mount {
                 propagation,
-                selinux_relabel: relabels(asked),
+                selinux_relabel: relabels(request),
                 ..Mount::new(destination, source)
             }
         }
         MountKind::Volume { name } => {
-            let source = named_volume(asked, &of_source, name)?;
+            let source = named_volume(request, &of_source, name)?;
             Mount {
-                selinux_relabel: relabels(asked),
+                selinux_relabel: relabels(request),
                 ..Mount::new(destination, source)
             }
         }
@@ -196,7 +196,7 @@ fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
 }
 
 /// A mount that the agent requests: host volumes, CSI, devices. Its paths are trusted.
-fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
+fn of_agent(request: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
     let nomad::Mount {
         task_path,
         host_path,
@@ -220,7 +220,7 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
         }
     };
     let selinux_relabel = match selinux_label.as_str() {
-        "" => relabels(asked),
+        "" => relabels(request),
         "z" | "Z" => true,
         other => {
             let why = format!("{other:?} is neither \"z\" nor \"Z\"");
@@ -242,19 +242,19 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
 // === sources ===
 
 /// Returns whether bind mounts get the task's SELinux label, by the operator's configuration.
-fn relabels(asked: &TaskRequest<'_>) -> bool {
-    !asked.session.config.volumes.selinuxlabel.is_empty()
+fn relabels(request: &TaskRequest<'_>) -> bool {
+    !request.session.config.volumes.selinuxlabel.is_empty()
 }
 
 /// A path in the task's directory, or of the host if the operator allows those.
 fn host_source(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     field: &str,
     text: &str,
     missing: MissingSource,
 ) -> Result<MountSource> {
-    let Source { path, inside } = source(asked, text);
-    if !inside && !asked.session.config.volumes.enabled {
+    let Source { path, inside } = source(request, text);
+    if !inside && !request.session.config.volumes.enabled {
         return Err(Error::invalid(
             field,
             format!("volumes are not enabled; cannot mount host paths: {text:?}"),
@@ -264,14 +264,14 @@ fn host_source(
 }
 
 /// The location of a source; a relative path starts in the task's directory.
-fn source(asked: &TaskRequest<'_>, text: &str) -> Source {
-    let path = clean(&asked.task_dir.join(text));
-    let inside = path != asked.alloc_dir && path.starts_with(&asked.alloc_dir);
+fn source(request: &TaskRequest<'_>, text: &str) -> Source {
+    let path = clean(&request.task_dir.join(text));
+    let inside = path != request.alloc_dir && path.starts_with(&request.alloc_dir);
     Source { path, inside }
 }
 
-fn named_volume(asked: &TaskRequest<'_>, field: &str, name: &str) -> Result<MountSource> {
-    if !asked.session.config.volumes.enabled {
+fn named_volume(request: &TaskRequest<'_>, field: &str, name: &str) -> Result<MountSource> {
+    if !request.session.config.volumes.enabled {
         return Err(Error::invalid(
             field,
             format!("volumes are not enabled; cannot mount volume: {name:?}"),
@@ -314,16 +314,16 @@ impl Mounts {
     /// allocation directory must not lead out of it through links.
     fn add(
         &mut self,
-        asked: &TaskRequest<'_>,
+        request: &TaskRequest<'_>,
         [of_source, of_place]: [&str; 2],
         mount: Mount,
     ) -> Result<()> {
         if let MountSource::Host { path, .. } = &mount.source
-            && path.starts_with(&asked.alloc_dir)
+            && path.starts_with(&request.alloc_dir)
         {
             self.confined.push(ConfinedMount {
                 mount: self.mounts.len(),
-                root: asked.alloc_dir.clone(),
+                root: request.alloc_dir.clone(),
                 field: of_source.to_owned(),
             });
         }

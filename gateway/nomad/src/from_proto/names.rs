@@ -8,8 +8,8 @@ use super::request::TaskRequest;
 
 /// The host name of a task that has its own: the requested one, or that of its group's network, or one
 /// derived from the allocation id.
-pub(super) fn hostname(asked: &TaskRequest<'_>) -> Result<String> {
-    let group = asked
+pub(super) fn hostname(request: &TaskRequest<'_>) -> Result<String> {
+    let group = request
         .task
         .network_isolation_spec
         .as_ref()
@@ -17,14 +17,14 @@ pub(super) fn hostname(asked: &TaskRequest<'_>) -> Result<String> {
     let of_group = group
         .map(|hosts| hosts.hostname.as_str())
         .unwrap_or_default();
-    let (field, name) = match asked.options.hostname.as_str() {
+    let (field, name) = match request.options.hostname.as_str() {
         "" => ("task.network_isolation_spec.hostsConfig.hostname", of_group),
         own => ("hostname", own),
     };
     if !name.is_empty() {
         return check_hostname(field, name).map(|()| name.to_owned());
     }
-    let digits: String = asked
+    let digits: String = request
         .task
         .alloc_id
         .chars()
@@ -40,9 +40,9 @@ pub(super) fn hostname(asked: &TaskRequest<'_>) -> Result<String> {
 
 /// The resolver configuration: each part from the task's config, or else from the job's `dns` block; `None`
 /// is the host's.
-pub(super) fn dns(asked: &TaskRequest<'_>) -> Result<Option<Dns>> {
-    let options = asked.options;
-    let job = asked.task.dns.clone().unwrap_or_default();
+pub(super) fn dns(request: &TaskRequest<'_>) -> Result<Option<Dns>> {
+    let options = request.options;
+    let job = request.task.dns.clone().unwrap_or_default();
     let part = |key: &str, own: &[String], field: &str, jobs: Vec<String>| {
         let (field, list) = if own.is_empty() {
             (format!("task.dns.{field}"), jobs)

@@ -43,8 +43,8 @@ struct AssignedPort<'a> {
 ///
 /// The task's config takes precedence over its group's network. Without a `network_mode` the task joins the
 /// namespace that the agent made for its group, or, if it made none, is on the gateway's bridge.
-pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
-    let options = asked.options;
+pub(super) fn network(request: &TaskRequest<'_>) -> Result<TaskNetwork> {
+    let options = request.options;
     for (field, count) in [
         ("ports", options.ports.len()),
         ("port_map", options.port_map.len()),
@@ -57,20 +57,20 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
         }
     }
     match options.network_mode.as_str() {
-        "" => match group_namespace(asked)? {
-            Some(joined) => without_interface(asked, joined),
-            None => with_interface(asked),
+        "" => match group_namespace(request)? {
+            Some(joined) => without_interface(request, joined),
+            None => with_interface(request),
         },
-        "bridge" | "default" => with_interface(asked),
+        "bridge" | "default" => with_interface(request),
         "host" => {
             security::require_host_mode_allowed(
-                asked,
+                request,
                 "network_mode",
-                &asked.session.config.allowed_modes.network,
+                &request.session.config.allowed_modes.network,
             )?;
-            without_interface(asked, SandboxNetwork::Host)
+            without_interface(request, SandboxNetwork::Host)
         }
-        "none" => without_interface(asked, SandboxNetwork::Isolated),
+        "none" => without_interface(request, SandboxNetwork::Isolated),
         other => {
             let why = match other.split_once(':') {
                 Some(("container", _)) => {
@@ -88,11 +88,11 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
 }
 
 /// The network of a task with an interface of its own, on the gateway's bridge.
-fn with_interface(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
+fn with_interface(request: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let mut warnings = Vec::new();
-    let ports = named_ports(asked)?;
-    let network = own(asked, &ports, &mut warnings)?;
-    let host_ports = host_ports(asked, &network, &ports)?;
+    let ports = named_ports(request)?;
+    let network = own(request, &ports, &mut warnings)?;
+    let host_ports = host_ports(request, &network, &ports)?;
     Ok(TaskNetwork {
         network,
         ports,
@@ -102,8 +102,8 @@ fn with_interface(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
 }
 
 /// The network of a task that has no interface of its own: this one.
-fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result<TaskNetwork> {
-    let options = asked.options;
+fn without_interface(request: &TaskRequest<'_>, network: SandboxNetwork) -> Result<TaskNetwork> {
+    let options = request.options;
     for (name, value) in [
         ("ipv4_address", &options.ipv4_address),
         ("mac_address", &options.mac_address),
@@ -118,11 +118,11 @@ fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result
     let mut warnings = Vec::new();
     if matches!(network, SandboxNetwork::Joined(_)) && !options.ports.is_empty() {
         // The agent publishes the ports of the group, whatever the task says about them.
-        warnings.extend(unknown_ports(asked));
+        warnings.extend(unknown_ports(request));
     } else {
-        named_ports(asked)?;
+        named_ports(request)?;
     }
-    let host_ports = host_ports(asked, &network, &[])?;
+    let host_ports = host_ports(request, &network, &[])?;
     Ok(TaskNetwork {
         network,
         ports: Vec::new(),
@@ -133,7 +133,7 @@ fn without_interface(asked: &TaskRequest<'_>, network: SandboxNetwork) -> Result
 
 /// The host ports that a task claims; shared with the other tasks of its allocation.
 fn host_ports(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     network: &SandboxNetwork,
     published: &[NamedPort],
 ) -> Result<HostPorts> {
@@ -143,17 +143,17 @@ fn host_ports(
             .flat_map(|port| both_protocols(port.host_port, port.host_ip))
             .collect(),
         // Its processes bind them, or the agent has published them for the whole group.
-        SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(asked).collect(),
+        SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(request).collect(),
         SandboxNetwork::Isolated => Vec::new(),
     };
-    HostPorts::new(asked.task.alloc_id.clone(), ports, "task.resources")
+    HostPorts::new(request.task.alloc_id.clone(), ports, "task.resources")
 }
 
 /// The ports that the agent has assigned to the task's group, and in jobs of the old form to the task.
 /// Invalid port numbers are left out: the gateway does nothing with these ports, and no process can bind such
 /// a number.
-fn given_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
-    let resources = asked.task.resources.as_ref();
+fn given_ports<'a>(request: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
+    let resources = request.task.resources.as_ref();
     let group = resources.into_iter().flat_map(|resources| &resources.ports);
     let group = group.map(|port| (port.value, port.host_ip.as_str()));
     let allocated = resources.and_then(|resources| resources.allocated_resources.as_ref());
@@ -177,10 +177,10 @@ fn both_protocols(port: u16, ip: Option<IpAddr>) -> [HostPort; 2] {
 }
 
 /// The namespace that the agent has created for the task's group.
-fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
+fn group_namespace(request: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let field = "task.network_isolation_spec";
-    let Some(spec) = &asked.task.network_isolation_spec else {
+    let Some(spec) = &request.task.network_isolation_spec else {
         return Ok(None);
     };
     let known = Mode::try_from(spec.mode).map_err(|_| {
@@ -202,11 +202,11 @@ fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
 
 /// A network of its own, on the gateway's bridge.
 fn own(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     named: &[NamedPort],
     warnings: &mut Vec<String>,
 ) -> Result<SandboxNetwork> {
-    let options = asked.options;
+    let options = request.options;
     let mut args = Vec::new();
     if !options.ipv4_address.is_empty() {
         let address: Ipv4Addr = options.ipv4_address.parse().map_err(|_| {
@@ -255,8 +255,8 @@ fn own(
 }
 
 /// The ports of the task's group by label; of several with one label, the first.
-fn group_ports<'a>(asked: &TaskRequest<'a>) -> HashMap<&'a str, &'a nomad::PortMapping> {
-    let resources = asked.task.resources.as_ref();
+fn group_ports<'a>(request: &TaskRequest<'a>) -> HashMap<&'a str, &'a nomad::PortMapping> {
+    let resources = request.task.resources.as_ref();
     let ports = resources
         .map(|resources| resources.ports.as_slice())
         .unwrap_or_default();
@@ -269,10 +269,10 @@ fn group_ports<'a>(asked: &TaskRequest<'a>) -> HashMap<&'a str, &'a nomad::PortM
 }
 
 /// A warning about labels that the group does not have.
-fn unknown_ports(asked: &TaskRequest<'_>) -> Option<String> {
-    let mut known: HashSet<&str> = group_ports(asked).into_keys().collect();
+fn unknown_ports(request: &TaskRequest<'_>) -> Option<String> {
+    let mut known: HashSet<&str> = group_ports(request).into_keys().collect();
     // Each once.
-    let unknown = asked
+    let unknown = request
         .options
         .ports
         .iter()
@@ -298,10 +298,10 @@ fn without_effect<'a>(
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its
 /// own.
-fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
-    let options = asked.options;
-    let resources = asked.task.resources.as_ref();
-    let group = group_ports(asked);
+fn named_ports(request: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
+    let options = request.options;
+    let resources = request.task.resources.as_ref();
+    let group = group_ports(request);
     if !options.port_map.is_empty() && options.ports.is_empty() && !group.is_empty() {
         return Err(Error::invalid(
             "port_map",

@@ -28,30 +28,30 @@ const SHARE: &str = "share";
 const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
 
 /// The limits of a task.
-pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
-    let wire = asked.task.resources.clone().unwrap_or_default();
+pub(super) fn limits(request: &TaskRequest<'_>) -> Result<Resources> {
+    let wire = request.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
-    let (limit, reservation) = memory(asked, allocated.memory, linux.memory_limit_bytes);
-    let (quota, period) = quota(asked, mhz, linux.percent_ticks)?.unzip();
+    let (limit, reservation) = memory(request, allocated.memory, linux.memory_limit_bytes);
+    let (quota, period) = quota(request, mhz, linux.percent_ticks)?.unzip();
     Ok(Resources {
-        cpu_shares: shares(mhz, asked.session.processors.total_mhz),
+        cpu_shares: shares(mhz, request.session.processors.total_mhz),
         cpu_quota_us: quota,
         cpu_period_us: period,
         cpuset_cpus: processors(linux.cpuset_cpus, &linux.cpuset_cgroup)?,
         memory_limit_bytes: limit,
         memory_reservation_bytes: reservation,
-        pids_limit: pids(asked)?,
-        oom_score_adj: oom_score(asked)?,
+        pids_limit: pids(request)?,
+        oom_score_adj: oom_score(request)?,
         ..Resources::default()
     })
 }
 
 /// The agent's reservation for a task. The processors that it names are exclusive: tasks that share theirs
 /// have no list.
-pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
-    let wire = asked.task.resources.clone().unwrap_or_default();
+pub(super) fn compute(request: &TaskRequest<'_>) -> ComputeClaim {
+    let wire = request.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
@@ -60,7 +60,7 @@ pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
         linux.memory_limit_bytes,
     );
     let reserved = Reserved {
-        cpu_milli: cpu_milli(mhz, asked.session.processors),
+        cpu_milli: cpu_milli(mhz, request.session.processors),
         memory_bytes: memory.and_then(MemoryLimit::get).unwrap_or_default(),
     };
     ComputeClaim {
@@ -121,19 +121,19 @@ fn shares(mhz: i64, total_mhz: u64) -> Option<CpuShares> {
 
 /// Quota and period of a task with a hard limit: its part of the node's compute, over all cores.
 fn quota(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     mhz: i64,
     percent_ticks: f64,
 ) -> Result<Option<(CpuQuota, CpuPeriod)>> {
-    if !asked.options.cpu_hard_limit {
+    if !request.options.cpu_hard_limit {
         return Ok(None);
     }
-    let Processors { cores, total_mhz } = asked.session.processors;
+    let Processors { cores, total_mhz } = request.session.processors;
     if cores == 0 || total_mhz == 0 {
         let why = "the agent has not said how many processors the node has";
         return Err(Error::invalid("cpu_hard_limit", why));
     }
-    let period = asked.options.cpu_cfs_period.unwrap_or(CpuPeriod::DEFAULT);
+    let period = request.options.cpu_cfs_period.unwrap_or(CpuPeriod::DEFAULT);
     // The agent's own figure excludes what it reserves for the system.
     let quota = if percent_ticks.is_finite() && percent_ticks > 0.0 {
         let period_us = f64::from(u32::try_from(period.get()).unwrap_or(u32::MAX));
@@ -170,7 +170,7 @@ fn memory_limit(bytes: i64) -> Option<MemoryLimit> {
 
 /// Memory limit and reservation.
 fn memory(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
     limit_bytes: i64,
 ) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
@@ -183,7 +183,7 @@ fn memory(
     if memory_max_mb < 0 {
         return (None, soft);
     }
-    let wanted = i64::try_from(asked.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
+    let wanted = i64::try_from(request.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
     match memory_limit(wanted.max(memory_max_mb).saturating_mul(MIB)) {
         None => (soft, None),
         // The reservation is capped at the limit.
@@ -192,8 +192,11 @@ fn memory(
 }
 
 /// As with Docker, a negative value means no limit of the task's own, and the plugin's applies.
-fn pids(asked: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
-    match (asked.options.pids_limit, asked.session.config.pids_limit) {
+fn pids(request: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
+    match (
+        request.options.pids_limit,
+        request.session.config.pids_limit,
+    ) {
         (Some(PidsLimit::UNLIMITED) | None, Some(most)) => Ok(Some(most)),
         (Some(own), Some(most)) if own > most => {
             let why =
@@ -204,9 +207,9 @@ fn pids(asked: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
     }
 }
 
-fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<OomScoreAdj>> {
-    let config = &asked.session.config;
-    match asked.options.oom_score_adj {
+fn oom_score(request: &TaskRequest<'_>) -> Result<Option<OomScoreAdj>> {
+    let config = &request.session.config;
+    match request.options.oom_score_adj {
         Some(score) if score < OomScoreAdj::default() && !config.allow_privileged => {
             Err(Error::invalid(
                 "oom_score_adj",
@@ -221,8 +224,8 @@ fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<OomScoreAdj>> {
 }
 
 /// Rlimits of the main process: `nofile = "1024:2048"`.
-pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
-    asked.iter().map(rlimit).collect()
+pub(super) fn rlimits(ulimits: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
+    ulimits.iter().map(rlimit).collect()
 }
 
 fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
@@ -244,12 +247,12 @@ fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
 }
 
 /// The cgroup that the agent created; `None` if it created none.
-pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>> {
-    let path = named_group(asked.task);
+pub(super) fn cgroup(request: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>> {
+    let path = named_group(request.task);
     if path.is_empty() {
         return Ok(None);
     }
-    let leaf = format!("{}.{}", asked.task.alloc_id, asked.task.name);
+    let leaf = format!("{}.{}", request.task.alloc_id, request.task.name);
     let placement = leaf_of(&absolute(GROUP, path)?, &leaf).ok_or_else(|| {
         Error::invalid(GROUP, format!("{path:?} is no group that an agent makes"))
     })?;

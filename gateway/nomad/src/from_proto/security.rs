@@ -27,25 +27,28 @@ pub(super) struct Namespaces {
 }
 
 /// The requested namespaces.
-pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
-    let options = asked.options;
-    let modes = &asked.session.config.allowed_modes;
+pub(super) fn namespaces(
+    request: &TaskRequest<'_>,
+    network: &SandboxNetwork,
+) -> Result<Namespaces> {
+    let options = request.options;
+    let modes = &request.session.config.allowed_modes;
     let pid = host_or_own(
-        asked,
+        request,
         "pid_mode",
         &options.pid_mode,
         &["private"],
         &modes.pid,
     )?;
     let ipc = host_or_own(
-        asked,
+        request,
         "ipc_mode",
         &options.ipc_mode,
         &["private", "shareable"],
         &modes.ipc,
     )?;
     let uts = host_or_own(
-        asked,
+        request,
         "uts_mode",
         &options.uts_mode,
         &["private"],
@@ -54,7 +57,7 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
     // Every task is in the host's user namespace. Requesting it changes nothing, but is checked as Nomad
     // checks it.
     host_or_own(
-        asked,
+        request,
         "userns_mode",
         &options.userns_mode,
         &[],
@@ -70,8 +73,8 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
         }
         (true, _, true) => (UtsMode::Host, String::new()),
         (false, true, true) => (UtsMode::Network, String::new()),
-        (false, true, false) => (UtsMode::Own, names::hostname(asked)?),
-        (false, false, _) => (UtsMode::Network, names::hostname(asked)?),
+        (false, true, false) => (UtsMode::Own, names::hostname(request)?),
+        (false, false, _) => (UtsMode::Network, names::hostname(request)?),
     };
     let (sandbox_pid, pid) = if pid {
         (SandboxPid::Host, PidMode::Host)
@@ -82,7 +85,7 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
         "" => None,
         "private" => Some(CgroupNamespace::Private),
         "host" => {
-            require_host_mode_allowed(asked, "cgroupns", &modes.cgroupns)?;
+            require_host_mode_allowed(request, "cgroupns", &modes.cgroupns)?;
             Some(CgroupNamespace::Host)
         }
         other => {
@@ -105,7 +108,7 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
 
 /// Returns whether a mode is the host's, which the operator must allow.
 fn host_or_own(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     field: &str,
     mode: &str,
     own: &[&str],
@@ -113,7 +116,7 @@ fn host_or_own(
 ) -> Result<bool> {
     match mode {
         "" => Ok(false),
-        "host" => require_host_mode_allowed(asked, field, allowed).map(|()| true),
+        "host" => require_host_mode_allowed(request, field, allowed).map(|()| true),
         mode if own.contains(&mode) => Ok(false),
         other => Err(Error::unimplemented(format!(
             "{field}: {other:?} is not supported, only \"host\" or the task's own"
@@ -123,11 +126,11 @@ fn host_or_own(
 
 /// Refuses a host namespace that the operator has not allowed.
 pub(super) fn require_host_mode_allowed(
-    asked: &TaskRequest<'_>,
+    request: &TaskRequest<'_>,
     field: &str,
     allowed: &[String],
 ) -> Result<()> {
-    if asked.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") {
+    if request.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") {
         return Ok(());
     }
     let kind = field.trim_end_matches("_mode");
@@ -140,11 +143,11 @@ pub(super) fn require_host_mode_allowed(
 }
 
 /// The runtime handler of a task; empty for the node's default.
-pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
-    let config = &asked.session.config;
-    let wanted = &asked.options.runtime;
+pub(super) fn handler(request: &TaskRequest<'_>) -> Result<String> {
+    let config = &request.session.config;
+    let wanted = &request.options.runtime;
     if wanted.is_empty() {
-        let gpus = devices::gpus(asked).is_some();
+        let gpus = devices::gpus(request).is_some();
         return Ok(if gpus {
             config.nvidia_runtime.clone()
         } else {
@@ -162,9 +165,9 @@ pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
 }
 
 /// The security settings of a task.
-pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
-    let options = asked.options;
-    let config = &asked.session.config;
+pub(super) fn security(request: &TaskRequest<'_>) -> Result<Security> {
+    let options = request.options;
+    let config = &request.session.config;
     let add = capabilities::names("cap_add", &options.cap_add)?;
     let drop = capabilities::names("cap_drop", &options.cap_drop)?;
     let capabilities = capability::changes(&config.allow_caps, &add, &drop)?;

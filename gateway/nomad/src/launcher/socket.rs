@@ -64,7 +64,7 @@ impl PluginSocket {
             .chain([elsewhere])
         {
             match Self::bind_in(&dir, launch) {
-                Ok(place) => return Ok(place),
+                Ok(socket) => return Ok(socket),
                 Err(error) => tried.push((dir, error)),
             }
         }
@@ -112,9 +112,9 @@ impl PluginSocket {
     pub(super) fn into_incoming(
         self,
     ) -> impl Stream<Item = io::Result<AuthorityFilter<UnixStream>>> {
-        futures::stream::unfold(self, |place| async move {
-            let stream = accept(&place.listener).await;
-            Some((Ok(AuthorityFilter::new(stream)), place))
+        futures::stream::unfold(self, |socket| async move {
+            let stream = accept(&socket.listener).await;
+            Some((Ok(AuthorityFilter::new(stream)), socket))
         })
     }
 }
@@ -239,20 +239,20 @@ mod tests {
     #[tokio::test]
     async fn launcher_socket_is_created_without_daemon_and_removed_at_exit() {
         let dir = tempfile::tempdir().unwrap();
-        let place = PluginSocket::bind(&launch(&dir.path().join("run"))).unwrap();
-        let socket = dir
+        let socket = PluginSocket::bind(&launch(&dir.path().join("run"))).unwrap();
+        let path = dir
             .path()
             .join(format!("run/launchers/driver-{}.sock", std::process::id()));
         assert_eq!(
-            place.line(),
-            format!("1|2|unix|{}|grpc|\n", socket.display())
+            socket.line(),
+            format!("1|2|unix|{}|grpc|\n", path.display())
         );
         assert_eq!(
-            fs::metadata(&socket).unwrap().permissions().mode() & 0o777,
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        drop(place);
-        assert!(!socket.exists());
+        drop(socket);
+        assert!(!path.exists());
     }
 
     #[tokio::test]
@@ -293,8 +293,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let launchers = dir.path().join("launchers");
         for round in 0..100 {
-            let place = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap();
-            let path = place.file.0.clone();
+            let socket = PluginSocket::bind_in(&launchers, &launch(dir.path())).unwrap();
+            let path = socket.file.0.clone();
             let (connected, wait) = std::sync::mpsc::channel();
             let other = std::thread::spawn(move || {
                 while Probe::connect(&path).is_ok() {
@@ -304,7 +304,7 @@ mod tests {
                 fs::remove_file(&path).is_ok()
             });
             wait.recv().unwrap();
-            drop(place);
+            drop(socket);
             let found_stale = other.join().unwrap();
             assert!(
                 !found_stale,

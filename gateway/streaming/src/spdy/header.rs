@@ -89,15 +89,15 @@ impl Inflater {
             if plain.len() == plain.capacity() {
                 plain.reserve(plain.len());
             }
-            let taken = self.inflate.total_in();
+            let before = self.inflate.total_in();
             let made = plain.len();
             let status = self
                 .inflate
                 .decompress_vec(block, &mut plain, FlushDecompress::Sync)
                 .map_err(|_| HeaderError::Compression)?;
-            let taken = usize::try_from(self.inflate.total_in() - taken)
+            let consumed = usize::try_from(self.inflate.total_in() - before)
                 .expect("no more than the block has");
-            block = &block[taken..];
+            block = &block[consumed..];
             if plain.len() > MAX_BLOCK {
                 return Err(HeaderError::TooLong);
             }
@@ -106,7 +106,7 @@ impl Inflater {
                 Status::StreamEnd => return Err(HeaderError::Compression),
                 Status::Ok | Status::BufError if plain.len() == plain.capacity() => {}
                 Status::Ok | Status::BufError if block.is_empty() => return Ok(plain),
-                Status::Ok | Status::BufError if taken == 0 && made == plain.len() => {
+                Status::Ok | Status::BufError if consumed == 0 && made == plain.len() => {
                     return Err(HeaderError::Compression);
                 }
                 Status::Ok | Status::BufError => {}
@@ -209,9 +209,9 @@ impl Deflater {
                 .deflate
                 .compress_vec(plain, &mut out, FlushCompress::Sync);
             status.expect("a compressor that is never finished does not fail");
-            let taken =
+            let consumed =
                 usize::try_from(self.deflate.total_in() - before).expect("no more than there is");
-            plain = &plain[taken..];
+            plain = &plain[consumed..];
             if plain.is_empty() && out.len() < out.capacity() {
                 return out;
             }
