@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use switchyard_tests::shards::{
-    EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS, SLOW, Shard,
-    Suite, What, file_of_test,
+    ALLOWANCE, EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS,
+    SLOW, Shard, Suite, What, file_of_test,
 };
 
 /// By how much a shard may exceed the mean.
@@ -183,12 +183,11 @@ fn no_shard_exceeds_the_mean_by_a_fifth() {
 
 #[test]
 fn shards_together_do_everything_once() {
-    let none = BTreeSet::new();
     let plans: Vec<_> = Shard::all()
         .map(|shard| {
             Plan::new(&Extent::Shard {
                 shard,
-                changed: none.clone(),
+                changed: Vec::new(),
             })
         })
         .collect();
@@ -216,7 +215,8 @@ fn everything_is_what_all_shards_and_every_run_do() {
 
 #[test]
 fn what_was_changed_lately_is_done_in_every_shard() {
-    let changed: BTreeSet<String> = [
+    let changed: Vec<String> = [
+        "README.md",
         "tests/guest/quota.rs",
         "tests/it/kills/images.rs",
         "tests/it/swarm/scale.rs",
@@ -249,6 +249,33 @@ fn what_was_changed_lately_is_done_in_every_shard() {
                 .filter(|(_, file)| !plan.whole.contains(file))
                 .count()
         );
+        assert!(plan.postponed.is_empty(), "{shard}: {:?}", plan.postponed);
+    }
+}
+
+#[test]
+fn what_was_changed_lately_lengthens_a_shard_by_no_more_than_the_allowance() {
+    let mut changed: Vec<String> = SLOW.iter().filter_map(|slow| slow.what.file()).collect();
+    changed.sort();
+    changed.dedup();
+    for shard in Shard::all() {
+        let plan = Plan::new(&Extent::Shard {
+            shard,
+            changed: changed.clone(),
+        });
+        let added = SLOW
+            .iter()
+            .filter(|slow| !slow.is_in(shard) && !plan.left_out.contains(&slow.what));
+        let seconds: f32 = added.map(|slow| slow.lengthens()).sum();
+        assert!(
+            seconds > 0.0 && seconds <= ALLOWANCE,
+            "{shard}: {seconds} s"
+        );
+        assert!(!plan.postponed.is_empty(), "{shard}");
+        let own = SLOW.iter().filter(|slow| slow.is_in(shard));
+        for slow in own {
+            assert!(!plan.left_out.contains(&slow.what), "{}", slow.what);
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! The state of a checkout in git: the shard of its commit, and the files that were changed lately.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -37,8 +36,8 @@ pub(crate) fn shard(root: &Path) -> (Shard, String) {
 /// The recent changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// The files that the last commits changed, or that differ from the last of them; none without history.
-    pub(crate) files: BTreeSet<String>,
+    /// The files that differ from the last commit, or that the last commits changed, the last changed first; none without history.
+    pub(crate) files: Vec<String>,
     /// The commits among them whose files are not counted, because they are too many.
     pub(crate) sweeps: Vec<String>,
 }
@@ -54,25 +53,18 @@ pub(crate) fn changes(root: &Path) -> Changes {
         "--name-only",
         "--format=commit %h",
     ];
-    let mut changes = Changes::default();
-    changes.add_commits(&git(root, &log).unwrap_or_default());
     // A rename is two files here.
-    let status = git(
-        root,
-        &[
-            "status",
-            "--porcelain",
-            "--no-renames",
-            "--untracked-files=all",
-        ],
-    );
-    changes.files.extend(
-        status
-            .unwrap_or_default()
-            .lines()
-            .filter_map(|line| line.get(3..))
-            .map(str::to_owned),
-    );
+    let status = [
+        "status",
+        "--porcelain",
+        "--no-renames",
+        "--untracked-files=all",
+    ];
+    let mut changes = Changes::default();
+    for line in git(root, &status).unwrap_or_default().lines() {
+        changes.add(line.get(3..).unwrap_or_default());
+    }
+    changes.add_commits(&git(root, &log).unwrap_or_default());
     changes
 }
 
@@ -90,8 +82,17 @@ impl Changes {
             if tests > SWEEP {
                 self.sweeps.push(hash.to_owned());
             } else {
-                self.files.extend(files.into_iter().map(str::to_owned));
+                for file in files {
+                    self.add(file);
+                }
             }
+        }
+    }
+
+    /// Adds a file that is not among those that were changed later.
+    fn add(&mut self, file: &str) {
+        if !self.files.iter().any(|known| known == file) {
+            self.files.push(file.to_owned());
         }
     }
 }
@@ -127,8 +128,10 @@ mod tests {
         let mut changes = Changes::default();
         changes.add_commits(&log);
         assert_eq!(changes.sweeps, ["bbbb"]);
-        let files: Vec<_> = changes.files.iter().map(String::as_str).collect();
-        assert_eq!(files, ["README.md", "tests/it/one.rs", "tests/it/two.rs"]);
+        assert_eq!(
+            changes.files,
+            ["tests/it/one.rs", "README.md", "tests/it/two.rs"]
+        );
         changes.add_commits("");
         assert_eq!(changes.files.len(), 3);
     }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::OnceLock;
 
-pub use plan::{Extent, Plan};
+pub use plan::{ALLOWANCE, Extent, Plan};
 pub use table::{EVERY_RUN, KILL_LISTS, KNOWN_FAILURES, ROOT_PARTS, SLOW};
 
 /// Number of shards.
@@ -85,6 +85,12 @@ pub struct Slow {
 }
 
 impl Slow {
+    /// Returns whether this shard runs it.
+    #[must_use]
+    pub const fn is_in(&self, shard: Shard) -> bool {
+        self.shard == shard.0
+    }
+
     /// By how many seconds it lengthens a run: four tests run at a time.
     #[must_use]
     pub fn lengthens(&self) -> f32 {

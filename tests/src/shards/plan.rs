@@ -2,7 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Suite, What};
+use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Slow, Suite, What};
+
+/// By how many seconds the slow items of changed files may lengthen a run, so that a run of any commit stays
+/// within its time.
+pub const ALLOWANCE: f32 = 60.0;
+
+/// By how many seconds a whole list of kill points lengthens a run.
+const WHOLE_LIST: f32 = 20.0;
 
 /// The extent of the slow items in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,8 +20,8 @@ pub enum Extent {
     Shard {
         /// The shard.
         shard: Shard,
-        /// The files that were changed lately.
-        changed: BTreeSet<String>,
+        /// The files that were changed lately, the last changed first.
+        changed: Vec<String>,
     },
 }
 
@@ -39,6 +46,8 @@ pub struct Plan {
     pub documentation: bool,
     /// The items left to the other shards.
     pub left_out: Vec<What>,
+    /// The changed files whose slow items did not fit into [`ALLOWANCE`].
+    pub postponed: Vec<String>,
 }
 
 impl Plan {
@@ -49,29 +58,48 @@ impl Plan {
         for what in EVERY_RUN {
             plan.add(*what);
         }
+        let recent = match extent {
+            Extent::All => BTreeSet::new(),
+            Extent::Shard { shard, changed } => {
+                plan.shard = Some(*shard);
+                plan.choose_recent(*shard, changed)
+            }
+        };
         for slow in SLOW {
-            let is_wanted = match extent {
-                Extent::All => true,
-                Extent::Shard { shard, changed } => {
-                    slow.shard == shard.number()
-                        || slow.what.file().is_some_and(|file| changed.contains(&file))
-                }
-            };
-            if is_wanted {
+            let is_recent = slow.what.file().is_some_and(|file| recent.contains(&file));
+            if plan.shard.is_none_or(|shard| slow.is_in(shard)) || is_recent {
                 plan.add(slow.what);
             } else {
                 plan.leave_out(slow.what);
             }
         }
-        if let Extent::Shard { shard, changed } = extent {
-            plan.shard = Some(*shard);
-            plan.whole = KILL_LISTS
-                .iter()
-                .map(|(_, file)| *file)
-                .filter(|file| changed.contains(*file))
-                .collect();
-        }
         plan
+    }
+
+    /// Returns the changed files whose slow items run in this shard too: as many as fit into the allowance, the last changed first.
+    fn choose_recent(&mut self, shard: Shard, changed: &[String]) -> BTreeSet<String> {
+        let mut chosen = BTreeSet::new();
+        let mut allowance = ALLOWANCE;
+        for file in changed {
+            let list = KILL_LISTS
+                .iter()
+                .map(|(_, list)| *list)
+                .find(|list| list == file);
+            let of_the_file = |slow: &&Slow| slow.what.file().as_ref() == Some(file);
+            let others = SLOW
+                .iter()
+                .filter(|slow| !slow.is_in(shard))
+                .filter(of_the_file);
+            let cost = others.map(Slow::lengthens).sum::<f32>() + list.map_or(0.0, |_| WHOLE_LIST);
+            if cost > allowance {
+                self.postponed.push(file.clone());
+                continue;
+            }
+            allowance -= cost;
+            self.whole.extend(list);
+            chosen.insert(file.clone());
+        }
+        chosen
     }
 
     fn add(&mut self, what: What) {
