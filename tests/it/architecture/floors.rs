@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use switchyard_source::imports::imports;
 
 use super::repository;
-use super::source::sources;
+use super::source::library;
 
 /// A directory of modules that stand above each other.
 struct Building {
@@ -132,10 +132,7 @@ impl Building {
 
     #[track_caller]
     fn check(&self, least: usize) {
-        let source = sources()
-            .into_iter()
-            .find(|source| source.name == self.place.0);
-        let imports = imports(&source.expect("the crate is a member of the workspace").root);
+        let imports = imports(&library(self.place.0));
         let files = imports
             .keys()
             .filter(|file| self.part_of(file).is_some())

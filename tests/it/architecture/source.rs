@@ -1,5 +1,7 @@
 //! Our crates as syntax trees.
 
+use std::path::Path;
+
 use switchyard_source::Module;
 
 use super::metadata;
@@ -34,17 +36,7 @@ pub(super) fn sources() -> Vec<Source> {
                 } else {
                     format!("{} {target}", package.name)
                 };
-                let root = Module::read(&path).unwrap_or_else(|error| {
-                    panic!("{error}: {:?}", std::error::Error::source(&error))
-                });
-                for (_, module) in root.all() {
-                    assert!(
-                        module.absent.is_empty(),
-                        "{}: no {:?}",
-                        module.file.display(),
-                        module.absent
-                    );
-                }
+                let root = read(&path);
                 sources.push(Source { name, root });
             }
         }
@@ -55,4 +47,28 @@ pub(super) fn sources() -> Vec<Source> {
         sources.len()
     );
     sources
+}
+
+/// The root module of the library of the package `name`.
+pub(super) fn library(name: &str) -> Module {
+    let package = metadata().ours().find(|package| package.name == name);
+    let manifest = &package
+        .expect("the crate is a member of the workspace")
+        .manifest;
+    read(&manifest.with_file_name("src/lib.rs"))
+}
+
+/// The module in `path` with all below it.
+fn read(path: &Path) -> Module {
+    let root = Module::read(path)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", std::error::Error::source(&error)));
+    for (_, module) in root.all() {
+        assert!(
+            module.absent.is_empty(),
+            "{}: no {:?}",
+            module.file.display(),
+            module.absent
+        );
+    }
+    root
 }
