@@ -51,12 +51,14 @@ async fn process_group_is_signalled_until_the_plugin_is_reaped() {
     process.kill_and_reap().await;
     assert_eq!(process.group(), None);
 
-    // A child that writes too much after the plugin has exited.
-    let (mut process, pipes) = start("(sleep 0.1; exec head -c 1060000 /dev/zero) & exit 0");
+    // A child that writes too much once the plugin is reaped.
+    let script =
+        "(while [ -e /proc/$$ ]; do sleep 0.01; done; exec head -c 1060000 /dev/zero) & exit 0";
+    let (mut process, pipes) = start(script);
     let deadline = Instant::now() + Duration::from_secs(60);
     let error = communicate(&mut process, pipes, b"{}", deadline).await;
     assert!(matches!(error, Err(OutputError::TooLarge)), "{error:?}");
-    assert_eq!(process.group(), None, "it has exited");
+    assert_eq!(process.group(), None);
 }
 
 /// The runtime's only thread for blocking calls hangs, as in a call on a dead network file system.
