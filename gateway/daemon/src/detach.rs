@@ -5,20 +5,27 @@
 //! track of it. The pid file is written under a lock, and not if it names a live process, so that two
 //! successive daemons start one program. On a full disk it is overwritten in place.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_linux::process::ProcessId;
 
+use crate::lock::lock_within;
+
 /// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;
+
+/// Limit for another start to release the pid file's lock, which it holds while it checks and writes that file. It is
+/// shorter than the time in which the program has to answer, so that the program's log has the reason.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// The most bytes of a pid file that are overwritten; it has one line of two numbers.
 const MOST_TEXT: usize = 64;
@@ -56,6 +63,17 @@ pub enum DetachError {
         path: PathBuf,
         /// The process.
         process: ProcessId,
+    },
+    /// Another start holds the lock.
+    #[error(
+        "{} is held for longer than {limit:?}: another start of the program hangs: find its process (fuser), and end it",
+        path.display()
+    )]
+    Locked {
+        /// The file of the lock.
+        path: PathBuf,
+        /// Time for which it was awaited.
+        limit: Duration,
     },
     /// A file cannot be used.
     #[error("cannot use {}", path.display())]
@@ -112,7 +130,7 @@ fn prepare(detach: &Detach) -> Result<Command, DetachError> {
         .open(&detach.log)
         .map_err(file(&detach.log))?;
     let errors = log.try_clone().map_err(file(&detach.log))?;
-    claim(&detach.pid_file)?;
+    claim(&detach.pid_file, LOCK_LIMIT)?;
     let (program, args) = detach
         .command
         .split_first()
@@ -130,14 +148,22 @@ fn prepare(detach: &Detach) -> Result<Command, DetachError> {
     Ok(command)
 }
 
-/// Writes this process into the pid file, unless the file names another process that runs.
-fn claim(path: &Path) -> Result<(), DetachError> {
+/// Writes this process into the pid file, unless the file names another process that runs. Waits for the lock for at
+/// most `limit`.
+fn claim(path: &Path, limit: Duration) -> Result<(), DetachError> {
     let fail = |source| DetachError::File {
         path: path.to_owned(),
         source,
     };
-    let lock = File::create(path.with_extension("lock")).map_err(fail)?;
-    lock.lock().map_err(fail)?;
+    let lock_path = path.with_extension("lock");
+    let lock = File::create(&lock_path).map_err(fail)?;
+    lock_within(&lock, limit).map_err(|error| match error {
+        TryLockError::WouldBlock => DetachError::Locked {
+            path: lock_path,
+            limit,
+        },
+        TryLockError::Error(source) => fail(source),
+    })?;
     let own = i32::try_from(std::process::id())
         .ok()
         .and_then(ProcessId::of);
@@ -200,7 +226,7 @@ mod tests {
         // As on a full disk, there is no draft: its name is taken.
         fs::create_dir(files::draft_of(&path)).unwrap();
         assert!(
-            matches!(claim(&path), Err(DetachError::File { .. })),
+            matches!(claim(&path, LOCK_LIMIT), Err(DetachError::File { .. })),
             "there is nothing to overwrite"
         );
         let own = i32::try_from(std::process::id())
@@ -217,9 +243,23 @@ mod tests {
             "1 2\n".to_owned(),
         ] {
             fs::write(&path, &before).unwrap();
-            claim(&path).unwrap();
+            claim(&path, LOCK_LIMIT).unwrap();
             assert_eq!(read_pid_file(&path).unwrap(), Some(own), "after {before:?}");
         }
+    }
+
+    #[test]
+    fn start_that_hangs_does_not_hold_up_the_next_one_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program.pid");
+        let lock = File::create(dir.path().join("program.lock")).unwrap();
+        lock.lock().unwrap();
+        let held = claim(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(held, DetachError::Locked { .. }), "{held}");
+        assert!(held.to_string().contains("program.lock"), "{held}");
+        assert_eq!(read_pid_file(&path).unwrap(), None);
+        drop(lock);
+        claim(&path, LOCK_LIMIT).unwrap();
     }
 
     #[test]
@@ -236,7 +276,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(read_pid_file(&path).is_err());
         assert!(
-            matches!(claim(&path), Err(DetachError::File { .. })),
+            matches!(claim(&path, LOCK_LIMIT), Err(DetachError::File { .. })),
             "another one may run"
         );
     }

@@ -83,14 +83,7 @@ impl DirLock {
         let path = dir.join("lock");
         let fail = |source: io::Error| LockError::at(dir, path.clone(), source);
         let (mut file, is_writable) = open(&path).map_err(fail)?;
-        let deadline = Instant::now() + LINGER;
-        let locked = loop {
-            match file.try_lock() {
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(POLL),
-                locked => break locked,
-            }
-        };
-        match locked {
+        match lock_within(&file, LINGER) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
@@ -125,6 +118,20 @@ impl DirLocks {
             self.0.push(DirLock::acquire(dir)?);
         }
         Ok(())
+    }
+}
+
+/// Locks a file; blocks for up to `limit` if another process holds the lock.
+///
+/// # Errors
+/// `WouldBlock` if another process still holds it after that.
+pub(crate) fn lock_within(file: &File, limit: Duration) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(POLL),
+            locked => return locked,
+        }
     }
 }
 
