@@ -43,7 +43,7 @@ pub use error::{ConfError, Error, ResultError, Skipped};
 pub use journal::Saved;
 pub use journalled::del_saved;
 pub use network::{CheckOutcome, Network};
-pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};
+pub use plugin::{Limits, PLUGIN_THREADS, PluginObserver, Plugins, RunEnd};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
 pub use verb::Verb;
 pub use version::SpecVersion;

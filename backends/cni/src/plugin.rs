@@ -37,8 +37,9 @@ const SHOWN: usize = 1000;
 /// Time for which pipes are read after the plugin itself has exited: a child that it left running may keep
 /// them open for ever.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// The most threads that look plugins up or start them at a time. A directory whose file system hangs takes no more.
-const THREADS_MAX: usize = 4;
+/// The maximum of threads that look up or start the plugins of one [`Plugins`] at a time: a directory whose file system
+/// hangs takes no more.
+pub const PLUGIN_THREADS: usize = 4;
 /// Number of attempts with a plugin file that is just being written, and the first pause, which is doubled
 /// each time.
 const BUSY_TRIES: u32 = 6;
@@ -135,7 +136,7 @@ impl Plugins {
         Self {
             dirs: dirs.into_iter().collect(),
             limits,
-            threads: Arc::new(Semaphore::new(THREADS_MAX)),
+            threads: Arc::new(Semaphore::new(PLUGIN_THREADS)),
             observer: None,
         }
     }

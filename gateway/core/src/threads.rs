@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 138;
+pub const TOTAL: usize = 144;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -39,13 +39,17 @@ pub const FILES_POOLS: usize = 7;
 /// on them.
 pub const DISK_POOL: usize = 4;
 
+/// The maximum that look up and start CNI plugins.
+pub const PLUGIN_POOL: usize = 4;
+
 /// The minimum that is always left for short calls.
 pub const SHORT: usize = TOTAL
     - BULK
     - (BACKEND_POOL + LOG_POOL) * Owner::ALL.len()
     - FRONTEND_POOL
     - FILES_POOLS * FILES_POOL
-    - DISK_POOL;
+    - DISK_POOL
+    - PLUGIN_POOL;
 
 const _: () = assert!(SHORT * 4 >= TOTAL, "a quarter is left to short calls");
 

@@ -98,7 +98,7 @@ async fn directories_that_hang_take_a_bounded_number_of_threads() {
     let bench = Bench::new();
     let plugins = bench.plugins_within(Duration::from_millis(200));
     let mut answers = Vec::new();
-    for _ in 0..THREADS_MAX {
+    for _ in 0..PLUGIN_THREADS {
         let (answering, answer) = mpsc::channel::<()>();
         answers.push(answering);
         let soon = Instant::now() + Duration::from_millis(20);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use switchyard_cni as cni;
 use switchyard_core::backend::BackendObserver;
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Result, threads};
 use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
@@ -64,6 +64,11 @@ fn detect_host(settings: &Settings) -> Result<Host> {
     host.selinux = host.selinux.filter(|_| settings.containerd.selinux);
     Ok(host)
 }
+
+const _: () = assert!(
+    cni::PLUGIN_THREADS == threads::PLUGIN_POOL,
+    "the division of the process's threads counts those of plugins"
+);
 
 /// The CNI plugins, with the time that each may take.
 pub(super) fn cni_plugins(config: &NetworkConfig) -> cni::Plugins {
