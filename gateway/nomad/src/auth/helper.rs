@@ -4,17 +4,20 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::Deserialize;
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
 use switchyard_linux::beginning;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// Limit for a helper to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest output of a helper that is read, in bytes.
+/// The longest output of a helper, in bytes.
 const ANSWER_LIMIT: u64 = 64 << 10;
 
 /// The user name with which helpers mark a token.
@@ -29,12 +32,22 @@ struct HelperOutput {
     secret: String,
 }
 
+/// The end of a helper, and its output.
+struct HelperExit {
+    success: bool,
+    stdout: Vec<u8>,
+}
+
+/// A helper with the programs that it runs, which are killed when this is dropped; `None` if the helper was reaped,
+/// because its id may be that of another process then.
+struct ProcessGroup(Option<Pid>);
+
 /// The credentials that the program `docker-credential-NAME` has for a registry; `None` if it has none.
-/// Cancel-safe: the program is killed.
+/// Cancel-safe: the program is killed, with those that it runs.
 ///
 /// # Errors
-/// `InvalidArgument` for a name that is not a program name; `Unavailable` if it cannot be run or fails;
-/// `DeadlineExceeded`.
+/// `InvalidArgument` for a name that is not a program name; `Unavailable` if it cannot be run, fails or prints too
+/// much; `DeadlineExceeded`.
 pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials>> {
     if !name
         .bytes()
@@ -46,16 +59,19 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
         ));
     }
     let program = format!("docker-credential-{name}");
-    let run = run(&program, registry);
-    let (well, output) = tokio::time::timeout(TIMEOUT, run).await.map_err(|_| {
-        Error::deadline(format!(
-            "{program} has not answered within {TIMEOUT:?} and was killed"
-        ))
-    })??;
-    if well {
-        return answer(&output).map_err(|why| Error::unavailable(format!("{program}: {why}")));
+    let mut command = Command::new(&program);
+    command.arg("get");
+    let run = run(&program, command, registry);
+    let HelperExit { success, stdout } =
+        tokio::time::timeout(TIMEOUT, run).await.map_err(|_| {
+            Error::deadline(format!(
+                "{program} has not answered within {TIMEOUT:?} and was killed"
+            ))
+        })??;
+    if success {
+        return answer(&stdout).map_err(|why| Error::unavailable(format!("{program}: {why}")));
     }
-    let text = String::from_utf8_lossy(&output);
+    let text = String::from_utf8_lossy(&stdout);
     if text.contains("credentials not found") {
         return Ok(None);
     }
@@ -67,47 +83,79 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
     )))
 }
 
-/// Runs the program; returns whether it succeeded, and its output.
-async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
-    let failed = |doing: &str, fault: std::io::Error| {
+/// Runs a helper, in a process group of its own, until it has exited.
+async fn run(program: &str, mut command: Command, registry: &str) -> Result<HelperExit> {
+    let failed = |action: &str, source: std::io::Error| {
         Error::unavailable(format!(
-            "{doing} {program}: is it on the PATH of the daemon?"
+            "{action} {program}: is it on the PATH of the daemon?"
         ))
-        .with_source(fault)
+        .with_source(source)
     };
-    let mut child = Command::new(program)
-        .arg("get")
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|fault| failed("run", fault))?;
+        .map_err(|error| failed("run", error))?;
+    // Dropped before `child`, which reaps the helper.
+    let mut group = ProcessGroup::of(&child);
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
-    let ask = async {
+    let send = async {
         if let Some(mut stdin) = stdin {
             // A program that answers without reading its input is accepted.
             drop(stdin.write_all(registry.as_bytes()).await);
         }
     };
-    let listen = async {
+    let receive = async {
         let mut printed = Vec::new();
         if let Some(stdout) = stdout {
             stdout
-                .take(ANSWER_LIMIT)
+                .take(ANSWER_LIMIT + 1)
                 .read_to_end(&mut printed)
                 .await
-                .map_err(|fault| failed("read", fault))?;
+                .map_err(|error| failed("read", error))?;
         }
         Ok::<_, Error>(printed)
     };
-    let ((), printed) = tokio::join!(ask, listen);
+    let ((), printed) = tokio::join!(send, receive);
+    let stdout = printed?;
+    if u64::try_from(stdout.len()).is_ok_and(|length| length > ANSWER_LIMIT) {
+        return Err(Error::unavailable(format!(
+            "{program} printed more than {ANSWER_LIMIT} bytes for {registry} and was killed"
+        )));
+    }
     let status = child
         .wait()
         .await
-        .map_err(|fault| failed("wait for", fault))?;
-    Ok((status.success(), printed?))
+        .map_err(|error| failed("wait for", error))?;
+    group.0 = None;
+    Ok(HelperExit {
+        success: status.success(),
+        stdout,
+    })
+}
+
+// === impl ProcessGroup ===
+
+impl ProcessGroup {
+    /// The group of a child that leads one.
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(id.map(Pid::from_raw))
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        let Some(group) = self.0 else { return };
+        match killpg(group, Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => tracing::warn!(%group, %errno, "cannot kill a credential helper"),
+        }
+    }
 }
 
 /// Parses an answer; an empty one means no credentials.
@@ -127,7 +175,12 @@ fn answer(output: &[u8]) -> Result<Option<Credentials>, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_linux::process::ProcessId;
+
     use super::*;
+
+    /// The pause between two looks at a process.
+    const POLL: Duration = Duration::from_millis(5);
 
     #[test]
     fn helper_answer_is_a_user_a_token_or_nothing() {
@@ -164,6 +217,55 @@ mod tests {
                 .report()
                 .contains("docker-credential-no-such-helper"),
             "{missing:?}"
+        );
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[tokio::test]
+    async fn helper_is_killed_with_the_programs_that_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
+        let child = async {
+            loop {
+                let text = std::fs::read_to_string(&file).unwrap_or_default();
+                if let Some(pid) = text.strip_suffix('\n') {
+                    break ProcessId::of(pid.parse().unwrap()).unwrap();
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        // The rest of the call is dropped, as at the end of the time.
+        let child = tokio::select! {
+            child = child => child,
+            _ = run("helper", shell(&script), "r") => panic!("it waits for its child"),
+        };
+        let ended = async {
+            while child.is_alive() {
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        tokio::time::timeout(TIMEOUT, ended)
+            .await
+            .expect("it is killed with the helper");
+    }
+
+    #[tokio::test]
+    async fn output_of_a_helper_is_limited_and_the_limit_named() {
+        let whole = format!("head -c {ANSWER_LIMIT} /dev/zero");
+        let whole = run("helper", shell(&whole), "r").await.unwrap();
+        assert!(whole.success);
+        assert_eq!(u64::try_from(whole.stdout.len()).unwrap(), ANSWER_LIMIT);
+        let endless = run("helper", shell("cat /dev/zero"), "r").await;
+        let error = endless.err().expect("it prints too much");
+        assert!(
+            error.report().contains("printed more than 65536 bytes"),
+            "{error:?}"
         );
     }
 }
