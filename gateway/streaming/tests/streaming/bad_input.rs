@@ -24,7 +24,7 @@ async fn works(server: &Running) {
 
 /// Sends these bytes on a running session; returns the server's last status.
 async fn send(server: &Running, bytes: &[u8]) -> Option<u32> {
-    let (command, mut events) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "exec sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let Spdy {
         mut sender,
@@ -81,7 +81,7 @@ async fn malformed_frames_end_the_connection_with_a_protocol_error() {
 
 /// Sends bytes and closes the connection.
 async fn send_then_close(server: &Running, bytes: &[u8]) -> std::io::Result<()> {
-    let (command, mut events) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "exec sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"]))
         .await
@@ -216,7 +216,7 @@ async fn malformed_messages_close_the_websocket_with_a_reason() {
         &[0x83, 0x80, 1, 2, 3, 4],
         &[0xc2, 0x80, 1, 2, 3, 4],
     ] {
-        let (command, mut events) = shell(ALL, "sleep 1000");
+        let (command, mut events) = shell(ALL, "exec sleep 1000");
         let url = server.sessions.exec(ALL, command).unwrap();
         let mut socket = soon(websocket(&url, "v4.channel.k8s.io"))
             .await

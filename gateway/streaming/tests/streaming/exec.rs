@@ -324,7 +324,7 @@ async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
 #[tokio::test]
 async fn client_disconnect_hangs_up_the_process() {
     let server = serve(Config::default()).await;
-    let (command, mut events) = shell(ALL, "cat >/dev/null; sleep 1000");
+    let (command, mut events) = shell(ALL, "cat >/dev/null; exec sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let Spdy {
         mut sender,

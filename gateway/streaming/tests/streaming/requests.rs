@@ -317,7 +317,7 @@ async fn only_idle_sessions_time_out() {
         ..Config::default()
     })
     .await;
-    let (command, mut events) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "exec sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let idle = soon(exec(&url, "v4.channel.k8s.io", ALL, b""))
         .await
@@ -343,7 +343,7 @@ async fn server_stop_ends_sessions() {
         ..Config::default()
     })
     .await;
-    let (command, mut events) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "exec sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let waiting = server.sessions.exec(ALL, shell(ALL, "true").0).unwrap();
     let running = tokio::spawn(async move { exec(&url, "v4.channel.k8s.io", ALL, b"").await });

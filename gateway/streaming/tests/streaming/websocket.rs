@@ -145,7 +145,7 @@ async fn websocket_bulk_data_is_unchanged_in_both_directions() {
 #[tokio::test]
 async fn resizes_and_pings_are_handled_and_close_hangs_up() {
     let server = serve(Config::default()).await;
-    let (command, mut events) = shell(TTY, "sleep 1000");
+    let (command, mut events) = shell(TTY, "exec sleep 1000");
     let url = server.sessions.exec(TTY, command).unwrap();
     let mut socket = open(&url, "v5.channel.k8s.io").await;
     assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
