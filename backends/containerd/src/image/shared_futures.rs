@@ -96,6 +96,38 @@ mod tests {
         assert_eq!(begun.load(Ordering::SeqCst), 3);
     }
 
+    /// Work that takes the lock of its list when it is dropped.
+    struct Relock(Arc<SharedFutures<&'static str, ()>>);
+
+    impl Drop for Relock {
+        fn drop(&mut self) {
+            assert!(
+                self.0.inflight.try_lock().is_some(),
+                "it is dropped under the lock"
+            );
+        }
+    }
+
+    #[test]
+    fn work_is_never_dropped_under_the_lock() {
+        let work = Arc::new(SharedFutures::default());
+        let relock = Relock(Arc::clone(&work));
+        let one = work.join("layer", || {
+            async move {
+                let _held = relock;
+                std::future::pending::<()>().await;
+            }
+            .boxed()
+        });
+        // The only caller of the first work goes while the list is looked through.
+        let other = work.join("other", move || {
+            drop(one);
+            async {}.boxed()
+        });
+        drop(other);
+        assert_eq!(Arc::strong_count(&work), 1, "the first work is dropped");
+    }
+
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_dropped() {
         let work = SharedFutures::<&str, ()>::default();
