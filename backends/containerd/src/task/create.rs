@@ -144,7 +144,7 @@ impl Tasks {
         let leaf = self
             .task_cgroups
             .plan_leaf(&placement, &location, &spec.resources)?;
-        let resolved = self.storage.resolve_mounts(id, (sandbox_id, sandbox), spec);
+        let resolved = self.storage.resolve_mounts(id, sandbox_id, sandbox, spec);
         let mounts = step("resolve_mounts", resolved).await?;
         let dirs = self.context.layout.task(id);
         let volumes = image_volumes(

@@ -29,11 +29,12 @@ impl Storage {
     pub(crate) async fn resolve_mounts(
         &self,
         id: TaskId,
-        sandbox: (SandboxId, &SandboxEntry),
+        sandbox_id: SandboxId,
+        sandbox: &SandboxEntry,
         spec: &TaskSpec,
     ) -> Result<Vec<ResolvedMount>> {
         let stage = self.context.layout.task(id).stage;
-        let has_users = sandbox.1.record.users.is_some();
+        let has_users = sandbox.record.users.is_some();
         let mut mounts = Vec::with_capacity(spec.mounts.len());
         for (number, mount) in spec.mounts.iter().enumerate() {
             let place = StagePlace {
@@ -41,8 +42,12 @@ impl Storage {
                 name: number.to_string(),
                 has_users,
             };
+            let mount = RequestedMount {
+                requested: mount,
+                place,
+            };
             mounts.push(
-                self.resolve_mount(sandbox, spec.meta.owner, mount, place)
+                self.resolve_mount(sandbox_id, sandbox, spec.meta.owner, mount)
                     .await?,
             );
         }
@@ -51,48 +56,36 @@ impl Storage {
 
     async fn resolve_mount(
         &self,
-        (sandbox_id, sandbox): (SandboxId, &SandboxEntry),
+        sandbox_id: SandboxId,
+        sandbox: &SandboxEntry,
         owner: Owner,
-        requested: &Mount,
-        place: StagePlace<'_>,
+        mount: RequestedMount<'_>,
     ) -> Result<ResolvedMount> {
-        let mut named_volume = None;
-        let source = match requested.source.clone() {
+        match mount.requested.source.clone() {
             MountSource::Host { path, missing } => {
-                let destination = requested.destination.clone();
+                let destination = mount.requested.destination.clone();
                 let find = move || host_source(&destination, &path, missing, &RealHost);
                 // Paths of the host can be on a dead network file system, where this blocks for ever.
                 let pool = self.blocking_pools.of(owner);
-                let found = pool.run(format!("sandbox {sandbox_id}"), find).await?;
-                place.host(found, requested.id_mapped)?
+                mount.host(pool.run(format!("sandbox {sandbox_id}"), find).await?)
             }
-            MountSource::Beneath { root, path } => place.beneath(
-                root,
-                path,
-                requested.propagation == Propagation::Bidirectional,
-            ),
+            MountSource::Beneath { root, path } => Ok(mount.beneath(root, path)),
             MountSource::Image {
                 reference,
                 sub_path,
             } => {
                 let found = self
-                    .find_image(sandbox, owner, &reference, sub_path, place)
+                    .find_image(sandbox, owner, &reference, sub_path, mount)
                     .await;
-                found.map_err(image_volume_failed)?
+                found.map_err(image_volume_failed)
             }
             MountSource::Volume { name, sub_path } => {
                 let volume = volumes::relative(owner, &name)?;
-                let source = place.volume(&volume, self.volumes.path(&volume), sub_path)?;
-                named_volume = Some(volume);
-                source
+                let dir = self.volumes.path(&volume);
+                mount.volume(volume, dir, sub_path)
             }
-            MountSource::Tmpfs { .. } => ResolvedSource::unstaged(PathBuf::new()),
-        };
-        Ok(ResolvedMount {
-            requested: requested.clone(),
-            source,
-            volume: named_volume,
-        })
+            MountSource::Tmpfs { .. } => Ok(mount.tmpfs()),
+        }
     }
 
     /// Finds an image that becomes a volume, and the directory in it that a sub path leads to.
@@ -102,13 +95,13 @@ impl Storage {
         owner: Owner,
         reference: &str,
         sub_path: PathBuf,
-        place: StagePlace<'_>,
-    ) -> Result<ResolvedSource> {
+        mount: RequestedMount<'_>,
+    ) -> Result<ResolvedMount> {
         let handler = &sandbox.record.handler;
         let image = self.images.runnable(reference, handler, owner).await?;
         let id = image.info.id.to_string();
         if sub_path.as_os_str().is_empty() {
-            return Ok(place.image(id, image.top, Path::new("")));
+            return Ok(mount.image(id, image.top, Path::new("")));
         }
         let absent = |path: &Path| {
             Error::invalid(
@@ -132,12 +125,18 @@ impl Storage {
                 find_dir,
             )
             .await?;
-        Ok(place.image(id, Some(top), &inside))
+        Ok(mount.image(id, Some(top), &inside))
     }
 }
 
-/// The place of a mount in the staging directory of its task, for a source that the runtime cannot use as it
-/// is. Its functions decide that for each kind of source. Pure.
+/// A mount that a task requests. Its functions decide for each kind of source whether the runtime can use it as it is,
+/// or a place in the staging directory is needed. Pure.
+struct RequestedMount<'a> {
+    requested: &'a Mount,
+    place: StagePlace<'a>,
+}
+
+/// The place of a mount in the staging directory of its task.
 struct StagePlace<'a> {
     /// The staging directory.
     stage: &'a Path,
@@ -147,52 +146,50 @@ struct StagePlace<'a> {
     has_users: bool,
 }
 
-impl StagePlace<'_> {
+// === impl RequestedMount ===
+
+impl RequestedMount<'_> {
     /// A path of the host, with symlinks resolved.
     ///
     /// # Errors
     /// `InvalidArgument` for an id-mapped mount in a sandbox without a user namespace.
-    fn host(self, path: PathBuf, id_mapped: bool) -> Result<ResolvedSource> {
-        if id_mapped && !self.has_users {
+    fn host(self, path: PathBuf) -> Result<ResolvedMount> {
+        let Self { requested, place } = self;
+        if requested.id_mapped && !place.has_users {
             return Err(Error::invalid(
                 "mounts",
                 "one of them is id-mapped, and the sandbox has no user namespace",
             ));
         }
-        Ok(if id_mapped {
-            self.id_mapped(path)
+        let source = if requested.id_mapped {
+            place.id_mapped(path)
         } else {
             ResolvedSource::unstaged(path)
-        })
+        };
+        Ok(resolved(requested, source))
     }
 
-    /// A path below a directory that tasks can write to. It is opened when the task is started. `shared` says
-    /// whether mounts that the task makes there appear on the host as well.
-    fn beneath(self, root: PathBuf, path: PathBuf, shared: bool) -> ResolvedSource {
-        let staging = Staging::Beneath {
-            name: self.name.clone(),
-            root,
-            path,
-            shared,
-        };
-        ResolvedSource {
-            path: self.path(),
-            staging,
-        }
+    /// A path below a directory that tasks can write to. It is opened when the task is started. Mounts that the task makes
+    /// there appear on the host as well if the request says so.
+    fn beneath(self, root: PathBuf, path: PathBuf) -> ResolvedMount {
+        let Self { requested, place } = self;
+        let shared = requested.propagation == Propagation::Bidirectional;
+        resolved(requested, place.beneath(root, path, shared))
     }
 
     /// The files of an image, of which the container sees the directory `inside`. `top` is its top layer;
     /// `None` if it has no layers.
-    fn image(self, id: String, top: Option<String>, inside: &Path) -> ResolvedSource {
-        let path = self.path().join(inside);
-        ResolvedSource {
-            path,
+    fn image(self, id: String, top: Option<String>, inside: &Path) -> ResolvedMount {
+        let Self { requested, place } = self;
+        let source = ResolvedSource {
+            path: place.path().join(inside),
             staging: Staging::Image {
-                name: self.name,
+                name: place.name,
                 id,
                 top,
             },
-        }
+        };
+        resolved(requested, source)
     }
 
     /// The directory of a named volume, which need not exist yet, or a path below it: tasks can put links
@@ -200,17 +197,52 @@ impl StagePlace<'_> {
     ///
     /// # Errors
     /// `Unimplemented` for a path below it in a sandbox with a user namespace.
-    fn volume(self, volume: &str, dir: PathBuf, sub_path: PathBuf) -> Result<ResolvedSource> {
-        if sub_path.as_os_str().is_empty() {
-            return Ok(self.directory(dir));
-        }
-        if self.has_users {
+    fn volume(self, volume: String, dir: PathBuf, sub_path: PathBuf) -> Result<ResolvedMount> {
+        let Self { requested, place } = self;
+        let source = if sub_path.as_os_str().is_empty() {
+            place.directory(dir)
+        } else if place.has_users {
             let why = format!(
                 "a path below volume {volume} cannot be mounted in a sandbox with a user namespace"
             );
             return Err(Error::unimplemented(format!("mounts: {why}")));
+        } else {
+            place.beneath(dir, sub_path, false)
+        };
+        Ok(ResolvedMount {
+            volume: Some(volume),
+            ..resolved(requested, source)
+        })
+    }
+
+    /// A new tmpfs, which has no source.
+    fn tmpfs(self) -> ResolvedMount {
+        resolved(self.requested, ResolvedSource::unstaged(PathBuf::new()))
+    }
+}
+
+/// A mount with this source, which is no named volume.
+fn resolved(requested: &Mount, source: ResolvedSource) -> ResolvedMount {
+    ResolvedMount {
+        requested: requested.clone(),
+        source,
+        volume: None,
+    }
+}
+
+// === impl StagePlace ===
+
+impl StagePlace<'_> {
+    fn beneath(self, root: PathBuf, path: PathBuf, shared: bool) -> ResolvedSource {
+        ResolvedSource {
+            path: self.path(),
+            staging: Staging::Beneath {
+                name: self.name,
+                root,
+                path,
+                shared,
+            },
         }
-        Ok(self.beneath(dir, sub_path, false))
     }
 
     /// The directory of a volume, whose ids are mapped if the sandbox has a user namespace.
@@ -277,27 +309,43 @@ mod tests {
 
     const STAGE: &str = "/run/stage/t";
 
-    fn place(name: &str, has_users: bool) -> StagePlace<'static> {
-        StagePlace {
-            stage: Path::new(STAGE),
-            name: name.to_owned(),
-            has_users,
+    fn request(id_mapped: bool, propagation: Propagation) -> Mount {
+        // Its source is what a test has found for it.
+        let source = MountSource::Volume {
+            name: "data".to_owned(),
+            sub_path: PathBuf::new(),
+        };
+        Mount {
+            id_mapped,
+            propagation,
+            ..Mount::new("/data", source)
         }
     }
 
-    fn volume(place: StagePlace<'_>, sub_path: &str) -> Result<ResolvedSource> {
-        place.volume(
-            "nomad/data",
+    fn at<'a>(name: &str, requested: &'a Mount, has_users: bool) -> RequestedMount<'a> {
+        RequestedMount {
+            requested,
+            place: StagePlace {
+                stage: Path::new(STAGE),
+                name: name.to_owned(),
+                has_users,
+            },
+        }
+    }
+
+    fn volume(mount: RequestedMount<'_>, sub_path: &str) -> Result<ResolvedMount> {
+        mount.volume(
+            "nomad/data".to_owned(),
             "/state/volumes/nomad/data".into(),
             sub_path.into(),
         )
     }
 
     #[track_caller]
-    fn check(source: ResolvedSource, path: &str, staged: Option<&str>) {
-        let record = StagedRecord::of(&source, TaskId::from_bytes([7; 32]));
+    fn check(resolved: ResolvedMount, path: &str, staged: Option<&str>) {
+        let record = StagedRecord::of(&resolved.source, TaskId::from_bytes([7; 32]));
         let record = record.map(|record| serde_json::to_value(record).unwrap());
-        assert_eq!(source.path, PathBuf::from(path));
+        assert_eq!(resolved.source.path, PathBuf::from(path));
         assert_eq!(
             record,
             staged.map(|text| serde_json::from_str(text).unwrap())
@@ -306,53 +354,53 @@ mod tests {
 
     #[test]
     fn source_is_staged_only_where_no_path_of_the_host_has_the_files_as_the_task_sees_them() {
-        let place = |has_users| place("2", has_users);
-        check(
-            place(false).host("/srv".into(), false).unwrap(),
-            "/srv",
-            None,
-        );
-        check(
-            place(true).host("/srv".into(), false).unwrap(),
-            "/srv",
-            None,
-        );
+        let [plain, id_mapped] = [false, true].map(|mapped| request(mapped, Propagation::Private));
+        let mount = |has_users| at("2", &plain, has_users);
+        check(mount(false).host("/srv".into()).unwrap(), "/srv", None);
+        check(mount(true).host("/srv".into()).unwrap(), "/srv", None);
         let mapped = r#"{"path": {"at": "2", "source": "/srv"}}"#;
         check(
-            place(true).host("/srv".into(), true).unwrap(),
+            at("2", &id_mapped, true).host("/srv".into()).unwrap(),
             "/run/stage/t/2",
             Some(mapped),
         );
         check(
-            volume(place(false), "").unwrap(),
+            volume(mount(false), "").unwrap(),
             "/state/volumes/nomad/data",
             None,
         );
         let mapped = r#"{"path": {"at": "2", "source": "/state/volumes/nomad/data"}}"#;
         check(
-            volume(place(true), "").unwrap(),
+            volume(mount(true), "").unwrap(),
             "/run/stage/t/2",
             Some(mapped),
         );
         let opened = r#"{"beneath": {"at": "2", "root": "/state/volumes/nomad/data", "path": "db/x", "shared": false}}"#;
         check(
-            volume(place(false), "db/x").unwrap(),
+            volume(mount(false), "db/x").unwrap(),
             "/run/stage/t/2",
             Some(opened),
         );
         let opened =
             r#"{"beneath": {"at": "2", "root": "/alloc", "path": "local/x", "shared": false}}"#;
-        let beneath = place(false).beneath("/alloc".into(), "local/x".into(), false);
+        let beneath = mount(false).beneath("/alloc".into(), "local/x".into());
         check(beneath, "/run/stage/t/2", Some(opened));
-        let image = place(true).image("sha256:b".into(), Some("sha256:a".into()), Path::new("etc"));
+        let both = request(false, Propagation::Bidirectional);
+        let opened =
+            r#"{"beneath": {"at": "2", "root": "/alloc", "path": "local/x", "shared": true}}"#;
+        let beneath = at("2", &both, false).beneath("/alloc".into(), "local/x".into());
+        check(beneath, "/run/stage/t/2", Some(opened));
+        let image = mount(true).image("sha256:b".into(), Some("sha256:a".into()), Path::new("etc"));
         let key = format!("{}-2", TaskId::from_bytes([7; 32]));
         let view = format!(r#"{{"image": {{"at": "2", "key": "{key}", "top": "sha256:a"}}}}"#);
         check(image, "/run/stage/t/2/etc", Some(&view));
+        check(mount(true).tmpfs(), "", None);
     }
 
     #[test]
     fn id_mapped_mount_needs_a_user_namespace() {
-        let refused = place("0", false).host("/srv".into(), true).unwrap_err();
+        let requested = request(true, Propagation::Private);
+        let refused = at("0", &requested, false).host("/srv".into()).unwrap_err();
         assert_eq!(
             refused.report(),
             "mounts: one of them is id-mapped, and the sandbox has no user namespace"
@@ -361,22 +409,16 @@ mod tests {
 
     #[test]
     fn path_below_a_volume_is_refused_in_a_user_namespace() {
-        let refused = volume(place("0", true), "db/x").unwrap_err();
+        let requested = request(false, Propagation::Private);
+        let refused = volume(at("0", &requested, true), "db/x").unwrap_err();
         let expected = "mounts: a path below volume nomad/data cannot be mounted in a sandbox with a user namespace";
         assert_eq!(refused.report(), expected);
     }
 
     #[test]
     fn image_volume_gives_way_to_a_mount_and_those_that_remain_are_numbered() {
-        let source = MountSource::Volume {
-            name: "data".to_owned(),
-            sub_path: PathBuf::new(),
-        };
-        let taken = ResolvedMount {
-            requested: Mount::new("/data", source),
-            source: volume(place("0", true), "").unwrap(),
-            volume: Some("nomad/data".to_owned()),
-        };
+        let requested = request(false, Propagation::Private);
+        let taken = volume(at("0", &requested, true), "").unwrap();
         let dirs = TaskDirs {
             state: "/state/t".into(),
             run: "/run/t".into(),
@@ -419,31 +461,35 @@ mod tests {
     proptest! {
         #[test]
         fn runtime_finds_a_source_in_the_staging_directory_exactly_if_a_record_has_it_staged_there(
-            kind in 0..5_u8, number in 0..300_usize, id_mapped: bool, has_users: bool,
+            kind in 0..6_u8, number in 0..300_usize, id_mapped: bool, has_users: bool,
         ) {
             let name = number.to_string();
-            let place = place(&name, has_users);
+            let requested = request(id_mapped, Propagation::Bidirectional);
+            let mount = at(&name, &requested, has_users);
             let resolved = match kind {
-                0 => place.host("/srv".into(), id_mapped),
-                1 => Ok(place.beneath("/alloc".into(), "x".into(), true)),
-                2 => Ok(place.image("sha256:b".into(), None, Path::new(""))),
-                3 => volume(place, ""),
-                _ => volume(place, "x"),
+                0 => mount.host("/srv".into()),
+                1 => Ok(mount.beneath("/alloc".into(), "x".into())),
+                2 => Ok(mount.image("sha256:b".into(), None, Path::new(""))),
+                3 => Ok(mount.tmpfs()),
+                4 => volume(mount, ""),
+                _ => volume(mount, "x"),
             };
-            let Ok(source) = resolved else {
-                let refused = if has_users { kind == 4 } else { kind == 0 && id_mapped };
+            let Ok(resolved) = resolved else {
+                let refused = if has_users { kind == 5 } else { kind == 0 && id_mapped };
                 prop_assert!(refused, "kind {kind}");
                 return Ok(());
             };
-            let record = StagedRecord::of(&source, TaskId::from_bytes([7; 32]));
+            let record = StagedRecord::of(&resolved.source, TaskId::from_bytes([7; 32]));
             let at = record.as_ref().map(|record| match record {
                 StagedRecord::Path { at, .. }
                 | StagedRecord::Beneath { at, .. }
                 | StagedRecord::Image { at, .. } => at,
             });
-            let staged = source.path.strip_prefix(STAGE).ok().map(Path::to_path_buf);
+            let staged = resolved.source.path.strip_prefix(STAGE).ok().map(Path::to_path_buf);
             prop_assert_eq!(at.map(PathBuf::from), staged);
             prop_assert!(at.is_none_or(|at| *at == name));
+            prop_assert_eq!(resolved.volume.is_some(), kind >= 4);
+            prop_assert_eq!(resolved.requested, requested);
         }
     }
 }
