@@ -24,7 +24,7 @@ use crate::session::description::NodeFacts;
 mod devices;
 mod enforcement;
 
-use enforcement::Enforcement;
+use enforcement::{ChangedEnforcement, Enforcement};
 
 /// The interval at which the reservations of other owners are read. Managers get a change every ten seconds at most.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
@@ -124,9 +124,14 @@ impl Reservations {
         }
     }
 
-    /// Notes a task that a manager has sent while it knew these facts.
-    pub(crate) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
-        self.enforcement.observe(task, told);
+    /// Notes a task that a manager has sent while it knew these facts. Returns what is concluded of it about the check of
+    /// the managers, to be logged.
+    pub(crate) fn observe(
+        &mut self,
+        task: &swarm::Task,
+        told: &NodeFacts,
+    ) -> Option<ChangedEnforcement> {
+        self.enforcement.observe(task, told)
     }
 
     /// A task has ended, or is not assigned any more.

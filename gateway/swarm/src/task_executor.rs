@@ -314,10 +314,13 @@ impl TaskExecutor {
     fn assign(&self, task: Arc<swarm::Task>) {
         let shared = &self.shared;
         let state = State::from_wire(task.desired_state);
-        shared
+        let concluded = shared
             .reservations
             .lock()
             .observe(&task, &self.facts.borrow());
+        if let Some(changed) = concluded {
+            changed.log(&task.id);
+        }
         // The id becomes a part of paths.
         if let Err(error) = check_id("id", &task.id) {
             tracing::warn!(

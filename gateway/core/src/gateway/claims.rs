@@ -149,6 +149,23 @@ impl Claims {
     /// Records the claims of all recovered objects, and returns the leases that tasks have. Conflicting claims are
     /// logged and both kept.
     pub(super) fn recover(&self, recovered: &Recovered) -> Vec<LeaseToken> {
+        let in_use = self.record(recovered);
+        let (ports, cores) = {
+            let ledger = self.ledger();
+            (ledger.ports.conflicts(), ledger.compute.conflicts())
+        };
+        // Without the ledger: a log line waits for the reader of a full pipe.
+        for (port, one, other) in ports {
+            tracing::warn!(%port, %one, %other, "two sandboxes have the same host port: neither is stopped");
+        }
+        for (cores, one, other) in cores {
+            tracing::warn!(%cores, %one, %other, "two tasks have the same processors exclusively: neither is stopped");
+        }
+        in_use
+    }
+
+    /// Records the claims of all recovered objects, and returns the leases that tasks have.
+    fn record(&self, recovered: &Recovered) -> Vec<LeaseToken> {
         let mut in_use: Vec<LeaseToken> = Vec::new();
         let holding = recovered
             .sandboxes
@@ -197,12 +214,6 @@ impl Claims {
                 ledger.devices.record(claim.token, lease);
                 in_use.push(claim.token);
             }
-        }
-        for (port, one, other) in ledger.ports.conflicts() {
-            tracing::warn!(%port, %one, %other, "two sandboxes have the same host port: neither is stopped");
-        }
-        for (cores, one, other) in ledger.compute.conflicts() {
-            tracing::warn!(%cores, %one, %other, "two tasks have the same processors exclusively: neither is stopped");
         }
         in_use
     }

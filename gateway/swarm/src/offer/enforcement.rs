@@ -21,6 +21,13 @@ const ENFORCED: &str = "assigned node no longer meets constraints";
 /// managers may have checked an older description.
 const SETTLE: Duration = Duration::from_secs(60);
 
+/// A conclusion about the managers' check that contradicts the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct ChangedEnforcement {
+    is_inverted: bool,
+}
+
 /// The managers' check, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Enforcement {
@@ -36,11 +43,15 @@ impl Enforcement {
         self.is_inverted
     }
 
-    /// Notes a task that a manager has sent while it knew these facts.
-    pub(super) fn observe(&mut self, task: &swarm::Task, told: &NodeFacts) {
-        let Some(status) = &task.status else { return };
+    /// Notes a task that a manager has sent while it knew these facts. Returns the conclusion, if it is a new one.
+    pub(super) fn observe(
+        &mut self,
+        task: &swarm::Task,
+        told: &NodeFacts,
+    ) -> Option<ChangedEnforcement> {
+        let status = task.status.as_ref()?;
         if status.state != i32::from(TaskState::Rejected) || status.err != ENFORCED {
-            return;
+            return None;
         }
         // The list at the beginning of a session has tasks that were rejected long ago.
         let at = status
@@ -52,30 +63,41 @@ impl Enforcement {
                 .changed
                 .is_some_and(|changed| changed.elapsed() < SETTLE)
         {
-            return;
+            return None;
         }
         let mut devices = named_devices(task).peekable();
-        if devices.peek().is_none() {
-            return;
-        }
+        devices.peek()?;
         let is_told = devices.all(|device| {
             told.named
                 .iter()
                 .any(|(kind, id)| *kind == device.kind && *id == device.id)
         });
-        if is_told != self.is_inverted {
-            self.is_inverted = is_told;
-            self.changed = Some(Instant::now());
-            if is_told {
-                tracing::warn!(
-                    task = task.id,
-                    "a manager of the swarm ends tasks because their devices are there (moby#44378): devices of tasks are not offered from now on"
-                );
-            } else {
-                tracing::info!(
-                    "devices of tasks are offered again: the managers of the swarm check them"
-                );
-            }
+        if is_told == self.is_inverted {
+            return None;
+        }
+        self.is_inverted = is_told;
+        self.changed = Some(Instant::now());
+        Some(ChangedEnforcement {
+            is_inverted: is_told,
+        })
+    }
+}
+
+// === impl ChangedEnforcement ===
+
+impl ChangedEnforcement {
+    /// Logs it, with the task from which it was drawn. To be called without locks: a log line waits for the reader of a
+    /// full pipe.
+    pub(crate) fn log(self, task: &str) {
+        if self.is_inverted {
+            tracing::warn!(
+                task,
+                "a manager of the swarm ends tasks because their devices are there (moby#44378): devices of tasks are not offered from now on"
+            );
+        } else {
+            tracing::info!(
+                "devices of tasks are offered again: the managers of the swarm check them"
+            );
         }
     }
 }
@@ -139,20 +161,27 @@ mod tests {
             },
             rejected_before(SETTLE),
         ] {
-            enforcement.observe(&other, &told);
+            assert_eq!(enforcement.observe(&other, &told), None);
             assert!(!enforcement.is_inverted());
         }
+        let changed = |is_inverted| Some(ChangedEnforcement { is_inverted });
         // It was gone, as the check should find.
-        enforcement.observe(&rejected(ENFORCED), &none);
+        assert_eq!(enforcement.observe(&rejected(ENFORCED), &none), None);
         assert!(!enforcement.is_inverted());
-        enforcement.observe(&rejected(ENFORCED), &told);
+        assert_eq!(
+            enforcement.observe(&rejected(ENFORCED), &told),
+            changed(true)
+        );
         assert!(enforcement.is_inverted());
         // By the description of before.
-        enforcement.observe(&rejected(ENFORCED), &none);
+        assert_eq!(enforcement.observe(&rejected(ENFORCED), &none), None);
         assert!(enforcement.is_inverted());
         // The managers were upgraded.
         tokio::time::advance(SETTLE).await;
-        enforcement.observe(&rejected(ENFORCED), &none);
+        assert_eq!(
+            enforcement.observe(&rejected(ENFORCED), &none),
+            changed(false)
+        );
         assert!(!enforcement.is_inverted());
     }
 }
