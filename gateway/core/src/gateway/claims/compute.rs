@@ -21,11 +21,11 @@ impl Claims {
     pub(in crate::gateway) fn claim_compute(
         &self,
         id: TaskId,
-        place: Claimant,
+        claimant: Claimant,
         resources: &Resources,
         claim: ComputeClaim,
     ) -> Result<()> {
-        let holder = self.compute_holder(place, resources, claim);
+        let holder = self.compute_holder(claimant, resources, claim);
         let claimed = self.ledger().compute.claim(id, holder);
         self.warn_of_all(claimed.map_err(|refusal| self.record_refusal(refusal))?);
         Ok(())
@@ -37,10 +37,10 @@ impl Claims {
     /// # Errors
     /// Those of [`Claims::claim_compute`].
     pub(in crate::gateway) fn reclaim_compute(&self, task: &Task) -> Result<()> {
-        let place = (task.meta.owner, task.sandbox);
+        let claimant = (task.meta.owner, task.sandbox);
         self.claim_compute(
             task.id,
-            place,
+            claimant,
             &task.details.resources,
             task.details.compute,
         )
@@ -73,8 +73,8 @@ impl Claims {
         let Some(task) = self.context.table.task(id) else {
             return;
         };
-        let place = (task.meta.owner, task.sandbox);
-        let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
+        let claimant = (task.meta.owner, task.sandbox);
+        let holder = self.compute_holder(claimant, &task.details.resources, task.details.compute);
         self.ledger().compute.record(id, holder);
         // What happens from here on releases what was just recorded; this is what has happened before. A
         // sandbox that is stopped releases the claims of its tasks once none of them runs.

@@ -92,13 +92,13 @@ impl DeviceLeases {
                 .table
                 .sandbox(task.sandbox)
                 .map(|found| found.meta.name.clone());
-            let place = (task.sandbox, name.unwrap_or_default());
-            let taken = self
+            let sandbox = (task.sandbox, name.unwrap_or_default());
+            let reclaimed = self
                 .claims
                 .ledger()
                 .devices
-                .reclaim(task.meta.owner, claim, place);
-            taken.map_err(|refusal| self.claims.record_refusal(refusal))?;
+                .reclaim(task.meta.owner, claim, sandbox);
+            reclaimed.map_err(|refusal| self.claims.record_refusal(refusal))?;
         }
         if !task.details.leases.is_empty() {
             self.views.mark_changed();

@@ -76,10 +76,10 @@ impl DeviceLeases {
                 let answer = self
                     .provider
                     .cached_reservation(&known, (token, resource.clone()));
-                let asked = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
-                let given = asked.await?.clone();
+                let allocation = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
+                let allocation = allocation.await?.clone();
                 provider.prepare(&resource, &devices).await?;
-                given.add_to(spec);
+                allocation.add_to(spec);
             }
         }
         Ok(())

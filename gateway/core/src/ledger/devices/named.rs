@@ -109,29 +109,29 @@ impl Devices {
     /// The slots of each named device, each device once.
     fn slots_of_named(&self, named: DeviceNames<'_>) -> Vec<Vec<SlotId>> {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
-        let there: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
+        let present: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
             .flat_map(|group| group.devices.iter().map(move |device| (group, device)))
             .filter(|(_, device)| device.health != Health::Gone)
             .collect();
         let mut found: BTreeMap<&str, Vec<SlotId>> = BTreeMap::new();
         for path in named.nodes {
-            let having: Vec<_> = there
+            let having: Vec<_> = present
                 .iter()
                 .filter(|(_, device)| is_at(device, path))
                 .collect();
-            let well: Vec<_> = having
+            let healthy: Vec<_> = having
                 .iter()
                 .filter(|(_, device)| device.health == Health::Healthy)
                 .collect();
             // A node of several devices, such as a control device, belongs to none of them alone.
-            let one = match (well.as_slice(), having.as_slice()) {
+            let one = match (healthy.as_slice(), having.as_slice()) {
                 ([one], _) => **one,
                 ([], [one, ..]) => *one,
                 ([], []) | ([_, _, ..], _) => continue,
             };
             found.insert(&one.1.id, one.1.slots(one.0.shares).collect());
         }
-        for (group, device) in there
+        for (group, device) in present
             .iter()
             .filter(|(_, device)| is_named(device, named.cdi))
         {
