@@ -57,7 +57,7 @@ mod volume;
 pub use callers::Callers;
 pub use claims::{Claims, LedgerReport, ScopedClaims};
 pub use devices::{DeviceLeases, Leased, ResourceUse, ScopedDevices};
-pub use exec::{Commands, ExecOutput, ScopedCommands};
+pub use exec::{Commands, ExecOutput, OutputShare, ScopedCommands};
 pub use image::{Images, PullsByResult, ScopedImages};
 pub use limits::{Limits, NamedDevices};
 pub use sandbox::{Sandboxes, ScopedSandboxes};

@@ -34,6 +34,7 @@ mod from_proto;
 pub mod fuzzing;
 mod image;
 mod names;
+mod output;
 mod record;
 mod routed;
 mod runtime;

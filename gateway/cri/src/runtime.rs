@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::cpus::{CpuOwnership, ExclusiveCpus};
 use crate::deadline::{RpcResult, with_deadline};
 use crate::encoded::EncodedCache;
+use crate::output;
 use crate::record::Records;
 use crate::samples::Samples;
 use crate::to_proto;
@@ -276,7 +277,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::ExecSyncRequest>,
     ) -> RpcResult<cri::ExecSyncResponse> {
-        with_deadline(request, |request| self.exec_sync(request)).await
+        let answered = with_deadline(request, |request| self.exec_sync(request)).await?;
+        Ok(output::attach(answered))
     }
 
     async fn exec(&self, request: Request<cri::ExecRequest>) -> RpcResult<cri::ExecResponse> {

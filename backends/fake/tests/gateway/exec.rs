@@ -211,6 +211,29 @@ async fn output_held_of_one_container_refuses_no_small_output_and_no_other_conta
 }
 
 #[tokio::test]
+async fn output_counts_for_as_long_as_its_caller_keeps_its_share() {
+    let fake = Fake::with_local_busybox().await;
+    let node = FakeNode::within(
+        fake,
+        Limits {
+            exec_output_bytes: 4 << 20,
+            ..limits()
+        },
+    );
+    node.gateway.recover().await.unwrap();
+    let id = node.running(ENDLESS).await.id.to_string();
+    let commands = node.scope.commands();
+    // More than half of what one container may have.
+    let much = specs::exec(&["head", "-c", "600000", "/dev/zero"]);
+    let held = commands.exec_sync(&id, &much, None).await.unwrap();
+    let refusal = commands.exec_sync(&id, &much, None).await;
+    assert_eq!(refused(refusal), ErrorKind::ResourceExhausted);
+    drop(held);
+    let output = commands.exec_sync(&id, &much, None).await.unwrap();
+    assert_eq!(output.stdout.len(), 600_000);
+}
+
+#[tokio::test]
 async fn output_beyond_the_cap_is_discarded() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();

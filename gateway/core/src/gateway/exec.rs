@@ -22,6 +22,8 @@ mod drain;
 
 use bounds::{CommandCounts, OutputBudget, OutputCharge};
 
+pub use bounds::OutputShare;
+
 /// Bytes of each stream that [`ScopedCommands::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
@@ -41,7 +43,7 @@ enum Retain {
 }
 
 /// The output and exit code of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ExecOutput {
     /// Exit code; 128 plus the signal if a signal ended it.
     pub code: i32,
@@ -49,6 +51,8 @@ pub struct ExecOutput {
     pub stdout: Bytes,
     /// The kept part of standard error.
     pub stderr: Bytes,
+    /// The part of `exec.max_output_bytes` that both occupy: whoever keeps large output keeps this with it.
+    pub share: OutputShare,
 }
 
 /// The commands that run in tasks, and their output that callers wait for.
@@ -56,7 +60,7 @@ pub struct ExecOutput {
 pub struct Commands {
     context: Arc<Context>,
     exec_counts: CommandCounts,
-    /// Output of commands that is being collected for `exec_sync` callers.
+    /// Output of commands that is collected, or held for callers.
     exec_output: OutputBudget,
 }
 
@@ -107,15 +111,15 @@ impl Commands {
         (owner, task): (Owner, TaskId),
         stream: Option<Source>,
         keep: Retain,
-    ) -> Result<Collected<'_>> {
-        let mut taken =
+    ) -> Result<Collected> {
+        let mut charge =
             self.exec_output
                 .charge(owner, task, self.context.limits.get().exec_output_bytes);
         let mut kept = BytesMut::new();
         let Some(mut stream) = stream else {
             return Ok(Collected {
                 bytes: kept,
-                _charge: taken,
+                charge,
             });
         };
         let mut chunk = BytesMut::with_capacity(64 << 10);
@@ -127,21 +131,21 @@ impl Commands {
             if read == 0 {
                 return Ok(Collected {
                     bytes: kept,
-                    _charge: taken,
+                    charge,
                 });
             }
             match keep {
                 Retain::First(limit) => {
                     let room = limit - kept.len();
                     chunk.truncate(room);
-                    taken.resize(kept.len() + chunk.len())?;
+                    charge.resize(kept.len() + chunk.len())?;
                     kept.extend_from_slice(&chunk);
                 }
                 Retain::Last(limit) => {
-                    taken.resize(kept.len() + chunk.len())?;
+                    charge.resize(kept.len() + chunk.len())?;
                     kept.extend_from_slice(&chunk);
                     kept.advance(kept.len().saturating_sub(limit));
-                    taken.resize(kept.len())?;
+                    charge.resize(kept.len())?;
                 }
             }
         }
@@ -189,7 +193,7 @@ impl<'s> ScopedCommands<'s> {
     /// # Errors
     /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
     /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
-    /// open; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
+    /// open; `ResourceExhausted` if its output exceeds what the node can hold now: it has been killed.
     pub async fn exec_sync(
         self,
         id: &str,
@@ -317,16 +321,17 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
     }
 }
 
-/// The bytes that have been read of a stream. Its share of the budget is released together with the answer.
-struct Collected<'a> {
+/// The bytes that have been read of a stream, and what they occupy of the budget.
+struct Collected {
     bytes: BytesMut,
-    _charge: OutputCharge<'a>,
+    charge: OutputCharge,
 }
 
-fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOutput {
+fn finish(code: i32, (stdout, stderr): (Collected, Collected)) -> ExecOutput {
     ExecOutput {
         code,
         stdout: stdout.bytes.freeze(),
         stderr: stderr.bytes.freeze(),
+        share: OutputShare::new(stdout.charge, stderr.charge),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use switchyard_core::gateway::{ExecOutput, OutputShare};
 use switchyard_core::id::TaskId;
 use switchyard_core::object::{Sandbox, Task, TaskDetails};
 use switchyard_core::spec::{ComputeClaim, ExecSpec, Reserved, Resources, TaskSpec, TaskUpdate};
@@ -277,11 +278,11 @@ impl Runtime {
     }
 
     /// CRI v1 ExecSync. A timeout of 0 is no limit. A command that exits with an error code is an answer, not
-    /// an error.
+    /// an error. The share of the output budget is for as long as the answer exists.
     pub(super) async fn exec_sync(
         &self,
         request: cri::ExecSyncRequest,
-    ) -> Result<cri::ExecSyncResponse> {
+    ) -> Result<(cri::ExecSyncResponse, OutputShare)> {
         let cri::ExecSyncRequest {
             container_id,
             cmd,
@@ -306,16 +307,22 @@ impl Runtime {
             cwd: None,
             drain: self.config.get().exec_drain(),
         };
-        let output = self
+        let ExecOutput {
+            code,
+            stdout,
+            stderr,
+            share,
+        } = self
             .scope
             .commands()
             .exec_sync(&container_id, &spec, limit)
             .await?;
-        Ok(cri::ExecSyncResponse {
-            stdout: output.stdout.into(),
-            stderr: output.stderr.into(),
-            exit_code: output.code,
-        })
+        let answer = cri::ExecSyncResponse {
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            exit_code: code,
+        };
+        Ok((answer, share))
     }
 }
 

@@ -32,7 +32,11 @@ type Raw = (http::HeaderMap, Bytes, Option<http::HeaderMap>);
 
 impl ServerFixture {
     fn new() -> Self {
-        let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
+        Self::within(Limits::default())
+    }
+
+    fn within(limits: Limits) -> Self {
+        let gateway = Gateway::new(Arc::new(Fake::with_busybox()), limits);
         let scope = gateway.scope(Owner::Kubernetes);
         let service = services(scope.clone(), Config::default().into(), None, None)
             .runtime
@@ -42,6 +46,22 @@ impl ServerFixture {
             service,
             images: Images::new(scope),
         }
+    }
+
+    /// Completes the recovery, and pulls the image of the containers.
+    async fn prepare(&self) {
+        self.gateway.recover().await.expect("the fake recovers");
+        let request = cri::PullImageRequest {
+            image: Some(cri::ImageSpec {
+                image: BUSYBOX.into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        self.images
+            .pull_image(tonic::Request::new(request))
+            .await
+            .expect("the registry has it");
     }
 
     async fn pod(&self, name: &str) -> String {
@@ -137,7 +157,22 @@ impl ServerFixture {
     }
 }
 
-async fn call<S>(mut service: S, method: &str, message: &[u8]) -> Raw
+async fn call<S>(service: S, method: &str, message: &[u8]) -> Raw
+where
+    S: Service<Request, Response = http::Response<tonic::body::Body>, Error = Infallible>,
+{
+    let (parts, body) = respond(service, method, message).await.into_parts();
+    let body = body.collect().await.expect("the body comes whole");
+    let trailers = body.trailers().cloned();
+    (parts.headers, body.to_bytes(), trailers)
+}
+
+/// Calls a server, and does not read the body of its response.
+async fn respond<S>(
+    mut service: S,
+    method: &str,
+    message: &[u8],
+) -> http::Response<tonic::body::Body>
 where
     S: Service<Request, Response = http::Response<tonic::body::Body>, Error = Infallible>,
 {
@@ -150,10 +185,7 @@ where
         .body(tonic::body::Body::new(Full::new(body.freeze())))
         .expect("it is well formed");
     let Ok(answer) = service.call(request).await;
-    let (parts, body) = answer.into_parts();
-    let body = body.collect().await.expect("the body comes whole");
-    let trailers = body.trailers().cloned();
-    (parts.headers, body.to_bytes(), trailers)
+    answer
 }
 
 fn labelled(name: &str) -> std::collections::BTreeMap<String, String> {
@@ -163,18 +195,7 @@ fn labelled(name: &str) -> std::collections::BTreeMap<String, String> {
 #[tokio::test]
 async fn lists_match_the_generated_server_byte_for_byte() {
     let node = ServerFixture::new();
-    node.gateway.recover().await.expect("the fake recovers");
-    let request = cri::PullImageRequest {
-        image: Some(cri::ImageSpec {
-            image: BUSYBOX.into(),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    node.images
-        .pull_image(tonic::Request::new(request))
-        .await
-        .expect("the registry has it");
+    node.prepare().await;
     assert_eq!(node.containers(cri::ContainerFilter::default()).await, 0);
     let web = node.pod("web").await;
     let db = node.pod("db").await;
@@ -326,4 +347,47 @@ async fn errors_match_the_generated_server() {
         let (too_large, _, _) = node.ask(method, &vec![0; MAX_MESSAGE_BYTES + 1]).await;
         assert_ne!(too_large["grpc-status"], "0");
     }
+}
+
+#[tokio::test]
+async fn output_of_a_command_counts_until_the_client_has_it() {
+    let node = ServerFixture::within(Limits {
+        exec_output_bytes: 4 << 20,
+        ..Limits::default()
+    });
+    node.prepare().await;
+    let pod = node.pod("web").await;
+    let container_id = node.container(&pod, "a").await;
+    let start = cri::StartContainerRequest {
+        container_id: container_id.clone(),
+    };
+    node.service
+        .runtime
+        .start_container(tonic::Request::new(start))
+        .await
+        .expect("it can be started");
+    // More than half of what one container may have.
+    let command = ["head", "-c", "600000", "/dev/zero"].map(str::to_owned);
+    let request = cri::ExecSyncRequest {
+        container_id,
+        cmd: command.into(),
+        timeout: 0,
+    };
+    let request = request.encode_to_vec();
+    let respond = || respond(MethodRouter(node.service.clone()), "ExecSync", &request);
+    let is_refused = async || {
+        let response = respond().await;
+        let status = response.headers().get("grpc-status");
+        status.is_some_and(|code| code == "8")
+    };
+    let mut body = respond().await.into_body();
+    assert!(is_refused().await, "no part of the first answer was read");
+    let frame = body.frame().await.expect("it has data");
+    let data = frame.expect("it comes whole").into_data();
+    let data = data.expect("data are before trailers");
+    assert!(data.len() > 600_000);
+    drop(body);
+    assert!(is_refused().await, "its data wait in a connection");
+    drop(data);
+    assert!(!is_refused().await, "its data have been sent");
 }

@@ -44,8 +44,8 @@ pub(super) struct CommandPermit {
 
 /// The output that is held for callers, in bytes. A task has at most a part of it, and each owner a part that no other owner
 /// can use (ADR 66).
-#[derive(Debug, Default)]
-pub(super) struct OutputBudget(Mutex<HeldOutput>);
+#[derive(Debug, Clone, Default)]
+pub(super) struct OutputBudget(Arc<Mutex<HeldOutput>>);
 
 /// The bytes that each task and owner holds.
 #[derive(Debug, Default)]
@@ -56,12 +56,18 @@ struct HeldOutput {
 
 /// One stream's share of the budget; released on drop.
 #[derive(Debug)]
-pub(super) struct OutputCharge<'a> {
-    budget: &'a OutputBudget,
+pub(super) struct OutputCharge {
+    budget: OutputBudget,
     owner: Owner,
     task: TaskId,
     limit: usize,
     bytes: usize,
+}
+
+/// The share of the budget for output that an answer occupies, until this is dropped.
+#[derive(Debug)]
+pub struct OutputShare {
+    _streams: [OutputCharge; 2],
 }
 
 // === impl CommandCounts ===
@@ -120,14 +126,9 @@ impl Drop for CommandPermit {
 
 impl OutputBudget {
     /// An empty charge for a command in a task, to be resized; `limit` is the size of the whole budget.
-    pub(super) const fn charge(
-        &self,
-        owner: Owner,
-        task: TaskId,
-        limit: usize,
-    ) -> OutputCharge<'_> {
+    pub(super) fn charge(&self, owner: Owner, task: TaskId, limit: usize) -> OutputCharge {
         OutputCharge {
-            budget: self,
+            budget: self.clone(),
             owner,
             task,
             limit,
@@ -190,7 +191,7 @@ impl HeldOutput {
 
 // === impl OutputCharge ===
 
-impl OutputCharge<'_> {
+impl OutputCharge {
     /// Changes the charge to a stream of which `bytes` bytes are held.
     ///
     /// # Errors
@@ -215,12 +216,23 @@ impl OutputCharge<'_> {
     }
 }
 
-impl Drop for OutputCharge<'_> {
+impl Drop for OutputCharge {
     fn drop(&mut self) {
         self.budget
             .0
             .lock()
             .replace(self.owner, self.task, self.bytes, 0);
+    }
+}
+
+// === impl OutputShare ===
+
+impl OutputShare {
+    /// The share of an answer with these two streams.
+    pub(super) const fn new(stdout: OutputCharge, stderr: OutputCharge) -> Self {
+        Self {
+            _streams: [stdout, stderr],
+        }
     }
 }
 
@@ -244,7 +256,7 @@ mod tests {
         budget: &OutputBudget,
         (owner, task_number): (Owner, u8),
         bytes: usize,
-    ) -> Result<OutputCharge<'_>> {
+    ) -> Result<OutputCharge> {
         let mut charge = budget.charge(owner, task(task_number), LIMIT);
         charge.resize(UNCOUNTED + bytes).map(|()| charge)
     }
@@ -276,7 +288,7 @@ mod tests {
             );
         }
         drop(charges);
-        let held = budget.0.into_inner();
+        let held = budget.0.lock();
         assert!(
             held.tasks.is_empty() && held.owners.values().all(|bytes| *bytes == 0),
             "{held:?}"
