@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::access::OwnerAccess;
 use super::context::Context;
 use crate::backend::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess};
-use crate::error::{Error, Reason, Result};
+use crate::error::{Error, ErrorKind, Reason, Result};
 use crate::id::{Owner, TaskId};
 use crate::object::Task;
 use crate::operation::{OperationKind, Subject, step};
@@ -192,8 +192,9 @@ impl<'s> ScopedCommands<'s> {
     ///
     /// # Errors
     /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
-    /// it has been killed; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
-    /// open; `ResourceExhausted` if its output exceeds what the node can hold now: it has been killed.
+    /// it has been killed, as far as that is possible; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
+    /// open; `ResourceExhausted` if its output exceeds what the node can hold now: it has been killed; `Unavailable` if it
+    /// has not exited in time as far as is known, and the runtime cannot be reached to kill it.
     pub async fn exec_sync(
         self,
         id: &str,
@@ -238,6 +239,8 @@ impl<'s> ScopedCommands<'s> {
             .await
     }
 
+    /// Starts a command, collects its output, and waits for both its exit and the end of the output. A command that is
+    /// not waited for any more is killed: at its deadline, when its output is refused, or with the caller.
     async fn exec_to_end(
         self,
         task: &Task,
@@ -280,7 +283,8 @@ impl<'s> ScopedCommands<'s> {
             Some((limit, at)) => match tokio::time::timeout_at(at, exit).await {
                 Ok(ended) => ended?,
                 Err(_) => {
-                    kill(control.as_ref()).await?;
+                    let killed = kill(control.as_ref()).await;
+                    killed.map_err(|error| not_killed(limit, error))?;
                     let text = format!("the command did not end within {limit:?} and was killed");
                     return Err(Error::deadline(text).with_reason(Reason::CommandTimeout));
                 }
@@ -315,9 +319,21 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
     match tokio::time::timeout(KILL_PATIENCE, killed).await {
         Ok(killed) => killed,
         Err(_) => Err(Error::deadline(format!(
-            "the command did not end in time, and has not exited within {KILL_PATIENCE:?} of SIGKILL"
-        ))
-        .with_reason(Reason::CommandTimeout)),
+            "it has not exited within {KILL_PATIENCE:?} of SIGKILL"
+        ))),
+    }
+}
+
+/// The error for a command that has not exited in time, and was not killed because of `error`. A runtime that cannot be
+/// reached has perhaps not reported the exit, so that this is no timeout of the command.
+fn not_killed(limit: Duration, error: Error) -> Error {
+    let text = format!("the command did not end within {limit:?}, and could not be killed");
+    if error.kind() == ErrorKind::Unavailable {
+        error.context(text)
+    } else {
+        Error::deadline(text)
+            .with_reason(Reason::CommandTimeout)
+            .with_source(error)
     }
 }
 
@@ -333,5 +349,30 @@ fn finish(code: i32, (stdout, stderr): (Collected, Collected)) -> ExecOutput {
         stdout: stdout.bytes.freeze(),
         stderr: stderr.bytes.freeze(),
         share: OutputShare::new(stdout.charge, stderr.charge),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_that_cannot_be_killed_has_timed_out_unless_the_runtime_is_away() {
+        let limit = Duration::from_secs(3);
+        let timeout = (ErrorKind::DeadlineExceeded, Some(Reason::CommandTimeout));
+        for error in [
+            Error::internal("kill: permission denied"),
+            Error::deadline("it has not exited within 10s of SIGKILL"),
+        ] {
+            let cause = error.report();
+            let late = not_killed(limit, error);
+            assert_eq!((late.kind(), late.reason()), timeout);
+            assert_eq!(
+                late.report(),
+                format!("the command did not end within 3s, and could not be killed: {cause}")
+            );
+        }
+        let away = not_killed(limit, Error::unavailable("containerd does not answer"));
+        assert_eq!((away.kind(), away.reason()), (ErrorKind::Unavailable, None));
     }
 }
