@@ -210,9 +210,11 @@ impl LinkTask {
 
 impl Obstacle {
     fn of_connection(error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => Self::Refused(error.to_string()),
-            _ => Self::Away(error.to_string()),
+        let why = error.to_string();
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            Self::Refused(why)
+        } else {
+            Self::Away(why)
         }
     }
 
