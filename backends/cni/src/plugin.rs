@@ -234,7 +234,8 @@ impl Plugins {
             source,
         };
         let plugins = self.clone();
-        let (network, plugin) = (call.network.to_owned(), call.plugin.to_owned());
+        let network = call.network.to_owned();
+        let plugin = call.plugin.to_owned();
         let lookup = move || plugins.find(&network, &plugin);
         let path = self.access_dirs(call.network, deadline, lookup).await??;
         let (stdout, to_stdout) = output_pipe().map_err(not_run)?;

@@ -1,4 +1,6 @@
 //! The chain of plugins, with stand-in plugins.
+//!
+//! Longer than 500 lines because all tests share the stand-in plugins.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
