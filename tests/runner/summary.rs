@@ -160,7 +160,7 @@ impl Summary {
         }
         if !plan.postponed.is_empty() {
             self.said.push(format!(
-                "Changed lately, and left to other shards because this run would take too long: {}.",
+                "Changed lately, and left to other shards in part because this run would take too long: {}.",
                 plan.postponed.join(", ")
             ));
         }

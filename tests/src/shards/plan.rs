@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Slow, Suite, What};
+use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Suite, What};
 
 /// By how many seconds the slow items of changed files may lengthen a run, so that a run of any commit stays
 /// within its time.
@@ -46,7 +46,7 @@ pub struct Plan {
     pub documentation: bool,
     /// The items left to the other shards.
     pub left_out: Vec<What>,
-    /// The changed files whose slow items did not fit into [`ALLOWANCE`].
+    /// The changed files with slow items that did not fit into [`ALLOWANCE`].
     pub postponed: Vec<String>,
 }
 
@@ -66,8 +66,7 @@ impl Plan {
             }
         };
         for slow in SLOW {
-            let is_recent = slow.what.file().is_some_and(|file| recent.contains(&file));
-            if plan.shard.is_none_or(|shard| slow.is_in(shard)) || is_recent {
+            if plan.shard.is_none_or(|shard| slow.is_in(shard)) || recent.contains(&slow.what) {
                 plan.add(slow.what);
             } else {
                 plan.leave_out(slow.what);
@@ -76,28 +75,33 @@ impl Plan {
         plan
     }
 
-    /// Returns the changed files whose slow items run in this shard too: as many as fit into the allowance, the last changed first.
-    fn choose_recent(&mut self, shard: Shard, changed: &[String]) -> BTreeSet<String> {
+    /// Returns the slow items of changed files that this shard runs too: those that fit into the allowance, of the
+    /// last changed file first. Lists of kill points are taken whole in the same way.
+    fn choose_recent(&mut self, shard: Shard, changed: &[String]) -> BTreeSet<What> {
         let mut chosen = BTreeSet::new();
         let mut allowance = ALLOWANCE;
         for file in changed {
-            let list = KILL_LISTS
-                .iter()
-                .map(|(_, list)| *list)
-                .find(|list| list == file);
-            let of_the_file = |slow: &&Slow| slow.what.file().as_ref() == Some(file);
-            let others = SLOW
-                .iter()
-                .filter(|slow| !slow.is_in(shard))
-                .filter(of_the_file);
-            let cost = others.map(Slow::lengthens).sum::<f32>() + list.map_or(0.0, |_| WHOLE_LIST);
-            if cost > allowance {
-                self.postponed.push(file.clone());
-                continue;
+            let mut is_whole = true;
+            if let Some((_, list)) = KILL_LISTS.iter().find(|(_, list)| list == file) {
+                if WHOLE_LIST <= allowance {
+                    allowance -= WHOLE_LIST;
+                    self.whole.insert(list);
+                } else {
+                    is_whole = false;
+                }
             }
-            allowance -= cost;
-            self.whole.extend(list);
-            chosen.insert(file.clone());
+            let others = SLOW.iter().filter(|slow| !slow.is_in(shard));
+            for slow in others.filter(|slow| slow.what.file().as_ref() == Some(file)) {
+                if slow.lengthens() <= allowance {
+                    allowance -= slow.lengthens();
+                    chosen.insert(slow.what);
+                } else {
+                    is_whole = false;
+                }
+            }
+            if !is_whole {
+                self.postponed.push(file.clone());
+            }
         }
         chosen
     }
