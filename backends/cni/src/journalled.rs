@@ -1,13 +1,12 @@
 //! Attachments with a journal: it is written before plugins run, and is all that undoing them needs.
 
-use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use switchyard_linux as linux;
 use switchyard_linux::report;
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::attachment::Attachment;
 use crate::conf::NetworkList;
@@ -15,11 +14,17 @@ use crate::error::Error;
 use crate::host_local;
 use crate::journal;
 use crate::network::Network;
-use crate::plugin::Plugins;
+use crate::plugin::{Plugins, on_thread};
 use crate::result::CniResult;
 
 /// Time for the search for addresses without a holder. Their directory may be on a network file system.
 const SEARCH_LIMIT: Duration = Duration::from_secs(10);
+
+/// The maximum of threads that search, so that a directory that hangs takes no more.
+pub(crate) const SEARCH_THREADS: usize = 1;
+
+static SEARCHES: LazyLock<Arc<Semaphore>> =
+    LazyLock::new(|| Arc::new(Semaphore::new(SEARCH_THREADS)));
 
 impl Network {
     /// Writes the request to `path`, in an existing directory, and syncs it; [`Network::add_saved`] makes the
@@ -130,14 +135,9 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
 /// DEL.
 async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
-    let search = linux::blocking("the search for addresses", move || {
-        host_local::free_unowned(&list)
-    });
-    let freed = timeout(SEARCH_LIMIT, search).await.unwrap_or_else(|_| {
-        let why = format!("no answer within {SEARCH_LIMIT:?}: does a file system hang?");
-        Err(io::Error::new(ErrorKind::TimedOut, why))
-    });
-    match freed {
+    let search = move || host_local::free_unowned(&list);
+    let searched = on_thread(&SEARCHES, Instant::now() + SEARCH_LIMIT, search);
+    match searched.await.flatten() {
         Ok(0) => {}
         Ok(freed) => tracing::info!(
             network = name,

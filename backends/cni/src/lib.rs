@@ -43,7 +43,11 @@ pub use error::{ConfError, Error, ResultError, Skipped};
 pub use journal::Saved;
 pub use journalled::del_saved;
 pub use network::{CheckOutcome, Network};
-pub use plugin::{Limits, PLUGIN_THREADS, PluginObserver, Plugins, RunEnd};
+pub use plugin::{Limits, PluginObserver, Plugins, RunEnd};
 pub use result::{CniResult, Interface, IpConfig, IpNet, ResultDns, Route};
 pub use verb::Verb;
 pub use version::SpecVersion;
+
+/// The maximum of threads for blocking calls that [`Plugins`] of one process take: those that look up and start plugins,
+/// and one that searches for addresses without a holder.
+pub const THREADS: usize = plugin::PLUGIN_THREADS + journalled::SEARCH_THREADS;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use switchyard_linux as linux;
+use switchyard_linux::{self as linux, GroupLeader};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::{ChildStdin, Command};
@@ -23,10 +23,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::attachment::Attachment;
 use crate::error::Error;
 use crate::verb::Verb;
-
-use process::PluginProcess;
-
-mod process;
 
 /// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
@@ -39,7 +35,7 @@ const SHOWN: usize = 1000;
 const PIPE_GRACE: Duration = Duration::from_secs(1);
 /// The maximum of threads that look up or start the plugins of one [`Plugins`] at a time: a directory whose file system
 /// hangs takes no more.
-pub const PLUGIN_THREADS: usize = 4;
+pub(crate) const PLUGIN_THREADS: usize = 4;
 /// Number of attempts with a plugin file that is just being written, and the first pause, which is doubled
 /// each time.
 const BUSY_TRIES: u32 = 6;
@@ -227,7 +223,7 @@ impl Plugins {
         &self,
         call: Call<'_>,
         deadline: Instant,
-    ) -> Result<(PluginProcess, Pipes), Error> {
+    ) -> Result<(GroupLeader, Pipes), Error> {
         let not_run = |source| Error::Run {
             plugin: call.plugin.to_owned(),
             verb: call.verb,
@@ -262,11 +258,11 @@ impl Plugins {
         mut command: Command,
         network: &str,
         deadline: Instant,
-    ) -> Result<io::Result<PluginProcess>, Error> {
+    ) -> Result<io::Result<GroupLeader>, Error> {
         let mut pause = BUSY_PAUSE;
         for _ in 1..BUSY_TRIES {
             let attempt = move || {
-                let started = PluginProcess::start(&mut command);
+                let started = GroupLeader::start(&mut command);
                 (command, started)
             };
             let started;
@@ -277,7 +273,7 @@ impl Plugins {
             }
             pause *= 2;
         }
-        let last = move || PluginProcess::start(&mut command);
+        let last = move || GroupLeader::start(&mut command);
         self.access_dirs(network, deadline, last).await
     }
 
@@ -292,22 +288,7 @@ impl Plugins {
         deadline: Instant,
         access: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let threads = Arc::clone(&self.threads);
-        let accessed = async {
-            let permit = threads.acquire_owned().await.map_err(io::Error::other)?;
-            let access = move || {
-                let _until_it_returns = permit;
-                Ok(access())
-            };
-            linux::blocking("an access to the plugins", access).await
-        };
-        let accessed = timeout_at(deadline, accessed).await.unwrap_or_else(|_| {
-            let why = format!(
-                "no answer within {} s: does a file system hang?",
-                self.limits.plugin.as_secs_f32()
-            );
-            Err(io::Error::new(ErrorKind::TimedOut, why))
-        });
+        let accessed = on_thread(&self.threads, deadline, access).await;
         accessed.map_err(|source| Error::PluginDirs {
             network: network.to_owned(),
             dirs: self.dirs.to_vec(),
@@ -351,6 +332,35 @@ impl Plugins {
     }
 }
 
+/// Runs `access`, which may hang on a file system, on a thread for blocking calls, and waits for it until `deadline`. It
+/// takes a permit of `threads`, which a thread that hangs keeps until it returns.
+///
+/// # Errors
+/// There was no answer in time, or `access` panicked.
+pub(crate) async fn on_thread<T: Send + 'static>(
+    threads: &Arc<Semaphore>,
+    deadline: Instant,
+    access: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let limit = deadline.saturating_duration_since(Instant::now());
+    let threads = Arc::clone(threads);
+    let accessed = async {
+        let permit = threads.acquire_owned().await.map_err(io::Error::other)?;
+        let access = move || {
+            let _until_it_returns = permit;
+            Ok(access())
+        };
+        linux::blocking("an access to the files of network plugins", access).await
+    };
+    timeout_at(deadline, accessed).await.unwrap_or_else(|_| {
+        let why = format!(
+            "no answer within {:.1} s: does a file system hang?",
+            limit.as_secs_f32()
+        );
+        Err(io::Error::new(ErrorKind::TimedOut, why))
+    })
+}
+
 /// A pipe for the output of a plugin: our end, and the plugin's. The plugin's end is a reading end too, so that a
 /// plugin that outlives this process is not ended by SIGPIPE when it writes its next line. Our end still sees the end
 /// of the output, when the last process that has the plugin's end has closed it.
@@ -363,7 +373,7 @@ fn output_pipe() -> io::Result<(Receiver, Stdio)> {
 
 /// Writes the configuration to a plugin, and reads its output until it has exited, before the deadline.
 async fn communicate(
-    process: &mut PluginProcess,
+    process: &mut GroupLeader,
     pipes: Pipes,
     config: &[u8],
     deadline: Instant,

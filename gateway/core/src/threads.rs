@@ -39,8 +39,8 @@ pub const FILES_POOLS: usize = 7;
 /// on them.
 pub const DISK_POOL: usize = 4;
 
-/// The maximum that look up and start CNI plugins.
-pub const PLUGIN_POOL: usize = 4;
+/// The maximum that look up and start CNI plugins, and one that searches for their addresses.
+pub const PLUGIN_POOL: usize = 5;
 
 /// The minimum that is always left for short calls.
 pub const SHORT: usize = TOTAL

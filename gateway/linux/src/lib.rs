@@ -3,6 +3,7 @@
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for.
 
 pub mod files;
+mod group_leader;
 mod limits;
 pub mod mounts;
 pub mod process;
@@ -10,6 +11,7 @@ mod report;
 mod text;
 mod threads;
 
+pub use group_leader::GroupLeader;
 pub use limits::raise_open_files_limit;
 pub use report::report;
 pub use text::beginning;

@@ -8,7 +8,7 @@ use switchyard_linux::process::Stat;
 use switchyard_linux::report;
 
 /// A shell that runs `script` as a plugin, with our ends of its pipes.
-fn start(script: &str) -> (PluginProcess, Pipes) {
+fn start(script: &str) -> (GroupLeader, Pipes) {
     let (stdout, to_stdout) = output_pipe().unwrap();
     let (stderr, to_stderr) = output_pipe().unwrap();
     let mut command = Command::new("/bin/sh");
@@ -17,7 +17,7 @@ fn start(script: &str) -> (PluginProcess, Pipes) {
         .stdin(Stdio::piped())
         .stdout(to_stdout)
         .stderr(to_stderr);
-    let mut process = PluginProcess::start(&mut command).unwrap();
+    let mut process = GroupLeader::start(&mut command).unwrap();
     let stdin = process.take_stdin().unwrap();
     let pipes = Pipes {
         stdin,
@@ -30,8 +30,8 @@ fn start(script: &str) -> (PluginProcess, Pipes) {
 #[tokio::test]
 async fn plugin_that_exits_in_time_is_not_late_although_a_child_keeps_its_pipes() {
     let (mut process, pipes) = start("sleep 3 & echo result");
-    let pid = process.group().unwrap();
-    while !Stat::of(pid.as_raw()).unwrap().ended {
+    let pid = process.pid().unwrap();
+    while !Stat::of(pid).unwrap().ended {
         sleep(Duration::from_millis(5)).await;
     }
     // The deadline is over before the output is no longer waited for.
@@ -47,9 +47,9 @@ async fn plugin_that_exits_in_time_is_not_late_although_a_child_keeps_its_pipes(
 #[tokio::test]
 async fn process_group_is_signalled_until_the_plugin_is_reaped() {
     let (mut process, _pipes) = start("exec sleep 300");
-    assert!(process.group().is_some());
+    assert!(process.pid().is_some());
     process.kill_and_reap().await;
-    assert_eq!(process.group(), None);
+    assert_eq!(process.pid(), None);
 
     // A child that writes too much once the plugin is reaped.
     let script =
@@ -58,7 +58,7 @@ async fn process_group_is_signalled_until_the_plugin_is_reaped() {
     let deadline = Instant::now() + Duration::from_secs(60);
     let error = communicate(&mut process, pipes, b"{}", deadline).await;
     assert!(matches!(error, Err(OutputError::TooLarge)), "{error:?}");
-    assert_eq!(process.group(), None);
+    assert_eq!(process.pid(), None);
 }
 
 /// The runtime's only thread for blocking calls hangs, as in a call on a dead network file system.

@@ -66,7 +66,7 @@ fn detect_host(settings: &Settings) -> Result<Host> {
 }
 
 const _: () = assert!(
-    cni::PLUGIN_THREADS == threads::PLUGIN_POOL,
+    cni::THREADS == threads::PLUGIN_POOL,
     "the division of the process's threads counts those of plugins"
 );
 

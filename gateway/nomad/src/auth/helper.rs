@@ -4,15 +4,12 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde::Deserialize;
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
-use switchyard_linux::beginning;
+use switchyard_linux::{GroupLeader, beginning};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 /// Limit for a helper to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,10 +34,6 @@ struct HelperExit {
     success: bool,
     stdout: Vec<u8>,
 }
-
-/// A helper with the programs that it runs, which are killed when this is dropped; `None` if the helper was reaped,
-/// because its id may be that of another process then.
-struct ProcessGroup(Option<Pid>);
 
 /// The credentials that the program `docker-credential-NAME` has for a registry; `None` if it has none.
 /// Cancel-safe: the program is killed, with those that it runs.
@@ -91,18 +84,13 @@ async fn run(program: &str, mut command: Command, registry: &str) -> Result<Help
         ))
         .with_source(source)
     };
-    let mut child = command
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| failed("run", error))?;
-    // Dropped before `child`, which reaps the helper.
-    let mut group = ProcessGroup::of(&child);
-    let stdin = child.stdin.take();
-    let stdout = child.stdout.take();
+        .stderr(Stdio::null());
+    let mut helper = GroupLeader::start(&mut command).map_err(|error| failed("run", error))?;
+    let stdin = helper.take_stdin();
+    let stdout = helper.take_stdout();
     let send = async {
         if let Some(mut stdin) = stdin {
             // A program that answers without reading its input is accepted.
@@ -127,35 +115,14 @@ async fn run(program: &str, mut command: Command, registry: &str) -> Result<Help
             "{program} printed more than {ANSWER_LIMIT} bytes for {registry} and was killed"
         )));
     }
-    let status = child
+    let status = helper
         .wait()
         .await
         .map_err(|error| failed("wait for", error))?;
-    group.0 = None;
     Ok(HelperExit {
         success: status.success(),
         stdout,
     })
-}
-
-// === impl ProcessGroup ===
-
-impl ProcessGroup {
-    /// The group of a child that leads one.
-    fn of(child: &Child) -> Self {
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self(id.map(Pid::from_raw))
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        let Some(group) = self.0 else { return };
-        match killpg(group, Signal::SIGKILL) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => tracing::warn!(%group, %errno, "cannot kill a credential helper"),
-        }
-    }
 }
 
 /// Parses an answer; an empty one means no credentials.
