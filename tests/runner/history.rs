@@ -36,7 +36,8 @@ pub(crate) fn shard(root: &Path) -> (Shard, String) {
 /// The recent changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// The files that differ from the last commit, or that the last commits changed, the last changed first; none without history.
+    /// The files that differ from the last commit, or that the last commits changed, the last changed first; none
+    /// without history.
     pub(crate) files: Vec<String>,
     /// The commits among them whose files are not counted, because they are too many.
     pub(crate) sweeps: Vec<String>,
