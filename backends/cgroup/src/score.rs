@@ -42,8 +42,8 @@ impl Reader {
             return Ok(());
         }
         match repeat_passes(|| self.rescore_once(group, from, to))? {
-            // Where processes exit all the time, each pass misses some: that none of so many passes changed
-            // one shows that they inherited the new score.
+            // Where processes exit all the time, each pass misses some. The last one changed none: what is forked
+            // now inherits the new score.
             PassOutcome::Done | PassOutcome::Missed => Ok(()),
             PassOutcome::Changed => Err(Error::Restless {
                 group: group.to_string(),

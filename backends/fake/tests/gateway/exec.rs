@@ -15,6 +15,13 @@ use crate::node::{ENDLESS, FakeNode, limits, task_spec, until};
 
 const CAP: usize = 16 << 20;
 
+/// A node with these limits.
+async fn node_within(limits: Limits) -> FakeNode {
+    let node = FakeNode::within(Fake::with_local_busybox().await, limits);
+    node.gateway.recover().await.unwrap();
+    node
+}
+
 #[tokio::test]
 async fn exec_runs_to_completion() {
     let node = FakeNode::new().await;
@@ -120,15 +127,11 @@ async fn exec_is_killed_when_its_caller_is_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn command_that_cannot_be_ended_keeps_its_place() {
-    let fake = Fake::with_local_busybox().await;
-    let node = FakeNode::within(
-        fake,
-        Limits {
-            exec_per_task: 2,
-            ..limits()
-        },
-    );
-    node.gateway.recover().await.unwrap();
+    let node = node_within(Limits {
+        exec_per_task: 2,
+        ..limits()
+    })
+    .await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sleep", "1000"]);
     node.fake.set_execs_unended(true);
@@ -152,15 +155,11 @@ async fn command_that_cannot_be_ended_keeps_its_place() {
 
 #[tokio::test]
 async fn output_held_of_one_container_refuses_no_small_output_and_no_other_container() {
-    let fake = Fake::with_local_busybox().await;
-    let node = FakeNode::within(
-        fake,
-        Limits {
-            exec_output_bytes: 4 << 20,
-            ..limits()
-        },
-    );
-    node.gateway.recover().await.unwrap();
+    let node = node_within(Limits {
+        exec_output_bytes: 4 << 20,
+        ..limits()
+    })
+    .await;
     let id = node.running(ENDLESS).await.id.to_string();
     // It keeps what it has written, and its caller waits for more.
     let much = specs::exec(&["sh", "-c", "head -c 1000000 /dev/zero; sleep 1000"]);
@@ -212,15 +211,11 @@ async fn output_held_of_one_container_refuses_no_small_output_and_no_other_conta
 
 #[tokio::test]
 async fn output_counts_for_as_long_as_its_caller_keeps_its_share() {
-    let fake = Fake::with_local_busybox().await;
-    let node = FakeNode::within(
-        fake,
-        Limits {
-            exec_output_bytes: 4 << 20,
-            ..limits()
-        },
-    );
-    node.gateway.recover().await.unwrap();
+    let node = node_within(Limits {
+        exec_output_bytes: 4 << 20,
+        ..limits()
+    })
+    .await;
     let id = node.running(ENDLESS).await.id.to_string();
     let commands = node.scope.commands();
     // More than half of what one container may have.

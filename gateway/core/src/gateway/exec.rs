@@ -192,9 +192,10 @@ impl<'s> ScopedCommands<'s> {
     ///
     /// # Errors
     /// Those of [`ScopedCommands::exec`]; `DeadlineExceeded` with [`Reason::CommandTimeout`] if it did not exit in time:
-    /// it has been killed, as far as that is possible; `FailedPrecondition` with its exit code if it has exited, and a child of it kept the output
-    /// open; `ResourceExhausted` if its output exceeds what the node can hold now: it has been killed; `Unavailable` if it
-    /// has not exited in time as far as is known, and the runtime cannot be reached to kill it.
+    /// it has been killed, as far as that is possible; `FailedPrecondition` with its exit code if it has exited, and a
+    /// child of it kept the output open; `ResourceExhausted` if its output exceeds what the node can hold now: it has
+    /// been killed; `Unavailable` if it has not exited in time as far as is known, and the runtime cannot be reached to
+    /// kill it.
     pub async fn exec_sync(
         self,
         id: &str,
