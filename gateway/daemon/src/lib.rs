@@ -4,6 +4,7 @@
 //! serve ──► wiring: backend, frontends
 //!   │
 //!   ├── reload        the same again at SIGHUP, as a whole or not at all
+//!   ├── daemon_record where the daemon and its logkeeper serve, for processes that cannot read the configuration
 //!   ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!   ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!   ├── reports       what frontends, devices and the swarm report, for the admin server (the crate `operator`)
@@ -21,6 +22,7 @@
 
 mod capacity;
 mod credentials;
+pub mod daemon_record;
 pub mod detach;
 mod device_parts;
 pub mod gate;

@@ -248,6 +248,11 @@ impl ConfigControl for Reloader {
 // === impl ReloadQueue ===
 
 impl ReloadQueue {
+    /// The sources that the daemon was started with.
+    pub(crate) const fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// Reloads the configuration of these parts on each request, and puts credentials in force when their
     /// files change, for ever. `seen` are the stamps of the files when they were last read.
     pub(crate) async fn run(mut self, parts: ReloadedParts, mut seen: Stamps) {

@@ -1,10 +1,10 @@
 //! `switchyard serve`: starts the parts of the daemon in order, and stops them.
 //!
-//! Start: directories → locks → sockets (calls queue) → backend → admin HTTP (alive, not ready) → managed
-//! containerd and logkeeper → frontends (requests wait, queries of the daemon's status are answered) →
-//! recovery → ready. Stop: no new requests → running operations end, then the watches, then the backend's
-//! cleanup, all by one deadline → sockets are removed. What is still at work then ends with the process, as at a kill.
-//! Containers, containerd, the logkeeper and CNI plugins keep running.
+//! Start: directories → locks → record of the daemon → sockets (calls queue) → backend → admin HTTP (alive, not
+//! ready) → managed containerd and logkeeper → frontends (requests wait, queries of the daemon's status are
+//! answered) → recovery → ready. Stop: no new requests → running operations end, then the watches, then the
+//! backend's cleanup, all by one deadline → sockets are removed. What is still at work then ends with the process,
+//! as at a kill. Containers, containerd, the logkeeper and CNI plugins keep running.
 
 use std::fs;
 use std::future::Future;
@@ -33,6 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::capacity;
 use crate::credentials::{Credentials, MetricsCredentials, Stamps};
+use crate::daemon_record::PublishedRecord;
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::{State, make_dir};
@@ -143,12 +144,12 @@ pub async fn run(
         "switchyard starts"
     );
     raise_file_limit();
-    lock_directories(&config, locks)?;
+    let record = take_directories(&config, locks)?;
     let begin = StartTimes::locked_now(begin);
     follow_signals(&shutdown, &reloader)?;
 
     let daemon = Daemon::new(Arc::clone(&config), shutdown, traces.as_ref())?;
-    let processes = NeededProcesses::new(&config);
+    let processes = NeededProcesses::new(&config, record, reloads.sources());
     // Before the files are read, so that a change meanwhile is noticed later.
     let stamps = Stamps::of(&config);
     // The sockets come first, so that no client is refused while the daemon starts.
@@ -223,12 +224,14 @@ fn follow_signals(shutdown: &Shutdown, reloader: &Reloader) -> Result<(), ServeE
         .map_err(ServeError::Signals)
 }
 
-fn lock_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
+/// Makes the directories and locks them, and writes down where this daemon serves.
+fn take_directories(config: &Config, locks: &mut DirLocks) -> Result<PublishedRecord, ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
         make_dir(path, mode).map_err(|source| LockError::at(path, path.clone(), source))?;
     }
-    Ok(locks.acquire([&paths.state, &paths.run])?)
+    locks.acquire([&paths.state, &paths.run])?;
+    Ok(PublishedRecord::publish(config))
 }
 
 // === impl Listeners ===

@@ -1,9 +1,10 @@
-//! Notifications to systemd (sd_notify(3)). Without systemd they do nothing.
+//! Notifications to systemd (sd_notify(3)), which do nothing without it, and the directory that it gives a unit.
 //!
 //! Sending one waits while the manager does not read its socket. The daemon leaves that to a thread, so that a manager
 //! that hangs blocks none of the threads that serve; what does not fit into the thread's queue is dropped.
 
 use std::env;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -23,6 +24,14 @@ static SENDER: LazyLock<Option<SyncSender<String>>> = LazyLock::new(|| {
     env::var_os("NOTIFY_SOCKET")?;
     start_sender(send)
 });
+
+/// The runtime directory of the unit that this process belongs to (`RuntimeDirectory=` of systemd.exec(5)), the
+/// first if it has several; `None` without a unit, or in one that has none.
+#[must_use]
+pub fn runtime_dir() -> Option<PathBuf> {
+    let dirs = env::var_os("RUNTIME_DIRECTORY")?;
+    env::split_paths(&dirs).find(|dir| dir.is_absolute())
+}
 
 /// Notifies that the daemon serves.
 pub fn ready(status: &str) {

@@ -319,6 +319,7 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
         Err(error) => {
             let status = match error {
                 RestartError::External { .. } | RestartError::Absent(_) => StatusCode::CONFLICT,
+                RestartError::Configuration { .. } => StatusCode::UNPROCESSABLE_ENTITY,
                 RestartError::Systemctl { .. } | RestartError::Refused { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }

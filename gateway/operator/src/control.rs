@@ -104,6 +104,16 @@ pub enum RestartError {
         "{0} does not run and is not managed by this daemon: start it as it was started before"
     )]
     Absent(&'static str),
+    /// The next process would not start, because the configuration that it would read is invalid.
+    #[error(
+        "{name} is not restarted, because its next process would read the configuration, which is invalid: {why}; correct that, and try again"
+    )]
+    Configuration {
+        /// The part.
+        name: &'static str,
+        /// The error of the configuration.
+        why: String,
+    },
     /// The service manager could not be asked.
     #[error("cannot run systemctl restart {unit}")]
     Systemctl {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use switchyard_config as config;
+use switchyard_config::Sources;
 use switchyard_linux::process::ProcessId;
+use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_operator::control::{Reporter, RestartError, RestartableProcess};
 use switchyard_operator::status::{Condition, Part};
 use switchyard_operator_api::RestartReport;
@@ -14,6 +17,7 @@ use tokio::process::Command;
 use tokio::sync::watch;
 
 use super::State;
+use crate::daemon_record::PublishedRecord;
 
 /// Limit for a restart until the answer; the process may still come up after it.
 const LIMIT: Duration = Duration::from_secs(25);
@@ -39,7 +43,15 @@ enum Means {
     /// Our supervisor.
     Supervisor(Supervisor),
     /// The service manager, if the process belongs to one of its services.
-    ServiceManager,
+    ServiceManager(ServiceStart),
+}
+
+/// Input of the next process of a service at its start: the record of this daemon, and the configuration, which need
+/// not be valid if the record is there.
+#[derive(Debug, Clone)]
+pub struct ServiceStart {
+    record: PublishedRecord,
+    sources: Sources,
 }
 
 /// The requests for restarts that a supervisor serves.
@@ -105,13 +117,13 @@ pub fn supervised(
 // === impl Restarter ===
 
 impl Restarter {
-    /// A process that the service manager restarts.
+    /// A process that the service manager restarts, and the input of the next one.
     #[must_use]
-    pub fn service(name: &'static str, state: watch::Receiver<State>) -> Self {
+    pub fn service(name: &'static str, state: watch::Receiver<State>, start: ServiceStart) -> Self {
         Self {
             name,
             state,
-            means: Means::ServiceManager,
+            means: Means::ServiceManager(start),
         }
     }
 
@@ -132,12 +144,13 @@ impl Restarter {
         let restarted = async {
             match &self.means {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
-                Means::ServiceManager => {
+                Means::ServiceManager(start) => {
                     let before = self.process().ok_or(RestartError::Absent(self.name))?;
                     let unit = unit_of(before.pid).ok_or(RestartError::External {
                         name: self.name,
                         pid: before.pid,
                     })?;
+                    start.check(self.name).await?;
                     restart_unit(unit).await?;
                     Ok((Some(before), self.serves_instead_of(before).await?))
                 }
@@ -196,6 +209,42 @@ impl RestartableProcess for Restarter {
 
     fn restart(&self) -> BoxFuture<'_, Result<RestartReport, RestartError>> {
         Box::pin(self.end_and_await_next())
+    }
+}
+
+// === impl ServiceStart ===
+
+impl ServiceStart {
+    /// The record of this daemon, and these sources of the configuration.
+    #[must_use]
+    pub const fn new(record: PublishedRecord, sources: Sources) -> Self {
+        Self { record, sources }
+    }
+
+    /// Checks, before the present process is ended, that the next one will start.
+    async fn check(&self, name: &'static str) -> Result<(), RestartError> {
+        let start = self.clone();
+        let checked = blocking("the check of the configuration", move || {
+            Ok::<_, WorkLost>(start.refusal())
+        });
+        match checked.await {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(RestartError::Configuration { name, why }),
+            Err(lost) => Err(RestartError::Configuration {
+                name,
+                why: report(&lost),
+            }),
+        }
+    }
+
+    /// Reason why the process would not start. Blocks.
+    fn refusal(&self) -> Option<String> {
+        if self.record.is_in_place() {
+            return None;
+        }
+        config::load(&self.sources)
+            .err()
+            .map(|error| report(&error))
     }
 }
 
@@ -316,6 +365,8 @@ fn unit_in(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -333,6 +384,37 @@ mod tests {
         assert_eq!(unit_in(""), None);
     }
 
+    /// The input of a process whose configuration has this content.
+    fn start(dir: &Path, record: Option<&Path>, text: &str) -> ServiceStart {
+        let file = dir.join("config.toml");
+        fs::write(&file, text).unwrap();
+        let sources = Sources {
+            file: Some(file),
+            ..Sources::default()
+        };
+        ServiceStart::new(
+            PublishedRecord::at(record, &config::Config::default()),
+            sources,
+        )
+    }
+
+    #[tokio::test]
+    async fn configuration_must_be_valid_only_where_the_daemon_has_written_no_record() {
+        let dir = tempfile::tempdir().unwrap();
+        for invalid in ["version = 1\n[cri]\nunknown = 1\n", "[[[\n"] {
+            let recorded = start(dir.path(), Some(dir.path()), invalid);
+            assert!(recorded.check("logkeeper").await.is_ok());
+            let refused = start(dir.path(), None, invalid).check("logkeeper").await;
+            let Err(RestartError::Configuration { name, why }) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(name, "logkeeper");
+            assert!(why.contains("config.toml:"), "{why}");
+        }
+        let valid = start(dir.path(), None, "version = 1\n");
+        assert!(valid.check("logkeeper").await.is_ok());
+    }
+
     #[tokio::test]
     async fn a_process_of_no_service_is_not_restarted() {
         let process = ProcessId::of(1).unwrap();
@@ -342,7 +424,9 @@ mod tests {
             version: String::new(),
         };
         let (sender, state) = watch::channel(State::Down("is not there".into()));
-        let keeper = Restarter::service("logkeeper", state);
+        let dir = tempfile::tempdir().unwrap();
+        let keeper =
+            Restarter::service("logkeeper", state, start(dir.path(), None, "version = 1\n"));
         assert!(matches!(
             keeper.restart().await,
             Err(RestartError::Absent("logkeeper"))

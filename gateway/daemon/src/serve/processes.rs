@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use switchyard_config::{Config, ContainerdMode};
+use switchyard_config::{Config, ContainerdMode, Sources};
 use switchyard_operator::control::RestartableProcess;
 use tokio::sync::watch;
 
 use super::Daemon;
-use crate::managed::restart::{self, RestartRequests, Restarter};
+use crate::daemon_record::PublishedRecord;
+use crate::managed::restart::{self, RestartRequests, Restarter, ServiceStart};
 use crate::managed::{self, Program, State};
 
 /// The pause between two probes of an external logkeeper.
@@ -35,13 +36,20 @@ pub(super) type ProcessStates = (Option<watch::Receiver<State>>, watch::Receiver
 // === impl NeededProcesses ===
 
 impl NeededProcesses {
-    /// Creates the processes that the configuration names.
-    pub(super) fn new(config: &Config) -> Self {
+    /// Creates the processes that the configuration names. A logkeeper that a unit starts reads the record or the
+    /// sources.
+    pub(super) fn new(config: &Config, record: PublishedRecord, sources: &Sources) -> Self {
         let containerd = (config.containerd.mode == ContainerdMode::Managed)
-            .then(|| NeededProcess::new("containerd", ContainerdMode::Managed));
+            .then(|| NeededProcess::managed("containerd"));
+        let logkeeper = match config.logkeeper.mode {
+            ContainerdMode::Managed => NeededProcess::managed("logkeeper"),
+            ContainerdMode::External => {
+                NeededProcess::service("logkeeper", ServiceStart::new(record, sources.clone()))
+            }
+        };
         Self {
             containerd,
-            logkeeper: NeededProcess::new("logkeeper", config.logkeeper.mode),
+            logkeeper,
         }
     }
 
@@ -65,20 +73,27 @@ impl NeededProcesses {
 // === impl NeededProcess ===
 
 impl NeededProcess {
-    fn new(name: &'static str, mode: ContainerdMode) -> Self {
+    /// A process that the daemon supervises.
+    fn managed(name: &'static str) -> Self {
         let (published, state) = watch::channel(State::Starting);
-        let (restarter, requests) = match mode {
-            ContainerdMode::Managed => restart::supervised(name, state.clone()),
-            ContainerdMode::External => (
-                Restarter::service(name, state.clone()),
-                RestartRequests::none(),
-            ),
-        };
+        let (restarter, requests) = restart::supervised(name, state.clone());
         Self {
             published,
             state,
             restarter,
             requests,
+        }
+    }
+
+    /// A process that the service manager starts.
+    fn service(name: &'static str, start: ServiceStart) -> Self {
+        let (published, state) = watch::channel(State::Starting);
+        let restarter = Restarter::service(name, state.clone(), start);
+        Self {
+            published,
+            state,
+            restarter,
+            requests: RestartRequests::none(),
         }
     }
 }
