@@ -15,6 +15,9 @@ use super::view::{FILE_MAX, NodeView, ProcessFacts};
 /// The unit of the daemon.
 pub(super) const UNIT: &str = "switchyard.service";
 
+/// The file with variables for both units.
+const UNIT_VARIABLES: &str = "/etc/default/switchyard";
+
 /// The beginning of variables that set keys.
 const VARIABLES: &str = "SWITCHYARD_";
 
@@ -100,10 +103,7 @@ impl Facts {
             }
             Err(error) => {
                 self.config_error = Some(report(&error));
-                let in_force = self.view.ask(&self.admin_socket, "/v1/config").ok();
-                let in_force =
-                    in_force.and_then(|text| toml::from_str(&String::from_utf8_lossy(&text)).ok());
-                self.config = in_force.unwrap_or_default();
+                self.config = config_in_force(&*self.view, &self.admin_socket).unwrap_or_default();
             }
         }
     }
@@ -150,6 +150,12 @@ fn ask<T: DeserializeOwned>(view: &dyn NodeView, socket: &Path, page: &str) -> R
         .map_err(|error| format!("its answer to {page} cannot be parsed: {error}"))
 }
 
+/// The configuration in force in the daemon; `None` if it does not answer.
+pub(crate) fn config_in_force(view: &dyn NodeView, admin_socket: &Path) -> Option<Config> {
+    let text = view.ask(admin_socket, "/v1/config").ok()?;
+    toml::from_str(&String::from_utf8_lossy(&text)).ok()
+}
+
 /// The variables of a process; none if this process may not see them.
 fn environment(view: &dyn NodeView, pid: u32) -> Vec<(String, String)> {
     let path = format!("/proc/{pid}/environ");
@@ -176,10 +182,34 @@ fn unit_environment(view: &dyn NodeView) -> Vec<(String, String)> {
     let text = shown
         .map(|done| String::from_utf8_lossy(&done.stdout).into_owned())
         .unwrap_or_default();
+    let of_file = view
+        .read(Path::new(UNIT_VARIABLES), FILE_MAX)
+        .unwrap_or_default();
+    let of_file = variables_of_file(&String::from_utf8_lossy(&of_file));
     text.split_whitespace()
+        .filter_map(variable_of)
+        // The file takes precedence.
+        .filter(|(name, _)| !of_file.iter().any(|(other, _)| other == name))
+        .take(VARIABLES_MAX)
+        .chain(of_file.iter().cloned())
+        .collect()
+}
+
+/// The variables of a file of `EnvironmentFile=` (systemd.exec(5)), of which each is on one line.
+fn variables_of_file(text: &str) -> Vec<(String, String)> {
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.starts_with(['#', ';']));
+    lines
         .take(VARIABLES_MAX)
         .filter_map(variable_of)
+        .map(|(name, value)| (name.trim().to_owned(), unquoted(value.trim()).to_owned()))
         .collect()
+}
+
+/// A value without the quotes around it.
+fn unquoted(value: &str) -> &str {
+    let within = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    within('"').or_else(|| within('\'')).unwrap_or(value)
 }
 
 fn variable_of(text: &str) -> Option<(String, String)> {

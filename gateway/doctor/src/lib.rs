@@ -53,7 +53,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use switchyard_config::Sources;
+use switchyard_config::{Config, Sources};
 
 use codes::node::{UNFINISHED, UNSEEN};
 use facts::Facts;
@@ -78,6 +78,12 @@ pub fn sources_of_running(
     admin_socket: &Path,
 ) -> switchyard_core::Result<Sources> {
     facts::FoundDaemon::sources_of_running(&LocalNode::default(), given, admin_socket)
+}
+
+/// The configuration in force in the daemon that answers at this socket; `None` while none does.
+#[must_use]
+pub fn config_in_force(admin_socket: &Path) -> Option<Config> {
+    facts::config_in_force(&LocalNode::default(), admin_socket)
 }
 
 /// Time for the facts, and then for all checks together.

@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 use super::BundleRequest;
 use super::logs::{of_file, of_process, of_unit};
-use crate::facts::FoundDaemon;
+use crate::facts::{self, FoundDaemon};
 use crate::{self as doctor, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
 
 /// The largest file of the kernel that is read, in bytes.
@@ -59,18 +59,21 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn of(mut request: BundleRequest) -> Self {
         let read = |sources: &Sources| {
-            config::load(sources)
-                .map(|loaded| loaded.effective.config)
-                .unwrap_or_default()
+            let loaded = config::load(sources).ok()?;
+            Some(loaded.effective.config)
         };
         let view = Arc::new(LocalNode::default());
-        let socket = request
-            .socket
-            .clone()
-            .unwrap_or_else(|| read(&request.sources).paths.admin_socket());
+        let socket = request.socket.clone().unwrap_or_else(|| {
+            read(&request.sources)
+                .unwrap_or_default()
+                .paths
+                .admin_socket()
+        });
         // The running daemon may have other sources than this command was given.
         request.sources = FoundDaemon::look(&*view, &request.sources, &socket).sources;
-        let config = read(&request.sources);
+        let config = read(&request.sources)
+            .or_else(|| facts::config_in_force(&*view, &socket))
+            .unwrap_or_default();
         Self {
             request,
             view,

@@ -23,7 +23,7 @@ pub(in super::super) const STALE_SOCKET: FindingCode = FindingCode::error(
 pub(in super::super) const CONFIG_INVALID: FindingCode = FindingCode::error(
     "SY804",
     "the configuration is invalid",
-    "A reload is refused, and the daemon does not start the next time.",
+    "A reload is refused, and the daemon does not start the next time. Containers and their logs continue.",
     "Correct the file at the line that is named.",
 );
 pub(in super::super) const CONFIG_DOUBTFUL: FindingCode = FindingCode::warning(

@@ -228,6 +228,33 @@ fn name_is_given_back_to_the_daemon_that_answers_and_else_to_the_one_that_is_giv
 }
 
 #[test]
+fn daemon_that_does_not_run_has_the_variables_of_its_unit_and_of_the_file_for_both_units() {
+    let mut node = TestNode::healthy();
+    node.kill_daemon();
+    node.command(
+        "systemctl show --property=Environment",
+        "SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_PATHS__RUN=/run/unit\n",
+    );
+    node.file(
+        "/etc/default/switchyard",
+        "# both units\n\n SWITCHYARD_PATHS__RUN = '/run/file' \n;x=y\nSWITCHYARD_LOG__LEVEL=\"debug\"\nOTHER=1\n",
+    );
+    let socket = Path::new("/run/file/admin.sock");
+    let env = FoundDaemon::look(&node, &Sources::default(), socket)
+        .sources
+        .env;
+    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(
+        env,
+        [
+            variable("SWITCHYARD_LOGKEEPER__MODE", "external"),
+            variable("SWITCHYARD_PATHS__RUN", "/run/file"),
+            variable("SWITCHYARD_LOG__LEVEL", "debug"),
+        ]
+    );
+}
+
+#[test]
 fn file_of_the_daemon_may_be_given_by_another_path() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
