@@ -8,6 +8,7 @@ use switchyard_config::Sources;
 use switchyard_doctor::bundle::{self, BundleReport, BundleRequest};
 use switchyard_operator_api::text::printable;
 
+use super::admin_socket;
 use super::error::CliError;
 use crate::output::print;
 
@@ -20,7 +21,7 @@ pub(super) struct BundleArgs {
     /// The configuration file; that of the running daemon, or /etc/switchyard/config.toml.
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The daemon's admin socket, instead of the configured one.
+    /// The daemon's admin socket; that of the running daemon, or else the configured one.
     #[arg(long, value_name = "PATH", env = "SWITCHYARD_ADMIN_SOCKET")]
     socket: Option<PathBuf>,
     /// The archive, which must not exist yet; switchyard-support-HOST-TIME.tar.gz in the current directory.
@@ -31,9 +32,13 @@ pub(super) struct BundleArgs {
 /// Writes the archive, and says what is not in it.
 pub(super) fn support_bundle(args: &BundleArgs, sources: Sources) -> Result<(), CliError> {
     let path = args.output_file.clone().unwrap_or_else(default_file);
+    let socket = args
+        .socket
+        .clone()
+        .unwrap_or_else(|| admin_socket::find(&sources));
     let request = BundleRequest {
+        socket: Some(socket),
         sources,
-        socket: args.socket.clone(),
     };
     let report = bundle::write(&path, request)?;
     Ok(print(text(&path, &report))?)

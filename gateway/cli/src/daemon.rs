@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use switchyard_socket::channel::{self, RequestError};
 
 use crate::output::Format;
+use crate::{admin_socket, own_sources};
 
 /// Time for the daemon to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
@@ -19,15 +20,23 @@ const LIMIT: Duration = Duration::from_secs(35);
 /// The daemon.
 #[derive(Debug, Args)]
 pub(super) struct Socket {
-    /// The daemon's admin socket.
+    /// The daemon's admin socket; that of the running daemon, or else the configured one.
     #[arg(
         long,
         global = true,
         value_name = "PATH",
-        env = "SWITCHYARD_ADMIN_SOCKET",
-        default_value = "/run/switchyard/admin.sock"
+        env = "SWITCHYARD_ADMIN_SOCKET"
     )]
-    socket: PathBuf,
+    socket: Option<PathBuf>,
+}
+
+impl Socket {
+    /// The path.
+    fn path(&self) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| admin_socket::find(&own_sources()))
+    }
 }
 
 /// The daemon, and the output format.
@@ -113,7 +122,7 @@ pub(super) async fn post(
     body: &impl Serialize,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
     let body = serde_json::to_vec(body).map_err(io::Error::from)?;
-    exchange(path, channel::post_json(&socket.socket, path, body.into())).await
+    exchange(path, channel::post_json(&socket.path(), path, body.into())).await
 }
 
 /// Sends a request without a body, and returns the status and the body; any status but success is an error.
@@ -122,7 +131,7 @@ pub(super) async fn request(
     method: Method,
     path: &str,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
-    exchange(path, channel::request(&socket.socket, method, path)).await
+    exchange(path, channel::request(&socket.path(), method, path)).await
 }
 
 async fn exchange(

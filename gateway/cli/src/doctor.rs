@@ -11,6 +11,7 @@ use switchyard_doctor::{
 };
 use switchyard_operator_api::text::printable;
 
+use super::admin_socket;
 use super::error::CliError;
 use crate::output::{Format, print, print_json};
 
@@ -20,7 +21,7 @@ pub(super) struct DoctorArgs {
     /// The configuration file; that of the running daemon, or /etc/switchyard/config.toml.
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The daemon's admin socket, instead of the configured one.
+    /// The daemon's admin socket; that of the running daemon, or else the configured one.
     #[arg(long, value_name = "PATH", env = "SWITCHYARD_ADMIN_SOCKET")]
     socket: Option<PathBuf>,
     /// Text or JSON.
@@ -30,9 +31,13 @@ pub(super) struct DoctorArgs {
 
 /// Prints the findings; exit status 1 if one is worse than a note.
 pub(super) fn doctor(args: &DoctorArgs, sources: Sources) -> Result<ExitCode, CliError> {
+    let socket = args
+        .socket
+        .clone()
+        .unwrap_or_else(|| admin_socket::find(&sources));
     let request = DoctorRequest {
+        socket: Some(socket),
         sources,
-        socket: args.socket.clone(),
     };
     let report = doctor::run(Arc::new(LocalNode::default()), request);
     match args.output {

@@ -11,7 +11,7 @@ use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::serve::ServeError;
 use switchyard_daemon::shutdown::Shutdown;
-use switchyard_daemon::{serve, service_manager, wiring};
+use switchyard_daemon::{serve, wiring};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
@@ -21,6 +21,7 @@ use tokio::runtime::Runtime;
 use crate::error::CliError;
 use crate::output::{Format, print, print_error, print_json};
 
+mod admin_socket;
 mod bundle;
 mod cri;
 mod daemon;
@@ -32,6 +33,7 @@ mod generate;
 mod images;
 mod inspect;
 mod log_output;
+mod logkeeper;
 mod logs;
 mod nomad;
 mod output;
@@ -243,7 +245,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
             state_dir,
             no_sandbox,
         } => {
-            logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
+            logkeeper::logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
         }
         CliCommand::Config(command) => config_command(command)?,
         CliCommand::Log(command) => block_on(settings::log(&command))??,
@@ -265,8 +267,8 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Recover(args) => {
-            let sources = recover::sources(&args, &file_sources(args.config.clone())?)?;
-            recover::recover(&args, &config::load(&sources)?.effective.config)?;
+            let config = recover::configuration(&args, &file_sources(args.config.clone())?)?;
+            recover::recover(&args, &config)?;
         }
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
@@ -354,32 +356,6 @@ fn hide_memory() {
     }
 }
 
-/// Runs the logkeeper. With both paths given, it does not read the configuration, so that it starts even if
-/// that is invalid.
-fn logkeeper(
-    args: &SourceArgs,
-    places: Option<(PathBuf, PathBuf)>,
-    no_sandbox: bool,
-) -> Result<(), CliError> {
-    let (log, (socket, state_dir), sandbox) = match places {
-        Some(places) => (config::LogConfig::default(), places, true),
-        None => {
-            let config = config::load(&sources(args)?)?.effective.config;
-            let places = (config.logkeeper_socket(), config.logkeeper_state());
-            (config.log, places, config.logkeeper.sandbox)
-        }
-    };
-    // Its level stays: it has no configuration to reload.
-    let _ = telemetry::init(&log)?;
-    hide_memory();
-    let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
-    config.sandbox = sandbox && !no_sandbox;
-    config.build = VERSION.to_owned();
-    Ok(switchyard_logkeeper::run(config, || {
-        service_manager::ready_of_single_thread("Keeping logs")
-    })?)
-}
-
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Default => print(DOCUMENTED)?,
@@ -425,6 +401,21 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The sources of the configuration of a command without a file and flags.
+fn own_sources() -> Sources {
+    Sources {
+        env: environment(),
+        ..Sources::default()
+    }
+}
+
+/// The environment, as far as it is UTF-8.
+fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 /// The sources of the configuration without flags.
 fn file_sources(config: Option<PathBuf>) -> Result<Sources, CliError> {
     sources(&SourceArgs {
@@ -444,9 +435,7 @@ fn sources(args: &SourceArgs) -> Result<Sources, CliError> {
     };
     Ok(Sources {
         file: args.config.clone(),
-        env: std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect(),
+        env: environment(),
         flags: args.set.iter().map(flag).collect::<Result<_, _>>()?,
     })
 }

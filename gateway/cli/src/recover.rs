@@ -8,6 +8,8 @@ use switchyard_config::{Config, Sources};
 use switchyard_core::{Error, Result};
 use switchyard_daemon::wiring;
 
+use super::admin_socket;
+use super::error::CliError;
 use crate::output::print;
 
 /// The name to take.
@@ -19,26 +21,29 @@ pub(super) struct RecoverArgs {
     /// The configuration file of the daemon; that of the running daemon, or /etc/switchyard/config.toml if that exists.
     #[arg(long, short, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The daemon's admin socket, instead of the configured one.
+    /// The daemon's admin socket; that of the running daemon, or else the configured one.
     #[arg(long, value_name = "PATH", env = "SWITCHYARD_ADMIN_SOCKET")]
     socket: Option<PathBuf>,
 }
 
-/// Returns the configuration sources of the running daemon: the name must not be stored in the state
-/// directory of another one, which would keep it. While none runs, returns `given`.
+/// Returns the configuration in force in the running daemon, whatever its files hold now: the name must not be stored
+/// in the state directory of another one, which would keep it. While none runs, returns that of `given`.
 ///
 /// # Errors
-/// The daemon at the socket has another file than the one that is given.
-pub(super) fn sources(args: &RecoverArgs, given: &Sources) -> Result<Sources> {
-    let socket = args.socket.clone().or_else(|| {
-        config::load(given)
-            .ok()
-            .map(|loaded| loaded.effective.config.paths.admin_socket())
-    });
-    let Some(socket) = socket else {
-        return Ok(given.clone());
-    };
-    switchyard_doctor::sources_of_running(given, &socket)
+/// The daemon at the socket has another file than the one that is given; or none runs, and `given` is invalid.
+pub(super) fn configuration(
+    args: &RecoverArgs,
+    given: &Sources,
+) -> std::result::Result<Config, CliError> {
+    let socket = args
+        .socket
+        .clone()
+        .unwrap_or_else(|| admin_socket::find(given));
+    let sources = switchyard_doctor::sources_of_running(given, &socket)?;
+    match switchyard_doctor::config_in_force(&socket) {
+        Some(config) => Ok(config),
+        None => Ok(config::load(&sources)?.effective.config),
+    }
 }
 
 /// Stores the name. A daemon that runs takes it with its next attempt to recover.

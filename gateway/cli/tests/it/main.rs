@@ -7,6 +7,7 @@
 mod admin;
 mod binary;
 mod cli;
+mod daemon_record;
 mod managed;
 mod rpc;
 mod serve;
