@@ -24,6 +24,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
         "package_with_a_refused_configuration_leaves_the_old_daemon",
         refused_configuration,
     ),
+    (
+        "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration",
+        invalid_configuration,
+    ),
 ];
 
 /// The last one: it leaves a node without the package.
@@ -313,6 +317,59 @@ fn refused_configuration(node: &GuestNode) {
     dpkg_succeeds(&["--configure", "switchyard"]);
     assert_ne!(property("switchyard", "MainPID"), daemon);
     node.wait_ready();
+}
+
+fn invalid_configuration(node: &GuestNode) {
+    let counting = Counting::start(node, "invalid");
+    let process = counting.process();
+    let drop_in = Path::new("/etc/switchyard/config.d/90-invalid.toml");
+    // Of the next daemon.
+    let variables = Path::new("/etc/default/switchyard");
+    fs::write(variables, "SWITCHYARD_EXEC__MAX_PER_CONTAINER=79\n").expect("root may");
+    for text in ["version = 1\n[cri]\nno_such_key = 1\n", "[[[\n"] {
+        fs::write(drop_in, text).expect("root may");
+        kill_main("switchyard-logkeeper");
+        counting.assert_goes_on(&process);
+        for part in ["logkeeper", "containerd"] {
+            let said = run(&["switchyard", "restart", part]);
+            assert!(said.starts_with(&format!("{part}: process ")), "{said}");
+        }
+        counting.assert_goes_on(&process);
+
+        // The next daemon refuses it, and neither the logkeeper nor the container needs one.
+        run(&[
+            "systemctl",
+            "kill",
+            "--kill-whom=main",
+            "--signal=KILL",
+            "switchyard",
+        ]);
+        let is_refused = || property("switchyard", "Result") == "exit-code";
+        assert!(eventually(LIMIT, is_refused), "the daemon starts");
+        kill_main("switchyard-logkeeper");
+        assert_counts_on(&counting.pod);
+        fs::remove_file(drop_in).expect("root may");
+        let is_active = || property("switchyard", "ActiveState") == "active";
+        assert!(eventually(LIMIT, is_active), "it is not started again");
+        counting.assert_goes_on(&process);
+        let in_force = run(&["switchyard", "config", "dump", "--running"]);
+        assert!(in_force.contains("max_per_container = 79\n"), "{in_force}");
+    }
+    let log = run(&[
+        "journalctl",
+        "--boot",
+        "--output",
+        "cat",
+        "--unit",
+        "switchyard-logkeeper",
+    ]);
+    assert!(
+        log.contains("the configuration is invalid") && log.contains("90-invalid.toml:3"),
+        "{log}"
+    );
+    fs::remove_file(variables).expect("root may");
+    run(&["systemctl", "restart", "switchyard"]);
+    counting.assert_goes_on(&process);
 }
 
 fn removal_and_purge(node: &GuestNode) {

@@ -56,6 +56,11 @@ fn package_is_whole(_: &GuestNode) {
         );
         assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
     }
+    let files = run(&["dpkg", "--listfiles", "switchyard"]);
+    assert!(
+        files.lines().any(|file| file == "/etc/switchyard/config.d"),
+        "{files}"
+    );
     for name in ["switchyard", "switchyard-device"] {
         let link = Path::new("/usr/lib/switchyard/nomad-plugins").join(name);
         assert!(link.exists(), "{} leads to no program", link.display());
@@ -100,7 +105,6 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
             .output()
             .expect("it can be run")
     };
-    fs::create_dir_all(drop_in.parent().expect("it has one")).expect("root may");
     let daemon = property("switchyard", "MainPID");
     let in_force = || run(&["switchyard", "config", "dump", "--running"]);
     assert!(

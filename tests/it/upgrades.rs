@@ -5,6 +5,8 @@
 //! commit; without it, a copy of the tested binary under another path, so that what is tested is the
 //! replacement of the program alone.
 
+mod invalid_configuration;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -187,6 +187,22 @@ impl TestNode {
         Self::with_daemon(root, daemon, None)
     }
 
+    /// Starts a node whose daemon has the runtime directory of a unit. `prepare` gets its root before the daemon
+    /// runs, and returns the configuration.
+    ///
+    /// # Panics
+    /// As [`TestNode::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_in_unit(prepare: impl FnOnce(&PrivateRoot) -> String) -> Self {
+        let root = PrivateRoot::new();
+        let extra = prepare(&root);
+        let dir = root.unit_dir();
+        let dir = dir.to_str().expect("the path is ASCII");
+        let daemon = Daemon::start_with(&root, &extra, &[("RUNTIME_DIRECTORY", dir)]);
+        Self::with_daemon(root, daemon, None)
+    }
+
     /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it
     /// is the binary.
     ///

@@ -158,6 +158,12 @@ impl PrivateRoot {
         self.run().join("cri.sock")
     }
 
+    /// The runtime directory of the units, which a test makes that starts processes as units do.
+    #[must_use]
+    pub fn unit_dir(&self) -> PathBuf {
+        self.path().join("unit")
+    }
+
     /// The configuration file.
     #[must_use]
     pub fn config(&self) -> PathBuf {

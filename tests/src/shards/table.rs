@@ -160,6 +160,7 @@ pub const SLOW: &[Slow] = slow! {
         9 Test("breaks::runtimes::slow_start_is_awaited_with_external_containerd");
         8 Test("images::access::unreachable_registry_is_unavailable");
         8 Test("kills::start_outcome_is_known_across_short_lived_daemons");
+        25 Test("upgrades::invalid_configuration::whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost");
         18 Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart");
         14 Fact("limits", "oom_kill_of_a_child_process_is_reported");
         10 Fact("apparmor", "containers_are_confined_by_the_default_profile");
@@ -275,6 +276,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
         75 Fact("packages", "units_survive_ten_kills_in_a_row");
         72 Fact("packages", "package_removal_and_purge_leave_what_they_should");
+        60 Fact("packages", "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration");
         18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
         15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
         11 Fact("nomad", "nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied");
