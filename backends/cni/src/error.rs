@@ -331,10 +331,14 @@ impl Error {
         matches!(self, Self::NotConfigured { .. })
     }
 
-    /// Returns whether the configuration directory is unusable at the moment: unreadable, or too full.
+    /// Returns whether a directory is unusable at the moment: that of the configurations is unreadable or too full, or
+    /// those of the plugins do not answer.
     #[must_use]
     pub const fn is_unusable_directory(&self) -> bool {
-        matches!(self, Self::ConfDir { .. } | Self::ConfDirSum { .. })
+        matches!(
+            self,
+            Self::ConfDir { .. } | Self::ConfDirSum { .. } | Self::PluginDirs { .. }
+        )
     }
 
     /// Returns whether parts of a failed attachment may remain, so that `del` has to be called again.

@@ -83,6 +83,7 @@ fn directories_that_hang_are_given_up_in_time_and_block_no_worker() {
             let error = refused.unwrap_err();
             let text = report(&error);
             assert!(matches!(error, Error::PluginDirs { .. }), "{text}");
+            assert!(error.is_unusable_directory(), "{text}");
             assert!(text.ends_with("0.2 s: does a file system hang?"), "{text}");
         }
         assert!(bench.order().is_empty());
