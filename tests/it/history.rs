@@ -173,39 +173,38 @@ fn make_changes(node: &TestNode, pod: &TestPod<'_>) {
 }
 
 #[test]
-fn lines_continue_in_a_new_file_after_a_reload_and_survive_the_end_of_the_daemon() {
+fn lines_continue_in_a_new_file_after_a_rotation_and_survive_the_end_of_the_daemon() {
     let (node, file) = audited_node();
     let first = node.pod("first");
-    assert!(eventually(LIMIT, || operations(
-        &audited(&file),
-        "pod",
-        "first"
-    ) == ["create_sandbox"]));
+    let of_first = |file: &Path| operations(&audited(file), "pod", "first");
+    assert!(eventually(LIMIT, || of_first(&file) == ["create_sandbox"]));
     let rotated = file.with_extension("log.1");
     fs::rename(&file, &rotated).expect("it is there");
-    // Log rotation must not depend on what else is in the configuration.
-    let drop_in = node.root().path().join("config.d/90-wrong.toml");
-    fs::create_dir_all(drop_in.parent().expect("it is in a directory")).expect("the root is ours");
-    fs::write(&drop_in, "version = 1\n[exec]\nmax_per_container = 0\n").expect("the root is ours");
-    assert!(!node.call(&["config", "reload"]).status.success());
-    fs::remove_file(&drop_in).expect("it is there");
     drop(first);
-    node.daemon().restart();
-    let removed = ["create_sandbox", "stop_sandbox", "remove_sandbox"];
-    let all = [audited(&rotated), audited(&file)].concat();
+    let ended = || of_first(&file).last().map(String::as_str) == Some("remove_sandbox");
+    assert!(eventually(LIMIT, ended), "{:?}", audited(&file));
+    assert_eq!(of_first(&rotated), ["create_sandbox"]);
+    let lines = audited(&file);
     assert!(
-        operations(&all, "pod", "first")
+        lines
             .iter()
-            .all(|operation| removed.contains(&operation.as_str()))
+            .all(|line| line["operation"] != "reload_config"),
+        "{lines:#?}"
     );
-    assert_eq!(
-        operations(&all, "pod", "first").last().map(String::as_str),
-        Some("remove_sandbox")
-    );
-    assert!(
-        operations(&audited(&rotated), "pod", "first").len() == 1,
-        "{all:#?}"
-    );
+    node.daemon().restart();
+    assert_eq!(&audited(&file)[..lines.len()], lines);
+}
+
+#[test]
+fn rotation_of_the_package_runs_no_command() {
+    let rotation = include_str!("../../deploy/debian/logrotate");
+    for needed in ["create 0640 root adm\n", "delaycompress\n"] {
+        assert!(rotation.contains(needed), "{needed}");
+    }
+    // Whatever systemd the node has, and whether the daemon answers or not.
+    for word in ["postrotate", "prerotate", "script", "copytruncate"] {
+        assert!(!rotation.contains(word), "{word}");
+    }
 }
 
 #[test]

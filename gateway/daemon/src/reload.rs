@@ -283,8 +283,6 @@ impl ReloadQueue {
         {
             requests.push(next);
         }
-        // Log rotation asks for it, whatever the configuration is like.
-        parts.history.audit.reopen();
         let reloading = service_manager::reloading();
         let operations = &parts.history.operations;
         let operation = operations.begin(

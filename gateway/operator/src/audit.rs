@@ -58,8 +58,6 @@ struct Counts {
 
 enum Message {
     Line(String),
-    /// The file was renamed: continue in a new one.
-    Reopen,
     /// Everything before this message is written.
     Flush(mpsc::Sender<()>),
 }
@@ -115,18 +113,11 @@ impl AuditLog {
         self.0.exec_sync.set(config.exec_sync);
     }
 
-    /// Continues in a new file if the old one was renamed.
-    pub fn reopen(&self) {
-        self.send(Message::Reopen);
-    }
-
     /// Writes the line of an operation that has ended; never waits.
     pub fn record(&self, operation: &EndedOperation<'_>) {
         let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
         if self.0.lines.is_some() && wanted {
-            self.send(Message::Line(
-                AuditLine::of(operation, &self.0.owners).to_json(),
-            ));
+            self.send(AuditLine::of(operation, &self.0.owners).to_json());
         }
     }
 
@@ -166,22 +157,15 @@ impl AuditLog {
         }
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, line: String) {
         let Some(lines) = &self.0.lines else { return };
-        match lines.try_send(message) {
-            Ok(()) => {}
-            Err(
-                TrySendError::Full(Message::Line(_)) | TrySendError::Disconnected(Message::Line(_)),
-            ) => {
-                self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
-                if self.0.loss.is_due() {
-                    tracing::error!(
-                        "lines of the audit log are lost: they are not written as fast as they are made"
-                    );
-                }
+        if lines.try_send(Message::Line(line)).is_err() {
+            self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
+            if self.0.loss.is_due() {
+                tracing::error!(
+                    "lines of the audit log are lost: they are not written as fast as they are made"
+                );
             }
-            // As many lines wait as may; the next reload asks again.
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
 }
@@ -206,7 +190,6 @@ fn write_all(queue: &Receiver<Message>, mut sink: Sink, counts: &Counts) {
                     }
                 }
             },
-            Message::Reopen => sink.reopen(),
             // Nobody may wait for it any more.
             Message::Flush(done) => drop(done.send(())),
         }

@@ -1,14 +1,17 @@
 //! The targets of the audit log: a file, or the journal.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 /// Time for the journal to accept a line.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for a rotation that has renamed the file to make the next one, with the owner and mode of its own.
+const ROTATION: Duration = Duration::from_millis(100);
 /// Maximum number of repeated sends of a line that signals interrupt.
 const INTERRUPTIONS_MAX: usize = 8;
 
@@ -17,7 +20,7 @@ const INTERRUPTIONS_MAX: usize = 8;
 pub(super) enum Sink {
     /// systemd's journal, with the identifier `switchyard-audit`.
     Journal(UnixDatagram, PathBuf),
-    /// A file, opened for the first line, and again after [`Sink::reopen`] and errors.
+    /// A file, opened for the first line, and again when it was renamed or removed, and after errors.
     File(PathBuf, Option<File>),
     /// The daemon's own log.
     Log,
@@ -70,7 +73,7 @@ impl Sink {
             }
             Self::File(path, open) => {
                 // After an error, the next line opens the file again, and ends a torn line before it.
-                let mut file = match open.take() {
+                let mut file = match open.take().filter(|file| is_at(file, path)) {
                     Some(file) => file,
                     None => open_file(path)?,
                 };
@@ -84,13 +87,24 @@ impl Sink {
             }
         }
     }
+}
 
-    /// Opens the file again for the next line.
-    pub(super) fn reopen(&mut self) {
-        if let Self::File(_, open) = self {
-            *open = None;
-        }
-    }
+/// Returns whether an open file still has this path. So a rotation needs neither a signal nor a command, and takes
+/// effect with the next line. What cannot be looked at counts as unchanged.
+fn is_at(file: &File, path: &Path) -> bool {
+    let Ok(opened) = file.metadata() else {
+        return true;
+    };
+    let named = || match fs::symlink_metadata(path) {
+        Ok(named) => Some((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(_) => Some(true),
+    };
+    let retried = || {
+        thread::sleep(ROTATION);
+        named()
+    };
+    named().or_else(retried).unwrap_or(false)
 }
 
 /// Sends again what a signal has interrupted: the kernel does not resume a send with a timeout (signal(7)).

@@ -98,18 +98,31 @@ fn file_is_continued_under_its_name_after_a_rotation() {
     log.flush();
     let rotated = path.with_extension("1");
     fs::rename(&path, &rotated).unwrap();
-    log.record(&ended(OperationKind::PullImage, &subject, &caller()));
-    log.reopen();
+    // A rotation may make the next file.
+    fs::write(&path, "").unwrap();
     log.record(&ended(OperationKind::RemoveImage, &subject, &caller()));
     log.flush();
-    assert_eq!(lines(&rotated).len(), 2);
+    assert_eq!(lines(&rotated).len(), 1);
     let [only] = lines(&path).try_into().unwrap();
     assert_eq!(only.operation, "remove_image");
+    for _ in 0..2 {
+        fs::remove_file(&path).unwrap();
+        log.record(&ended(OperationKind::StopTask, &subject, &caller()));
+        log.flush();
+        assert_eq!(lines(&path).len(), 1, "a missing file is made again");
+    }
+    // A link is never followed, also not in the place of a file that was open.
+    let elsewhere = dir.path().join("elsewhere");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    log.record(&ended(OperationKind::StopTask, &subject, &caller()));
+    log.flush();
+    assert!(!elsewhere.exists());
     assert_eq!(
         log.counts(),
         Some(AuditCounts {
-            written: 3,
-            lost: 0
+            written: 4,
+            lost: 1
         })
     );
 }
