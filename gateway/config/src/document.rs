@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use toml_edit::{ImDocument, Item, TomlError, Value};
+use toml_edit::{DocumentMut, ImDocument, Item, TomlError, Value};
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,11 @@ impl Document {
             (line, error.message().trim().replace('\n', ", "))
         })?;
         Ok(Self { root })
+    }
+
+    /// The file, to be edited.
+    pub(super) fn into_mut(self) -> DocumentMut {
+        self.root.into_mut()
     }
 
     /// The line of the key of this path; `None` if the file does not set it.

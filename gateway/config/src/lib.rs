@@ -2,7 +2,7 @@
 //!
 //! Order, later wins: the documented defaults (`config.toml` of the repository) < the file <
 //! `config.d/*.toml` beside it < `SWITCHYARD_SECTION__KEY` < flags. A key that no section knows is an error,
-//! wherever it comes from.
+//! wherever it comes from, save for a process that starts ([`load_for_start`]).
 
 mod change;
 mod devices;
@@ -12,9 +12,12 @@ mod effect;
 mod error;
 mod limits;
 mod load;
+mod migrate;
 mod nearest;
 mod removed;
+mod renamed;
 mod sections;
+mod security;
 mod swarm;
 mod tree;
 mod validate;
@@ -26,7 +29,8 @@ pub use change::{Effective, Reload};
 pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
 pub use error::ConfigError;
-pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
+pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load, load_for_start};
+pub use migrate::{Migrated, migrate};
 pub use sections::{
     Config, CriConfig, DOCUMENTED, ExecConfig, LogkeeperConfig, ManagedConfig, NomadConfig,
     PathsConfig, StreamingConfig, VERSION, admin_socket, nomad_socket,

@@ -1,22 +1,23 @@
 //! Reads the layers of the configuration, merges them and reports errors in them.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use figment::error::{Actual, Kind};
-use figment::value::{Dict, Map, Value};
-use figment::{Figment, Metadata, Profile, Provider};
+use figment::value::{Dict, Value};
 use switchyard_node_files::{list, read_text};
 use switchyard_operator_api::Overridden;
 
+use self::explain::{explain, ignorable, show_actual};
+use self::layers::{Layer, LayerSource, Layers};
 use super::change::Effective;
 use super::document::{Document, Location};
 use super::error::ConfigError;
-use super::nearest::nearest;
-use super::removed::{RemovedKey, take_removed};
+use super::renamed::RENAMED;
 use super::sections::{Config, DOCUMENTED, VERSION};
-use super::tree::{leaves, path_of};
+use super::tree::{get, leaves, path_of};
 use super::validate;
+
+mod explain;
+mod layers;
 
 /// The file that is read if none is given; it may be missing.
 pub const DEFAULT_FILE: &str = "/etc/switchyard/config.toml";
@@ -26,6 +27,9 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// The most entries of the directory with drop-ins.
 const ENTRIES_MAX: usize = 1000;
+
+/// Maximum number of unknown keys and values that a start ignores: with more, the files are those of another program.
+const IGNORED_MAX: usize = 100;
 
 /// The prefix of environment variables that set keys; their names also contain `__`.
 const ENV_PREFIX: &str = "SWITCHYARD_";
@@ -63,38 +67,55 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// The values of files that have no effect.
     pub overridden: Vec<Overridden>,
-    /// Keys that have no effect any more, and values that are valid but probably not intended, each with its
-    /// position.
+    /// Keys of older versions, and values that are valid but probably not intended, each with its position.
     pub warnings: Vec<String>,
+    /// Unknown keys and values without effect, each with its position.
+    pub ignored: Vec<String>,
 }
 
-/// The layers, the lowest first.
+/// A file of the configuration.
 #[derive(Debug)]
-struct Layers(Vec<Layer>);
-
-#[derive(Debug)]
-struct Layer {
+pub(super) struct ReadFile {
+    /// Its content, which states the version.
+    pub(super) document: Document,
     values: Dict,
-    source: LayerSource,
 }
 
-#[derive(Debug)]
-enum LayerSource {
-    Defaults,
-    File { path: PathBuf, document: Document },
-    Env { name: String, path: Vec<String> },
-    Flag { flag: String, path: Vec<String> },
+/// The merged configuration.
+struct Merged {
+    config: Config,
+    values: toml::Table,
+    ignored: Vec<String>,
 }
 
-/// Reads and merges all sources, and checks the result.
+/// Treatment of keys and values that this version does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unknown {
+    /// Each is an error.
+    Refuse,
+    /// They have no effect, save those of security.
+    Ignore,
+}
+
+/// Reads and merges all sources, and checks the result: each unknown key and value is an error.
 ///
 /// # Errors
 /// The first error, with its position.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let mut layers = vec![Layer {
-        values: parse_values(DOCUMENTED),
-        source: LayerSource::Defaults,
-    }];
+    load_with(sources, Unknown::Refuse)
+}
+
+/// Does the same for a process that starts: unknown keys and values are ignored, save those of security, so that
+/// files for another version do not stop a node.
+///
+/// # Errors
+/// The first error, with its position.
+pub fn load_for_start(sources: &Sources) -> Result<Loaded, ConfigError> {
+    load_with(sources, Unknown::Ignore)
+}
+
+fn load_with(sources: &Sources, unknown: Unknown) -> Result<Loaded, ConfigError> {
+    let mut layers = vec![Layer::new(parse_values(DOCUMENTED), LayerSource::Defaults)];
     let mut files = Vec::new();
     for (number, path) in files_of(sources)?.into_iter().enumerate() {
         let may_be_missing = number == 0 && sources.file.is_none();
@@ -112,15 +133,16 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     env.sort_by(|a, b| a.0.cmp(&b.0));
     layers.extend(env.into_iter().map(|(_, layer)| layer));
     layers.extend(sources.flags.iter().map(flag_layer));
-    let mut warnings: Vec<String> = layers.iter_mut().flat_map(Layer::take_removed).collect();
-    let layers = Layers(layers);
-
-    let figment = layers
-        .0
-        .iter()
-        .fold(Figment::new(), |figment, layer| figment.merge(layer));
-    let config: Config = figment.extract().map_err(|error| layers.explain(error))?;
-    let values: toml::Table = figment.extract().map_err(|error| layers.explain(error))?;
+    let mut warnings: Vec<String> = layers
+        .iter_mut()
+        .flat_map(|layer| layer.modernize(RENAMED))
+        .collect();
+    let mut layers = Layers(layers);
+    let Merged {
+        config,
+        values,
+        ignored,
+    } = merge(&mut layers, unknown)?;
     validate::check(&config).map_err(|(key, why)| ConfigError::Invalid {
         location: layers.origin_of(&path_of(&key)),
         key,
@@ -160,7 +182,56 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         files,
         overridden,
         warnings,
+        ignored,
     })
+}
+
+/// Merges the layers. What is unknown and may be ignored is taken out of them until nothing else is.
+fn merge(layers: &mut Layers, unknown: Unknown) -> Result<Merged, ConfigError> {
+    let mut found: Vec<(Vec<String>, ConfigError)> = Vec::new();
+    loop {
+        let figment = layers.merged();
+        let error = match figment.extract::<Config>() {
+            Ok(config) => {
+                let values: toml::Table =
+                    figment.extract().map_err(|error| explain(layers, error))?;
+                let ignored = found
+                    .iter()
+                    .map(|(path, error)| ignored_text(layers, &values, path, error))
+                    .collect();
+                return Ok(Merged {
+                    config,
+                    values,
+                    ignored,
+                });
+            }
+            Err(error) => error,
+        };
+        let path = ignorable(&error).filter(|_| unknown == Unknown::Ignore);
+        let error = explain(layers, error);
+        match path {
+            Some(path) if found.len() < IGNORED_MAX && layers.take(&path) => {
+                found.push((path, error));
+            }
+            Some(_) | None => return Err(error),
+        }
+    }
+}
+
+/// The text about a key or value that is ignored, with the value in force instead.
+fn ignored_text(
+    layers: &Layers,
+    values: &toml::Table,
+    path: &[String],
+    error: &ConfigError,
+) -> String {
+    match get(values, path) {
+        Some(value) => {
+            let origin = layers.origin_of(path);
+            format!("{error} (ignored; in force is {value}: {origin})")
+        }
+        None => format!("{error} (ignored)"),
+    }
 }
 
 /// The file and its drop-ins, in the order in which they are read.
@@ -191,16 +262,31 @@ fn files_of(sources: &Sources) -> Result<Vec<PathBuf>, ConfigError> {
 }
 
 fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, ConfigError> {
-    let text = match read_text(path, FILE_MAX) {
-        Ok(text) => text,
-        Err(error) if may_be_missing && error.is_not_found() => return Ok(None),
-        Err(error) => {
-            return Err(ConfigError::Read {
-                path: path.to_owned(),
-                source: error.into(),
-            });
+    let read = match read_file(path) {
+        Err(ConfigError::Read { source, .. })
+            if may_be_missing && source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            return Ok(None);
         }
+        read => read?,
     };
+    let ReadFile { document, values } = read;
+    let path = path.to_owned();
+    Ok(Some(Layer::new(
+        values,
+        LayerSource::File { path, document },
+    )))
+}
+
+/// Reads a file of the configuration.
+///
+/// # Errors
+/// It cannot be read, is no TOML, or does not state the version that this build reads.
+pub(super) fn read_file(path: &Path) -> Result<ReadFile, ConfigError> {
+    let text = read_text(path, FILE_MAX).map_err(|error| ConfigError::Read {
+        path: path.to_owned(),
+        source: error.into(),
+    })?;
     let at = |line| Location::File {
         path: path.to_owned(),
         line,
@@ -221,13 +307,7 @@ fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, Config
         }
         Some(_) => {}
     }
-    Ok(Some(Layer {
-        values,
-        source: LayerSource::File {
-            path: path.to_owned(),
-            document,
-        },
-    }))
+    Ok(ReadFile { document, values })
 }
 
 fn parse_values(text: &str) -> Dict {
@@ -243,25 +323,19 @@ fn env_key(name: &str) -> Option<&str> {
 fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
     let key = env_key(name)?;
     let path: Vec<String> = key.split("__").map(str::to_lowercase).collect();
-    let layer = Layer {
-        values: nest(&path, value),
-        source: LayerSource::Env {
-            name: name.to_owned(),
-            path: path.clone(),
-        },
+    let values = nest(&path, value);
+    let source = LayerSource::Env {
+        name: name.to_owned(),
+        path,
     };
-    Some((name.to_owned(), layer))
+    Some((name.to_owned(), Layer::new(values, source)))
 }
 
 fn flag_layer(flag: &Flag) -> Layer {
     let path = path_of(&flag.key);
-    Layer {
-        values: nest(&path, &flag.value),
-        source: LayerSource::Flag {
-            flag: flag.flag.clone(),
-            path,
-        },
-    }
+    let values = nest(&path, &flag.value);
+    let flag = flag.flag.clone();
+    Layer::new(values, LayerSource::Flag { flag, path })
 }
 
 /// A table with one value at this path. The text is parsed as TOML, or else taken as a string.
@@ -279,202 +353,12 @@ fn nest(path: &[String], text: &str) -> Dict {
     Dict::from([(first.clone(), inner)])
 }
 
-impl Provider for &Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::named("Switchyard configuration")
-    }
-
-    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        Ok(Map::from([(Profile::Default, self.values.clone())]))
-    }
-}
-
-// === impl Layers ===
-
-impl Layers {
-    /// The source of the value at this path: the highest layer that sets it.
-    fn origin_of(&self, path: &[String]) -> Location {
-        self.0
-            .iter()
-            .rev()
-            .find_map(|layer| layer.locate(path))
-            .unwrap_or(Location::Default)
-    }
-
-    /// The values of files that a variable or a flag overrides with another value, in the order of their keys.
-    fn overridden(&self) -> Vec<Overridden> {
-        let mut found = BTreeMap::new();
-        for layer in &self.0 {
-            let (LayerSource::Env { path, .. } | LayerSource::Flag { path, .. }) = &layer.source
-            else {
-                continue;
-            };
-            let Some((location, value)) = self.in_files(path) else {
-                continue;
-            };
-            if layer.value(path) == Some(value) {
-                found.remove(path);
-            } else {
-                found.insert(
-                    path,
-                    (location, layer.locate(path).unwrap_or(Location::Default)),
-                );
-            }
-        }
-        found
-            .into_iter()
-            .map(|(path, (location, by))| Overridden {
-                key: path.join("."),
-                location: location.to_string(),
-                by: by.to_string(),
-            })
-            .collect()
-    }
-
-    /// The value that the files alone give a key, and where they set it.
-    fn in_files(&self, path: &[String]) -> Option<(Location, &Value)> {
-        let files = self
-            .0
-            .iter()
-            .rev()
-            .filter(|layer| matches!(layer.source, LayerSource::File { .. }));
-        files
-            .filter_map(|layer| Some((layer.locate(path)?, layer.value(path)?)))
-            .next()
-    }
-
-    fn explain(&self, error: figment::Error) -> ConfigError {
-        let figment::Error { path, kind, .. } = error;
-        let key = path.join(".");
-        let wrong = |expected: String, found: String| ConfigError::WrongType {
-            location: self.origin_of(&path),
-            key: key.clone(),
-            expected,
-            found,
-        };
-        match kind {
-            Kind::UnknownField(field, known) => {
-                // figment's path leads either to the unknown key itself or to its section.
-                let section = path
-                    .strip_suffix(std::slice::from_ref(&field))
-                    .unwrap_or(&path);
-                let full = [section, std::slice::from_ref(&field)].concat();
-                let hint = match nearest(&field, known.iter().copied()) {
-                    Some(meant) => format!("did you mean \"{meant}\"?"),
-                    None => format!("known keys are {}", known.join(", ")),
-                };
-                ConfigError::UnknownKey {
-                    location: self.origin_of(&full),
-                    section: section.join("."),
-                    key: field,
-                    hint,
-                }
-            }
-            Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
-                wrong(article(&expected), show_actual(&found))
-            }
-            Kind::InvalidLength(found, expected) => wrong(expected, format!("{found} items")),
-            Kind::UnknownVariant(found, known) => {
-                let words: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
-                wrong(format!("one of {}", words.join(", ")), format!("{found:?}"))
-            }
-            kind @ (Kind::Message(_)
-            | Kind::MissingField(_)
-            | Kind::DuplicateField(_)
-            | Kind::ISizeOutOfRange(_)
-            | Kind::USizeOutOfRange(_)
-            | Kind::Unsupported(_)
-            | Kind::UnsupportedKey(..)) => ConfigError::Invalid {
-                location: self.origin_of(&path),
-                key,
-                why: kind.to_string(),
-            },
-        }
-    }
-}
-
-impl Layer {
-    /// Takes out the values of removed keys. Returns a warning about each, with its position.
-    fn take_removed(&mut self) -> Vec<String> {
-        let removed = take_removed(&mut self.values);
-        let warning = |removed: &RemovedKey| {
-            let location = self.locate(&removed.path()).unwrap_or(Location::Default);
-            format!("{location}: {}", removed.warning())
-        };
-        removed.into_iter().map(warning).collect()
-    }
-
-    fn value(&self, path: &[String]) -> Option<&Value> {
-        let (first, rest) = path.split_first()?;
-        rest.iter()
-            .try_fold(self.values.get(first)?, |value, step| {
-                value.as_dict()?.get(step)
-            })
-    }
-
-    fn locate(&self, path: &[String]) -> Option<Location> {
-        match &self.source {
-            LayerSource::Defaults => None,
-            LayerSource::File {
-                path: file,
-                document,
-            } => document.line_of(path).map(|line| Location::File {
-                path: file.clone(),
-                line,
-            }),
-            LayerSource::Env { name, path: set } => {
-                set.starts_with(path).then(|| Location::Env(name.clone()))
-            }
-            LayerSource::Flag { flag, path: set } => {
-                set.starts_with(path).then(|| Location::Flag(flag.clone()))
-            }
-        }
-    }
-}
-
-// === words ===
-
-/// TOML's names for types, instead of serde's, which are Rust's.
-fn article(expected: &str) -> String {
-    match expected {
-        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "an integer that is not negative".into(),
-        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "an integer".into(),
-        "path string" => "a string (a path)".into(),
-        "a boolean" => "true or false".into(),
-        "a sequence" => "an array".into(),
-        "a map" => "a table".into(),
-        other if other.starts_with("struct ") => "a table".into(),
-        other if other.starts_with("enum ") => "a string".into(),
-        other => other.into(),
-    }
-}
-
-fn show_actual(actual: &Actual) -> String {
-    match actual {
-        Actual::Bool(value) => format!("the boolean {value}"),
-        Actual::Unsigned(value) => format!("the integer {value}"),
-        Actual::Signed(value) => format!("the integer {value}"),
-        Actual::Float(value) => format!("the number {value}"),
-        Actual::Char(value) => format!("the string \"{value}\""),
-        Actual::Str(value) => format!("the string {value:?}"),
-        Actual::Seq => "an array".into(),
-        Actual::Map => "a table".into(),
-        Actual::Bytes(_)
-        | Actual::Unit
-        | Actual::Option
-        | Actual::NewtypeStruct
-        | Actual::Enum
-        | Actual::UnitVariant
-        | Actual::NewtypeVariant
-        | Actual::TupleVariant
-        | Actual::StructVariant
-        | Actual::Other(_) => actual.to_string(),
-    }
-}
-
 fn show(value: &Value) -> String {
     value
         .to_i128()
         .map(|number| number.to_string())
         .unwrap_or_else(|| show_actual(&value.to_actual()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ pub(super) struct RemovedKey {
 }
 
 /// All removed keys. `config.toml` says in the section of each what its constant is.
-const REMOVED: &[RemovedKey] = &[
+pub(super) const REMOVED: &[RemovedKey] = &[
     RemovedKey {
         key: "admin.header_timeout_seconds",
         since: "0.1.0",
@@ -96,8 +96,8 @@ pub(super) fn take_removed(values: &mut Dict) -> Vec<&'static RemovedKey> {
         .collect()
 }
 
-/// Removes the value at a path.
-fn take(values: &mut Dict, path: &[String]) -> Option<Value> {
+/// Removes the value at a path, and returns it; none is found within an array.
+pub(super) fn take(values: &mut Dict, path: &[String]) -> Option<Value> {
     let (first, rest) = path.split_first()?;
     if rest.is_empty() {
         return values.remove(first);
@@ -119,6 +119,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::renamed::RENAMED;
     use crate::tests::{Etc, env, flag, warnings};
     use crate::{Config, DOCUMENTED, Sources, load};
 
@@ -191,6 +192,28 @@ mod tests {
         let present = load(&without.sources()).unwrap().effective;
         let reload = present.reload(&loaded.effective).unwrap();
         assert_eq!(reload.changes, [], "a reload has nothing to change");
+    }
+
+    #[test]
+    fn keys_of_older_versions_are_read_for_two_releases_and_no_longer() {
+        let release = |version: &str| -> [u32; 2] {
+            let numbers: Vec<u32> = version
+                .split('.')
+                .take(2)
+                .map(|number| number.parse().unwrap())
+                .collect();
+            numbers.try_into().unwrap()
+        };
+        let present = release(env!("CARGO_PKG_VERSION"));
+        let removed = REMOVED.iter().map(|row| (row.key, row.since));
+        let renamed = RENAMED.iter().map(|row| (row.key, row.since));
+        for (key, since) in removed.chain(renamed) {
+            let [major, minor] = release(since);
+            assert!(
+                [major, minor + 2] > present,
+                "{key} was read for two releases since {since}: delete its row"
+            );
+        }
     }
 
     #[test]

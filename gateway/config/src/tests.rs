@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod devices;
+pub(super) mod documented;
 
 pub(super) struct Etc {
     dir: TempDir,

@@ -9,6 +9,13 @@ pub(super) fn path_of(key: &str) -> Vec<String> {
     key.split('.').map(str::to_owned).collect()
 }
 
+/// The value at a path; `None` within an array.
+pub(super) fn get<'t>(table: &'t Table, path: &[String]) -> Option<&'t Value> {
+    let (first, rest) = path.split_first()?;
+    rest.iter()
+        .try_fold(table.get(first)?, |value, step| value.as_table()?.get(step))
+}
+
 /// The values of a table that are no tables, by their paths; a table for which `is_whole` holds counts as one
 /// value.
 pub(super) fn leaves(
