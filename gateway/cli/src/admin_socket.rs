@@ -15,7 +15,7 @@ pub(super) fn find(sources: &Sources) -> PathBuf {
     let record = recorded();
     let is_running = record.as_ref().is_some_and(DaemonRecord::is_of_running);
     let configured = || {
-        let loaded = config::load(sources).ok()?;
+        let loaded = config::load_for_start(sources).ok()?;
         Some(loaded.effective.config.paths.admin_socket())
     };
     choose(

@@ -76,7 +76,8 @@ pub(super) fn logkeeper(
     } = match places {
         Some((socket, state_dir)) => Choice::given(socket, state_dir),
         None => {
-            let config = config::load(&sources(args)?).map(|loaded| loaded.effective.config);
+            let config =
+                config::load_for_start(&sources(args)?).map(|loaded| loaded.effective.config);
             let record = record.as_ref().ok().cloned().flatten();
             choose(Known::of(config, record, run))?
         }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use switchyard_config as config;
-use switchyard_config::{DEFAULT_FILE, DOCUMENTED, Sources};
+use switchyard_config::{DOCUMENTED, Sources};
 use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
 use switchyard_daemon::lock::DirLocks;
 use switchyard_daemon::serve::ServeError;
@@ -23,6 +23,7 @@ use crate::output::{Format, print, print_error, print_json};
 
 mod admin_socket;
 mod bundle;
+mod config_files;
 mod cri;
 mod daemon;
 mod devices;
@@ -195,14 +196,9 @@ enum ConfigCommand {
     Reload(daemon::Target),
     /// Check a configuration file and its drop-ins: exit status 0 if they are valid, even with warnings, 1 if
     /// not.
-    Check {
-        /// The file; /etc/switchyard/config.toml if that exists.
-        #[arg(conflicts_with = "config")]
-        file: Option<PathBuf>,
-        /// The file, given as for `serve`.
-        #[arg(long, short, value_name = "FILE")]
-        config: Option<PathBuf>,
-    },
+    Check(config_files::CheckArgs),
+    /// Print a configuration file with the keys of older versions renamed and deleted. The file stays as it is.
+    Migrate(config_files::MigrateArgs),
 }
 
 /// Runs the command that the process was started with.
@@ -308,9 +304,9 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
             value: level.clone(),
         });
     }
-    let loaded = config::load(&sources)?;
+    let loaded = config::load_for_start(&sources)?;
     let log_level = telemetry::init(&loaded.effective.config.log)?;
-    for warning in &loaded.warnings {
+    for warning in loaded.warnings.iter().chain(&loaded.ignored) {
         tracing::warn!("configuration: {warning}");
     }
     let host = nix::unistd::gethostname().unwrap_or_default();
@@ -373,30 +369,13 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
             running: false,
             socket: _,
         } => {
-            print(config::load(&sources(&args)?)?.effective.dump(origin))?;
+            let loaded = config::load_for_start(&sources(&args)?)?;
+            config_files::warn(&loaded)?;
+            print(loaded.effective.dump(origin))?;
         }
         ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,
-        ConfigCommand::Check { file, config } => {
-            let sources = Sources {
-                file: file.or(config),
-                ..Sources::default()
-            };
-            let loaded = config::load(&sources)?;
-            let read: Vec<_> = loaded
-                .files
-                .iter()
-                .map(|file| file.display().to_string())
-                .collect();
-            for warning in &loaded.warnings {
-                print_error(format!("switchyard: warning: {warning}\n"))?;
-            }
-            match read.as_slice() {
-                [] => print(format!(
-                    "{DEFAULT_FILE} does not exist: the defaults are in effect\n"
-                ))?,
-                read => print(format!("{}: ok\n", read.join(", ")))?,
-            }
-        }
+        ConfigCommand::Check(args) => config_files::check(args)?,
+        ConfigCommand::Migrate(args) => config_files::migrate(&args)?,
     }
     Ok(())
 }

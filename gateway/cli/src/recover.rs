@@ -42,7 +42,7 @@ pub(super) fn configuration(
     let sources = switchyard_doctor::sources_of_running(given, &socket)?;
     match switchyard_doctor::config_in_force(&socket) {
         Some(config) => Ok(config),
-        None => Ok(config::load(&sources)?.effective.config),
+        None => Ok(config::load_for_start(&sources)?.effective.config),
     }
 }
 

@@ -196,6 +196,7 @@ fn configuration(report: &StatusReport) -> String {
         pending,
         refused,
         loaded_at,
+        ignored,
     }) = &report.config
     else {
         return String::new();
@@ -205,6 +206,12 @@ fn configuration(report: &StatusReport) -> String {
         text.push_str(&format!(
             "\nThe configuration of {loaded_at} is in force. A reload was refused at {at}: {why}\n"
         ));
+    }
+    if !ignored.is_empty() {
+        text.push_str("\nThe daemon ignored what it does not know of its configuration:\n");
+        for unknown in ignored {
+            text.push_str(&format!("  {unknown}\n"));
+        }
     }
     if !pending.is_empty() {
         text.push_str("\nChanges of the configuration that are not in force yet:\n");

@@ -113,6 +113,8 @@ struct ConfigState {
     effective: Arc<Effective>,
     loaded_at: SystemTime,
     pending: Vec<Change>,
+    /// What the start ignored, until a reload, which ignores nothing.
+    ignored: Vec<String>,
     refused: Option<RefusedReloadView>,
     counts: [u64; 2],
 }
@@ -155,12 +157,19 @@ impl Reloader {
     /// The handle to reloads of this configuration, which is in force, and the requests for the task that
     /// reloads it.
     #[must_use]
-    pub fn new(sources: Sources, effective: Effective) -> (Self, ReloadQueue) {
+    pub fn new(loaded: Loaded) -> (Self, ReloadQueue) {
+        let Loaded {
+            sources,
+            effective,
+            ignored,
+            ..
+        } = loaded;
         let (sender, requests) = mpsc::channel(WAITING_MAX);
         let state = Arc::new(RwLock::new(ConfigState {
             effective: Arc::new(effective),
             loaded_at: SystemTime::now(),
             pending: Vec::new(),
+            ignored,
             refused: None,
             counts: [0; 2],
         }));
@@ -214,6 +223,7 @@ impl ConfigControl for Reloader {
             loaded_at: rfc3339(state.loaded_at),
             pending: state.pending.clone(),
             refused: state.refused.clone(),
+            ignored: state.ignored.clone(),
         }
     }
 
@@ -226,6 +236,7 @@ impl ConfigControl for Reloader {
             is_last_applied: state.refused.is_none(),
             loaded_at: state.loaded_at,
             pending: state.pending.len(),
+            ignored: state.ignored.len(),
         }
     }
 
@@ -368,6 +379,7 @@ impl ReloadQueue {
         state.effective = Arc::new(effective);
         state.loaded_at = SystemTime::now();
         state.pending.clone_from(&pending);
+        state.ignored.clear();
         drop(state);
         Ok(Arc::new(ReloadReport {
             files: loaded

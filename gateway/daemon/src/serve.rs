@@ -129,20 +129,14 @@ pub async fn run(
     locks: &mut DirLocks,
 ) -> Result<(), ServeError> {
     let begin = Instant::now();
-    let Loaded {
-        sources,
-        effective,
-        files,
-        ..
-    } = loaded;
-    let config = Arc::new(effective.config.clone());
-    let (reloader, reloads) = Reloader::new(sources, effective);
+    let config = Arc::new(loaded.effective.config.clone());
     tracing::info!(
         version = VERSION,
         pid = std::process::id(),
-        ?files,
+        files = ?loaded.files,
         "switchyard starts"
     );
+    let (reloader, reloads) = Reloader::new(loaded);
     raise_file_limit();
     let record = take_directories(&config, locks)?;
     let begin = StartTimes::locked_now(begin);

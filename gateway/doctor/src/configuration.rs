@@ -1,7 +1,8 @@
 //! Checks of the configuration: its files, and what of them is in force.
 
 use super::codes::daemon::{
-    CONFIG_DOUBTFUL, CONFIG_INVALID, CONFIG_OVERRIDDEN, CONFIG_PENDING, RELOAD_REFUSED,
+    CONFIG_DOUBTFUL, CONFIG_INVALID, CONFIG_OVERRIDDEN, CONFIG_PENDING, CONFIG_UNKNOWN,
+    RELOAD_REFUSED,
 };
 use super::facts::Facts;
 use super::finding::Finding;
@@ -21,6 +22,12 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
             .warnings
             .iter()
             .map(|warning| Finding::new(&CONFIG_DOUBTFUL, warning)),
+    );
+    let ignored = facts.ignored.iter();
+    found.extend(
+        ignored.map(|unknown| {
+            Finding::new(&CONFIG_UNKNOWN, unknown).command("switchyard config check")
+        }),
     );
     // The unit of the package sets this one for good.
     let overridden = facts

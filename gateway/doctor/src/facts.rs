@@ -43,6 +43,8 @@ pub(super) struct Facts {
     pub(super) config_error: Option<String>,
     /// Values that are probably not intended.
     pub(super) warnings: Vec<String>,
+    /// Unknown keys and values, which a start ignores.
+    pub(super) ignored: Vec<String>,
     /// Values of files that have no effect.
     pub(super) overridden: Vec<Overridden>,
     /// The daemon's admin socket.
@@ -85,6 +87,7 @@ impl Facts {
             config,
             config_error: None,
             warnings: Vec::new(),
+            ignored: Vec::new(),
             overridden: Vec::new(),
             admin_socket,
             status,
@@ -99,6 +102,7 @@ impl Facts {
             Ok(loaded) => {
                 self.config = loaded.effective.config;
                 self.warnings = loaded.warnings;
+                self.ignored = loaded.ignored;
                 self.overridden = loaded.overridden;
             }
             Err(error) => {

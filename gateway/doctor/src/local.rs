@@ -146,7 +146,7 @@ impl NodeView for LocalNode {
     }
 
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {
-        config::load(sources)
+        config::load_for_start(sources)
     }
 
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {

@@ -146,7 +146,7 @@ pub trait NodeView: Send + Sync {
     /// Returns whether a group with this name, or a number, exists.
     fn has_group(&self, name: &str) -> bool;
 
-    /// The configuration of these sources.
+    /// The configuration of these sources, as a process that starts reads them.
     ///
     /// # Errors
     /// The configuration is invalid.

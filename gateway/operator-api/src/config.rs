@@ -14,6 +14,9 @@ pub struct ConfigView {
     /// The last reload, if it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedReloadView>,
+    /// Unknown keys and values that the daemon ignored at its start, each with its position; none after a reload.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
 }
 
 /// A refused reload.

@@ -107,6 +107,26 @@ fn a_drop_in_is_reloaded_and_a_broken_one_refused() {
 }
 
 #[test]
+fn a_start_ignores_an_unknown_key_and_reports_it_and_a_reload_refuses_it() {
+    let node = TestNode::start_with("[exec]\nmax_per_containr = 7\n", |_| {});
+    let unknown = "unknown key \"max_per_containr\" in [exec]: did you mean \"max_per_container\"?";
+    assert_eq!(node.pod("works").run_shell("echo works", |_| {}), "works");
+    assert_eq!(metric(&node, "switchyard_config_ignored_keys"), 1.0);
+    let log = fs::read_to_string(node.root().daemon_log()).expect("it has one");
+    let doctor = node.call(&["doctor"]);
+    let doctor = String::from_utf8(doctor.stdout).expect("it is text");
+    for shown in [log, node.output(&["status"]), doctor, refused(&node)] {
+        assert!(shown.contains(unknown), "{shown}");
+    }
+    assert_eq!(metric(&node, "switchyard_config_ignored_keys"), 1.0);
+    let report = reload(&node, "[exec]\nmax_per_container = 7\n");
+    assert_eq!(keys(&report, "applied"), ["exec.max_per_container"]);
+    assert_eq!(metric(&node, "switchyard_config_ignored_keys"), 0.0);
+    let shown = node.output(&["status"]);
+    assert!(!shown.contains("max_per_containr"), "{shown}");
+}
+
+#[test]
 fn a_change_that_needs_a_restart_waits_and_is_told_until_it_is_made() {
     let node = TestNode::start();
     let report = reload(

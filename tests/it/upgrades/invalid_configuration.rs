@@ -304,7 +304,7 @@ fn whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost()
     writer.assert_goes_on("before");
     let drop_in = node.root().path().join("config.d/50-later.toml");
     for (path, text) in [
-        (drop_in, "version = 1\n[cri]\nof_a_later_version = 1\n"),
+        (drop_in, "version = 1\n[admin]\nof_a_later_version = 1\n"),
         (node.root().config(), "[[[\n"),
     ] {
         let name = path.file_name().expect("it has one").to_string_lossy();

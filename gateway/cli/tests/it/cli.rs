@@ -199,6 +199,54 @@ fn invalid_configuration_fails_check_and_daemon_start() {
 }
 
 #[test]
+fn unknown_key_fails_the_check_but_not_that_of_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, "version = 1\n[exec]\nmax_per_containr = 3\n").unwrap();
+    let name = file.to_str().unwrap();
+    let complaint = format!(
+        "{name}:3: unknown key \"max_per_containr\" in [exec]: did you mean \"max_per_container\"?"
+    );
+    let error = format!("switchyard: {complaint}\n");
+    check(&["config", "check", name], 1, "", &error);
+    let warning = format!("switchyard: warning: {complaint} (ignored)\n");
+    check(&["config", "check", "--start", name], 0, ": ok\n", &warning);
+    check(
+        &["config", "dump", "--config", name],
+        0,
+        "max_per_container = 1024\n",
+        &warning,
+    );
+    fs::write(&file, "version = 1\n[admin]\nlissten = \"x\"\n").unwrap();
+    check(&["config", "check", "--start", name], 1, "", "lissten");
+}
+
+#[test]
+fn migrate_prints_the_new_file_and_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("10-fleet.toml");
+    let old =
+        "# Ours.\nversion = 1\n[recovery]\nsettle_seconds = 60 # long\nwait_seconds = 3 # s\n";
+    fs::write(&file, old).unwrap();
+    let name = file.to_str().unwrap();
+    let output = switchyard(&["config", "migrate", name]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "# Ours.\nversion = 1\n[recovery]\nwait_seconds = 3 # s\n"
+    );
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        format!(
+            "switchyard: {name}:4: recovery.settle_seconds is deleted, because it has no effect\n"
+        )
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), old);
+    fs::write(&file, "version = 2\n").unwrap();
+    check(&["config", "migrate", name], 1, "", "version 2 is not read");
+}
+
+#[test]
 fn missing_daemon_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("none.sock");

@@ -242,7 +242,7 @@ impl ServiceStart {
         if self.record.is_in_place() {
             return None;
         }
-        config::load(&self.sources)
+        config::load_for_start(&self.sources)
             .err()
             .map(|error| report(&error))
     }
@@ -401,7 +401,7 @@ mod tests {
     #[tokio::test]
     async fn configuration_must_be_valid_only_where_the_daemon_has_written_no_record() {
         let dir = tempfile::tempdir().unwrap();
-        for invalid in ["version = 1\n[cri]\nunknown = 1\n", "[[[\n"] {
+        for invalid in ["version = 1\n[cri]\nenabled = 1\n", "[[[\n"] {
             let recorded = start(dir.path(), Some(dir.path()), invalid);
             assert!(recorded.check("logkeeper").await.is_ok());
             let refused = start(dir.path(), None, invalid).check("logkeeper").await;

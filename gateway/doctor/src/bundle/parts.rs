@@ -59,7 +59,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn of(mut request: BundleRequest) -> Self {
         let read = |sources: &Sources| {
-            let loaded = config::load(sources).ok()?;
+            let loaded = config::load_for_start(sources).ok()?;
             Some(loaded.effective.config)
         };
         let view = Arc::new(LocalNode::default());
@@ -158,7 +158,8 @@ fn config_in_force(context: &Context) -> Result<Vec<u8>, String> {
 }
 
 fn config_files(context: &Context) -> Result<Vec<u8>, String> {
-    let loaded = config::load(&context.request.sources).map_err(|error| report(&error))?;
+    let loaded =
+        config::load_for_start(&context.request.sources).map_err(|error| report(&error))?;
     let files: String = loaded
         .files
         .iter()

@@ -41,7 +41,7 @@ pub(in super::super) const CONFIG_OVERRIDDEN: FindingCode = FindingCode::note(
 pub(in super::super) const RELOAD_REFUSED: FindingCode = FindingCode::warning(
     "SY807",
     "the last reload of the configuration was refused",
-    "The configuration from before is in force, and the daemon does not start with the present files.",
+    "The configuration from before is in force. With the present files the daemon does not start, or ignores unknown keys and values.",
     "Correct the file, then reload.",
 );
 pub(in super::super) const CONFIG_PENDING: FindingCode = FindingCode::note(
@@ -86,6 +86,12 @@ pub(in super::super) const OTHER_VERSION: FindingCode = FindingCode::note(
     "The command may not understand all answers of the daemon. After an upgrade the daemon continues with the former version if the new one refuses the configuration.",
     "Restart the daemon, or use the command of the installed version.",
 );
+pub(in super::super) const CONFIG_UNKNOWN: FindingCode = FindingCode::warning(
+    "SY815",
+    "the configuration has a key or value that this version does not know",
+    "A start ignores it: the default is in force, or the value of another file. A reload is refused.",
+    "Correct its name, or remove it if it is for a later version.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
@@ -102,4 +108,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &ADMIN_EXPOSED,
     &SHARED_BY_INSTANCES,
     &OTHER_VERSION,
+    &CONFIG_UNKNOWN,
 ];

@@ -117,6 +117,17 @@ fn configuration_files() {
         &["SY804 error"],
     );
     assert!(found[0].found.contains("socket_grup"), "{found:?}");
+    // A daemon starts with unknown keys elsewhere.
+    let found = check(
+        |node| node.config("[exec]\nmax_per_containr = 1"),
+        &["SY815 warning"],
+    );
+    assert!(
+        found[0]
+            .found
+            .contains("did you mean \"max_per_container\"?"),
+        "{found:?}"
+    );
 }
 
 #[test]

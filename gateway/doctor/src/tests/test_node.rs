@@ -130,7 +130,7 @@ impl NodeView for TestNode {
                 .map_or("version = 1\n", String::as_str),
         )
         .unwrap();
-        config::load(&Sources {
+        config::load_for_start(&Sources {
             file: Some(file),
             ..sources.clone()
         })

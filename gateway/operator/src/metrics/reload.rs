@@ -20,6 +20,8 @@ pub struct ReloadCounts {
     pub loaded_at: SystemTime,
     /// Number of changes that need more than a reload.
     pub pending: usize,
+    /// Number of unknown keys and values that the daemon ignored at its start.
+    pub ignored: usize,
 }
 
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub(super) struct ReloadMetrics {
     is_last_applied: IntGauge,
     loaded_at: IntGauge,
     pending: IntGauge,
+    ignored: IntGauge,
 }
 
 impl ReloadMetrics {
@@ -37,6 +40,7 @@ impl ReloadMetrics {
             is_last_applied: gauge(registry, table::LAST_RELOAD)?,
             loaded_at: gauge(registry, table::LAST_LOAD)?,
             pending: gauge(registry, table::PENDING_CHANGES)?,
+            ignored: gauge(registry, table::IGNORED_KEYS)?,
         })
     }
 
@@ -51,7 +55,11 @@ impl ReloadMetrics {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.loaded_at.set(signed(loaded_at.as_secs()));
-        self.pending
-            .set(i64::try_from(counts.pending).unwrap_or(i64::MAX));
+        for (gauge, number) in [
+            (&self.pending, counts.pending),
+            (&self.ignored, counts.ignored),
+        ] {
+            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
     }
 }

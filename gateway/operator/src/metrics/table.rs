@@ -104,6 +104,7 @@ metrics! {
         LAST_RELOAD: Gauge "switchyard_config_last_reload_successful" [] "Whether the last reload took effect; 1 if there was none.";
         LAST_LOAD: Gauge "switchyard_config_last_load_success_timestamp_seconds" [] "When the configuration was last read and accepted, in seconds since 1970.";
         PENDING_CHANGES: Gauge "switchyard_config_pending_changes" [] "Changes of the configuration that wait for something else, such as a restart.";
+        IGNORED_KEYS: Gauge "switchyard_config_ignored_keys" [] "Keys and values of the configuration that this version does not know and ignored at its start; 0 after a reload.";
     }
     "swarm" {
         SWARM_MEMBER: Gauge "switchyard_swarm_member" [] "Whether the node has joined a swarm and not left it; 1 also if it was removed from the swarm, or its certificate has expired.";
