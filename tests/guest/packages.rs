@@ -313,10 +313,18 @@ fn refused_configuration(node: &GuestNode) {
         "the old daemon continues"
     );
     drop(Counting::start(node, "old-daemon"));
-    fs::remove_file(drop_in).expect("root may");
-    dpkg_succeeds(&["--configure", "switchyard"]);
+    // A key of a later version does not stop a start, so it stops no installation.
+    fs::write(drop_in, "version = 1\n[exec]\nof_a_later_version = 1\n").expect("root may");
+    let said = dpkg_succeeds(&["--configure", "switchyard"]);
+    assert!(said.contains("90-refused.toml:3: unknown key"), "{said}");
     assert_ne!(property("switchyard", "MainPID"), daemon);
     node.wait_ready();
+    let status = run(&["switchyard", "status"]);
+    assert!(status.contains("of_a_later_version"), "{status}");
+    fs::remove_file(drop_in).expect("root may");
+    run(&["switchyard", "config", "reload"]);
+    let status = run(&["switchyard", "status"]);
+    assert!(!status.contains("of_a_later_version"), "{status}");
 }
 
 fn invalid_configuration(node: &GuestNode) {
@@ -326,7 +334,7 @@ fn invalid_configuration(node: &GuestNode) {
     // Of the next daemon.
     let variables = Path::new("/etc/default/switchyard");
     fs::write(variables, "SWITCHYARD_EXEC__MAX_PER_CONTAINER=79\n").expect("root may");
-    for text in ["version = 1\n[cri]\nno_such_key = 1\n", "[[[\n"] {
+    for text in ["version = 1\n[admin]\nno_such_key = 1\n", "[[[\n"] {
         fs::write(drop_in, text).expect("root may");
         kill_main("switchyard-logkeeper");
         counting.assert_goes_on(&process);
