@@ -47,13 +47,14 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use switchyard_config::{Config, Sources};
+use switchyard_config::{Config, ConfigError, Sources};
 
 use codes::node::{UNFINISHED, UNSEEN};
 use facts::Facts;
@@ -84,6 +85,27 @@ pub fn sources_of_running(
 #[must_use]
 pub fn config_in_force(admin_socket: &Path) -> Option<Config> {
     facts::config_in_force(&LocalNode::default(), admin_socket)
+}
+
+/// The configuration of the files, with the environment and the flags of the daemon that answers at this socket, or, while
+/// none does, with the environment of its unit.
+///
+/// # Errors
+/// The configuration is invalid.
+pub fn config_of_unit(given: &Sources, admin_socket: &Path) -> Result<Config, ConfigError> {
+    let view = LocalNode::default();
+    let found = facts::FoundDaemon::look(&view, given, admin_socket);
+    Ok(view.load(&found.sources)?.effective.config)
+}
+
+/// The directories in which the Nomad agents of this node look for plugins, as far as a process or the configuration of
+/// packages names them.
+///
+/// # Errors
+/// Why the search has not ended.
+pub fn nomad_plugin_dirs() -> Result<BTreeSet<PathBuf>, String> {
+    let search = || nomad::plugin_dirs(&LocalNode::default());
+    within("the search for Nomad agents", LIMIT, search).map_err(|finding| finding.found)
 }
 
 /// Time for the facts, and then for all checks together.

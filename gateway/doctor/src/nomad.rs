@@ -1,5 +1,6 @@
 //! Checks of a Nomad agent on the node.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use super::facts::Facts;
 use super::finding::Finding;
 use super::hcl::{Item, items};
 use super::text::listed;
-use super::view::FileKind;
+use super::view::{FileKind, NodeView, ProcessFacts};
 
 /// Directory in which packages put the configuration of an agent.
 const CONFIG_DIR: &str = "/etc/nomad.d";
@@ -57,46 +58,8 @@ pub(super) struct Agent {
 
 /// The agent of this node; `None` if there is none.
 pub(super) fn agent(facts: &Facts) -> Option<Agent> {
-    let process = facts
-        .running("nomad")
-        .find(|process| process.args.iter().any(|arg| arg == "agent"));
-    let named: Vec<PathBuf> = process
-        .map(|process| {
-            process
-                .values("config")
-                .into_iter()
-                .map(PathBuf::from)
-                .collect()
-        })
-        .unwrap_or_default();
-    let places = if named.is_empty() {
-        vec![PathBuf::from(CONFIG_DIR)]
-    } else {
-        named
-    };
-    let mut files = Vec::new();
-    for place in places {
-        match facts.view.stat(&place).map(|file| file.kind) {
-            Ok(FileKind::Directory) => {
-                let names = facts.view.list(&place).unwrap_or_default();
-                files.extend(
-                    names
-                        .iter()
-                        .map(|name| place.join(name))
-                        .filter(|path| is_config(path)),
-                );
-            }
-            Ok(FileKind::Regular) => files.push(place),
-            Ok(FileKind::Socket | FileKind::Other) | Err(_) => {}
-        }
-    }
-    files.truncate(FILES_MAX);
-    let items: Vec<Item> = files
-        .iter()
-        .filter_map(|file| facts.view.text(file))
-        .flat_map(|text| items(&text))
-        .collect();
-    let agent = Agent { files, items };
+    let process = facts.processes.iter().find(|process| is_agent(process));
+    let agent = Agent::read(&*facts.view, process);
     // A server has no drivers.
     let is_client = agent
         .value(&["client", "enabled"])
@@ -105,12 +68,75 @@ pub(super) fn agent(facts: &Facts) -> Option<Agent> {
     (is_client || (process.is_some() && agent.files.is_empty())).then_some(agent)
 }
 
+/// The directories in which agents look for plugins: those that run, by their arguments and files, and one with the
+/// configuration of packages.
+pub(super) fn plugin_dirs(view: &dyn NodeView) -> BTreeSet<PathBuf> {
+    let processes = view.processes();
+    let running = processes.iter().filter(|process| is_agent(process));
+    let mut found = BTreeSet::new();
+    for process in running.map(Some).chain([None]) {
+        found.extend(Agent::read(view, process).plugin_dir());
+        if let Some(process) = process {
+            found.extend(process.values("plugin-dir").into_iter().map(PathBuf::from));
+            let data = process.values("data-dir").into_iter().map(Path::new);
+            found.extend(data.map(|dir| dir.join("plugins")));
+        }
+    }
+    found.retain(|dir| dir.is_absolute());
+    found
+}
+
+fn is_agent(process: &ProcessFacts) -> bool {
+    process.name() == "nomad" && process.args.iter().any(|arg| arg == "agent")
+}
+
 fn is_config(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension == "hcl" || extension == "json")
 }
 
 impl Agent {
+    /// Reads the files that an agent was started with, else those of packages.
+    fn read(view: &dyn NodeView, process: Option<&ProcessFacts>) -> Self {
+        let named: Vec<PathBuf> = process
+            .map(|process| {
+                process
+                    .values("config")
+                    .into_iter()
+                    .map(PathBuf::from)
+                    .collect()
+            })
+            .unwrap_or_default();
+        let places = if named.is_empty() {
+            vec![PathBuf::from(CONFIG_DIR)]
+        } else {
+            named
+        };
+        let mut files = Vec::new();
+        for place in places {
+            match view.stat(&place).map(|file| file.kind) {
+                Ok(FileKind::Directory) => {
+                    let names = view.list(&place).unwrap_or_default();
+                    files.extend(
+                        names
+                            .iter()
+                            .map(|name| place.join(name))
+                            .filter(|path| is_config(path)),
+                    );
+                }
+                Ok(FileKind::Regular) => files.push(place),
+                Ok(FileKind::Socket | FileKind::Other) | Err(_) => {}
+            }
+        }
+        files.truncate(FILES_MAX);
+        let items: Vec<Item> = files
+            .iter()
+            .filter_map(|file| view.text(file))
+            .flat_map(|text| items(&text))
+            .collect();
+        Self { files, items }
+    }
+
     fn values(&self, path: &[&str]) -> Option<&[String]> {
         let found = self
             .items

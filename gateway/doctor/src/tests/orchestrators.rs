@@ -208,6 +208,37 @@ fn plugins_in_the_agents_directory() {
 }
 
 #[test]
+fn plugin_directories_are_those_of_all_agents_of_the_node() {
+    let dirs = |node: &TestNode| -> Vec<String> {
+        let dirs = crate::nomad::plugin_dirs(node);
+        dirs.iter().map(|dir| dir.display().to_string()).collect()
+    };
+    let mut node = TestNode::healthy();
+    assert_eq!(dirs(&node), ["/opt/nomad/data/plugins"]);
+    node.file("/srv/b.hcl", "plugin_dir = \"/srv/b\"\n");
+    node.process(
+        202,
+        "/usr/bin/nomad agent -config=/srv/b.hcl -data-dir /srv/data",
+    );
+    node.process(
+        203,
+        "/usr/bin/nomad agent -dev -plugin-dir=/srv/dev -data-dir=relative",
+    );
+    node.process(204, "/usr/bin/nomad agent -plugin-dir=/srv/contained");
+    node.contained.insert(204);
+    node.process(205, "/usr/bin/nomad job status -plugin-dir=/srv/job");
+    let expected = [
+        "/opt/nomad/data/plugins",
+        "/srv/b",
+        "/srv/data/plugins",
+        "/srv/dev",
+    ];
+    assert_eq!(dirs(&node), expected);
+    node.remove("/etc/nomad.d/nomad.hcl");
+    assert_eq!(dirs(&node), expected[1..]);
+}
+
+#[test]
 fn agent_and_daemon_that_do_not_fit() {
     let args = |args: &str| format!("plugin \"switchyard\" {{\n  args = [{args}]\n}}\n");
     check(
