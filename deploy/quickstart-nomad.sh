@@ -11,7 +11,7 @@ cookie=NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d
 
 show_nomad() {
     step "Make the plugins for a Nomad agent: switchyard nomad-plugin install $plugins"
-    "$binary" nomad-plugin install "$plugins" | indent
+    "$binary" nomad-plugin install --record "$own/nomad/installed" "$plugins" | indent
     say "An agent needs that directory as its plugin_dir, and these two blocks from deploy/nomad/agent.hcl:"
     echo
     sed -n '/^plugin "/,/^}/{/^ *#/d;p}' "$repository/deploy/nomad/agent.hcl" | indent

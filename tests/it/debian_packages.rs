@@ -1,6 +1,8 @@
 //! Every program that scripts and tests call is in a Debian package that they install: a machine that has
-//! more packages must not hide a gap in a list. And what the scripts of our own package find on a node.
+//! more packages must not hide a gap in a list. And what the scripts of our own package find on a node, and
+//! what the program does for them.
 
+mod leaving;
 mod program_calls;
 mod purge;
 

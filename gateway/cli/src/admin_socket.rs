@@ -27,7 +27,7 @@ pub(super) fn find(sources: &Sources) -> PathBuf {
 
 /// The record of the daemon of this unit, or of the unit of the package. One that cannot be read counts as none: the
 /// configuration is asked instead.
-fn recorded() -> Option<DaemonRecord> {
+pub(super) fn recorded() -> Option<DaemonRecord> {
     let dirs = [
         service_manager::runtime_dir(),
         Some(PathsConfig::default().run),

@@ -7,7 +7,7 @@ use switchyard_daemon::detach::DetachError;
 use switchyard_daemon::serve::ServeError;
 use switchyard_telemetry as telemetry;
 
-use crate::{cri, daemon, logs, nomad};
+use crate::{cri, daemon, logs, nomad, package};
 
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,8 @@ pub(crate) enum CliError {
     Cri(#[from] cri::CriError),
     #[error(transparent)]
     Nomad(#[from] nomad::NomadError),
+    #[error(transparent)]
+    Package(#[from] package::PackageError),
     #[error(transparent)]
     Bundle(#[from] switchyard_doctor::bundle::BundleError),
     #[error("cannot write the output")]

@@ -37,7 +37,9 @@ mod log_output;
 mod logkeeper;
 mod logs;
 mod nomad;
+mod nomad_links;
 mod output;
+mod package;
 mod page;
 mod progress;
 mod ps;
@@ -121,7 +123,7 @@ enum CliCommand {
     Recover(recover::RecoverArgs),
     /// Call a CRI runtime: a small client for inspection and tests.
     Cri(cri::CriArgs),
-    /// Run as a plugin of a Nomad agent, or install the plugins.
+    /// Run as a plugin of a Nomad agent, or install or remove the plugins.
     #[command(subcommand)]
     NomadPlugin(nomad::NomadPlugin),
     /// Join a Docker swarm as a worker, show the node's part in it, or leave it.
@@ -140,6 +142,9 @@ enum CliCommand {
         /// The shell.
         shell: generate::Shell,
     },
+    /// Do what the scripts of the Debian package cannot do by themselves.
+    #[command(subcommand, hide = true)]
+    Package(package::PackageCommand),
     /// Execute a program that outlives the process that started it.
     #[command(hide = true)]
     Detach {
@@ -269,6 +274,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
         CliCommand::Swarm(command) => return Ok(block_on(swarm::swarm(&command))??),
+        CliCommand::Package(command) => package::run(command)?,
         CliCommand::Version { output } => version(output)?,
         CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
         CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,

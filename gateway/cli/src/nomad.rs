@@ -1,14 +1,12 @@
 //! `switchyard nomad-plugin`: the plugins that Nomad agents start, and their installation into a plugin_dir.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use switchyard_config::{PathsConfig, nomad_socket};
-use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::{
     self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv,
@@ -16,6 +14,7 @@ use switchyard_nomad::launcher::{
 use switchyard_operator_api::VERSION;
 use switchyard_telemetry::{TelemetryError, hclog};
 
+use crate::nomad_links::{self, LinkError, RECORD};
 use crate::output::{announce, print};
 
 /// The plugins, by the names of their files in a plugin_dir.
@@ -35,7 +34,28 @@ pub(super) enum NomadPlugin {
     Install {
         /// The agent's plugin_dir.
         dir: PathBuf,
+        #[command(flatten)]
+        record: RecordArgs,
     },
+    /// Remove all links to this program from agents' plugin_dirs.
+    Uninstall {
+        /// The plugin_dirs; those of all installations if none is given.
+        dirs: Vec<PathBuf>,
+        #[command(flatten)]
+        record: RecordArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RecordArgs {
+    /// The file in which the directories of installations are written down.
+    #[arg(
+        long = "record",
+        value_name = "FILE",
+        env = "SWITCHYARD_NOMAD_PLUGINS",
+        default_value = RECORD
+    )]
+    file: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -65,12 +85,8 @@ pub(super) enum NomadError {
     Runtime(#[source] io::Error),
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    #[error("cannot find this program's own file")]
-    Exe(#[source] io::Error),
-    #[error("{} exists and is not a link: remove it first", .0.display())]
-    InTheWay(PathBuf),
-    #[error("cannot make {}", path.display())]
-    Link { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Links(#[from] LinkError),
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
@@ -108,7 +124,8 @@ pub(super) fn run(command: NomadPlugin) -> Result<(), NomadError> {
     match command {
         NomadPlugin::Driver(args) => launch(Role::Driver, args),
         NomadPlugin::Device(args) => launch(Role::Device, args),
-        NomadPlugin::Install { dir } => install(&dir),
+        NomadPlugin::Install { dir, record } => install(&dir, &record.file),
+        NomadPlugin::Uninstall { dirs, record } => uninstall(dirs, &record.file),
     }
 }
 
@@ -147,36 +164,40 @@ fn is_name(name: &str) -> bool {
     letters && (1..=64).contains(&name.len())
 }
 
-/// Creates the links, each by an atomic rename that replaces an existing link. Idempotent.
-fn install(dir: &Path) -> Result<(), NomadError> {
-    let exe = std::env::current_exe()
-        .and_then(fs::canonicalize)
-        .map_err(NomadError::Exe)?;
-    let fail = |path: &Path| {
-        let path = path.to_owned();
-        move |source| NomadError::Link { path, source }
-    };
-    fs::create_dir_all(dir).map_err(fail(dir))?;
-    for (file, _) in FILES {
-        let path = dir.join(file);
-        if fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink()) {
-            return Err(NomadError::InTheWay(path));
-        }
-    }
-    let mut made = String::new();
-    for (file, role) in FILES {
-        let path = dir.join(file);
-        // The name has the pid because another install may run at the same time.
-        let new = dir.join(format!(".{file}.{}", std::process::id()));
-        let linked = symlink(&exe, &new).and_then(|()| files::rename(&new, &path, Durable::No));
-        linked.map_err(fail(&path))?;
-        made.push_str(&format!(
+fn install(dir: &Path, record: &Path) -> Result<(), NomadError> {
+    let made = nomad_links::install(dir, &FILES.map(|(file, _)| file), record)?;
+    let mut text = String::new();
+    for ((file, role), path) in FILES.iter().zip(&made) {
+        text.push_str(&format!(
             "{}: the {}; name it in the agent's configuration: plugin \"{file}\" {{}}\n",
             path.display(),
-            what(role)
+            what(*role)
         ));
     }
-    print(made)?;
+    print(text)?;
+    Ok(())
+}
+
+/// Removes the links, until one cannot be removed.
+fn uninstall(dirs: Vec<PathBuf>, record: &Path) -> Result<(), NomadError> {
+    let dirs: BTreeSet<PathBuf> = if dirs.is_empty() {
+        nomad_links::recorded(record)?
+    } else {
+        dirs.into_iter().collect()
+    };
+    let found = nomad_links::find(&dirs)?;
+    for link in &found.links {
+        nomad_links::remove(link)?;
+        print(format!("removed {}\n", link.path.display()))?;
+    }
+    if let Some(error) = found.unseen.into_iter().next() {
+        return Err(error.into());
+    }
+    print(if found.links.is_empty() {
+        "no link leads to this program\n"
+    } else {
+        "remove the plugins' blocks from the configuration of the agents too, and restart them\n"
+    })?;
     Ok(())
 }
 
@@ -258,26 +279,5 @@ mod tests {
     fn plugin_names_are_validated() {
         assert!(is_name("docker") && is_name("my-driver_2"));
         assert!(!is_name("") && !is_name("a b") && !is_name(&"x".repeat(65)));
-    }
-
-    #[test]
-    fn plugin_install_is_idempotent_and_overwrites_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let plugins = dir.path().join("plugins");
-        install(&plugins).unwrap();
-        install(&plugins).unwrap();
-        let exe = std::env::current_exe().unwrap();
-        for (file, _) in FILES {
-            assert_eq!(fs::canonicalize(plugins.join(file)).unwrap(), exe);
-        }
-        assert_eq!(fs::read_dir(&plugins).unwrap().count(), FILES.len());
-        fs::remove_file(plugins.join("switchyard")).unwrap();
-        fs::write(plugins.join("switchyard"), "precious").unwrap();
-        let error = install(&plugins).unwrap_err();
-        assert!(matches!(error, NomadError::InTheWay(_)), "{error}");
-        assert_eq!(
-            fs::read_to_string(plugins.join("switchyard")).unwrap(),
-            "precious"
-        );
     }
 }

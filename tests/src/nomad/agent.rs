@@ -224,10 +224,16 @@ pub struct AgentState {
 #[track_caller]
 #[must_use]
 pub fn install_plugins(place: impl Into<AgentPaths>) -> PathBuf {
-    let dir = place.into().dir.join("nomad-plugins");
+    let place = place.into().dir;
+    let dir = place.join("nomad-plugins");
     let installed = Command::new(binary())
         .args(["nomad-plugin", "install"])
         .arg(&dir)
+        // That of the machine is for its own agents. An earlier version keeps none.
+        .env(
+            "SWITCHYARD_NOMAD_PLUGINS",
+            place.join("nomad-plugins.record"),
+        )
         .output();
     let installed = installed.expect("the binary exists, so it starts");
     assert!(
