@@ -3,6 +3,47 @@ run=/run/switchyard
 state=/var/lib/switchyard
 # The state of an external containerd.
 external=/run/containerd
+cgroups=/sys/fs/cgroup
+
+# placed KIND: the directories of this kind (run, state, containerd) that prerm has written down, because the program and its
+# configuration are gone when they are needed. No path has a blank or a character of a pattern.
+placed() {
+    sed -n "s/^$1 //p" "$state/places" 2>/dev/null || true
+}
+
+# runs, states: ours, of the default configuration and of the one of this node.
+runs() {
+    { echo "$run" && placed run; } | sort -u
+}
+
+states() {
+    { echo "$state" && placed state; } | sort -u
+}
+
+# served_bundles: for each shim of this node its process and the directory of its task, which is where it works. So the state of a
+# containerd is found wherever its socket is. A caller that asks often keeps the answer in `served`.
+served_bundles() {
+    if [ "${served+kept}" ]; then
+        echo "$served"
+        return 0
+    fi
+    find /proc/[0-9]*/cwd -maxdepth 0 -lname '*/io.containerd.runtime.v2.task/*/*' -printf '%h %l\n' 2>/dev/null |
+        while read -r dir bundle; do
+            # A person's shell may work there too.
+            if is_shim "${dir#/proc/}"; then
+                echo "${dir#/proc/} $bundle"
+            fi
+        done
+}
+
+# externals: where a containerd of others may have its tasks.
+externals() {
+    {
+        echo "$external"
+        placed containerd
+        served_bundles | sed -n 's/^[0-9]* \(.*\)\/io\.containerd\.runtime\.v2\.task\/.*/\1/p'
+    } | sort -u
+}
 
 # is_running PID: whether the process exists and is no zombie.
 is_running() {
@@ -18,25 +59,40 @@ is_own_root() {
         grep -q '^Uid:[[:space:]]0[[:space:]]0[[:space:]]0[[:space:]]0$' "/proc/$1/status" 2>/dev/null
 }
 
+# is_shim PID [KIND]: whether it is a shim of this node, of a kind as in the name of its program.
+is_shim() {
+    is_own_root "$1" && { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | grep -q -e "^[^ ]*containerd-shim${2:-}"
+}
+
 # bundles: the directories of the tasks that a shim serves: all in the managed containerd, and ours in that of the node.
 bundles() {
+    ours=$({ runs && states; } | sort -u)
+    any_of_ours=$(echo "$ours" | paste -s -d '|' -)
     {
-        for dir in "$run"/containerd/state/io.containerd.runtime.v2.task/*/*; do
-            [ ! -d "$dir" ] || echo "$dir"
-        done
-        for ours in "$run"/tasks/* "$run"/sandboxes/* "$state"/tasks/* "$state"/sandboxes/*; do
-            [ -d "$ours" ] || continue
-            for dir in "$external"/io.containerd.runtime.v2.task/*/"${ours##*/}"; do
+        for root in $(runs); do
+            for dir in "$root"/containerd/state/io.containerd.runtime.v2.task/*/*; do
                 [ ! -d "$dir" ] || echo "$dir"
             done
         done
-        # The ids of most tasks are in the run directory alone, whose files may be lost. Their specs mount files of their sandboxes.
-        for file in "$external"/io.containerd.runtime.v2.task/*/*/config.json; do
-            if grep -q -e "\"source\": *\"$state/sandboxes/[0-9a-f]*/" "$file" 2>/dev/null; then
-                echo "${file%/*}"
-            fi
+        for root in $(externals); do
+            for dir in "$root"/io.containerd.runtime.v2.task/*/*; do
+                if [ -d "$dir" ] && is_ours "$dir"; then
+                    echo "$dir"
+                fi
+            done
         done
     } | sort -u
+}
+
+# is_ours BUNDLE: whether it is of a task of ours, by its id or by its spec. The ids of most tasks are in the run directory alone, whose
+# files may be lost. Their specs mount files of their sandboxes.
+is_ours() {
+    for place in $ours; do
+        if [ -d "$place/tasks/${1##*/}" ] || [ -d "$place/sandboxes/${1##*/}" ]; then
+            return 0
+        fi
+    done
+    grep -q -E "\"source\": *\"($any_of_ours)/sandboxes/[0-9a-f]+/" "$1/config.json" 2>/dev/null
 }
 
 # processes PATTERN: those of the node's root whose command line, with a space after each word, matches.
@@ -50,21 +106,26 @@ processes() {
 
 # managed: the managed containerd and logkeeper. The pid files are not used, because they may be lost.
 managed() {
-    processes "^[^ ]* logkeeper --socket $run/"
-    processes "^[^ ]* --config $state/containerd/config\.toml \$"
+    for root in $(runs); do
+        processes "^[^ ]* logkeeper --socket $root/"
+    done
+    for root in $(states); do
+        processes "^[^ ]* --config $root/containerd/config\.toml \$"
+    done
 }
 
 # shims: those of the managed containerd.
 shims() {
-    processes "^[^ ]*containerd-shim.* -address $run/containerd/"
+    for root in $(runs); do
+        processes "^[^ ]*containerd-shim.* -address $root/containerd/"
+    done
 }
 
-# children_of_shims: the processes that shims of the managed containerd have started.
-children_of_shims() {
-    shims=" $(shims | tr '\n' ' ')"
+# children_of PIDS: the processes that these have started.
+children_of() {
     for dir in /proc/[0-9]*; do
         parent=$(sed 's/.*) . \([0-9]*\) .*/\1/' "$dir/stat" 2>/dev/null) || continue
-        case $shims in
+        case " $1 " in
             *" $parent "*) echo "${dir#/proc/}" ;;
         esac
     done
@@ -75,9 +136,48 @@ cgroups_of() {
     { text=$(tr '\n' ' ' <"/proc/$1/cgroup"); } 2>/dev/null && echo "<$text>"
 }
 
+# pids_of_unnamed: of each bundle that names no process, what its shim has started.
+pids_of_unnamed() {
+    bundles | while read -r dir; do
+        [ ! -e "$dir/init.pid" ] || continue
+        for pid in $(served_bundles | sed -n "s|^\([0-9]*\) $dir\$|\1|p"); do
+            children=$(children_of "$pid")
+            # The file of a runc is lost, and its shim stays when the container has exited. Runtimes of virtual machines write no such file,
+            # and not each of their machines is a child of the shim.
+            is_shim "$pid" -runc- || children=${children:-$pid}
+            echo "$children"
+        done
+    done
+}
+
+# pids_of_lost: of each sandbox and task of ours without a bundle, one process in the cgroup that is named after it.
+pids_of_lost() {
+    bundles=$(bundles)
+    ids=$(for root in $(runs) $(states); do
+        for dir in "$root"/tasks/* "$root"/sandboxes/*; do
+            case $bundles in
+                *"/${dir##*/}"*) ;;
+                *) [ ! -d "$dir" ] || echo "${dir##*/}" ;;
+            esac
+        done
+    done | grep -E '^[0-9a-f]{64}$' | sort -u) || return 0
+    [ -n "$ids" ] || return 0
+    find "$cgroups" -type d 2>/dev/null | grep -F -e "$ids" | while read -r dir; do
+        # A shim may be there, which stays when its container has exited.
+        for pid in $(cat "$dir/cgroup.procs" 2>/dev/null); do
+            if ! is_shim "$pid"; then
+                echo "$pid"
+                break
+            fi
+        done
+    done
+}
+
 # running_pids: the main processes of the containers that run: those that bundles name, and of containers whose files are lost those that
-# shims have started. Of the latter, a process in the cgroups of one before it is a command in the same container.
+# shims have started or that are in their cgroups. Of the latter, a process in the cgroups of one before it is a command in the same
+# container.
 running_pids() {
+    served=$(served_bundles)
     named=$(bundles | while read -r dir; do
         cat "$dir/init.pid" 2>/dev/null && echo
     done | sort -nu)
@@ -88,13 +188,13 @@ running_pids() {
             seen="$seen$(cgroups_of "$pid")" || true
         fi
     done
-    for pid in $(children_of_shims); do
-        is_running "$pid" && cgroups=$(cgroups_of "$pid") || continue
+    for pid in $(children_of "$(shims | tr '\n' ' ')") $(pids_of_unnamed) $(pids_of_lost); do
+        is_running "$pid" && its=$(cgroups_of "$pid") || continue
         case $seen in
-            *"$cgroups"*) ;;
+            *"$its"*) ;;
             *)
                 echo "$pid"
-                seen="$seen$cgroups"
+                seen="$seen$its"
                 ;;
         esac
     done

@@ -16,6 +16,7 @@ mod nomad;
 mod packages;
 mod pressure;
 mod quota;
+mod removal;
 mod tasks;
 mod units;
 mod user_namespaces;
@@ -40,7 +41,7 @@ const ALL: [(&str, &[GuestFact]); 13] = [
     ("nomad", nomad::FACTS),
     ("clock", clock::FACTS),
     ("packages", packages::FACTS),
-    ("packages", packages::LAST),
+    ("removal", removal::LAST),
 ];
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.

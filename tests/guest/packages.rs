@@ -1,5 +1,4 @@
-//! The Debian package: its upgrades and downgrades while pods and tasks run, a configuration that it refuses, its
-//! removal and its purge.
+//! The Debian package: its upgrades and downgrades while pods and tasks run, and a configuration that it refuses.
 
 use std::fs;
 use std::path::Path;
@@ -30,21 +29,15 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ),
 ];
 
-/// The last one: it leaves a node without the package.
-pub(crate) const LAST: &[GuestFact] = &[(
-    "package_removal_and_purge_leave_what_they_should",
-    removal_and_purge,
-)];
-
 /// The package that is installed, and one of the same tree with a lower number.
-const NOW: &str = "/tests/packages/now.deb";
+pub(crate) const NOW: &str = "/tests/packages/now.deb";
 const BEFORE: &str = "/tests/packages/before.deb";
 
 /// Counts until it is stopped, and exits with 5.
 const COUNT_UNTIL_END: &str =
     "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
 
-fn dpkg(words: &[&str]) -> Output {
+pub(crate) fn dpkg(words: &[&str]) -> Output {
     let mut command = Command::new("dpkg");
     command
         .args(words)
@@ -55,26 +48,26 @@ fn dpkg(words: &[&str]) -> Output {
 
 /// The output of dpkg, which succeeds.
 #[track_caller]
-fn dpkg_succeeds(words: &[&str]) -> String {
+pub(crate) fn dpkg_succeeds(words: &[&str]) -> String {
     let output = dpkg(words);
     let text = text(&output);
     assert!(output.status.success(), "{words:?}: {text}");
     text
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
 /// A pod that counts, and the processes that serve it.
-struct Counting<'n> {
+pub(crate) struct Counting<'n> {
     node: &'n GuestNode,
-    pod: GuestPod<'n>,
+    pub(crate) pod: GuestPod<'n>,
     container: String,
 }
 
 impl<'n> Counting<'n> {
-    fn start(node: &'n GuestNode, name: &str) -> Self {
+    pub(crate) fn start(node: &'n GuestNode, name: &str) -> Self {
         let pod = node.pod(name);
         let container = pod.start_shell("counting", COUNT);
         assert_counts_on(&pod);
@@ -86,7 +79,7 @@ impl<'n> Counting<'n> {
     }
 
     /// The main process of the container.
-    fn process(&self) -> String {
+    pub(crate) fn process(&self) -> String {
         cgroup_file(&self.container, "cgroup.procs")
             .lines()
             .next()
@@ -96,7 +89,7 @@ impl<'n> Counting<'n> {
 
     /// Checks that it counts on, with a daemon that serves.
     #[track_caller]
-    fn assert_goes_on(&self, process: &str) {
+    pub(crate) fn assert_goes_on(&self, process: &str) {
         self.node.wait_ready();
         assert_eq!(self.process(), process);
         assert_counts_on(&self.pod);
@@ -105,7 +98,7 @@ impl<'n> Counting<'n> {
 }
 
 /// The processes of the logkeeper and of containerd.
-fn helpers() -> [String; 2] {
+pub(crate) fn helpers() -> [String; 2] {
     let file =
         fs::read_to_string("/run/switchyard/containerd/containerd.pid").expect("it is managed");
     let containerd = file
@@ -378,120 +371,4 @@ fn invalid_configuration(node: &GuestNode) {
     fs::remove_file(variables).expect("root may");
     run(&["systemctl", "restart", "switchyard"]);
     counting.assert_goes_on(&process);
-}
-
-fn removal_and_purge(node: &GuestNode) {
-    let counting = Counting::start(node, "removed");
-    let process = counting.process();
-    let helpers_before = helpers();
-    let said = dpkg_succeeds(&["--remove", "switchyard"]);
-    assert!(
-        said.contains("the daemon is stopped; 1 containers go on"),
-        "{said}"
-    );
-    assert_eq!(property("switchyard", "ActiveState"), "inactive");
-    assert_eq!(
-        (counting.process(), helpers()),
-        (process.clone(), helpers_before.clone())
-    );
-    assert_counts_on(&counting.pod);
-
-    let refused = dpkg(&["--purge", "switchyard"]);
-    let said = text(&refused);
-    assert!(!refused.status.success(), "{said}");
-    assert!(
-        said.contains(&format!(
-            "not purged, because containers run: their main processes are {process}"
-        )),
-        "{said}"
-    );
-    assert_eq!(
-        (counting.process(), helpers()),
-        (process.clone(), helpers_before)
-    );
-    assert_counts_on(&counting.pod);
-
-    dpkg_succeeds(&["--install", NOW]);
-    counting.assert_goes_on(&process);
-    drop(counting);
-
-    // What an operator forgets: a pod whose container has exited.
-    let config = node.pod_config("forgotten");
-    let pod = node.cri.run_pod(&config).expect("it runs");
-    let container = node.container("ended", "echo out");
-    let container = node
-        .cri
-        .create(&pod, &container, &config)
-        .expect("it is created");
-    node.cri.start(&container).expect("it starts");
-    node.wait_exit(&container);
-    let disk = state_on_a_disk();
-    // As after a loss of the run directory's files: what runs is found by its command line.
-    run(&[
-        "find",
-        "/run/switchyard",
-        "-xdev",
-        "-name",
-        "*.pid",
-        "-delete",
-    ]);
-    dpkg_succeeds(&["--purge", "switchyard"]);
-    assert_nothing_is_left(&[&pod, &container]);
-    // The disk is still mounted here.
-    assert_eq!(run(&["find", disk, "-mindepth", "1"]), "");
-    run(&["umount", disk]);
-    fs::remove_dir(disk).expect("it is empty");
-}
-
-/// Moves the state to a file system of its own, as operators do, and returns where else that is mounted.
-fn state_on_a_disk() -> &'static str {
-    let disk = "/var/lib/guest-disk";
-    run(&["systemctl", "stop", "switchyard"]);
-    fs::create_dir(disk).expect("the directory is made");
-    run(&["mount", "-t", "tmpfs", "guest-disk", disk]);
-    run(&[
-        "cp",
-        "--archive",
-        "--one-file-system",
-        "/var/lib/switchyard/.",
-        disk,
-    ]);
-    assert_ne!(run(&["find", disk, "-type", "f"]), "");
-    run(&["mount", "--bind", disk, "/var/lib/switchyard"]);
-    disk
-}
-
-/// Checks that no file, process, mount, unit, cgroup, address or rule of ours is on the node.
-#[track_caller]
-fn assert_nothing_is_left(ids: &[&str]) {
-    let found = |script: &str| run(&["sh", "-c", script]);
-    // Those are the journal's and dpkg's own, and those of the tests.
-    let files = found(
-        "find / -xdev \\( -path /proc -o -path /tests -o -path /var/log/journal -o -path /var/lib/dpkg -o -path '/var/lib/guest-*' -o -path /var/log/dpkg.log \\) \
-         -prune -o -name '*switchyard*' -print; find /run /sys/fs/cgroup -name '*switchyard*' -not -path '/run/systemd/*'",
-    );
-    assert_eq!(files, "");
-    // Sockets of shims, and the state of runtimes below the directory of each namespace.
-    let sockets = "find /run/containerd/s -mindepth 1 2>/dev/null || true";
-    assert_eq!(found(sockets), "");
-    let runtimes = "find /run/containerd/runc -mindepth 2 2>/dev/null || true";
-    assert_eq!(found(runtimes), "");
-    assert_eq!(found("grep switchyard /proc/self/mountinfo || true"), "");
-    let processes = found(
-        "for exe in /proc/[0-9]*/exe; do readlink $exe; done 2>/dev/null | grep -E '/(switchyard|containerd|containerd-shim[^/]*)( |$)' || true",
-    );
-    assert_eq!(processes, "");
-    assert_eq!(
-        found("systemctl list-units --all --plain --no-legend 'switchyard*'"),
-        ""
-    );
-    for id in ids {
-        assert_eq!(found(&format!("iptables-save | grep {id} || true")), "");
-        assert_eq!(
-            found(&format!("grep -rl {id} /var/lib/cni 2>/dev/null || true")),
-            ""
-        );
-    }
-    let known = dpkg(&["--status", "switchyard"]);
-    assert!(!known.status.success(), "{}", text(&known));
 }

@@ -1,10 +1,11 @@
-//! Detection of the node's own processes by a purge of the package, which refuses to lose their containers.
+//! Detection of the node's own processes by a purge of the package, which refuses to lose their containers, and what it
+//! leaves.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -12,7 +13,7 @@ use nix::unistd::Pid;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::scratch::Scratch;
 
-use super::repository;
+use super::{read, repository};
 
 /// Long enough for what should happen.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -79,27 +80,24 @@ impl Node {
         self.scratch.path().join(name)
     }
 
-    /// The output of a function of the scripts, sorted.
-    fn output(&self, function: &str) -> Vec<String> {
-        let script = format!(
-            "set -e; . {}/deploy/debian/common.sh; run={1}/run state={1}/state external={1}/external; {function}",
+    /// A call of functions of the scripts, with the directories of this node.
+    fn script(&self, function: &str) -> String {
+        // Without what it does when dpkg calls it.
+        let postrm = read(&repository().join("deploy/debian/postrm"));
+        let functions = postrm.split_once("\ncase $1 in\n");
+        let (functions, _) = functions.expect("the functions stand before their calls");
+        format!(
+            "{functions}\n. {}/deploy/debian/common.sh; run={1}/run state={1}/state external={1}/external cgroups={1}/cgroups; {function}",
             repository().display(),
             self.scratch.path().display()
-        );
-        let output = Command::new("sh")
-            .args(["-c", &script])
-            .output()
-            .expect("every system has a shell");
-        assert!(
-            output.status.success() && output.stderr.is_empty(),
-            "{function}: {output:?}"
-        );
-        let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .map(str::to_owned)
-            .collect();
-        lines.sort();
-        lines
+        )
+    }
+
+    /// The output of functions of the scripts, sorted.
+    fn output(&self, function: &str) -> Vec<String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.script(function)]);
+        sorted_lines(&command.output().expect("every system has a shell"))
     }
 
     /// The command line of a logkeeper that the daemon manages.
@@ -137,6 +135,20 @@ impl Node {
         fs::write(bundle.join("init.pid"), pid).expect("the scratch directory can be written");
         bundle
     }
+}
+
+#[track_caller]
+fn sorted_lines(output: &Output) -> Vec<String> {
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    lines
 }
 
 /// A process that has exited.
@@ -286,4 +298,202 @@ fn purge_finds_containers_of_an_external_containerd_after_the_run_directory_was_
     let mut expected = [main.pid(), infra.pid()];
     expected.sort();
     assert_eq!(node.output("running_pids"), expected);
+}
+
+/// The directories of a configuration, as the package's removal has written them down.
+#[test]
+fn purge_finds_containers_wherever_containerd_and_the_run_directory_are() {
+    let node = Node::new();
+    let run = node.dir("other-run");
+    let beside = node.dir("k3s/containerd");
+    let places = format!("run {}\ncontainerd {}\n", run.display(), beside.display());
+    let managed = Running::start(&mut waiting("managed"));
+    node.bundle(&run.join("containerd/state"), "managed", &managed.pid());
+    let external = Running::start(&mut waiting("external"));
+    node.bundle(&beside, ID, &external.pid());
+    fs::create_dir_all(run.join("tasks").join(ID)).expect("the scratch directory can be written");
+    let foreign = Running::start(&mut waiting("foreign"));
+    node.bundle(&beside, &ID.replace('5', "6"), &foreign.pid());
+    assert_eq!(node.output("running_pids"), [""; 0]);
+
+    fs::write(node.dir("state/places"), places).expect("the scratch directory can be written");
+    let mut expected = [managed.pid(), external.pid()];
+    expected.sort();
+    assert_eq!(node.output("running_pids"), expected);
+    let logkeeper = format!("/usr/bin/switchyard logkeeper --socket {}/x", run.display());
+    let logkeeper = Running::start(&mut waiting(&logkeeper));
+    assert!(
+        eventually(LIMIT, || node.output("managed") == [logkeeper.pid()]),
+        "{:?}",
+        node.output("managed")
+    );
+}
+
+/// A shim works in the directory of its task, so that one of ours is found in any containerd.
+#[test]
+fn purge_finds_tasks_of_an_unknown_containerd_by_their_shims_also_without_their_files() {
+    for (program, is_named, is_found) in [
+        ("containerd-shim-runc-v2", true, true),
+        ("containerd-shim-kata-v2", false, true),
+        // Its file is lost, and nothing that it has started runs.
+        ("containerd-shim-runc-v2", false, false),
+    ] {
+        let node = Node::new();
+        let main = Running::start(&mut waiting("main"));
+        let bundle = node.bundle(&node.dir("snap/containerd"), ID, &main.pid());
+        fs::create_dir_all(node.dir("run/tasks").join(ID))
+            .expect("the scratch directory can be written");
+        assert_eq!(node.output("running_pids"), [""; 0]);
+        let mut shim = waiting(&format!("/usr/bin/{program} -namespace k8s.io -id {ID}"));
+        let shim = Running::start(shim.current_dir(&bundle));
+        let found = if is_named {
+            main.pid()
+        } else {
+            fs::remove_file(bundle.join("init.pid")).expect("it is there");
+            shim.pid()
+        };
+        let expected: Vec<String> = is_found.then_some(found).into_iter().collect();
+        assert!(
+            eventually(LIMIT, || node.output("running_pids") == expected),
+            "{program}: {:?}",
+            node.output("running_pids")
+        );
+    }
+}
+
+/// The bundle and the shim are lost, and the task's own directory is there.
+#[test]
+fn purge_finds_a_process_in_the_cgroup_of_a_task_without_a_bundle() {
+    let node = Node::new();
+    let main = Running::start(&mut waiting("main"));
+    let shim = Running::start(&mut waiting("/usr/bin/containerd-shim-runc-v2"));
+    let group = node
+        .dir("cgroups/a.slice")
+        .join(format!("switchyard-{ID}.scope"));
+    fs::create_dir_all(&group).expect("the scratch directory can be written");
+    let procs = group.join("cgroup.procs");
+    fs::write(&procs, format!("{}\n{}\n", shim.pid(), main.pid()))
+        .expect("the scratch directory can be written");
+    assert_eq!(node.output("running_pids"), [""; 0]);
+    fs::create_dir_all(node.dir("run/tasks").join(ID))
+        .expect("the scratch directory can be written");
+    assert!(
+        eventually(LIMIT, || node.output("running_pids") == [main.pid()]),
+        "{:?}",
+        node.output("running_pids")
+    );
+    fs::write(&procs, format!("{}\n", shim.pid())).expect("the scratch directory can be written");
+    assert_eq!(node.output("running_pids"), [""; 0]);
+}
+
+/// A state directory with a volume, a draft of one, and other files.
+fn fill(state: &Path) {
+    for dir in [
+        "volumes/swarm/data",
+        "volumes/.passing/draft",
+        "tasks/one",
+        "swarm",
+    ] {
+        fs::create_dir_all(state.join(dir)).expect("the scratch directory can be written");
+    }
+    for file in [
+        "volumes/swarm/data/rows",
+        "instance",
+        "places",
+        "swarm/node.pem",
+    ] {
+        fs::write(state.join(file), "precious").expect("the scratch directory can be written");
+    }
+}
+
+#[test]
+fn purge_keeps_named_volumes_alone_unless_it_is_asked_for_them() {
+    let node = Node::new();
+    let state = node.dir("state");
+    fill(&state);
+    let said = node.output("remove_state").join("\n");
+    assert!(
+        said.contains("volumes/swarm/data") && said.contains("SWITCHYARD_PURGE_VOLUMES=1"),
+        "{said}"
+    );
+    let rows = state.join("volumes/swarm/data/rows");
+    assert_eq!(read(&rows), "precious");
+    let left = [
+        ".",
+        "./volumes",
+        "./volumes/swarm",
+        "./volumes/swarm/data",
+        "./volumes/swarm/data/rows",
+    ];
+    assert_eq!(node.output("cd $state; find ."), left);
+
+    // A second purge, as after another installation.
+    fill(&state);
+    assert_eq!(
+        node.output("SWITCHYARD_PURGE_VOLUMES=1; remove_state"),
+        [""; 0]
+    );
+    assert!(!state.exists());
+
+    // Without a volume there is nothing to keep.
+    fs::create_dir_all(state.join("volumes/swarm")).expect("the scratch directory can be written");
+    assert_eq!(node.output("remove_state"), [""; 0]);
+    assert!(!state.exists());
+}
+
+#[test]
+fn purge_leaves_a_disk_with_volumes_mounted_and_empties_it_if_it_is_asked() {
+    for (asked, expected) in [
+        ("", vec!["mounted", "rows"]),
+        ("SWITCHYARD_PURGE_VOLUMES=1;", vec!["gone"]),
+    ] {
+        let node = Node::new();
+        let call = format!(
+            "mkdir $state/volumes $state/elsewhere; mount -t tmpfs none $state/volumes; mkdir -p $state/volumes/swarm/data; \
+             : >$state/volumes/swarm/data/rows; {asked} remove_state >/dev/null; \
+             if mountpoint -q $state/volumes; then echo mounted; ls $state/volumes/swarm/data; else ls -d $state 2>/dev/null || echo gone; fi"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &node.script(&call)]);
+        let output = command.output().expect("every system has it");
+        assert_eq!(sorted_lines(&output), expected, "{asked}");
+    }
+}
+
+/// What a configuration named may have files of others.
+#[test]
+fn purge_names_directories_of_a_configuration_and_leaves_them() {
+    let node = Node::new();
+    let other = node.dir("data");
+    fs::create_dir(&other).expect("the scratch directory can be written");
+    let places = format!("state {}\nrun /none\n", other.display());
+    fs::write(node.dir("state/places"), places).expect("the scratch directory can be written");
+    let said = node.output("kept=$(runs && states); remove_state; tell_kept \"$kept\"");
+    assert!(
+        said.len() == 1 && said[0].contains(&format!("{} stays", other.display())),
+        "{said:?}"
+    );
+    assert!(other.exists() && !node.dir("state").exists());
+}
+
+/// dpkg asks the new version if the installed one refuses to be replaced.
+#[test]
+fn package_does_not_replace_a_version_that_refuses_it() {
+    let prerm = |words: &[&str]| {
+        let mut command = Command::new("sh");
+        command.arg(repository().join("deploy/debian/prerm"));
+        command
+            .args(words)
+            .output()
+            .expect("every system has a shell")
+    };
+    let refused = prerm(&["failed-upgrade", "2.0-1", "1.0-1"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("the installed version 2.0-1 refuses"),
+        "{refused:?}"
+    );
+    for words in [&["upgrade", "1.0-1"][..], &["deconfigure"][..]] {
+        assert!(prerm(words).status.success(), "{words:?}");
+    }
 }
