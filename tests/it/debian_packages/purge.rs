@@ -460,7 +460,7 @@ fn purge_leaves_a_disk_with_volumes_mounted_and_empties_it_if_it_is_asked() {
     }
 }
 
-/// What a configuration named may have files of others.
+/// Such a directory may have files of others.
 #[test]
 fn purge_names_directories_of_a_configuration_and_leaves_them() {
     let node = Node::new();
@@ -468,7 +468,7 @@ fn purge_names_directories_of_a_configuration_and_leaves_them() {
     fs::create_dir(&other).expect("the scratch directory can be written");
     let places = format!("state {}\nrun /none\n", other.display());
     fs::write(node.dir("state/places"), places).expect("the scratch directory can be written");
-    let said = node.output("kept=$(runs && states); remove_state; tell_kept \"$kept\"");
+    let said = node.output("kept=$(runs && states); remove_state; report_kept \"$kept\"");
     assert!(
         said.len() == 1 && said[0].contains(&format!("{} stays", other.display())),
         "{said:?}"
