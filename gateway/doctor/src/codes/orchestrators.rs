@@ -65,7 +65,7 @@ pub(in super::super) const NO_LAUNCHER: FindingCode = FindingCode::error(
 pub(in super::super) const BROKEN_LAUNCHER: FindingCode = FindingCode::error(
     "SY503",
     "a plugin in the Nomad agent's plugin_dir cannot be executed",
-    "The agent does not have the driver, or it executes another program than the installed one.",
+    "The agent does not start while a link leads nowhere; else it does not have the driver, or executes another program than the installed one.",
     "Install the plugins again, and restart the agent.",
 );
 pub(in super::super) const OTHER_NOMAD_SOCKET: FindingCode = FindingCode::error(
