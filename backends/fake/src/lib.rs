@@ -22,7 +22,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{Backend as _, BackendStatus, CgroupDriver, Condition, Handler};
+use switchyard_core::backend::{
+    Backend as _, BackendStatus, CgroupDriver, Condition, Handler, Unreadable,
+};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullProgress, PullRequest};
 use switchyard_core::spec::{DeviceNode, Signal, Subnet, TaskSpec};
@@ -254,6 +256,11 @@ impl Fake {
     /// whether its program `runs`.
     pub fn leave_start_pending(&self, task: TaskId, runs: bool) {
         self.world.lock().pending_starts.insert(task, runs);
+    }
+
+    /// Sets the objects that recovery cannot read from now on.
+    pub fn set_unreadable(&self, unreadable: Vec<Unreadable>) {
+        self.world.lock().unreadable = unreadable;
     }
 
     /// Sets the OCI runtime spec, as JSON, with which a task is inspected; it has none before.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{NamedVolume, Recovered, Started};
+use switchyard_core::backend::{NamedVolume, Recovered, Started, Unreadable};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) exec_codes: VecDeque<i32>,
     /// The starts that a killed daemon left behind, and whether their programs will run.
     pub(crate) pending_starts: BTreeMap<TaskId, bool>,
+    /// The objects that the next recovery cannot read.
+    pub(crate) unreadable: Vec<Unreadable>,
     /// The execs that could not be ended.
     pub(crate) unended: Unended,
     /// The fate of the output that children of execs keep open.
@@ -539,6 +541,7 @@ impl State {
             tasks: tasks.collect(),
             removals: self.pending_removals(),
             remnants: Vec::new(),
+            unreadable: self.unreadable.clone(),
         }
     }
 

@@ -34,6 +34,7 @@ use crate::stats::{InterfaceStats, Usage};
 mod exec;
 mod observer;
 mod operations;
+mod unreadable;
 mod withdrawal;
 
 pub use exec::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess, cut_by};
@@ -41,6 +42,7 @@ pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };
+pub use unreadable::{HeldClaims, Unreadable, UnreadableKind};
 pub use withdrawal::Withdrawal;
 
 /// Runs sandboxes and tasks.
@@ -187,9 +189,10 @@ pub struct Recovered {
     pub tasks: Vec<Task>,
     /// Sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
-    /// Sandboxes that are not in `sandboxes` but hold resources: those whose creation never finished, until
-    /// they are cleaned up, and those whose record cannot be read, for as long as they exist.
+    /// Sandboxes whose creation never finished: they hold resources until they are cleaned up.
     pub remnants: Vec<Remnant>,
+    /// Objects that cannot be read, which are in no other list. A task of such a sandbox is one too.
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// A sandbox that exists but cannot be used.
@@ -199,7 +202,7 @@ pub struct Remnant {
     pub id: SandboxId,
     /// Its owner.
     pub owner: Owner,
-    /// Its name; its id if the name is not known.
+    /// Its name.
     pub name: String,
     /// The host ports that it may hold.
     pub host_ports: HostPorts,

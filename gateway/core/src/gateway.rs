@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Backend, BackendStatus};
+use crate::backend::{Backend, BackendStatus, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::Subscription;
 use crate::id::Owner;
@@ -248,6 +248,12 @@ impl Gateway {
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
         self.parts.context.table.events().subscribe(None)
+    }
+
+    /// The objects that cannot be read, of all owners; none before recovery.
+    #[must_use]
+    pub fn unreadable(&self) -> Vec<Arc<Unreadable>> {
+        self.parts.context.table.unreadable()
     }
 
     /// The sandboxes of all owners.

@@ -9,7 +9,8 @@
 //!
 //! The ledger is pure: it has no clock and does no I/O. The gateway consults it before the backend creates
 //! anything. The claims of sandboxes and tasks are recorded with them and come back with their recovery; a
-//! [`LeaseStore`] keeps the leases that no sandbox uses yet.
+//! [`LeaseStore`] keeps the leases that no sandbox uses yet. Objects that cannot be read hold what they claim, or,
+//! if that cannot be read either, all devices and the right to have processors exclusively.
 
 use std::collections::BTreeMap;
 
@@ -55,6 +56,13 @@ impl Ledger {
             compute,
             ..Self::default()
         }
+    }
+
+    /// Gives out no device, and no processor exclusively, from now on: something that cannot be read may hold
+    /// any of them.
+    pub fn withhold(&mut self) {
+        self.devices.withhold();
+        self.compute.withhold();
     }
 
     /// Counts a refusal.

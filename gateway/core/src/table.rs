@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-use crate::backend::Recovered;
+use crate::backend::{Recovered, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::{Event, EventBus, EventKind, Subscription};
 use crate::id::{Owner, SandboxId, TaskId};
@@ -48,6 +48,8 @@ struct Objects {
     tasks: BTreeMap<TaskId, watch::Sender<Arc<Task>>>,
     sandbox_names: BTreeMap<(Owner, String), SandboxId>,
     task_names: BTreeMap<(Owner, String), TaskId>,
+    /// Never changes after recovery.
+    unreadable: Vec<Arc<Unreadable>>,
 }
 
 impl fmt::Debug for Objects {
@@ -152,6 +154,7 @@ impl Table {
                 .tasks
                 .insert(task.id, watch::Sender::new(Arc::new(task)));
         }
+        objects.unreadable = recovered.unreadable.into_iter().map(Arc::new).collect();
     }
 
     // --- reading ---
@@ -258,6 +261,26 @@ impl Table {
         let objects = self.lock();
         let id = objects.task_names.get(&(owner, name.to_owned()))?;
         objects.tasks.get(id).map(|cell| cell.borrow().clone())
+    }
+
+    /// The objects that cannot be read.
+    #[must_use]
+    pub fn unreadable(&self) -> Vec<Arc<Unreadable>> {
+        self.lock().unreadable.clone()
+    }
+
+    /// The first object that cannot be read and is meant by `is_meant`.
+    #[must_use]
+    pub fn find_unreadable(
+        &self,
+        is_meant: impl Fn(&Unreadable) -> bool,
+    ) -> Option<Arc<Unreadable>> {
+        let objects = self.lock();
+        objects
+            .unreadable
+            .iter()
+            .find(|held| is_meant(held))
+            .cloned()
     }
 
     /// A receiver that follows the changes of one task and closes when the task is removed.

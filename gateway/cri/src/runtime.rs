@@ -29,6 +29,7 @@ mod container;
 mod events;
 mod metrics;
 pub(crate) mod node;
+mod rivals;
 mod sandbox;
 mod stats;
 

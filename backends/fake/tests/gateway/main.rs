@@ -20,3 +20,4 @@ mod starting;
 mod stopping;
 mod storm;
 mod tasks;
+mod unreadable;

@@ -9,11 +9,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::access::OwnerAccess;
 use super::context::Context;
-use crate::backend::Recovered;
+use crate::backend::{HeldClaims, Recovered, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::id::{LeaseToken, SandboxId};
-use crate::ledger::{Compute, Lease, Ledger, Overcommit, PortHolder, Refusal};
+use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
+use crate::ledger::{Compute, ComputeHolder, Cpus, Lease, Ledger, Overcommit, PortHolder, Refusal};
 use crate::object::Sandbox;
 use crate::spec::{HostPort, Reserved, SandboxSpec};
 use crate::state::SandboxState;
@@ -215,6 +215,10 @@ impl Claims {
                 in_use.push(claim.token);
             }
         }
+        // Last: a lease that such a task shares with one that can be read stays held when that has gone.
+        for held in &recovered.unreadable {
+            record_unreadable(&mut ledger, held);
+        }
         in_use
     }
 }
@@ -254,6 +258,53 @@ impl<'s> ScopedClaims<'s> {
     pub fn is_host_port_free(self, port: &HostPort) -> Result<bool> {
         self.access.ready()?;
         Ok(self.claims.ledger().ports.is_free(port))
+    }
+}
+
+/// Records what an object holds that cannot be read. Nothing releases it: the holder is a sandbox of its own, which
+/// nobody can stop.
+fn record_unreadable(ledger: &mut Ledger, held: &Unreadable) {
+    let HeldClaims {
+        host_ports,
+        leases,
+        exclusive_cpus,
+        reserved,
+        is_complete,
+    } = &held.claims;
+    // Ids of tasks have the form of those of sandboxes. One of another form, of a later version, says nothing here.
+    let sandbox: SandboxId = held.id.parse().unwrap_or_else(|_| SandboxId::random());
+    let task: TaskId = held.id.parse().unwrap_or_else(|_| TaskId::random());
+    // What no orchestrator of this version can have made is the operator's to look after.
+    let owner = held.owner.unwrap_or(Owner::Host);
+    let name = if held.name.is_empty() {
+        &held.id
+    } else {
+        &held.name
+    };
+    let ports = PortHolder {
+        owner,
+        name: name.clone(),
+        claims: host_ports.clone(),
+    };
+    ledger.ports.record(sandbox, ports);
+    for claim in leases {
+        let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name.clone());
+        let lease = Lease {
+            named: claim.named,
+            ..lease
+        };
+        ledger.devices.record(claim.token, lease);
+    }
+    let compute = ComputeHolder {
+        owner,
+        sandbox,
+        name: name.clone(),
+        cpus: exclusive_cpus.clone().map_or(Cpus::Any, Cpus::Exclusive),
+        reserved: *reserved,
+    };
+    ledger.compute.record(task, compute);
+    if !is_complete {
+        ledger.withhold();
     }
 }
 

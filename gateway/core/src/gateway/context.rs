@@ -10,10 +10,10 @@ use tokio_util::task::TaskTracker;
 
 use super::callers::Callers;
 use super::limits::Limits;
-use crate::backend::Backend;
+use crate::backend::{Backend, Unreadable, UnreadableKind};
 use crate::error::{Error, Result};
 use crate::event::EventBus;
-use crate::id::{SandboxId, TaskId};
+use crate::id::{Owner, SandboxId, TaskId};
 use crate::operation::{Caller, OperationKind, Operations, PendingOperation, Subject};
 use crate::reload::Reloadable;
 use crate::table::{Table, no_sandbox, sandbox_not_ready};
@@ -125,6 +125,28 @@ impl Context {
             Some(sandbox) => Err(sandbox_not_ready(id, &sandbox.state)),
             None => Err(no_sandbox(id)),
         }
+    }
+
+    /// Checks that no object that cannot be read may have a name.
+    pub(super) fn check_name(&self, kind: UnreadableKind, owner: Owner, name: &str) -> Result<()> {
+        let what = || format!("{} name {name:?}", kind.as_str());
+        self.check_unreadable(|held| held.may_be(kind, owner, name), what)
+    }
+
+    /// Checks that all tasks of a sandbox can be read: the others run on, whatever is done with the sandbox.
+    pub(super) fn check_tasks_readable(&self, id: SandboxId) -> Result<()> {
+        let is_in = |held: &Unreadable| held.sandbox == Some(id);
+        self.check_unreadable(is_in, || format!("sandbox {id}"))
+    }
+
+    /// Checks that no object that cannot be read is meant by `is_meant`; `what` says what it holds.
+    pub(super) fn check_unreadable(
+        &self,
+        is_meant: impl Fn(&Unreadable) -> bool,
+        what: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let held = self.table.find_unreadable(is_meant);
+        held.map_or(Ok(()), |held| Err(held.refusal(&what())))
     }
 
     /// The name of a sandbox; empty if it does not exist.

@@ -83,6 +83,12 @@ impl DeviceLeases {
         self.claims.ledger().devices.is_recovered()
     }
 
+    /// Returns whether no device is given out because an object that cannot be read may hold any.
+    #[must_use]
+    pub fn is_withheld(&self) -> bool {
+        self.claims.ledger().devices.is_withheld()
+    }
+
     /// Sets the provider of devices. Call it at most once, before recovery.
     pub fn set_provider(&self, provider: Arc<dyn DeviceProvider>) {
         self.provider.set(provider);

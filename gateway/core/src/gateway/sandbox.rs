@@ -188,6 +188,7 @@ async fn amend_sandbox(
 
 async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
     let context = &sandboxes.context;
+    context.check_tasks_readable(id)?;
     let sandbox = context
         .table
         .apply_sandbox(id, SandboxEvent::StopRequested)?;
@@ -293,6 +294,7 @@ async fn remove_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> 
     if context.table.sandbox(id).is_none() {
         return Ok(());
     }
+    context.check_tasks_readable(id)?;
     context
         .table
         .apply_sandbox(id, SandboxEvent::StopRequested)?;

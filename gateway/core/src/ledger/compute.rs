@@ -33,6 +33,8 @@ pub struct Compute {
     reserved: BTreeMap<Owner, Reserved>,
     /// The last warning about overlapping cores of each owner; the same warning is not repeated.
     warned: BTreeMap<Owner, Refusal>,
+    /// Something that cannot be read may have any processor exclusively.
+    withheld: bool,
 }
 
 /// A task's claim of processors and memory.
@@ -84,13 +86,30 @@ impl Compute {
     /// claims that are granted although they conflict.
     ///
     /// # Errors
-    /// The task claims exclusive cores that a task of another owner has exclusively; or more is claimed than
-    /// the node has left and [`Overcommit::Enforce`] is set. Nothing has changed then.
+    /// The task claims exclusive cores that a task of another owner has exclusively, or that are withheld; or
+    /// more is claimed than the node has left and [`Overcommit::Enforce`] is set. Nothing has changed then.
     pub fn claim(&mut self, id: TaskId, holder: ComputeHolder) -> Result<Vec<Refusal>, Refusal> {
         if let (Cpus::Exclusive(_), Some(refusal)) = (&holder.cpus, self.conflict(&holder)) {
             return Err(refusal);
         }
+        let had = self.tasks.get(&id).map(|held| &held.cpus);
+        if let Cpus::Exclusive(wanted) = &holder.cpus
+            && self.withheld
+            && had != Some(&holder.cpus)
+        {
+            return Err(Refusal {
+                owner: holder.owner,
+                resource: Resource::Cores(wanted.clone()),
+                reason: RefusalReason::Withheld,
+                holder: None,
+            });
+        }
         self.change(id, holder)
+    }
+
+    /// Grants no processor exclusively from now on, except to tasks that have it already.
+    pub fn withhold(&mut self) {
+        self.withheld = true;
     }
 
     /// Replaces the claim of a running task, as [`Compute::claim`]; but conflicting cores are granted with a

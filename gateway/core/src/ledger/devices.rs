@@ -69,6 +69,8 @@ pub struct Devices {
     remembered: VecDeque<LeaseToken>,
     /// True if the leases of before the restart are known.
     recovered: bool,
+    /// Something that cannot be read may hold any slot.
+    withheld: bool,
 }
 
 /// A lease.
@@ -175,6 +177,9 @@ impl Devices {
         }
         if !self.recovered || self.known.is_none() {
             return Err(refuse(first, RefusalReason::Recovering, None));
+        }
+        if self.withheld {
+            return Err(refuse(first, RefusalReason::Withheld, None));
         }
         let wanted: BTreeSet<SlotId> = slots.iter().map(|slot| self.canonical(slot)).collect();
         for slot in &wanted {
@@ -401,6 +406,17 @@ impl Devices {
         self.recovered = true;
     }
 
+    /// Gives out no slot from now on, except to the sandboxes that have it already.
+    pub fn withhold(&mut self) {
+        self.withheld = true;
+    }
+
+    /// Returns whether no slot is given out because something that cannot be read may hold it.
+    #[must_use]
+    pub const fn is_withheld(&self) -> bool {
+        self.withheld
+    }
+
     /// The holder of a slot that belongs to another owner.
     fn foreign_holder(&self, owner: Owner, slot: &SlotId) -> Option<Holder> {
         let (_, lease) = self
@@ -417,22 +433,30 @@ impl Devices {
             .map(|(_, lease)| lease.holder())
     }
 
-    /// Refuses if a holder other than this sandbox has one of these slots.
+    /// Refuses if a holder other than this sandbox has one of these slots, or may have it.
     fn check_free(&self, owner: Owner, slots: &[SlotId], this: SandboxId) -> Result<(), Refusal> {
         let held = |slot: &SlotId| {
             let holder = self
                 .foreign_holder(owner, slot)
-                .or_else(|| self.other_sandbox(slot, this))?;
-            let resource = Resource::Slot(Some(slot.clone()));
-            let holder = Some(Box::new(holder));
+                .or_else(|| self.other_sandbox(slot, this));
+            let reason = match &holder {
+                Some(_) => RefusalReason::Held,
+                None if self.withheld && !self.has(this, slot) => RefusalReason::Withheld,
+                None => return None,
+            };
             Some(Refusal {
                 owner,
-                resource,
-                reason: RefusalReason::Held,
-                holder,
+                resource: Resource::Slot(Some(slot.clone())),
+                reason,
+                holder: holder.map(Box::new),
             })
         };
         slots.iter().find_map(held).map_or(Ok(()), Err)
+    }
+
+    /// Returns whether a sandbox has a slot.
+    fn has(&self, this: SandboxId, slot: &SlotId) -> bool {
+        self.claim_in(slot, this).is_some()
     }
 
     fn on_slot(&self, slot: &SlotId) -> impl Iterator<Item = (LeaseToken, &Lease)> {

@@ -75,6 +75,8 @@ pub enum RefusalReason {
     Lost,
     /// The leases of before the restart are not known yet.
     Recovering,
+    /// Something that cannot be read may hold it.
+    Withheld,
 }
 
 /// The holder of a resource.
@@ -133,6 +135,9 @@ impl fmt::Display for Refusal {
             }
             (RefusalReason::Recovering, _) => {
                 f.write_str("cannot be given yet: the gateway is still recovering what its predecessor left")
+            }
+            (RefusalReason::Withheld, _) => {
+                f.write_str("is not given to anybody while an object cannot be read that may hold it: `switchyard status` names it")
             }
         }
     }
@@ -216,7 +221,8 @@ impl From<Refusal> for Error {
             | RefusalReason::Overcommitted { .. }
             | RefusalReason::Unhealthy(_)
             | RefusalReason::Quota
-            | RefusalReason::Lost => Self::failed_precondition(text),
+            | RefusalReason::Lost
+            | RefusalReason::Withheld => Self::failed_precondition(text),
         }
     }
 }
@@ -238,6 +244,7 @@ impl RefusalReason {
             Self::Full => "full",
             Self::Lost => "lost",
             Self::Recovering => "recovering",
+            Self::Withheld => "withheld",
         }
     }
 }

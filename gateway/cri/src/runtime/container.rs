@@ -11,8 +11,8 @@ use switchyard_core::spec::{ComputeClaim, ExecSpec, Reserved, Resources, TaskSpe
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::Runtime;
 use super::sandbox::unreadable;
+use super::{Runtime, rivals};
 use crate::encoded::EncodedList;
 use crate::from_proto::Parent;
 use crate::{filter, from_proto, to_proto};
@@ -65,6 +65,7 @@ impl Runtime {
             SystemTime::now(),
         )?;
         add(&mut spec);
+        rivals::check_container(&self.scope, &spec.meta.name)?;
         let own = self
             .cpus
             .are_exclusive(spec.resources.cpuset_cpus.as_ref())

@@ -8,7 +8,7 @@ use switchyard_core::object::Sandbox;
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::{Runtime, unknown_handler};
+use super::{Runtime, rivals, unknown_handler};
 use crate::encoded::EncodedList;
 use crate::record::{SandboxNote, SandboxRecord};
 use crate::{filter, from_proto, record, to_proto};
@@ -33,6 +33,7 @@ impl Runtime {
         {
             return Err(unknown_handler("runtime_handler", &spec.handler, &handlers));
         }
+        rivals::check_pod(&self.scope, &spec.meta.name)?;
         let sandbox = self.scope.sandboxes().create(spec).await?;
         Ok(cri::RunPodSandboxResponse {
             pod_sandbox_id: sandbox.id.to_string(),

@@ -303,6 +303,9 @@ impl Driver {
     ) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = task_key(&record.id);
+        scope
+            .sandboxes()
+            .check_rivals(&record.id, |name| task_key(name) == here)?;
         for sandbox in scope.sandboxes().with_prefix(here)? {
             let name = &sandbox.meta.name;
             if task_key(name) == here && *name != record.id {

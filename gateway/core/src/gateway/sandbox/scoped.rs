@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Sandboxes, amend_sandbox, make_sandbox, start_sandbox};
-use crate::backend::{Inspection, SandboxStats};
+use crate::backend::{Inspection, SandboxStats, Unreadable, UnreadableKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::ListAndWatch;
 use crate::gateway::access::OwnerAccess;
@@ -100,6 +100,19 @@ impl<'s> ScopedSandboxes<'s> {
             .sandboxes_with_prefix(self.access.owner(), beginning))
     }
 
+    /// Checks that no object of this owner that cannot be read has one of the names that `is_rival` accepts: an
+    /// orchestrator that does not find its object starts another one, under a name of its own. `name` is the new
+    /// one.
+    ///
+    /// # Errors
+    /// `FailedPrecondition`, naming the object and what to do; `Unavailable` before recovery.
+    pub fn check_rivals(self, name: &str, is_rival: impl Fn(&str) -> bool) -> Result<()> {
+        let owner = self.access.owner();
+        let is_meant = |held: &Unreadable| held.owner == Some(owner) && is_rival(&held.name);
+        let what = || format!("the place of {name:?}");
+        self.access.ready()?.check_unreadable(is_meant, what)
+    }
+
     /// One of this owner's sandboxes with its tasks, as of one moment.
     ///
     /// # Errors
@@ -149,7 +162,8 @@ impl<'s> ScopedSandboxes<'s> {
     ///
     /// # Errors
     /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no
-    /// longer ready; `FailedPrecondition` if another holder has a host port that it claims; those of
+    /// longer ready; `FailedPrecondition` if the name is held by a sandbox that cannot be read, or if another
+    /// holder has a host port that it claims; those of
     /// [`SandboxBackend::create_sandbox`](crate::backend::SandboxBackend::create_sandbox).
     pub async fn create(self, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
         let context = self.access.ready()?;
@@ -166,7 +180,14 @@ impl<'s> ScopedSandboxes<'s> {
             .table
             .sandbox_named(self.access.owner(), &spec.meta.name)
         {
-            None => Decision::Begin,
+            None => match context.check_name(
+                UnreadableKind::Sandbox,
+                self.access.owner(),
+                &spec.meta.name,
+            ) {
+                Ok(()) => Decision::Begin,
+                Err(error) => Decision::Answer(Err(error)),
+            },
             Some(held) if !held.state.is_ready() => {
                 Decision::Answer(Err(Error::already_exists(format!(
                     "sandbox name {:?} is held by {}, which is {}: remove it first",
@@ -199,8 +220,8 @@ impl<'s> ScopedSandboxes<'s> {
     /// Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`SandboxBackend::stop_sandbox`](crate::backend::SandboxBackend::stop_sandbox); it can be
-    /// stopped again.
+    /// `FailedPrecondition` if a task in it cannot be read; those of
+    /// [`SandboxBackend::stop_sandbox`](crate::backend::SandboxBackend::stop_sandbox); it can be stopped again.
     pub async fn stop(self, id: &str) -> Result<()> {
         match self.access.sandbox(id) {
             Ok(sandbox) => ignore_not_found(self.sandboxes.stop(sandbox.id).await),

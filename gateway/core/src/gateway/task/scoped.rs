@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::checkpoint::checkpoint_task;
 use super::start::start_task;
 use super::{NewTask, Tasks, make_task, update_task};
-use crate::backend::Inspection;
+use crate::backend::{Inspection, UnreadableKind};
 use crate::error::{Error, Result};
 use crate::gateway::access::OwnerAccess;
 use crate::gateway::op::{Op, ignore_not_found};
@@ -75,7 +75,8 @@ impl<'s> ScopedTasks<'s> {
     ///
     /// # Errors
     /// `NotFound` if the sandbox or the image does not exist; `FailedPrecondition` if the sandbox is not
-    /// ready; `AlreadyExists` if the name is held by a task with another configuration; those of
+    /// ready, or the name is held by a task that cannot be read; `AlreadyExists` if it is held by a task with
+    /// another configuration; those of
     /// [`TaskBackend::create_task`](crate::backend::TaskBackend::create_task).
     pub async fn create(self, sandbox: &str, spec: TaskSpec) -> Result<Arc<Task>> {
         let context = self.access.ready()?;
@@ -109,7 +110,10 @@ impl<'s> ScopedTasks<'s> {
                 "task name {:?} is held by {} with another configuration",
                 spec.meta.name, held.id
             )))),
-            None => match self.check_admission(sandbox.id, spec.pid) {
+            None => match context
+                .check_name(UnreadableKind::Task, self.access.owner(), &spec.meta.name)
+                .and_then(|()| self.check_admission(sandbox.id, spec.pid))
+            {
                 Ok(()) => Decision::Begin,
                 Err(error) => Decision::Answer(Err(error)),
             },

@@ -141,7 +141,7 @@ impl Devices {
     }
 
     /// The claim of the lease under which a sandbox has a slot.
-    fn claim_in(&self, slot: &SlotId, this: SandboxId) -> Option<LeaseClaim> {
+    pub(super) fn claim_in(&self, slot: &SlotId, this: SandboxId) -> Option<LeaseClaim> {
         let bound = |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
         let (token, lease) = self.on_slot(slot).find(|(_, lease)| bound(lease))?;
         Some(LeaseClaim {

@@ -162,7 +162,8 @@ impl Devices {
                     .map(|(_, lease)| lease.owner)
                     .collect();
                 report.capacity += usize::from(is_there);
-                report.free += usize::from(owners.is_empty() && device.health == Health::Healthy);
+                let is_free = owners.is_empty() && !self.withheld;
+                report.free += usize::from(is_free && device.health == Health::Healthy);
                 for owner in owners {
                     *report.held.entry(owner).or_default() += 1;
                 }

@@ -14,6 +14,9 @@ use crate::id::{Owner, SlotId};
 /// different text as a change.
 const RECOVERING: &str = "the gateway is still recovering what its predecessor left";
 
+/// The health of a slot that an owner does not have, while something that cannot be read may hold any of them.
+const WITHHELD: &str = "an object that cannot be read may hold it";
+
 /// The health of a free slot beyond an owner's quota.
 const QUOTA: &str = "its owner may not have more of them";
 
@@ -26,6 +29,7 @@ pub struct ViewSnapshot {
     /// The groups, and the owners of their slots; `None` until the hardware was scanned.
     groups: Option<Vec<(Arc<DeviceGroup>, SlotOwners)>>,
     recovered: bool,
+    withheld: bool,
 }
 
 /// An owner's view of the devices, and the snapshot it was built from.
@@ -56,6 +60,7 @@ impl Devices {
         ViewSnapshot {
             groups: self.known.as_ref().map(|_| groups),
             recovered: self.recovered,
+            withheld: self.withheld,
         }
     }
 
@@ -119,7 +124,9 @@ impl ViewSnapshot {
             group.quota.contains_key(&owner) || is_foreign(owner, owners)
         };
         Arc::ptr_eq(group, last)
-            && self.recovered == before.recovered
+            && (self.recovered, self.withheld) == (before.recovered, before.withheld)
+            // Those of its own are healthy then, and no others.
+            && !self.withheld
             && held.iter().filter(counts).eq(had.iter().filter(counts))
     }
 
@@ -131,7 +138,8 @@ impl ViewSnapshot {
     fn group(&self, owner: Owner, group: &Arc<DeviceGroup>, held: &SlotOwners) -> Arc<DeviceGroup> {
         let quota = group.quota.get(&owner);
         let is_all_its_own = !held.values().any(|owners| is_foreign(owner, owners));
-        if self.recovered && group.shares <= 1 && quota.is_none() && is_all_its_own {
+        let is_open = self.recovered && !self.withheld;
+        if is_open && group.shares <= 1 && quota.is_none() && is_all_its_own {
             return Arc::clone(group);
         }
         let is_own = |slot: &str| held.get(slot).is_some_and(|owners| owners.contains(&owner));
@@ -188,6 +196,9 @@ impl ViewSnapshot {
         match (&device.health, foreign) {
             (health @ (Health::Unhealthy(_) | Health::Gone), _) => health.clone(),
             (Health::Healthy, Some(holder)) => Health::Unhealthy(format!("it is held by {holder}")),
+            (Health::Healthy, None) if self.withheld && owners.is_none() => {
+                Health::Unhealthy(WITHHELD.to_owned())
+            }
             (Health::Healthy, None) => Health::Healthy,
         }
     }
