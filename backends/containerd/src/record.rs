@@ -2,27 +2,31 @@
 //! and separate from the types of the core.
 //!
 //! A record is a JSON document in an extension of the container object. Labels hold what is used in filters
-//! or changes often: the owner and the kind, the phase of a sandbox, and the exit of a task.
+//! or changes often: the owner and the kind, the phase of a sandbox, and the exit of a task. A second extension has
+//! what an earlier version must know of the object: its identity.
+//!
+//! Fields that a later version has added stay when a record is written again.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use prost_types::Any;
 use serde::{Deserialize, Serialize};
-use switchyard_core::id::{Owner, SandboxId};
+use serde_json::{Map, Value};
+use switchyard_core::id::SandboxId;
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{ResolvedUser, SandboxDetails, TaskDetails};
-use switchyard_core::spec::{IdMap, IdRange, Meta, ProjectId, Signal, UserNamespace};
+use switchyard_core::spec::{IdMap, IdRange, ProjectId, Signal, UserNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::Ns;
 
 mod cgroups;
 mod claims;
 mod exit;
+mod identity;
 mod labels;
+mod meta;
 mod quota;
 mod resources;
 mod staged;
@@ -30,7 +34,12 @@ mod staged;
 pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
 pub(crate) use exit::ExitRecord;
+pub(crate) use identity::{
+    Identity, LaterIdentity, extension_paths, identity_of, later_identity, sandbox_extensions,
+    task_extensions,
+};
 pub(crate) use labels::labels;
+pub(crate) use meta::MetaRecord;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 pub(crate) use staged::{StagedRecord, view_labels};
@@ -88,16 +97,6 @@ impl SandboxPhase {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MetaRecord {
-    owner: String,
-    name: String,
-    labels: BTreeMap<String, String>,
-    created_at_ns: u64,
-    /// Opaque bytes of the frontend, in hexadecimal.
-    record: String,
-}
-
 /// The network of a sandbox, as far as later operations need to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -142,6 +141,11 @@ pub(crate) struct SandboxRecord {
     /// Its host ports. Absent in older records, where they are in the journal of its network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host_ports: Option<HostPortsRecord>,
+    #[serde(flatten)]
+    pub(crate) unknown: Map<String, Value>,
+    /// The parts of its identity that a later version has written.
+    #[serde(skip)]
+    pub(crate) later: LaterIdentity,
 }
 
 /// The id mappings of a user namespace, as ranges: first id inside, first id on the host, number of ids.
@@ -217,6 +221,11 @@ pub(crate) struct TaskRecord {
     /// The CPU and memory of the node that are reserved for it.
     #[serde(default, skip_serializing_if = "ComputeRecord::is_nothing")]
     pub(crate) compute: ComputeRecord,
+    #[serde(flatten)]
+    pub(crate) unknown: Map<String, Value>,
+    /// The parts of its identity that a later version has written.
+    #[serde(skip)]
+    pub(crate) later: LaterIdentity,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,73 +279,6 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
     serde_json::from_slice(&any.value).map_err(|fault| {
         Error::internal(format!("cannot decode the record of container {id}")).with_source(fault)
     })
-}
-
-// === impl MetaRecord ===
-
-impl MetaRecord {
-    pub(crate) fn from_core(meta: &Meta) -> Self {
-        let Meta {
-            owner,
-            name,
-            labels,
-            created_at,
-            record,
-        } = meta;
-        Self {
-            owner: owner.as_str().to_owned(),
-            name: name.clone(),
-            labels: labels.clone(),
-            created_at_ns: to_ns(*created_at),
-            record: hex::encode(record),
-        }
-    }
-
-    pub(crate) fn to_core(&self) -> Result<Arc<Meta>> {
-        let Self {
-            owner: _,
-            name,
-            labels,
-            created_at_ns,
-            record,
-        } = self;
-        let owner = self.owner()?;
-        let record = hex::decode(record).map_err(|fault| {
-            Error::internal(format!("record of {name:?}: the bytes of its frontend"))
-                .with_source(fault)
-        })?;
-        let meta = Meta {
-            owner,
-            name: name.clone(),
-            labels: labels.clone(),
-            created_at: from_ns(*created_at_ns),
-            record,
-        };
-        Ok(Arc::new(meta))
-    }
-
-    pub(crate) fn owner(&self) -> Result<Owner> {
-        Owner::parse(&self.owner).ok_or_else(|| {
-            Error::internal(format!(
-                "record of {:?}: unknown owner {:?}",
-                self.name, self.owner
-            ))
-        })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The labels that the client asked for.
-    pub(crate) const fn labels(&self) -> &BTreeMap<String, String> {
-        &self.labels
-    }
-
-    /// Returns the time at which the object was created.
-    pub(crate) fn created_at(&self) -> SystemTime {
-        from_ns(self.created_at_ns)
-    }
 }
 
 // === impl SandboxRecord ===
@@ -478,11 +420,6 @@ impl TaskRecord {
             compute: self.compute.to_core(),
         }
     }
-}
-
-/// The owner of an object, from its labels.
-pub(crate) fn owner_of(labels: &std::collections::HashMap<String, String>) -> Option<Owner> {
-    labels.get(OWNER).and_then(|word| Owner::parse(word))
 }
 
 #[cfg(test)]

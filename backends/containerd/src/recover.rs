@@ -2,8 +2,8 @@
 //! finished if that is possible, and removed otherwise.
 //!
 //! All of it is found through the container objects and through names that are derived from their ids. A
-//! container object that cannot be read is logged and left alone, because a newer version may have written
-//! it.
+//! container object that cannot be read is reported and left alone, because a newer version may have written
+//! it: what its identity says that it holds is given to nobody.
 //!
 //! Requests wait until the state of each object is known, and for nothing else. What has to be removed is
 //! listed before requests are served, so that nothing that a request creates can be on the list, and is

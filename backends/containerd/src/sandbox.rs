@@ -35,8 +35,8 @@ use crate::network::Network;
 use crate::node::{Node, userns};
 use crate::processes::Processes;
 use crate::record::{
-    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord,
-    UsersRecord,
+    self, HostPortsRecord, LaterIdentity, MetaRecord, NetworkRecord, PHASE, SandboxPhase,
+    SandboxRecord, UsersRecord,
 };
 use crate::shims::Shims;
 
@@ -123,6 +123,8 @@ impl Sandboxes {
             groups: Vec::new(),
             note: String::new(),
             host_ports: Some(HostPortsRecord::from_core(&spec.host_ports)),
+            unknown: serde_json::Map::new(),
+            later: LaterIdentity::default(),
         };
         let want = wanted_namespaces(spec, &record);
         want.check().map_err(from_namespaces)?;
@@ -273,11 +275,7 @@ impl Sandboxes {
             labels,
             runtime: Some(self.context.runtime_of(&runtime, entry.users().as_ref())),
             spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
-            extensions: std::iter::once((
-                record::EXTENSION.to_owned(),
-                record::encode(&entry.record),
-            ))
-            .collect(),
+            extensions: record::sandbox_extensions(&entry.record),
             ..Default::default()
         };
         let request = api::CreateContainerRequest {
@@ -302,14 +300,11 @@ impl Sandboxes {
         let container = api::Container {
             id: id.to_string(),
             labels: std::iter::once((PHASE.to_owned(), phase.as_str().to_owned())).collect(),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record)))
-                .collect(),
+            extensions: record::sandbox_extensions(record),
             ..Default::default()
         };
-        let mask = vec![
-            format!("labels.{PHASE}"),
-            format!("extensions.{}", record::EXTENSION),
-        ];
+        let mut mask = vec![format!("labels.{PHASE}")];
+        mask.extend(record::extension_paths());
         self.client.update_container(container, mask).await
     }
 

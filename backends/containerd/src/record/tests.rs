@@ -1,8 +1,11 @@
 //! Tests that records are decoded to what was encoded.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
+use switchyard_core::id::Owner;
 use switchyard_core::spec::{
-    CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, OomScoreAdj,
+    CgroupFile, CpuQuota, CpuShares, HugepageLimit, HugepageSize, MemoryLimit, Meta, OomScoreAdj,
     Resources, Swappiness, Throttle, Throttled,
 };
 use switchyard_core::state::{Exit, ExitCause};
@@ -178,6 +181,23 @@ fn records_of_this_format_are_read_and_written_without_loss() {
         ResourcesRecord::from_core(&read.resources.to_core()),
         read.resources
     );
+}
+
+#[test]
+fn fields_of_a_later_version_stay_in_a_record_that_is_written_again() {
+    let mut later = golden(include_str!("golden/task.json"));
+    later["numa"] = serde_json::json!({"nodes": [0, 1], "policy": "bind"});
+    later["meta"]["region"] = "north".into();
+    let mut read: TaskRecord = serde_json::from_value(later.clone()).unwrap();
+    read.uid = 7;
+    later["uid"] = 7.into();
+    assert_eq!(serde_json::to_value(&read).unwrap(), later);
+    let mut later = golden(include_str!("golden/sandbox.json"));
+    later["mesh"] = 1.5.into();
+    let mut read: SandboxRecord = serde_json::from_value(later.clone()).unwrap();
+    read.note.clear();
+    later["note"] = "".into();
+    assert_eq!(serde_json::to_value(&read).unwrap(), later);
 }
 
 #[test]

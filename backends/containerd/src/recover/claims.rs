@@ -1,17 +1,19 @@
-//! Host ports that sandboxes claim and that no other sandbox may get: also of sandboxes whose creation was
-//! cut off, and of those that cannot be read.
+//! What objects claim of the node and nobody else may get: also those whose creation was cut off, and those that
+//! cannot be read.
 
 use std::collections::HashMap;
 
-use switchyard_core::backend::Remnant;
-use switchyard_core::id::{Owner, SandboxId};
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::{Remnant, UnreadableKind};
+use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::HostPorts;
 
+use super::decide::unreadable;
 use super::found::FoundSandbox;
-use super::plan::{RecoveryPlan, SandboxPresence};
+use super::plan::{LeftAlone, RecoveryPlan};
 use crate::base::fs::blocking;
 use crate::network::ports_of_journal;
-use crate::record::HostPortsRecord;
+use crate::record::{HostPortsRecord, Identity, identity_of};
 use crate::recover::Recovery;
 use crate::sandbox::SandboxEntry;
 
@@ -25,25 +27,38 @@ impl Recovery {
         }
     }
 
-    /// Reports sandboxes that cannot be read as remnants, each with the host ports in the journal of its
-    /// network.
+    /// Reports the objects that are left alone, each with what it holds: what its identity says, and of a sandbox
+    /// without host ports there those in the journal of its network.
     pub(super) async fn add_unreadable(
         &self,
-        owners: &HashMap<SandboxId, Owner>,
+        mut identities: HashMap<String, Identity>,
         plan: &mut RecoveryPlan,
     ) {
-        for (id, owner) in owners {
-            if matches!(plan.sandboxes.get(id), Some(SandboxPresence::Unreadable)) {
-                let name = id.to_string();
-                let host_ports = self.mapped_ports(*id).await;
-                self.sandboxes.unreleased.add(*id);
-                plan.recovered.remnants.push(Remnant {
-                    id: *id,
-                    owner: *owner,
-                    name,
-                    host_ports,
-                });
+        for LeftAlone { id, kind, reason } in std::mem::take(&mut plan.left_alone) {
+            let mut identity = identities.remove(&id).unwrap_or_default();
+            let ports = &mut identity.claims.host_ports;
+            match (kind, id.parse::<SandboxId>()) {
+                (UnreadableKind::Sandbox, Ok(sandbox)) if ports.ports.is_empty() => {
+                    *ports = self.mapped_ports(sandbox).await;
+                }
+                (UnreadableKind::Sandbox, _) => {}
+                // A task may use any volume.
+                (UnreadableKind::Task | UnreadableKind::Unknown, _) => {
+                    self.storage.volumes.mark_unreadable(&id);
+                }
             }
+            let projects = std::mem::take(&mut identity.projects);
+            let held = unreadable(id, kind, identity, reason);
+            if let Some((id, owner)) = held.id.parse::<TaskId>().ok().zip(held.owner) {
+                self.storage.projects.hold(id, owner, &projects);
+            }
+            tracing::error!(
+                id = held.id,
+                reason = held.reason,
+                holds_all = !held.claims.is_complete,
+                "{held}: leaving it alone, and giving nothing to others that it holds"
+            );
+            plan.recovered.unreadable.push(held);
         }
     }
 
@@ -61,6 +76,17 @@ impl Recovery {
             HostPorts::default()
         })
     }
+}
+
+/// What is known of container objects without their records, by id.
+pub(super) fn identities<'c>(
+    containers: impl Iterator<Item = &'c api::Container>,
+) -> HashMap<String, Identity> {
+    let identity = |container: &api::Container| {
+        let identity = identity_of(&container.labels, &container.extensions);
+        (container.id.clone(), identity)
+    };
+    containers.map(identity).collect()
 }
 
 /// Returns the claims of a sandbox whose creation was cut off, until it has been removed; `None` if its

@@ -2,11 +2,12 @@
 
 use std::time::SystemTime;
 
-use switchyard_core::backend::Started;
+use switchyard_core::backend::{Started, Unreadable, UnreadableKind};
+use switchyard_core::id::Owner;
 use switchyard_core::state::{Exit, SandboxState};
 
 use crate::client::process_state::{ProcessExit, ProcessState};
-use crate::record::SandboxPhase;
+use crate::record::{Identity, SandboxPhase};
 
 /// Recovery's findings about a task.
 #[derive(Debug, Clone)]
@@ -129,6 +130,32 @@ pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
         }
         SandboxPhase::Ready if !facts.infra => broken("its infra process has ended"),
         SandboxPhase::Ready => Some(SandboxState::Ready),
+    }
+}
+
+/// An object that cannot be read, with what its identity says of it. An owner that this version does not know is
+/// nobody whose requests it could be in the way of.
+pub(super) fn unreadable(
+    id: String,
+    kind: UnreadableKind,
+    identity: Identity,
+    reason: String,
+) -> Unreadable {
+    let Identity {
+        owner,
+        name,
+        sandbox,
+        claims,
+        projects: _,
+    } = identity;
+    Unreadable {
+        id,
+        kind,
+        owner: Owner::parse(&owner),
+        name,
+        sandbox,
+        reason,
+        claims,
     }
 }
 

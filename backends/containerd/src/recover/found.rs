@@ -20,7 +20,8 @@ use crate::base::epoch::has_changed;
 use crate::base::fs::blocking;
 use crate::base::layout::TaskDirs;
 use crate::record::{
-    self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns, view_labels,
+    self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns,
+    later_identity, view_labels,
 };
 use crate::recover::Recovery;
 use crate::sandbox::{SandboxChange, SandboxEntry, SandboxLifecycle};
@@ -81,7 +82,8 @@ impl Recovery {
         let phase = SandboxPhase::parse(phase).ok_or_else(|| {
             Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}"))
         })?;
-        let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
+        let mut record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
+        record.later = later_identity(&container.extensions);
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.context.layout.sandbox(id);
         let entry = SandboxEntry {
@@ -124,12 +126,10 @@ impl Recovery {
     }
 
     async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
-        let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
+        let mut record: TaskRecord = record::decode(&container.id, &container.extensions)?;
+        record.later = later_identity(&container.extensions);
         let sandbox = record.sandbox_id()?;
-        let exit = container
-            .labels
-            .get(EXIT)
-            .and_then(|label| ExitRecord::parse_label(label));
+        let exit = exit_of(&container)?;
         let dirs = self.context.layout.task(id);
         let of_task = dirs.clone();
         let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
@@ -224,6 +224,24 @@ fn readable<I: Copy, F>(found: &[(I, Result<F>)]) -> impl Iterator<Item = (I, &F
         .filter_map(|(id, found)| Some((*id, found.as_ref().ok()?)))
 }
 
+/// The persisted exit of a task.
+///
+/// # Errors
+/// A label that cannot be parsed: it says that the task has exited, and not how. Without it the task would count as
+/// lost, or could be started again.
+fn exit_of(container: &api::Container) -> Result<Option<ExitRecord>> {
+    let Some(label) = container.labels.get(EXIT) else {
+        return Ok(None);
+    };
+    let exit = ExitRecord::parse_label(label);
+    exit.map(Some).ok_or_else(|| {
+        Error::internal(format!(
+            "task {} has an exit that cannot be read: {label:?}",
+            container.id
+        ))
+    })
+}
+
 /// The state of a sandbox that was found in this phase. Even a stopped one may have been released only in
 /// part.
 const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
@@ -262,4 +280,23 @@ fn read_started(path: &Path) -> Option<Started> {
 /// The exit that was noted in this file, because containerd could not store it.
 fn read_exit_note(path: &Path) -> Option<ExitRecord> {
     ExitRecord::parse_label(&fs::read_to_string(path).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_that_cannot_be_parsed_is_not_taken_for_none() {
+        let mut task = api::Container::default();
+        assert_eq!(exit_of(&task).unwrap(), None);
+        let label = r#"{"code":3,"at_ns":7,"started_ns":null,"signal":9}"#;
+        task.labels.insert(EXIT.to_owned(), label.to_owned());
+        assert!(exit_of(&task).unwrap().is_some(), "fields may be added");
+        for label in ["", "{}", r#"{"v2":[3,7]}"#] {
+            task.labels.insert(EXIT.to_owned(), label.to_owned());
+            let error = exit_of(&task).unwrap_err();
+            assert!(error.report().contains("cannot be read"), "{error:?}");
+        }
+    }
 }

@@ -19,8 +19,8 @@ pub(super) struct Inventory {
     pub(super) tasks: Vec<(TaskId, api::Container)>,
     /// The ids of all containers with an owner label, including those of other gateways.
     pub(super) all: HashSet<String>,
-    /// The ids of containers of this gateway that this version recognises neither as a sandbox nor as a task.
-    pub(super) unrecognized: Vec<String>,
+    /// Containers of this gateway that this version recognises neither as a sandbox nor as a task, and why.
+    pub(super) unrecognized: Vec<(api::Container, &'static str)>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -119,13 +119,7 @@ impl Recovery {
             match container.labels.get(KIND).map(String::as_str) {
                 Some("sandbox") => unrecognized.extend(push_parsed(&mut sandboxes, container)),
                 Some("task") => unrecognized.extend(push_parsed(&mut tasks, container)),
-                Some(_) | None => {
-                    tracing::warn!(
-                        id = container.id,
-                        "a container object is of an unknown kind: leaving it alone"
-                    );
-                    unrecognized.push(container.id);
-                }
+                Some(_) | None => unrecognized.push((container, "its kind is not known")),
             }
         }
         Ok(Inventory {
@@ -155,17 +149,13 @@ impl Recovery {
     }
 }
 
-/// Adds a container to the list. Returns its id if that is not an id that this gateway gives.
+/// Adds a container to the list. Returns it if its id is not one that this gateway gives.
 fn push_parsed<I: FromStr>(
     list: &mut Vec<(I, api::Container)>,
     container: api::Container,
-) -> Option<String> {
+) -> Option<(api::Container, &'static str)> {
     let Ok(id) = container.id.parse() else {
-        tracing::warn!(
-            id = container.id,
-            "a container object of this gateway has a malformed id: leaving it alone"
-        );
-        return Some(container.id);
+        return Some((container, "its id is malformed"));
     };
     list.push((id, container));
     None

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use switchyard_core::backend::{BackendObserver, Recovered, RecoveryResult};
+use switchyard_core::backend::{BackendObserver, Recovered, RecoveryResult, UnreadableKind};
 use switchyard_core::id::SandboxId;
 use switchyard_core::object::Task;
 use switchyard_core::state::SandboxState;
@@ -51,11 +51,34 @@ pub(super) struct RecoveryPlan {
     pub(super) from_earlier_boots: HashSet<String>,
     /// Ids of tasks that a predecessor call may be starting although they count as exited.
     pub(super) lost_starts: Vec<String>,
-    /// The kinds of the objects that were left alone because they cannot be read, one for each object.
-    pub(super) unreadable: Vec<&'static str>,
+    /// Objects that are left alone because they cannot be read.
+    pub(super) left_alone: Vec<LeftAlone>,
+}
+
+/// An object that cannot be read.
+#[derive(Debug)]
+pub(super) struct LeftAlone {
+    pub(super) id: String,
+    pub(super) kind: UnreadableKind,
+    /// What cannot be read.
+    pub(super) reason: String,
 }
 
 impl RecoveryPlan {
+    /// Leaves an object alone that cannot be read.
+    pub(super) fn leave_alone(
+        &mut self,
+        id: impl ToString,
+        kind: UnreadableKind,
+        reason: impl Into<String>,
+    ) {
+        self.left_alone.push(LeftAlone {
+            id: id.to_string(),
+            kind,
+            reason: reason.into(),
+        });
+    }
+
     /// Queues the removal of what is left of an object of this kind; it is reported to `observer` when it is
     /// done.
     pub(super) fn remove(
@@ -87,8 +110,8 @@ impl RecoveryPlan {
         for task in &self.recovered.tasks {
             observer.recovered("task", result(task.state.is_running()));
         }
-        for kind in &self.unreadable {
-            observer.recovered(kind, RecoveryResult::Unreadable);
+        for held in &self.recovered.unreadable {
+            observer.recovered(held.kind.as_str(), RecoveryResult::Unreadable);
         }
     }
 

@@ -6,10 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
-use switchyard_core::backend::{Recovered, Started};
-use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::backend::{Recovered, Started, UnreadableKind};
+use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{Exit, SandboxState, TaskState};
 use switchyard_core::{Error, Result};
@@ -25,7 +24,7 @@ use super::timings::RecoveryTimings;
 use super::{CONCURRENCY, Recovery, claims, garbage};
 use crate::base::error::{from_namespaces, is_unanswered};
 use crate::client::process_state::ProcessState;
-use crate::record::{SandboxPhase, owner_of};
+use crate::record::SandboxPhase;
 use crate::sandbox::{SandboxChange, SandboxCleanup, SandboxEntry};
 use crate::task::{LifecycleEvent, TaskEntry};
 
@@ -54,14 +53,14 @@ impl Recovery {
             snapshots,
         } = self.list_inventory().await?;
         self.forget_all();
-        unrecognized
-            .iter()
-            .for_each(|id| self.storage.volumes.mark_unreadable(id));
         reach(CrashPoint::RecoveryLooked);
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let owners = owners_of(&sandboxes);
+        let of_sandboxes = sandboxes.iter().map(|(_, container)| container);
+        let of_tasks = tasks.iter().map(|(_, container)| container);
+        let of_others = unrecognized.iter().map(|(container, _)| container);
+        let identities = claims::identities(of_sandboxes.chain(of_tasks).chain(of_others));
         let sandboxes: Vec<_> = sandboxes
             .into_iter()
             .map(|(id, container)| (id, self.read_sandbox(id, &container)))
@@ -74,10 +73,10 @@ impl Recovery {
             .await?;
         phases.done("processes");
 
-        let mut plan = RecoveryPlan {
-            unreadable: vec!["container"; unrecognized.len()],
-            ..RecoveryPlan::default()
-        };
+        let mut plan = RecoveryPlan::default();
+        for (container, reason) in unrecognized {
+            plan.leave_alone(container.id, UnreadableKind::Unknown, reason);
+        }
         for object in outdated_objects(&sandboxes, &tasks) {
             plan.cleanup
                 .push(Box::new(OutdatedObjectCleanup::new(&self.client, object)));
@@ -88,9 +87,9 @@ impl Recovery {
             }
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
         }
-        self.add_unreadable(&owners, &mut plan).await;
         self.recover_tasks(tasks, &processes, &snapshots, &mut plan)
             .await?;
+        self.add_unreadable(identities, &mut plan).await;
         phases.done("tasks");
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.
@@ -219,8 +218,7 @@ impl Recovery {
             }
             Err(error) => {
                 plan.sandboxes.insert(id, SandboxPresence::Unreadable);
-                plan.unreadable.push("sandbox");
-                tracing::error!(sandbox.id = %id, error = error.report(), "cannot read a sandbox: leaving it and its tasks alone");
+                plan.leave_alone(id, UnreadableKind::Sandbox, error.report());
             }
         }
     }
@@ -300,9 +298,7 @@ impl Recovery {
                 // would be wrong, so recovery fails and is tried again.
                 Err(error) if is_unanswered(&error) => return Err(error),
                 Err(error) => {
-                    self.storage.volumes.mark_unreadable(&id.to_string());
-                    plan.unreadable.push("task");
-                    tracing::error!(task.id = %id, error = error.report(), "cannot recover a task: leaving it alone");
+                    plan.leave_alone(id, UnreadableKind::Task, error.report());
                 }
             }
         }
@@ -482,12 +478,6 @@ impl Recovery {
             tracing::warn!(task.id = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
         }
     }
-}
-
-fn owners_of(sandboxes: &[(SandboxId, api::Container)]) -> HashMap<SandboxId, Owner> {
-    let owner = |container: &api::Container| owner_of(&container.labels);
-    let owned = |(id, container): &(SandboxId, api::Container)| Some((*id, owner(container)?));
-    sandboxes.iter().filter_map(owned).collect()
 }
 
 /// Returns whether all namespaces that a sandbox owns are pinned. A pin that cannot be examined counts as

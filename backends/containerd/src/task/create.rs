@@ -33,8 +33,8 @@ use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::context::Context;
 use crate::image::ImageInfo;
 use crate::record::{
-    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, QuotaRecord,
-    ResourcesRecord, TaskRecord, ThrottleRecord, view_labels,
+    self, ComputeRecord, LaterIdentity, LeafRecord, LeaseRecord, MetaRecord, OutputRecord,
+    QuotaRecord, ResourcesRecord, TaskRecord, ThrottleRecord, view_labels,
 };
 use crate::sandbox::{SandboxEntry, infra_rootfs};
 use crate::task::Tasks;
@@ -264,11 +264,7 @@ impl Tasks {
             spec: Some(json_any(SPEC_TYPE, &built.spec)),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.clone(),
-            extensions: std::iter::once((
-                record::EXTENSION.to_owned(),
-                record::encode(&*entry.record()),
-            ))
-            .collect(),
+            extensions: record::task_extensions(&entry.record()),
             ..Default::default()
         };
         let request = api::CreateContainerRequest {
@@ -377,6 +373,8 @@ fn task_record(
         quota: (!plan.storage.disk.is_empty()).then(QuotaRecord::default),
         leases: spec.leases.iter().map(LeaseRecord::from_core).collect(),
         compute: ComputeRecord::from_core(spec.compute),
+        unknown: serde_json::Map::new(),
+        later: LaterIdentity::default(),
     }
 }
 

@@ -279,14 +279,11 @@ impl Tasks {
         let container = api::Container {
             id: entry.id.to_string(),
             spec: Some(json_any(SPEC_TYPE, spec)),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(record)))
-                .collect(),
+            extensions: record::task_extensions(record),
             ..Default::default()
         };
-        let parts = vec![
-            "spec".to_owned(),
-            format!("extensions.{}", record::EXTENSION),
-        ];
+        let mut parts = vec!["spec".to_owned()];
+        parts.extend(record::extension_paths());
         self.client.update_container(container, parts).await
     }
 

@@ -100,6 +100,14 @@ impl Projects {
         }
     }
 
+    /// Claims projects of a task that cannot be read.
+    pub(crate) fn hold(&self, id: TaskId, owner: Owner, projects: &[u32]) {
+        let mut held = self.lock();
+        for project in projects {
+            add_claim(&mut held, id, owner, *project);
+        }
+    }
+
     /// Drops a task's claims and returns those of its `limits` whose project no other task has.
     pub(crate) fn release(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
         let mut held = self.lock();

@@ -193,12 +193,11 @@ impl Storage {
         };
         let container = api::Container {
             id: entry.id.to_string(),
-            extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&fresh)))
-                .collect(),
+            extensions: record::task_extensions(&fresh),
             ..Default::default()
         };
         self.client
-            .update_container(container, vec![format!("extensions.{}", record::EXTENSION)])
+            .update_container(container, record::extension_paths().into())
             .await
     }
 }
