@@ -130,7 +130,7 @@ fn with_checksums(data: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Reads bytes as the records of a sandbox, of a task and of an exit: a record that was read is the same
+/// Reads bytes as an identity, and as the records of a sandbox, of a task and of an exit: a record that was read is the same
 /// after it is written and read again.
 ///
 /// # Panics
@@ -163,6 +163,13 @@ pub fn records(data: &[u8]) {
             assert_eq!(id.to_string(), task.sandbox);
         }
     }
+    let identity = Any {
+        type_url: record::IDENTITY_TYPE.to_owned(),
+        value: data.to_vec(),
+    };
+    let extensions = HashMap::from([(record::IDENTITY.to_owned(), identity)]);
+    let _ = record::identity_of(&HashMap::new(), &extensions);
+    let _ = record::later_identity(&extensions);
     let label = String::from_utf8_lossy(data);
     if let Some(exit) = ExitRecord::parse_label(&label) {
         let (exit, started_at) = exit.to_core();

@@ -35,8 +35,8 @@ pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
 pub(crate) use exit::ExitRecord;
 pub(crate) use identity::{
-    Identity, LaterIdentity, extension_paths, identity_of, later_identity, sandbox_extensions,
-    task_extensions,
+    IDENTITY, IDENTITY_TYPE, Identity, LaterIdentity, extension_paths, identity_of, later_identity,
+    sandbox_extensions, task_extensions,
 };
 pub(crate) use labels::labels;
 pub(crate) use meta::MetaRecord;

@@ -61,6 +61,18 @@ impl BusyCgroup {
     }
 }
 
+/// Returns whether the text of such a file says nothing of this boot: it is truncated, or begins with the id of another
+/// boot. Any other text that cannot be parsed is of a later version.
+pub(crate) fn is_void(text: &str, boot: &str) -> bool {
+    let first = text.lines().next().unwrap_or_default();
+    let is_boot_id = first.len() == boot.len()
+        && first
+            .bytes()
+            .zip(boot.bytes())
+            .all(|(one, other)| (one == b'-') == (other == b'-'));
+    !text.ends_with("\n\n") || (is_boot_id && first != boot)
+}
+
 // === impl BusyCgroups ===
 
 impl BusyCgroups {
@@ -120,6 +132,15 @@ mod tests {
                 &whole[..end]
             );
         }
+    }
+
+    #[test]
+    fn a_text_of_a_later_version_is_not_void() {
+        let boot = "5d0b9f3c-6c0e-4d57";
+        let text = left(&["/pods/a"]).text(boot);
+        assert!(!is_void(&text, boot) && is_void(&text, "6d0b9f3c-6c0e-4d57"));
+        assert!(is_void(&text[..text.len() - 1], boot));
+        assert!(!is_void("version 2\n5d0b9f3c-6c0e-4d57\n\n", boot));
     }
 
     #[test]

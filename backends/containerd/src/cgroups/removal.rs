@@ -11,7 +11,7 @@ use switchyard_core::{Error, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 
 use super::Cgroups;
-use super::busy::{BusyCgroup, SUFFIX};
+use super::busy::{BusyCgroup, SUFFIX, is_void};
 use crate::base::fs::{blocking, create_private_dir, io_error};
 use crate::cleanup::{Cleanup, upgrade};
 
@@ -197,6 +197,10 @@ fn read_busy_files(dir: &Path, boot: &str) -> Result<Vec<(String, BusyCgroup)>> 
         let id = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         match id.zip(BusyCgroup::parse(&text, boot)) {
             Some((id, left)) => found.push((id.to_owned(), left)),
+            None if id.is_some() && !is_void(&text, boot) => {
+                let path = path.display();
+                tracing::warn!(%path, "the record of a busy cgroup is not understood: it stays for a version that does");
+            }
             // A truncated file: the daemon was killed while it wrote it, so the object is still there and
             // names the cgroup.
             None => {
@@ -230,7 +234,8 @@ mod tests {
         };
         let path = |name: &str| dir.path().join(name);
         fs::write(path("a.left"), left.text("boot")).unwrap();
-        fs::write(path("b.left"), left.text("another boot")).unwrap();
+        fs::write(path("b.left"), left.text("root")).unwrap();
+        fs::write(path("c.left"), "version 2\n\n").unwrap();
         // Neither can these be read, nor can they be removed as files are.
         fs::create_dir(path("0.left")).unwrap();
         fs::create_dir(path("z.left")).unwrap();
@@ -239,6 +244,7 @@ mod tests {
             [("a".to_owned(), left)]
         );
         assert!(!path("b.left").exists() && path("a.left").exists());
+        assert!(path("c.left").exists(), "another version understands it");
         assert_eq!(read_busy_files(&path("none"), "boot").unwrap(), []);
         assert!(read_busy_files(&path("a.left"), "boot").is_err());
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use serde_json::Value;
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
@@ -14,14 +15,17 @@ use tokio::sync::Semaphore;
 
 use crate::base::fs::{blocking, write_durable};
 
-/// The contents of the file: a list of ranges for each owner that has set any.
-type RangesFile = BTreeMap<String, Vec<String>>;
+/// The contents of the file: a list of ranges for each owner that has set any. A value of another form is of a later
+/// version.
+type RangesFile = BTreeMap<String, Value>;
 
 /// The ranges of all owners.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     path: PathBuf,
     by_owner: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
+    /// The entries that this version does not understand; written again as they are.
+    unknown: RangesFile,
     /// One permit: writers take it in the order of their calls. Readers do not take it.
     writing: Arc<Semaphore>,
 }
@@ -33,20 +37,26 @@ impl Ranges {
     /// ranges again.
     pub(crate) fn load(path: PathBuf) -> Self {
         clear_draft(&path);
-        let named = match if_present(std::fs::read(&path)) {
-            Ok(None) => BTreeMap::new(),
+        let file = match if_present(std::fs::read(&path)) {
+            Ok(None) => RangesFile::new(),
             Err(fault) => {
                 tracing::error!(path = %path.display(), error = %fault, "the file of address ranges cannot be read");
-                BTreeMap::new()
+                RangesFile::new()
             }
-            Ok(Some(text)) => parse(&text).unwrap_or_else(|| {
-                tracing::error!(path = %path.display(), "the file of address ranges cannot be parsed");
-                BTreeMap::new()
+            Ok(Some(text)) => serde_json::from_slice(&text).unwrap_or_else(|fault| {
+                tracing::error!(path = %path.display(), error = %fault, "the file of address ranges cannot be parsed");
+                RangesFile::new()
             }),
         };
+        let ParsedRanges { named, unknown } = parse(file);
+        if !unknown.is_empty() {
+            let owners: Vec<_> = unknown.keys().collect();
+            tracing::warn!(path = %path.display(), ?owners, "the file of address ranges has entries that are not understood: they stay in it");
+        }
         Self {
             path,
             by_owner: Mutex::new(named),
+            unknown,
             writing: Arc::new(Semaphore::new(1)),
         }
     }
@@ -85,11 +95,13 @@ impl Ranges {
     fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
         let mut named = self.lock().clone();
         named.insert(owner, ranges);
-        let text: RangesFile = named
-            .iter()
-            .map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges)))
-            .collect();
-        let text = serde_json::to_vec(&text).expect("words and lists of words are JSON");
+        let mut file = self.unknown.clone();
+        file.extend(
+            named
+                .iter()
+                .map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges).into())),
+        );
+        let text = serde_json::to_vec(&file).expect("words and lists of words are JSON");
         write_durable(&self.path, &text, 0o600)?;
         reach(CrashPoint::RangesKept);
         *self.lock() = named;
@@ -117,19 +129,31 @@ fn texts(ranges: &[Subnet]) -> Vec<String> {
     ranges.iter().map(ToString::to_string).collect()
 }
 
-/// Parses the file; `None` if it is malformed.
-fn parse(text: &[u8]) -> Option<BTreeMap<Owner, Vec<Subnet>>> {
-    let named: RangesFile = serde_json::from_slice(text).ok()?;
-    let ranges = |texts: Vec<String>| {
-        texts
-            .iter()
-            .map(|text| text.parse().ok())
-            .collect::<Option<_>>()
+/// The entries of the file.
+#[derive(Debug, Default, PartialEq)]
+struct ParsedRanges {
+    named: BTreeMap<Owner, Vec<Subnet>>,
+    /// Those that this version does not understand.
+    unknown: RangesFile,
+}
+
+fn parse(file: RangesFile) -> ParsedRanges {
+    let ranges = |value: &Value| -> Option<Vec<Subnet>> {
+        let texts = value.as_array()?.iter();
+        texts.map(|text| text.as_str()?.parse().ok()).collect()
     };
-    named
-        .into_iter()
-        .map(|(owner, texts)| Some((Owner::parse(&owner)?, ranges(texts)?)))
-        .collect()
+    let mut parsed = ParsedRanges::default();
+    for (owner, value) in file {
+        match Owner::parse(&owner).zip(ranges(&value)) {
+            Some((owner, ranges)) => {
+                parsed.named.insert(owner, ranges);
+            }
+            None => {
+                parsed.unknown.insert(owner, value);
+            }
+        }
+    }
+    parsed
 }
 
 #[cfg(test)]
@@ -171,6 +195,24 @@ mod tests {
         assert_eq!(again.summary().as_deref(), Some(told));
         std::fs::write(&path, "{").expect("the file can be written");
         assert_eq!(Ranges::load(path).summary(), None);
+    }
+
+    #[tokio::test]
+    async fn entries_of_a_later_version_take_nobody_elses_ranges_and_stay() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("ranges");
+        let file = r#"{"kubernetes":["10.1.0.0/24"],"mesos":["10.2.0.0/24"],"nomad":{"v4":"10.3.0.0/24"}}"#;
+        std::fs::write(&path, file).expect("the file can be written");
+        let ranges = Arc::new(Ranges::load(path.clone()));
+        let range = |text: &str| vec![text.parse::<Subnet>().expect("it is a range")];
+        assert_eq!(ranges.of(Owner::Kubernetes), range("10.1.0.0/24"));
+        assert_eq!(ranges.of(Owner::Nomad), []);
+        ranges
+            .set(Owner::Kubernetes, range("10.9.0.0/24"))
+            .await
+            .expect("the file can be written");
+        let written = std::fs::read_to_string(&path).expect("the file can be read");
+        assert_eq!(written, file.replace("10.1", "10.9"));
     }
 
     #[tokio::test]

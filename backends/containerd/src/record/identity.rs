@@ -22,8 +22,8 @@ use super::{
 };
 
 /// The key of the extension that holds the identity, and the type URL of its value.
-const IDENTITY: &str = "switchyard.io/identity";
-const IDENTITY_TYPE: &str = "switchyard.io/identity+json";
+pub(crate) const IDENTITY: &str = "switchyard.io/identity";
+pub(crate) const IDENTITY_TYPE: &str = "switchyard.io/identity+json";
 
 /// The extension's value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
