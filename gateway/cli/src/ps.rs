@@ -3,14 +3,14 @@
 use clap::Args;
 use jiff::Timestamp;
 use switchyard_operator_api::text::{age, short, short_reference};
-use switchyard_operator_api::{Objects, SandboxView, TaskView};
+use switchyard_operator_api::{Objects, SandboxView, TaskView, UnreadableView};
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
 use crate::output::table;
 
 /// The states of sandboxes and tasks.
-const STATES: [&str; 10] = [
+const STATES: [&str; 11] = [
     "created",
     "starting",
     "unattended",
@@ -21,7 +21,11 @@ const STATES: [&str; 10] = [
     "exited",
     "removing",
     "unknown",
+    UNREADABLE,
 ];
+
+/// The word for objects that cannot be read, which have no other state.
+const UNREADABLE: &str = "unreadable";
 
 #[derive(Debug, Args)]
 pub(super) struct PsArgs {
@@ -41,6 +45,7 @@ pub(super) async fn ps(args: &PsArgs) -> Result<(), DaemonError> {
         if let Some(state) = &args.state {
             objects.sandboxes.retain(|sandbox| sandbox.state == *state);
             objects.tasks.retain(|task| task.state == *state);
+            objects.unreadable.retain(|_| state == UNREADABLE);
         }
         Ok(objects)
     };
@@ -69,7 +74,34 @@ fn shown(objects: &Objects, now: Timestamp) -> String {
         ["TASK", "OWNER", "NAME", "STATE", "AGE", "IMAGE"],
         &tasks,
     ));
+    if !objects.unreadable.is_empty() {
+        let unreadable: Vec<_> = objects.unreadable.iter().map(unreadable_row).collect();
+        text.push('\n');
+        text.push_str(&table(
+            ["CONTAINER", "OWNER", "NAME", "STATE", "KIND", "REASON"],
+            &unreadable,
+        ));
+    }
     text
+}
+
+/// With the whole id: the container is removed by it.
+fn unreadable_row(held: &UnreadableView) -> [String; 6] {
+    let known = |text: &str| {
+        if text.is_empty() {
+            "unknown".to_owned()
+        } else {
+            text.to_owned()
+        }
+    };
+    [
+        held.id.clone(),
+        known(&held.owner),
+        known(&held.name),
+        UNREADABLE.to_owned(),
+        held.kind.clone(),
+        held.reason.clone(),
+    ]
 }
 
 fn sandbox_row(sandbox: &SandboxView, now: Timestamp) -> [String; 6] {
@@ -135,6 +167,7 @@ mod tests {
                 exit_code: Some(3),
                 created_at: "2026-11-26T11:55:00Z".into(),
             }],
+            unreadable: Vec::new(),
         };
         let text = shown(&objects, "2026-11-26T12:00:00Z".parse().unwrap());
         let expected = "\
@@ -146,5 +179,35 @@ cdcdcdcdcdcdc  kubernetes  shop/web-5d8f7/nginx  exited (3)  5m   nginx:1
 ";
         assert_eq!(text, expected);
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_listed_by_its_whole_id() {
+        let held = UnreadableView {
+            id: "ab".repeat(32),
+            kind: "sandbox".into(),
+            owner: String::new(),
+            name: "web".into(),
+            reason: "of version 9".into(),
+        };
+        let objects = Objects {
+            unreadable: vec![held],
+            ..Objects::default()
+        };
+        let text = shown(&objects, "2026-11-26T12:00:00Z".parse().unwrap());
+        let last = text.lines().last().unwrap();
+        let words: Vec<_> = last.split_whitespace().collect();
+        let id = "ab".repeat(32);
+        let expected = [
+            &id,
+            "unknown",
+            "web",
+            "unreadable",
+            "sandbox",
+            "of",
+            "version",
+            "9",
+        ];
+        assert_eq!(words, expected, "{text}");
     }
 }

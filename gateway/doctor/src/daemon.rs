@@ -9,7 +9,7 @@ use switchyard_operator_api::VERSION;
 
 use super::codes::daemon::{
     ADMIN_EXPOSED, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION,
-    PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET,
+    PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
 };
 use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
@@ -60,6 +60,10 @@ fn down(facts: &Facts, why: &str) -> Option<Finding> {
 fn parts(status: &StatusReport) -> Vec<Finding> {
     let down = status.parts.iter().filter(|part| !part.up);
     down.map(|part| {
+        if part.name == "objects" {
+            return Finding::new(&UNREADABLE, part.detail.clone())
+                .command("switchyard ps --state unreadable");
+        }
         let severity = if part.needed {
             Severity::Error
         } else {

@@ -53,7 +53,7 @@ pub use inspection::{
     NetworkView, ReservationView, SecurityView, UserView, WithheldValues,
 };
 pub use logs::{LogView, TaskLogView};
-pub use objects::{Objects, SandboxView, TaskView};
+pub use objects::{Objects, SandboxView, TaskView, UnreadableView};
 pub use operations::{OperationView, StepView};
 pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};

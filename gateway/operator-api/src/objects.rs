@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::backend::Unreadable;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::names::Names;
 use switchyard_core::object::{Sandbox, Task};
@@ -19,6 +20,24 @@ pub struct Objects {
     pub sandboxes: Vec<SandboxView>,
     /// Tasks.
     pub tasks: Vec<TaskView>,
+    /// Objects that cannot be read, which are in neither list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<UnreadableView>,
+}
+
+/// An object that cannot be read, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadableView {
+    /// The id of its container.
+    pub id: String,
+    /// `sandbox`, `task`, or `container` if its kind is not known.
+    pub kind: String,
+    /// Its owner; empty if that is not known.
+    pub owner: String,
+    /// The name under which its owner requested it; empty if that is not known.
+    pub name: String,
+    /// What cannot be read.
+    pub reason: String,
 }
 
 /// A sandbox, for display.
@@ -107,7 +126,23 @@ impl Objects {
         tasks.sort_by(|a, b| {
             (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id))
         });
-        Self { sandboxes, tasks }
+        Self {
+            sandboxes,
+            tasks,
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// With objects that cannot be read.
+    #[must_use]
+    pub fn with_unreadable(mut self, unreadable: &[Arc<Unreadable>]) -> Self {
+        self.unreadable = unreadable
+            .iter()
+            .map(|held| unreadable_view(held))
+            .collect();
+        self.unreadable
+            .sort_by(|a, b| (&a.owner, &a.name, &a.id).cmp(&(&b.owner, &b.name, &b.id)));
+        self
     }
 
     /// Those of one owner.
@@ -116,7 +151,27 @@ impl Objects {
         self.sandboxes
             .retain(|sandbox| sandbox.owner == owner.as_str());
         self.tasks.retain(|task| task.owner == owner.as_str());
+        self.unreadable.retain(|held| held.owner == owner.as_str());
         self
+    }
+}
+
+fn unreadable_view(held: &Unreadable) -> UnreadableView {
+    let Unreadable {
+        id,
+        kind,
+        owner,
+        name,
+        sandbox: _,
+        reason,
+        claims: _,
+    } = held;
+    UnreadableView {
+        id: id.clone(),
+        kind: kind.as_str().to_owned(),
+        owner: owner.map(|owner| owner.to_string()).unwrap_or_default(),
+        name: name.clone(),
+        reason: reason.clone(),
     }
 }
 

@@ -252,6 +252,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         tasks: admin.node.count_tasks(),
         images: admin.images().await,
         pulls: admin.node.count_pulls(),
+        unreadable: admin.node.count_unreadable(),
         reported: admin.node.figures(),
         devices: admin.node.devices(),
         parts: admin.node.parts().await,

@@ -88,6 +88,7 @@ struct NodeMetrics {
     sandboxes: IntGaugeVec,
     tasks: IntGaugeVec,
     images: IntGauge,
+    unreadable: IntGauge,
     pulls: IntCounterVec,
     streaming: IntGaugeVec,
     launchers: IntGauge,
@@ -129,6 +130,8 @@ pub struct NodeCounts {
     pub images: Option<u64>,
     /// Image pulls that have ended, by result.
     pub pulls: PullsByResult,
+    /// The number of objects that cannot be read.
+    pub unreadable: u64,
     /// The figures of frontends and of other components that report.
     pub reported: ReportedFigures,
     /// Devices and host ports, with their holders.
@@ -225,6 +228,7 @@ impl NodeMetrics {
             sandboxes: gauges(registry, table::SANDBOXES)?,
             tasks: gauges(registry, table::TASKS)?,
             images: gauge(registry, table::IMAGES)?,
+            unreadable: gauge(registry, table::UNREADABLE)?,
             pulls: counters(registry, table::IMAGE_PULLS)?,
             streaming: gauges(registry, table::STREAMING_SESSIONS)?,
             launchers: gauge(registry, table::LAUNCHERS)?,
@@ -249,6 +253,7 @@ impl NodeMetrics {
         if let Some(images) = counts.images {
             self.images.set(signed(images));
         }
+        self.unreadable.set(signed(counts.unreadable));
         for (result, count) in &counts.pulls {
             let counter = self.pulls.with_label_values(&[*result]);
             counter.inc_by(count.saturating_sub(counter.get()));

@@ -166,6 +166,12 @@ impl Node {
         }
     }
 
+    /// The number of objects that cannot be read; 0 before recovery.
+    #[must_use]
+    pub fn count_unreadable(&self) -> u64 {
+        u64::try_from(self.gateway().unreadable().len()).unwrap_or(u64::MAX)
+    }
+
     /// All sandboxes and tasks, of all owners; none before recovery.
     #[must_use]
     pub fn objects(&self) -> Objects {
@@ -179,6 +185,7 @@ impl Node {
         Objects::of(&sandboxes, &tasks, |sandbox, task| {
             self.sources.owners.names(sandbox, task)
         })
+        .with_unreadable(&self.gateway().unreadable())
     }
 
     /// All that is known of the sandbox or task that is meant by a name. It may be dropped at any time.

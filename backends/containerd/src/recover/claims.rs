@@ -56,7 +56,7 @@ impl Recovery {
                 id = held.id,
                 reason = held.reason,
                 holds_all = !held.claims.is_complete,
-                "{held}: leaving it alone, and giving nothing to others that it holds"
+                "{held} cannot be read: leaving it alone, and giving nothing to others that it holds"
             );
             plan.recovered.unreadable.push(held);
         }

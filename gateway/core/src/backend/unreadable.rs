@@ -64,8 +64,8 @@ impl Unreadable {
     #[must_use]
     pub fn refusal(&self, what: &str) -> Error {
         Error::failed_precondition(format!(
-            "{what} is held by {self}: install the version that wrote it again, or remove it as docs/alerts.md says \
-             under SwitchyardUnreadable"
+            "{what} is held by {self}, which this version cannot read: install the version that wrote it again, or \
+             remove it as docs/alerts.md says under SwitchyardUnreadable"
         ))
     }
 
@@ -82,7 +82,7 @@ impl Unreadable {
     }
 }
 
-/// Without the reason, and on one line: a name may have any characters.
+/// Its kind, id, owner and name, on one line: a name may have any characters.
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id: String = self.id.chars().take(SHORT_ID).collect();
@@ -91,7 +91,7 @@ impl fmt::Display for Unreadable {
         if !self.name.is_empty() {
             write!(f, " ({})", self.name.escape_debug())?;
         }
-        f.write_str(", which this version cannot read")
+        Ok(())
     }
 }
 

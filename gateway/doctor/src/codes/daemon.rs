@@ -93,6 +93,13 @@ pub(in super::super) const CONFIG_UNKNOWN: FindingCode = FindingCode::warning(
     "Correct its name, or remove it if it is for a later version.",
 );
 
+pub(in super::super) const UNREADABLE: FindingCode = FindingCode::error(
+    "SY816",
+    "objects cannot be read",
+    "A later version wrote them, or they are damaged. They run on, and are in no orchestrator's list; their names, ports, devices and processors are given to nobody, and the node is not ready.",
+    "Install the version that wrote them again, or remove them: docs/alerts.md says how, under SwitchyardUnreadable.",
+);
+
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
     &PART_DOWN,
@@ -109,4 +116,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &SHARED_BY_INSTANCES,
     &OTHER_VERSION,
     &CONFIG_UNKNOWN,
+    &UNREADABLE,
 ];

@@ -44,6 +44,15 @@ fn parts_that_are_down() {
         }
     };
     of_status(down(true), &["SY802 error"]);
+    let unreadable = |status: &mut StatusReport| {
+        down(true)(status);
+        status.parts[1].name = "objects".into();
+    };
+    let found = of_status(unreadable, &["SY815 error"]);
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("switchyard ps --state unreadable")
+    );
     of_status(down(false), &["SY802 warning"]);
 }
 

@@ -121,6 +121,7 @@ metrics! {
     }
     "recovery" {
         RECOVERY_OBJECTS: Counter "switchyard_recovery_objects_total" ["kind", "result"] "Objects that an earlier daemon left, at this daemon's start.";
+        UNREADABLE: Gauge "switchyard_unreadable_objects" [] "Sandboxes and tasks that cannot be read, perhaps because a later version wrote them. They are left alone, and what they hold is given to nobody.";
         CLEANUP_QUEUE: Gauge "switchyard_cleanup_queue" [] "Undos and removals that are left to do, those that run included. Each is tried until it succeeds: one that stays has an obstacle, which the log names.";
         CLEANUP_FAILURES: Counter "switchyard_cleanup_failures_total" [] "Tries of undos and removals that failed.";
     }

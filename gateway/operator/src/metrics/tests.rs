@@ -32,6 +32,7 @@ fn scrape_shows_current_node_metrics() {
     let counts = NodeCounts {
         sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
         images: Some(7),
+        unreadable: 2,
         pulls: BTreeMap::from([("not_found", 1)]),
         logs: Some(logs),
         reported: ReportedFigures {
@@ -47,6 +48,7 @@ fn scrape_shows_current_node_metrics() {
         "{first}"
     );
     assert!(first.contains("switchyard_images 7"), "{first}");
+    assert!(first.contains("switchyard_unreadable_objects 2"), "{first}");
     assert!(
         first.contains("switchyard_streaming_sessions{kind=\"exec\"} 3"),
         "{first}"

@@ -263,7 +263,11 @@ mod tests {
         let sandboxes = vec![sandbox(1, "shop/web"), sandbox(2, "job/group/task (1a2b)")];
         let tasks = vec![task(1, "shop/web/nginx"), task(2, "job/group/task (1a2b)")];
         let table = WorkTable::new(
-            &Objects { sandboxes, tasks },
+            &Objects {
+                sandboxes,
+                tasks,
+                ..Objects::default()
+            },
             &NodeUsage::default(),
             1,
             now(),
@@ -298,7 +302,11 @@ mod tests {
             .map(|number| sandbox(number, &format!("p{number:03}")))
             .collect();
         let tasks = (0..200).map(|_| task(0, "x")).collect();
-        let objects = Objects { sandboxes, tasks };
+        let objects = Objects {
+            sandboxes,
+            tasks,
+            ..Objects::default()
+        };
         let table = |page| WorkTable::new(&objects, &NodeUsage::default(), page, now());
         let first = table(0);
         assert_eq!(
