@@ -6,6 +6,7 @@
 //! replacement of the program alone.
 
 mod invalid_configuration;
+mod unreadable;
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -249,6 +249,24 @@ pub fn lose_container(socket: &Path, namespace: &str, id: &str) {
     lost.expect("containerd deletes it");
 }
 
+/// Changes the type of an extension of a container object, as if a later version had written it, and returns the
+/// former one.
+///
+/// # Panics
+/// When containerd refuses it, or the object has no such extension.
+#[must_use]
+pub fn set_extension_type(
+    socket: &Path,
+    namespace: &str,
+    (id, key): (&str, &str),
+    type_url: &str,
+) -> String {
+    let changed = store::ask(socket, namespace, async |store: Store| {
+        store.set_extension_type(id, key, type_url).await
+    });
+    changed.expect("containerd changes it")
+}
+
 /// Removes every image, lets containerd collect its garbage, and returns what is still stored: content and
 /// snapshots that belong to no image. Only containerd is asked, not the daemon.
 #[must_use]

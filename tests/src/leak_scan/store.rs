@@ -132,6 +132,33 @@ impl Store {
         self.container_service().delete(request).await.map(drop)
     }
 
+    /// Changes the type of an extension of a container object, and returns the former one.
+    pub(super) async fn set_extension_type(
+        &self,
+        id: &str,
+        key: &str,
+        type_url: &str,
+    ) -> Result<String, Status> {
+        let request = api::GetContainerRequest { id: id.to_owned() };
+        let answer = self.container_service().get(request).await?.into_inner();
+        let mut container = answer
+            .container
+            .ok_or_else(|| Status::not_found(format!("there is no container {id}")))?;
+        let extension = container
+            .extensions
+            .get_mut(key)
+            .ok_or_else(|| Status::not_found(format!("container {id} has no {key}")))?;
+        let former = std::mem::replace(&mut extension.type_url, type_url.to_owned());
+        let request = api::UpdateContainerRequest {
+            container: Some(container),
+            update_mask: Some(prost_types::FieldMask {
+                paths: vec![format!("extensions.{key}")],
+            }),
+        };
+        self.container_service().update(request).await?;
+        Ok(former)
+    }
+
     pub(super) async fn tasks(&self) -> Result<Vec<String>, Status> {
         let answer = self
             .task_service()

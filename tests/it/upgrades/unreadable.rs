@@ -1,0 +1,283 @@
+//! A daemon that is older than what it finds: objects that it cannot read run on, their names are refused and nothing
+//! of theirs is given out; when the version that wrote them is back, all is as before.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::host::{eventually, free_port};
+use switchyard_tests::leak_scan::{NAMESPACE, set_extension_type};
+use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::nomad::{Agent, TaskSetup};
+use tonic::{Code, Status};
+
+use super::pid;
+use crate::nomad::devices::make_device;
+
+/// The extensions of container objects, and types of them that no version has.
+const RECORD: (&str, &str) = ("switchyard.io/record", "switchyard.io/record.v99+json");
+const IDENTITY: (&str, &str) = ("switchyard.io/identity", "switchyard.io/identity.v99");
+/// Limit for a daemon to recover on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Extensions as a later version has written them, until they are restored.
+struct LaterVersion<'n> {
+    node: &'n TestNode,
+    /// Ids, keys, and the types of before.
+    changed: Vec<(String, &'static str, String)>,
+}
+
+impl<'n> LaterVersion<'n> {
+    const fn of(node: &'n TestNode) -> Self {
+        Self {
+            node,
+            changed: Vec::new(),
+        }
+    }
+
+    fn set(&self, id: &str, key: &str, type_url: &str) -> String {
+        let socket = self.node.root().containerd_socket();
+        let socket = socket.expect("a managed containerd runs");
+        set_extension_type(&socket, NAMESPACE, (id, key), type_url)
+    }
+
+    fn write(&mut self, id: &str, (key, type_url): (&'static str, &str)) {
+        let former = self.set(id, key, type_url);
+        self.changed.push((id.to_owned(), key, former));
+    }
+
+    fn restore(self) {
+        for (id, key, former) in &self.changed {
+            let _ = self.set(id, key, former);
+        }
+    }
+}
+
+/// Starts the daemon, and waits until it has recovered; it is not ready.
+#[track_caller]
+fn start_unready(node: &TestNode) {
+    node.daemon().spawn();
+    let socket = node.root().run().join("admin.sock");
+    let recovered = eventually(LIMIT, || {
+        switchyard_tests::http::get_unix(&socket, "/readyz/recovery")
+            .is_ok_and(|answer| answer.status == 200)
+    });
+    assert!(recovered, "{}", node.daemon().tail());
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Status>, words: &[&str]) {
+    let status = result.expect_err("it is held");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    for word in words {
+        assert!(
+            status.message().contains(word),
+            "{word:?} is not in {:?}",
+            status.message()
+        );
+    }
+}
+
+fn with_device(node: &TestNode, name: &str, device: &str) -> cri::ContainerConfig {
+    let mut config = node.container(name, &["sleep", "1000"]);
+    let path = node.root().path().join("dev").join(device);
+    config.devices = vec![cri::Device {
+        host_path: path.display().to_string(),
+        container_path: path.display().to_string(),
+        permissions: "rw".to_owned(),
+    }];
+    config
+}
+
+fn with_port(config: &mut cri::PodSandboxConfig, port: u16) {
+    config.port_mappings = vec![cri::PortMapping {
+        container_port: 80,
+        host_port: port.into(),
+        ..Default::default()
+    }];
+}
+
+fn is_runtime_ready(node: &TestNode) -> bool {
+    let status = node.cri().runtime(async |mut client| {
+        let request = cri::StatusRequest::default();
+        client.status(request).await
+    });
+    let conditions = status
+        .expect("it answers")
+        .status
+        .unwrap_or_default()
+        .conditions;
+    let mut ready = conditions
+        .iter()
+        .filter(|condition| condition.r#type == "RuntimeReady");
+    ready.all(|condition| condition.status)
+}
+
+/// A task to which its agent has assigned a processor and a port.
+fn pinned_task(node: &TestNode, agent: &Agent, port: u16) -> TaskSetup {
+    let config = json!({
+        "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host", "ports": ["http"],
+    });
+    let mut task = TaskSetup::new(node.root(), agent, "web", &config);
+    task.config.id = format!("{}/web/00000001", task.config.alloc_id);
+    let resources = task.config.resources.as_mut().expect("it has some");
+    let linux = resources.linux_resources.get_or_insert_default();
+    linux.cpuset_cpus = "0".to_owned();
+    linux.cpuset_cgroup = String::new();
+    resources
+        .ports
+        .push(switchyard_proto::nomad::drivers::proto::PortMapping {
+            label: "http".into(),
+            value: port.into(),
+            to: 80,
+            host_ip: String::new(),
+        });
+    task
+}
+
+/// Ends a task that a daemon knows, as an agent does.
+#[track_caller]
+fn end_task(node: &TestNode, mut task: TaskSetup) {
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let _ = driver.inspect(task.id()).expect("it is known");
+    driver
+        .stop(task.id(), Duration::ZERO, "")
+        .expect("it stops");
+    driver.destroy(task.id(), true).expect("it can be removed");
+    task.remove_cgroups();
+}
+
+/// The id of the container of the only task of Nomad.
+fn container_of_task(node: &TestNode) -> String {
+    let (_, body) = node.daemon().get("/v1/objects?owner=nomad");
+    let objects: Value = serde_json::from_str(&body).expect("it is JSON");
+    objects["tasks"][0]["id"]
+        .as_str()
+        .expect("it is listed")
+        .to_owned()
+}
+
+/// The owners that hold processors exclusively.
+fn exclusive_owners(node: &TestNode) -> Vec<Value> {
+    let (_, body) = node.daemon().get("/v1/devices");
+    let report: Value = serde_json::from_str(&body).expect("it is JSON");
+    let exclusive = report["compute"]["exclusive"].as_array().cloned();
+    exclusive
+        .unwrap_or_default()
+        .iter()
+        .map(|held| held["owner"].clone())
+        .collect()
+}
+
+#[track_caller]
+fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) {
+    let id = &pod.id()[..12];
+    let words = [id, "cannot read", "docs/alerts.md"];
+    assert_refused(node.cri().run_pod(pod.config()), &words);
+    // A kubelet that does not see the pod may count its attempts otherwise.
+    let mut again = pod.config().clone();
+    again.metadata.as_mut().expect("it has a name").attempt = 3;
+    assert_refused(node.cri().run_pod(&again), &words);
+    let mut other = node.pod_config("other");
+    with_port(&mut other, port);
+    let taken = format!("{port}/tcp");
+    assert_refused(node.cri().run_pod(&other), &[&taken, "kubernetes"]);
+    let plain = node.pod("plain");
+    let refused = plain.try_create(&with_device(node, "thief", "acme0"));
+    assert_refused(refused, &["is held by", "kubernetes"]);
+    // All else works as ever.
+    assert_eq!(plain.run_shell("echo works", |_| {}), "works");
+}
+
+/// That these objects are reported, and `more` that belong to them.
+#[track_caller]
+fn assert_reported(node: &TestNode, ids: &[&str], more: usize) {
+    let (status, body) = node.daemon().get("/readyz?verbose");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("[-]objects failed: "), "{body}");
+    assert!(is_runtime_ready(node), "one object must not empty the node");
+    let listed = node.output(&["ps", "--state", "unreadable"]);
+    for id in ids {
+        let line = listed.lines().find(|line| line.starts_with(id));
+        assert!(line.is_some_and(|line| line.contains("v99")), "{listed}");
+    }
+    let (_, metrics) = node.daemon().get("/metrics");
+    let gauge = format!("switchyard_unreadable_objects {}", ids.len() + more);
+    assert!(metrics.lines().any(|line| line == gauge), "{metrics}");
+    let doctor = node.call(&["doctor"]);
+    let findings = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(findings.contains("SY815"), "{findings}");
+}
+
+#[test]
+fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() {
+    let node = TestNode::start_configured(|root| {
+        let dir = root.path().join("dev");
+        std::fs::create_dir(&dir).expect("the root can be written");
+        make_device(&dir.join("acme0"));
+        make_device(&dir.join("acme1"));
+        format!(
+            "[devices]\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\n\
+             paths = [\"{}/acme[0-9]\"]\n",
+            dir.display()
+        )
+    });
+    let port = free_port();
+    let pod = node.pod_with("web", |config| with_port(config, port));
+    let main = pod.start(&with_device(&node, "main", "acme0"));
+    let main_pid = pid(&node, &main);
+    let agent = Agent::start(node.root(), &json!({}));
+    let task_port = free_port();
+    let mut task = pinned_task(&node, &agent, task_port);
+    agent.driver().start(&task.config).expect("it starts");
+    let of_task = container_of_task(&node);
+    let pods = node.cri().pods().expect("they can be listed");
+    assert_eq!(exclusive_owners(&node), ["nomad"]);
+
+    node.daemon().kill9();
+    let mut later = LaterVersion::of(&node);
+    later.write(pod.id(), RECORD);
+    later.write(&of_task, RECORD);
+    start_unready(&node);
+    // The pod's container can be read, and has no pod.
+    assert_reported(&node, &[pod.id(), &of_task], 1);
+    assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
+    assert_pod_is_held(&node, &pod, port);
+    assert_eq!(exclusive_owners(&node), ["nomad"]);
+    let agent = Agent::start(node.root(), &json!({}));
+    let first = task.config.id.clone();
+    task.config.id = first.replace("00000001", "00000002");
+    let refused = agent.driver().start(&task.config);
+    assert_refused(refused, &[&of_task[..12], "cannot read"]);
+    task.config.id = first;
+
+    // Not even the identity can be read: any device may be the pod's.
+    node.daemon().kill9();
+    later.write(pod.id(), IDENTITY);
+    start_unready(&node);
+    let plain = node.pod("plain");
+    let refused = plain.try_create(&with_device(&node, "thief", "acme1"));
+    assert_refused(refused, &["cannot be read"]);
+    drop(plain);
+    let mut other = node.pod_config("other");
+    with_port(&mut other, port);
+    let held = node.cri().run_pod(&other);
+    assert_refused(held, &["kubernetes"]);
+
+    node.daemon().kill9();
+    later.restore();
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    assert_eq!(node.cri().pods().expect("they can be listed"), pods);
+    assert_eq!(pid(&node, &main), main_pid);
+    assert_eq!(node.cri().sh(&main, "echo reached"), "reached");
+    assert_eq!(exclusive_owners(&node), ["nomad"]);
+    let listed = node.output(&["ps", "--state", "unreadable"]);
+    assert!(!listed.contains(pod.id()), "{listed}");
+    end_task(&node, task);
+    // The container's device was free for nobody, and is when it has gone.
+    drop(pod);
+    let next = node.pod("next");
+    let _ = next.start(&with_device(&node, "main", "acme0"));
+}
