@@ -23,7 +23,8 @@ use crate::conf::NetworkList;
 use crate::error::Error;
 use crate::result::CniResult;
 
-/// The version of the file format.
+/// The version of the file format. Version 1 is read as well: one document with the request, the result and a word for
+/// the phase.
 const VERSION: u32 = 2;
 
 /// The contents of a journal file. It does not depend on the configuration directory.
@@ -96,6 +97,9 @@ impl Saved {
             Some(Err(fault)) if fault.is_eof() => return Ok(None),
             Some(intent) => intent.map_err(damaged)?,
         };
+        if intent.get("version").is_some_and(|version| *version == 1) {
+            return Self::of_version_1(intent).map(Some).map_err(damaged);
+        }
         // Each version writes its number there.
         if let Some(version) = intent.get("version").filter(|version| **version != VERSION) {
             let source = serde::de::Error::custom(format!("version {version} is not {VERSION}"));
@@ -110,6 +114,18 @@ impl Saved {
             intent,
             result: documents.map_while(Result::ok).last(),
         }))
+    }
+
+    fn of_version_1(mut document: Value) -> serde_json::Result<Self> {
+        let mut result = None;
+        if let Some(fields) = document.as_object_mut() {
+            result = fields.remove("result").filter(|result| !result.is_null());
+            // The result says as much.
+            fields.remove("phase");
+            fields.insert("version".to_owned(), VERSION.into());
+        }
+        let intent = Intent::deserialize(document)?;
+        Ok(Self { intent, result })
     }
 
     /// The attachment, with its capability arguments as they were passed to plugins.

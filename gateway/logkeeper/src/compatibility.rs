@@ -88,6 +88,11 @@ fn replies_of_the_first_version_and_of_later_ones_are_read() {
         panic!("{fault}")
     };
     assert_eq!(fault.kind, FaultKind::NotFound);
+    let later = r#"{"error":{"kind":"of_a_later_version","message":"x"}}"#;
+    let Reply::<Done>::Error(fault) = serde_json::from_str(later).unwrap() else {
+        panic!("{later}")
+    };
+    assert_eq!(fault.kind, FaultKind::Other);
 }
 
 #[test]
@@ -111,6 +116,12 @@ fn stored_files_of_the_first_version_are_read_and_written_alike() {
         fs::read_to_string(dir.path().join("c1.json")).unwrap(),
         entry
     );
+    let mut later: Value = serde_json::from_str(entry).unwrap();
+    later["container"]["of_a_later_version"] = true.into();
+    fs::write(dir.path().join("c1.json"), later.to_string()).unwrap();
+    assert_eq!(state.load().unwrap(), std::slice::from_ref(&spec));
+    let request = format!("{{\"op\":\"open\",{}", &later["container"].to_string()[1..]);
+    assert!(wire::decode::<Request>(request.as_bytes()).is_err());
 
     let path = dir.path().join("c1.pos");
     fs::write(&path, record).unwrap();

@@ -156,6 +156,9 @@ pub enum FaultKind {
     Io,
     /// The logkeeper does not speak the protocol version.
     Unsupported,
+    /// A class that only a later version knows.
+    #[serde(other)]
+    Other,
 }
 
 /// An answer without content.

@@ -49,7 +49,21 @@ pub(crate) struct EntryPaths {
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     version: u32,
+    #[serde(deserialize_with = "StoredSpec::deserialize")]
     container: LogSpec,
+}
+
+/// [`LogSpec`] as it is read from a file: a field that a later version has added is ignored. A request with such a field
+/// is refused, since it may ask for something else.
+#[derive(Deserialize)]
+#[serde(remote = "LogSpec")]
+struct StoredSpec {
+    id: String,
+    stdout: Option<PathBuf>,
+    stderr: Option<PathBuf>,
+    log: Option<PathBuf>,
+    tty: bool,
+    max_line: u32,
 }
 
 // === impl StateDir ===

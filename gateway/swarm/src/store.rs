@@ -56,6 +56,8 @@ const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The version of the format of `join.json`, and that of `departure.json`.
+///
+/// A field that is added does not change a version, and a version that follows these reads them too.
 const JOIN_VERSION: u32 = 1;
 const DEPARTURE_VERSION: u32 = 1;
 
@@ -103,9 +105,8 @@ pub enum DepartureCause {
     Removed,
 }
 
-/// [`Departure`] as it is stored.
+/// [`Departure`] as it is stored. Fields that are not known are ignored.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct DepartureFile {
     version: u32,
     cluster: String,
@@ -113,9 +114,8 @@ struct DepartureFile {
     cause: DepartureCause,
 }
 
-/// [`PendingJoin`] as it is stored.
+/// [`PendingJoin`] as it is stored. Fields that are not known are ignored.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct JoinFile {
     version: u32,
     node: String,

@@ -27,6 +27,25 @@ fn journal_of_this_format_is_read_and_written_alike() {
     );
 }
 
+/// Version 1 was one document. A plugin may not have run to its end.
+#[test]
+fn journal_of_the_former_format_says_the_same() {
+    let path = Path::new("/golden-1.json");
+    let former = include_str!("golden-1.json");
+    let saved = Saved::parse(path, former.as_bytes()).unwrap().unwrap();
+    let present = include_str!("golden-2.json");
+    let expected = Saved::parse(path, present.as_bytes()).unwrap();
+    assert_eq!(Some(saved), expected);
+    let adding = former.replace("\"added\"", "\"adding\"");
+    let mut adding: Value = serde_json::from_str(&adding).unwrap();
+    adding["result"] = Value::Null;
+    let saved = Saved::parse(path, adding.to_string().as_bytes())
+        .unwrap()
+        .unwrap();
+    assert_eq!(saved.result(path).unwrap(), None);
+    assert_eq!(saved.attachment().container_id, "c0ffee");
+}
+
 proptest! {
     #[test]
     fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -80,7 +80,8 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
             logkeeper::protocol::FaultKind::Busy => ErrorKind::Unavailable,
             logkeeper::protocol::FaultKind::Conflict
             | logkeeper::protocol::FaultKind::Io
-            | logkeeper::protocol::FaultKind::Unsupported => {
+            | logkeeper::protocol::FaultKind::Unsupported
+            | logkeeper::protocol::FaultKind::Other => {
                 crate::base::error::disk_full_or(ErrorKind::Internal, &error)
             }
         },

@@ -191,6 +191,10 @@ fn departure_is_kept_by_a_leave_and_ends_with_the_next_membership() {
     assert_eq!(names(&path), [DEPARTURE]);
     store.save_joined(&identity(&authority)).unwrap();
     assert_eq!(store.load_departure().unwrap(), None);
+    let later = r#"{"version":1,"cluster":"c","node":"n","cause":"left","at":7}"#;
+    fs::write(path.join(DEPARTURE), later).unwrap();
+    let departure = store.load_departure().unwrap().unwrap();
+    assert_eq!(departure.cause, DepartureCause::Left);
     fs::write(path.join(DEPARTURE), "{\"version\": 2}").unwrap();
     assert!(matches!(
         store.load_departure(),
