@@ -32,9 +32,8 @@ pub(super) struct Definition {
     mtu: Option<u16>,
 }
 
-/// The contents of its file.
+/// The contents of its file. Fields that are not known are ignored.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct DefinitionFile {
     id: String,
     name: String,
