@@ -52,6 +52,30 @@ fn pool(cores: &str) -> Cpus {
 }
 
 #[test]
+fn withheld_cores_are_granted_to_those_alone_that_have_them() {
+    let mut compute = Compute::default();
+    assert_eq!(
+        compute.claim(task(1), holder(N, own("2-3"))),
+        Ok(Vec::new())
+    );
+    compute.withhold();
+    let refusal = compute.claim(task(2), holder(N, own("4"))).unwrap_err();
+    assert_eq!(
+        (refusal.resource, refusal.reason),
+        (Resource::Cores(set("4")), RefusalReason::Withheld)
+    );
+    compute.claim(task(1), holder(N, own("2"))).unwrap_err();
+    // A start of what was recovered with them.
+    assert_eq!(
+        compute.claim(task(1), holder(N, own("2-3"))),
+        Ok(Vec::new())
+    );
+    // Shared ones, and updates of what runs, are granted as ever.
+    assert_eq!(compute.claim(task(3), holder(K, pool("4"))), Ok(Vec::new()));
+    compute.change(task(1), holder(N, own("5"))).unwrap();
+}
+
+#[test]
 fn cores_of_another_owner_are_refused_with_their_holder_until_its_sandbox_has_stopped() {
     let mut compute = Compute::default();
     assert_eq!(

@@ -7,6 +7,7 @@ use crate::device::{DeviceGroup, Health, node};
 
 mod following;
 mod random;
+mod withheld;
 
 fn token(number: u8) -> LeaseToken {
     LeaseToken::from_bytes([number; 16])
