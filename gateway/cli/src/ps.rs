@@ -199,7 +199,7 @@ cdcdcdcdcdcdc  kubernetes  shop/web-5d8f7/nginx  exited (3)  5m   nginx:1
         let words: Vec<_> = last.split_whitespace().collect();
         let id = "ab".repeat(32);
         let expected = [
-            &id,
+            id.as_str(),
             "unknown",
             "web",
             "unreadable",

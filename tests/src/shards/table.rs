@@ -161,7 +161,6 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("images::access::unreachable_registry_is_unavailable");
         8 Test("kills::start_outcome_is_known_across_short_lived_daemons");
         25 Test("upgrades::invalid_configuration::whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost");
-        25 Test("upgrades::unreadable::what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back");
         18 Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart");
         14 Fact("limits", "oom_kill_of_a_child_process_is_reported");
         10 Fact("apparmor", "containers_are_confined_by_the_default_profile");
@@ -171,6 +170,7 @@ pub const SLOW: &[Slow] = slow! {
         130 PowerCut;
     }
     shard 1 {
+        25 Test("upgrades::unreadable::what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back");
         17 Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited");
         27 Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded");
         18 Test("hostile::images::endless_or_invalid_blobs_leave_nothing_behind");

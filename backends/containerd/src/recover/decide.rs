@@ -163,6 +163,8 @@ pub(super) fn unreadable(
 mod tests {
     use std::time::Duration;
 
+    use switchyard_core::backend::HeldClaims;
+
     use super::*;
 
     fn at(seconds: u64) -> SystemTime {
@@ -188,6 +190,27 @@ mod tests {
             begun: false,
             files_lost: false,
             process,
+        }
+    }
+
+    #[test]
+    fn an_object_of_an_unknown_owner_keeps_what_it_holds() {
+        let claims = HeldClaims {
+            exclusive_cpus: "1".parse().ok(),
+            is_complete: true,
+            ..HeldClaims::default()
+        };
+        for (word, owner) in [("nomad", Some(Owner::Nomad)), ("mesos", None), ("", None)] {
+            let identity = Identity {
+                owner: word.to_owned(),
+                name: "web".to_owned(),
+                claims: claims.clone(),
+                ..Identity::default()
+            };
+            let reason = "of version 9".to_owned();
+            let held = unreadable("ab".to_owned(), UnreadableKind::Task, identity, reason);
+            assert_eq!((held.owner, held.name.as_str()), (owner, "web"));
+            assert_eq!(held.claims, claims);
         }
     }
 

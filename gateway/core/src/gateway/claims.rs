@@ -302,7 +302,7 @@ fn record_unreadable(ledger: &mut Ledger, held: &Unreadable) {
         cpus: exclusive_cpus.clone().map_or(Cpus::Any, Cpus::Exclusive),
         reserved: *reserved,
     };
-    ledger.compute.record(task, compute);
+    ledger.compute.hold(task, compute);
     if !is_complete {
         ledger.withhold();
     }

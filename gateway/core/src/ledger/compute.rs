@@ -4,7 +4,7 @@
 //! exclusive cores of one owner are protected only against other owners, and reservations are summed over all
 //! owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::id::{Owner, SandboxId, TaskId};
@@ -33,6 +33,8 @@ pub struct Compute {
     reserved: BTreeMap<Owner, Reserved>,
     /// The last warning about overlapping cores of each owner; the same warning is not repeated.
     warned: BTreeMap<Owner, Refusal>,
+    /// Tasks that cannot be read: their owners do not know of them, and may assign their cores again.
+    held: BTreeSet<TaskId>,
     /// Something that cannot be read may have any processor exclusively.
     withheld: bool,
 }
@@ -149,6 +151,13 @@ impl Compute {
         self.tasks.insert(id, holder);
     }
 
+    /// Records the claim of a task that cannot be read, for good: its exclusive cores are protected against its owner
+    /// too.
+    pub fn hold(&mut self, id: TaskId, holder: ComputeHolder) {
+        self.record(id, holder);
+        self.held.insert(id);
+    }
+
     /// A task has exited: releases its reservation but keeps its cores, on which its orchestrator may start
     /// it or a successor again.
     pub fn end(&mut self, id: TaskId) {
@@ -216,12 +225,14 @@ impl Compute {
         found
     }
 
-    /// The refusal if a task of another owner has one of the requested cores exclusively.
+    /// The refusal if a task of another owner, or one that cannot be read, has one of the requested cores
+    /// exclusively.
     fn conflict(&self, asks: &ComputeHolder) -> Option<Refusal> {
         let (Cpus::Shared(wanted) | Cpus::Exclusive(wanted)) = &asks.cpus else {
             return None;
         };
         self.exclusive()
+            .filter(|(id, holder, _)| holder.owner != asks.owner || self.held.contains(id))
             .find_map(|(_, holder, cores)| common(asks, holder, wanted, cores, RefusalReason::Held))
     }
 
@@ -230,7 +241,11 @@ impl Compute {
         let Cpus::Exclusive(wanted) = &asks.cpus else {
             return None;
         };
-        self.tasks.values().find_map(|holder| match &holder.cpus {
+        let mut others = self
+            .tasks
+            .values()
+            .filter(|holder| holder.owner != asks.owner);
+        others.find_map(|holder| match &holder.cpus {
             Cpus::Shared(cores) => common(asks, holder, wanted, cores, RefusalReason::Shared),
             Cpus::Any | Cpus::Exclusive(_) => None,
         })
@@ -288,7 +303,7 @@ impl Compute {
     }
 }
 
-/// The refusal if two tasks of different owners are bound to common cores.
+/// The refusal if two tasks are bound to common cores.
 fn common(
     asks: &ComputeHolder,
     holder: &ComputeHolder,
@@ -297,7 +312,7 @@ fn common(
     reason: RefusalReason,
 ) -> Option<Refusal> {
     let both = wanted.intersection(theirs);
-    (asks.owner != holder.owner && !both.is_empty()).then(|| Refusal {
+    (!both.is_empty()).then(|| Refusal {
         owner: asks.owner,
         resource: Resource::Cores(both),
         reason,

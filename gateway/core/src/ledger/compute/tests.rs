@@ -52,6 +52,27 @@ fn pool(cores: &str) -> Cpus {
 }
 
 #[test]
+fn cores_of_a_task_that_cannot_be_read_are_refused_to_its_owner_too() {
+    let mut compute = Compute::default();
+    compute.hold(task(1), holder(N, own("2-3")));
+    for owner in [N, K] {
+        let refusal = compute
+            .claim(task(2), holder(owner, own("3-4")))
+            .unwrap_err();
+        assert_eq!(
+            (refusal.resource, refusal.reason),
+            (Resource::Cores(set("3")), RefusalReason::Held)
+        );
+    }
+    assert_eq!(compute.claim(task(2), holder(N, own("4"))), Ok(Vec::new()));
+    // Two of one owner that can be read are separated by the owner itself.
+    assert_eq!(
+        compute.claim(task(3), holder(N, own("4-5"))),
+        Ok(Vec::new())
+    );
+}
+
+#[test]
 fn withheld_cores_are_granted_to_those_alone_that_have_them() {
     let mut compute = Compute::default();
     assert_eq!(
