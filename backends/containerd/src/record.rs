@@ -34,9 +34,11 @@ mod staged;
 pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
 pub(crate) use exit::ExitRecord;
+#[cfg(feature = "fuzzing")]
+pub(crate) use identity::{IDENTITY, IDENTITY_TYPE};
 pub(crate) use identity::{
-    IDENTITY, IDENTITY_TYPE, Identity, LaterIdentity, extension_paths, identity_of, later_identity,
-    sandbox_extensions, task_extensions,
+    Identity, LaterIdentity, extension_paths, identity_of, later_identity, sandbox_extensions,
+    task_extensions,
 };
 pub(crate) use labels::labels;
 pub(crate) use meta::MetaRecord;
