@@ -207,7 +207,7 @@ fn assert_reported(node: &TestNode, ids: &[&str], more: usize) {
     assert!(metrics.lines().any(|line| line == gauge), "{metrics}");
     let doctor = node.call(&["doctor"]);
     let findings = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert!(findings.contains("SY815"), "{findings}");
+    assert!(findings.contains("SY816"), "{findings}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn parts_that_are_down() {
         down(true)(status);
         status.parts[1].name = "objects".into();
     };
-    let found = of_status(unreadable, &["SY815 error"]);
+    let found = of_status(unreadable, &["SY816 error"]);
     assert_eq!(
         found[0].command.as_deref(),
         Some("switchyard ps --state unreadable")
