@@ -282,6 +282,25 @@ impl Default for LogkeeperConfig {
 // === paths that follow from others ===
 
 impl Config {
+    /// The groups of the sockets that are served, each with the key that names it.
+    #[must_use]
+    pub fn socket_groups(&self) -> Vec<(&'static str, &str)> {
+        let groups = [
+            ("admin.socket_group", true, &self.admin.socket_group),
+            ("cri.socket_group", self.cri.enabled, &self.cri.socket_group),
+            (
+                "nomad.socket_group",
+                self.nomad.enabled,
+                &self.nomad.socket_group,
+            ),
+        ];
+        groups
+            .into_iter()
+            .filter(|(_, is_served, _)| *is_served)
+            .filter_map(|(key, _, group)| Some((key, group.as_deref()?)))
+            .collect()
+    }
+
     /// The CRI socket.
     #[must_use]
     pub fn cri_socket(&self) -> PathBuf {

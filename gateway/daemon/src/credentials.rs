@@ -95,13 +95,39 @@ impl MetricsCredentials {
 impl NewCredentials {
     /// Reads all files. Blocks on the file system.
     pub(crate) fn read(config: &Config) -> Result<Self, CredentialError> {
-        let streaming = config.cri.streaming.tls().map(|tls| tls.read()).transpose();
         Ok(Self {
-            streaming: streaming.map_err(CredentialError::Streaming)?,
+            streaming: read_streaming_certificate(config)?,
             certificate: read_metrics_certificate(config)?,
             token: read_token(config)?,
         })
     }
+}
+
+/// Reads all files that a daemon with this configuration reads when it starts; returns the faults of each. Blocks on the
+/// file system.
+pub(crate) fn faults(config: &Config) -> Vec<CredentialError> {
+    let streaming = config
+        .cri
+        .enabled
+        .then(|| read_streaming_certificate(config).err());
+    [
+        streaming.flatten(),
+        read_metrics_certificate(config).err(),
+        read_token(config).err(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn read_streaming_certificate(config: &Config) -> Result<Option<NewCertificate>, CredentialError> {
+    config
+        .cri
+        .streaming
+        .tls()
+        .map(|tls| tls.read())
+        .transpose()
+        .map_err(CredentialError::Streaming)
 }
 
 fn read_metrics_certificate(config: &Config) -> Result<Option<NewCertificate>, CredentialError> {

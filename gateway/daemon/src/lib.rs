@@ -8,6 +8,7 @@
 //!   ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!   ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!   ├── reports       what frontends, devices and the swarm report, for the admin server (the crate `operator`)
+//!   ├── start_check   what the start needs beside the configuration, checked also without a start
 //!   ├── self_check    asks each of its servers, for systemd's watchdog
 //!   └── layer         one tower layer: spans and metrics of every RPC
 //! ```
@@ -35,5 +36,6 @@ pub mod self_check;
 pub mod serve;
 pub mod service_manager;
 pub mod shutdown;
+pub mod start_check;
 mod streaming;
 pub mod wiring;

@@ -51,7 +51,7 @@ mod frontends;
 mod processes;
 
 use admin::AdminListeners;
-pub use error::ServeError;
+pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
 use processes::{NeededProcesses, ProcessStates};
 

@@ -214,6 +214,12 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
         .map(|meta| (meta.dev(), meta.ino()))
 }
 
+/// Returns whether a group with this name, or a number, exists on this node.
+#[must_use]
+pub fn has_group(name: &str) -> bool {
+    find_group(name).is_ok()
+}
+
 fn find_group(name: &str) -> Result<Gid, ListenError> {
     if let Ok(number) = name.parse() {
         return Ok(Gid::from_raw(number));

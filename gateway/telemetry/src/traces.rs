@@ -88,6 +88,16 @@ impl Traces {
     }
 }
 
+impl TraceSettings {
+    /// Checks that traces can be exported with them, without a connection. Blocks on the file system.
+    ///
+    /// # Errors
+    /// The file with the authorities, or the endpoint, is unusable.
+    pub fn check(&self) -> Result<(), TraceSettingsError> {
+        collector::endpoint(self).map(drop)
+    }
+}
+
 impl Drop for Traces {
     fn drop(&mut self) {
         if let Some(exporter) = self.exporter.get_mut().take() {

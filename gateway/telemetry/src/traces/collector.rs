@@ -8,7 +8,7 @@ use switchyard_linux::report;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1 as collector;
 use switchyard_proto::opentelemetry::proto::collector::trace::v1::trace_service_client::TraceServiceClient;
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request};
 
 use super::settings::{TraceSettings, TraceSettingsError};
@@ -49,17 +49,7 @@ impl fmt::Debug for Collector {
 
 impl Collector {
     pub(super) fn new(settings: &TraceSettings) -> Result<Self, TraceSettingsError> {
-        let refuse =
-            |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
-        let mut endpoint = Channel::builder(settings.endpoint.clone()).connect_timeout(CONNECT);
-        if settings.is_encrypted() {
-            let tls = match &settings.authorities {
-                Some(file) => ClientTlsConfig::new().ca_certificate(read_authorities(file)?),
-                None => ClientTlsConfig::new().with_native_roots(),
-            };
-            endpoint = endpoint.tls_config(tls).map_err(refuse)?;
-        }
-        let client = TraceServiceClient::new(endpoint.connect_lazy());
+        let client = TraceServiceClient::new(endpoint(settings)?.connect_lazy());
         Ok(Self {
             client,
             headers: settings.headers.clone(),
@@ -88,6 +78,20 @@ impl Collector {
         let partial = answer.into_inner().partial_success.unwrap_or_default();
         Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
     }
+}
+
+/// The collector as these settings describe it; nothing is connected yet. Blocks on the file system.
+pub(super) fn endpoint(settings: &TraceSettings) -> Result<Endpoint, TraceSettingsError> {
+    let refuse = |error: tonic::transport::Error| TraceSettingsError::Connection(report(&error));
+    let endpoint = Channel::builder(settings.endpoint.clone()).connect_timeout(CONNECT);
+    if !settings.is_encrypted() {
+        return Ok(endpoint);
+    }
+    let tls = match &settings.authorities {
+        Some(file) => ClientTlsConfig::new().ca_certificate(read_authorities(file)?),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    endpoint.tls_config(tls).map_err(refuse)
 }
 
 fn read_authorities(file: &Path) -> Result<Certificate, TraceSettingsError> {
