@@ -8,8 +8,8 @@ use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
 
 use super::codes::daemon::{
-    ADMIN_EXPOSED, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION,
-    PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
+    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER,
+    OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
 };
 use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
@@ -31,6 +31,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     found.extend(sockets(facts));
     found.extend(groups(facts));
+    found.extend(start(facts));
     found.extend(exposed(facts));
     found.extend(instances(facts));
     found
@@ -183,30 +184,28 @@ fn sockets(facts: &Facts) -> Vec<Finding> {
 }
 
 fn groups(facts: &Facts) -> Vec<Finding> {
-    let config = &facts.config;
-    let keys = [
-        (
-            "cri.socket_group",
-            config.cri.enabled,
-            &config.cri.socket_group,
-        ),
-        (
-            "nomad.socket_group",
-            config.nomad.enabled,
-            &config.nomad.socket_group,
-        ),
-    ];
-    let mut found = Vec::new();
-    for (key, is_enabled, group) in keys {
-        if let Some(group) = group
-            .as_ref()
-            .filter(|group| is_enabled && !facts.view.has_group(group))
-        {
+    let groups = facts.config.socket_groups();
+    let missing = groups
+        .into_iter()
+        .filter(|(_, group)| !facts.view.has_group(group));
+    missing
+        .map(|(key, group)| {
             let text = format!("{key} is {group:?}");
-            found.push(Finding::new(&NO_GROUP, text).command(format!("groupadd --system {group}")));
-        }
+            Finding::new(&NO_GROUP, text).command(format!("groupadd --system {group}"))
+        })
+        .collect()
+}
+
+/// What the daemon cannot use at its next start, with a configuration that is valid.
+fn start(facts: &Facts) -> Vec<Finding> {
+    if facts.config_error.is_some() {
+        return Vec::new();
     }
-    found
+    let faults = facts.view.start_faults(&facts.config, &facts.environment);
+    faults
+        .into_iter()
+        .map(|fault| Finding::new(&CANNOT_START, fault))
+        .collect()
 }
 
 fn exposed(facts: &Facts) -> Option<Finding> {

@@ -10,13 +10,11 @@ use switchyard_linux::report;
 use switchyard_operator_api::{DevicesView, Overridden, StatusReport, SwarmView};
 
 use super::local::PROGRAM_DIRS;
+use super::unit::{LoadedUnit, variable_of};
 use super::view::{FILE_MAX, NodeView, ProcessFacts};
 
 /// The unit of the daemon.
-pub(super) const UNIT: &str = "switchyard.service";
-
-/// The file with variables for both units.
-const UNIT_VARIABLES: &str = "/etc/default/switchyard";
+pub const UNIT: &str = "switchyard.service";
 
 /// The beginning of variables that set keys.
 const VARIABLES: &str = "SWITCHYARD_";
@@ -59,6 +57,8 @@ pub(super) struct Facts {
     pub(super) processes: Vec<ProcessFacts>,
     /// The directories in which the daemon and what it starts find programs.
     pub(super) program_dirs: Vec<PathBuf>,
+    /// The daemon's environment; while it does not answer, that of its unit.
+    pub(super) environment: Vec<(String, String)>,
 }
 
 impl Facts {
@@ -81,6 +81,7 @@ impl Facts {
         } = FoundDaemon::look(&*view, &request.sources, &admin_socket);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
+            environment,
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
             swarm: ask(&*view, &admin_socket, "/v1/swarm").ok(),
             view,
@@ -170,55 +171,9 @@ fn environment(view: &dyn NodeView, pid: u32) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The variables that the daemon's unit sets; none without systemd.
+/// The variables of the next process of the daemon's unit; none without systemd.
 fn unit_environment(view: &dyn NodeView) -> Vec<(String, String)> {
-    let dirs = PROGRAM_DIRS.map(PathBuf::from);
-    let Some(systemctl) = view
-        .program("systemctl", &dirs)
-        .filter(|_| view.has_systemd())
-    else {
-        return Vec::new();
-    };
-    let shown = view.run(
-        &systemctl,
-        &["show", "--property=Environment", "--value", UNIT],
-    );
-    let text = shown
-        .map(|done| String::from_utf8_lossy(&done.stdout).into_owned())
-        .unwrap_or_default();
-    let of_file = view
-        .read(Path::new(UNIT_VARIABLES), FILE_MAX)
-        .unwrap_or_default();
-    let of_file = variables_of_file(&String::from_utf8_lossy(&of_file));
-    text.split_whitespace()
-        .filter_map(variable_of)
-        // The file takes precedence.
-        .filter(|(name, _)| !of_file.iter().any(|(other, _)| other == name))
-        .take(VARIABLES_MAX)
-        .chain(of_file.iter().cloned())
-        .collect()
-}
-
-/// The variables of a file of `EnvironmentFile=` (systemd.exec(5)), of which each is on one line.
-fn variables_of_file(text: &str) -> Vec<(String, String)> {
-    let lines = text.lines().map(str::trim);
-    let lines = lines.filter(|line| !line.starts_with(['#', ';']));
-    lines
-        .take(VARIABLES_MAX)
-        .filter_map(variable_of)
-        .map(|(name, value)| (name.trim().to_owned(), unquoted(value.trim()).to_owned()))
-        .collect()
-}
-
-/// A value without the quotes around it.
-fn unquoted(value: &str) -> &str {
-    let within = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
-    within('"').or_else(|| within('\'')).unwrap_or(value)
-}
-
-fn variable_of(text: &str) -> Option<(String, String)> {
-    let (name, value) = text.split_once('=')?;
-    Some((name.to_owned(), value.to_owned()))
+    LoadedUnit::read(view, UNIT).map_or_else(Vec::new, |unit| unit.environment)
 }
 
 /// A daemon, as it is found by its admin socket, and where it has its configuration from.

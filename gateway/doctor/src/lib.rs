@@ -18,7 +18,8 @@
 //!   file written, no process signalled but the commands that were started here.
 //! - Everything is bounded: files, directories, outputs, and the time of each family of checks.
 //! - Every finding has a code of [`codes`], and `docs/doctor.md` has a section for each code.
-//! - No finding holds a secret: files with credentials are not read, and texts pass [`redact()`].
+//! - No finding holds a secret: of files with credentials only the daemon's own check reads those that it needs to start,
+//!   and texts pass [`redact()`].
 
 mod addresses;
 pub mod bundle;
@@ -42,6 +43,7 @@ mod storage;
 mod swarm;
 mod systemd;
 mod text;
+mod unit;
 mod view;
 
 #[cfg(test)]
@@ -60,11 +62,12 @@ use codes::node::{UNFINISHED, UNSEEN};
 use facts::Facts;
 
 pub(crate) use command::run as run_command;
-pub use facts::DoctorRequest;
+pub use facts::{DoctorRequest, UNIT};
 pub use finding::{Finding, FindingCode, Severity};
-pub use local::LocalNode;
+pub use local::{LocalNode, StartCheck};
 pub(crate) use local::{PROGRAM_DIRS, search_path};
 pub use redact::redact;
+pub use unit::LoadedUnit;
 pub use view::{
     CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView, ProcessFacts,
 };

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use http::Method;
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{Group, geteuid};
+use nix::unistd::geteuid;
 use parking_lot::Mutex;
 use switchyard_config as config;
-use switchyard_config::{ConfigError, Loaded, Sources};
+use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_linux::report;
-use switchyard_socket::channel;
+use switchyard_socket::{channel, listener};
 use tokio::net::UnixStream;
 
 use super::command;
@@ -56,9 +56,22 @@ pub(crate) const PROGRAM_DIRS: [&str; 6] = [
 #[derive(Debug, Default)]
 pub struct LocalNode {
     denied: Mutex<BTreeSet<PathBuf>>,
+    start_check: Option<StartCheck>,
 }
 
+/// The daemon's own check of its start with a configuration and an environment. Returns the faults but for groups.
+pub type StartCheck = fn(&Config, &[(String, String)]) -> Vec<String>;
+
 impl LocalNode {
+    /// The node, with the daemon's check of its start.
+    #[must_use]
+    pub fn with_start_check(start_check: StartCheck) -> Self {
+        Self {
+            start_check: Some(start_check),
+            ..Self::default()
+        }
+    }
+
     /// Notes it if this process was not permitted to look at a path.
     fn note<T>(&self, path: &Path, result: io::Result<T>) -> io::Result<T> {
         if result
@@ -142,7 +155,12 @@ impl NodeView for LocalNode {
     }
 
     fn has_group(&self, name: &str) -> bool {
-        name.parse::<u32>().is_ok() || Group::from_name(name).ok().flatten().is_some()
+        listener::has_group(name)
+    }
+
+    fn start_faults(&self, config: &Config, environment: &[(String, String)]) -> Vec<String> {
+        let check = self.start_check.filter(|_| geteuid().is_root());
+        check.map_or_else(Vec::new, |check| check(config, environment))
     }
 
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use switchyard_config::{ConfigError, Loaded, Sources};
+use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 
 /// The largest file that is read, in bytes.
@@ -145,6 +145,10 @@ pub trait NodeView: Send + Sync {
 
     /// Returns whether a group with this name, or a number, exists.
     fn has_group(&self, name: &str) -> bool;
+
+    /// The faults for which a daemon with this configuration and environment does not start on the node, but for groups
+    /// that do not exist; none if this process may not read what the daemon reads.
+    fn start_faults(&self, config: &Config, environment: &[(String, String)]) -> Vec<String>;
 
     /// The configuration of these sources, as a process that starts reads them.
     ///

@@ -100,6 +100,13 @@ pub(in super::super) const UNREADABLE: FindingCode = FindingCode::error(
     "Install the version that wrote them again, or remove them: docs/alerts.md says how, under SwitchyardUnreadable.",
 );
 
+pub(in super::super) const CANNOT_START: FindingCode = FindingCode::error(
+    "SY817",
+    "the daemon cannot use what it reads when it starts",
+    "It does not start the next time. A running one continues with the certificates and tokens that it has read.",
+    "Correct the file or the variable that is named; `switchyard config check --unit` repeats the check.",
+);
+
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
     &PART_DOWN,
@@ -117,4 +124,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &OTHER_VERSION,
     &CONFIG_UNKNOWN,
     &UNREADABLE,
+    &CANNOT_START,
 ];

@@ -185,6 +185,36 @@ fn groups_and_addresses_of_servers() {
 }
 
 #[test]
+fn faults_of_the_next_start() {
+    let fault = "/etc/x.pem cannot be read";
+    let found = check(
+        |node| {
+            let environment = "SWITCHYARD_LOGKEEPER__MODE=external\0A=bad\0";
+            node.file(&format!("/proc/{DAEMON}/environ"), environment);
+            node.start_faults.insert("bad".into(), fault.into());
+        },
+        &["SY817 error"],
+    );
+    assert_eq!(found[0].found, fault);
+    // A daemon with an invalid configuration does not come so far.
+    check(
+        |node| {
+            node.config("[admin]\nsocket_group = 1");
+            node.file(
+                &format!("/proc/{DAEMON}/environ"),
+                "SWITCHYARD_LOGKEEPER__MODE=external\0A=bad\0",
+            );
+            node.start_faults.insert("bad".into(), fault.into());
+        },
+        &["SY804 error"],
+    );
+    check(
+        |node| node.config("[admin]\nsocket_group = \"operators\""),
+        &["SY811 error"],
+    );
+}
+
+#[test]
 fn instances_that_share_something() {
     let second = |text: &'static str| {
         move |node: &mut TestNode| {
@@ -253,7 +283,8 @@ fn daemon_that_does_not_run_has_the_variables_of_its_unit_and_of_the_file_for_bo
     node.kill_daemon();
     node.command(
         "systemctl show --property=Environment",
-        "SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_PATHS__RUN=/run/unit\n",
+        "Environment=SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_PATHS__RUN=/run/unit\n\
+         EnvironmentFiles=/etc/default/switchyard (ignore_errors=yes)\n",
     );
     node.file(
         "/etc/default/switchyard",

@@ -14,6 +14,8 @@ pub(super) struct TestNode {
     pub(super) commands: BTreeMap<String, (i32, String)>,
     pub(super) space: DiskSpace,
     pub(super) groups: BTreeSet<String>,
+    /// By the value of a variable that causes it.
+    pub(super) start_faults: BTreeMap<String, String>,
     /// The configuration by its file; the default one is `config.toml`.
     pub(super) configs: BTreeMap<PathBuf, String>,
     /// The daemon's answers; `None` while it does not run.
@@ -116,6 +118,13 @@ impl NodeView for TestNode {
         self.groups.contains(name)
     }
 
+    fn start_faults(&self, _: &Config, environment: &[(String, String)]) -> Vec<String> {
+        environment
+            .iter()
+            .filter_map(|(_, value)| self.start_faults.get(value).cloned())
+            .collect()
+    }
+
     fn load(&self, sources: &Sources) -> Result<Loaded, ConfigError> {
         let name = sources
             .file
@@ -171,6 +180,7 @@ impl TestNode {
                 free_inodes: 900,
             },
             groups: BTreeSet::new(),
+            start_faults: BTreeMap::new(),
             configs: BTreeMap::new(),
             status: Some(status()),
             devices: DevicesView::default(),
@@ -219,7 +229,7 @@ impl TestNode {
         node.command("systemctl show --property=Id", &units);
         node.command(
             "systemctl show --property=Environment",
-            "SWITCHYARD_LOGKEEPER__MODE=external\n",
+            "Environment=SWITCHYARD_LOGKEEPER__MODE=external\n",
         );
         node.command("iptables --version", "iptables v1.8.9 (nf_tables)\n");
         node.command("iptables -S FORWARD", "-P FORWARD ACCEPT\n");
