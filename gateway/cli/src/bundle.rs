@@ -8,8 +8,8 @@ use switchyard_config::Sources;
 use switchyard_doctor::bundle::{self, BundleReport, BundleRequest};
 use switchyard_operator_api::text::printable;
 
-use super::admin_socket;
 use super::error::CliError;
+use super::{admin_socket, config_check};
 use crate::output::print;
 
 /// The longest part of a file name that is taken from the name of the node, in characters.
@@ -39,6 +39,7 @@ pub(super) fn support_bundle(args: &BundleArgs, sources: Sources) -> Result<(), 
     let request = BundleRequest {
         socket: Some(socket),
         sources,
+        start_check: Some(config_check::faults_but_groups),
     };
     let report = bundle::write(&path, request)?;
     Ok(print(text(&path, &report))?)

@@ -11,8 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use switchyard_socket::channel::{self, RequestError};
 
+use crate::admin_socket;
 use crate::output::Format;
-use crate::{admin_socket, own_sources};
+use crate::sources::own_sources;
 
 /// Time for the daemon to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);

@@ -11,8 +11,8 @@ use switchyard_doctor::{
 };
 use switchyard_operator_api::text::printable;
 
-use super::admin_socket;
 use super::error::CliError;
+use super::{admin_socket, config_check};
 use crate::output::{Format, print, print_json};
 
 /// Sources of the checks, and the output format.
@@ -39,7 +39,8 @@ pub(super) fn doctor(args: &DoctorArgs, sources: Sources) -> Result<ExitCode, Cl
         socket: Some(socket),
         sources,
     };
-    let report = doctor::run(Arc::new(LocalNode::default()), request);
+    let node = LocalNode::with_start_check(Some(config_check::faults_but_groups));
+    let report = doctor::run(Arc::new(node), request);
     match args.output {
         Format::Text => print(text(&report))?,
         Format::Json => print_json(&report)?,

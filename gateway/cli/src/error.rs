@@ -1,12 +1,15 @@
 //! The errors of commands.
 
 use std::io;
+use std::path::PathBuf;
 
 use switchyard_config::ConfigError;
 use switchyard_daemon::detach::DetachError;
 use switchyard_daemon::serve::ServeError;
+use switchyard_daemon::start_check::StartFaults;
 use switchyard_telemetry as telemetry;
 
+use crate::sources::MalformedSet;
 use crate::{cri, daemon, logs, nomad, package};
 
 /// Reason why a command failed.
@@ -14,8 +17,8 @@ use crate::{cri, daemon, logs, nomad, package};
 pub(crate) enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("`--set {0}` is malformed: write it as --set section.key=value")]
-    Set(String),
+    #[error(transparent)]
+    Set(#[from] MalformedSet),
     #[error(transparent)]
     Telemetry(#[from] telemetry::TelemetryError),
     #[error("cannot start the daemon's threads")]
@@ -24,6 +27,14 @@ pub(crate) enum CliError {
     Exe(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(transparent)]
+    Start(#[from] StartFaults),
+    #[error(
+        "{0} is no unit that systemd has loaded, or systemd does not answer: see `systemctl status {0}`"
+    )]
+    Unit(String),
+    #[error("{unit} names the environment file {}, which cannot be read: create it, or put a dash before its name", file.display())]
+    UnitFile { unit: String, file: PathBuf },
     #[error(transparent)]
     Logkeeper(#[from] switchyard_logkeeper::Error),
     #[error(transparent)]

@@ -13,7 +13,8 @@ use switchyard_operator_api::VERSION;
 use switchyard_telemetry as telemetry;
 
 use super::error::CliError;
-use super::{SourceArgs, hide_memory, sources};
+use super::hide_memory;
+use super::sources::SourceArgs;
 
 /// Settings of the process.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub(super) fn logkeeper(
         Some((socket, state_dir)) => Choice::given(socket, state_dir),
         None => {
             let config =
-                config::load_for_start(&sources(args)?).map(|loaded| loaded.effective.config);
+                config::load_for_start(&args.sources()?).map(|loaded| loaded.effective.config);
             let record = record.as_ref().ok().cloned().flatten();
             choose(Known::of(config, record, run))?
         }

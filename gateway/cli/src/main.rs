@@ -1,28 +1,30 @@
-//! The `switchyard` binary: the daemon and the commands of operators. Exit status: 0 done, 1 failed, 2 usage.
+//! The `switchyard` binary: the daemon and the commands of operators. Exit status: 0 done, 2 wrong usage, and those of
+//! [`exit_status`].
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use switchyard_config as config;
-use switchyard_config::{DOCUMENTED, Sources};
-use switchyard_daemon::detach::{self, ALREADY_RUNNING, Detach, DetachError};
+use switchyard_config::DOCUMENTED;
+use switchyard_daemon::detach::{self, Detach};
 use switchyard_daemon::lock::DirLocks;
-use switchyard_daemon::serve::ServeError;
 use switchyard_daemon::shutdown::Shutdown;
-use switchyard_daemon::{serve, wiring};
+use switchyard_daemon::{serve, start_check, wiring};
 use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
-use switchyard_telemetry::{self as telemetry, TraceSettings};
+use switchyard_telemetry as telemetry;
 use tokio::runtime::Runtime;
 
 use crate::error::CliError;
 use crate::output::{Format, print, print_error, print_json};
+use crate::sources::{ServeArgs, SourceArgs, file_sources};
 
 mod admin_socket;
 mod bundle;
+mod config_check;
 mod config_files;
 mod cri;
 mod daemon;
@@ -30,6 +32,7 @@ mod devices;
 mod doctor;
 mod error;
 mod events;
+mod exit_status;
 mod generate;
 mod images;
 mod inspect;
@@ -46,6 +49,7 @@ mod ps;
 mod recover;
 mod restart;
 mod settings;
+mod sources;
 mod status;
 mod swarm;
 mod top;
@@ -160,25 +164,6 @@ enum CliCommand {
     },
 }
 
-#[derive(Debug, Args)]
-struct ServeArgs {
-    #[command(flatten)]
-    sources: SourceArgs,
-    /// Overrides log.level: a level, or filters such as "info,switchyard_cri=debug".
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct SourceArgs {
-    /// The configuration file; /etc/switchyard/config.toml if that exists.
-    #[arg(long, short, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set a key, overriding all other sources, as in `--set paths.run=/run/other`.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-}
-
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Print the documented defaults: a complete configuration file.
@@ -199,9 +184,8 @@ enum ConfigCommand {
     /// Make the daemon read its configuration again. Exit status 1, and nothing changes, if the files are
     /// wrong.
     Reload(daemon::Target),
-    /// Check a configuration file and its drop-ins: exit status 0 if they are valid, even with warnings, 1 if
-    /// not.
-    Check(config_files::CheckArgs),
+    /// Check a configuration: exit status 0 if it is valid, even with warnings, 78 if not.
+    Check(config_check::CheckArgs),
     /// Print a configuration file with the keys of older versions renamed and deleted. The file stays as it is.
     Migrate(config_files::MigrateArgs),
 }
@@ -225,14 +209,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(CliError::Nomad(error)) if nomad::report_error(&error) => ExitCode::FAILURE,
         Err(error) => {
-            let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
             // An error is ignored: if standard error cannot be written, nothing can be reported.
             let _ = print_error(format!("switchyard: {}\n", report(&error)));
-            if already {
-                ExitCode::from(ALREADY_RUNNING)
-            } else {
-                ExitCode::FAILURE
-            }
+            ExitCode::from(exit_status::of(&error))
         }
     }
 }
@@ -261,20 +240,20 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
         CliCommand::Page(args) => block_on(page::page(&args))??,
         CliCommand::Doctor(args) => {
-            return doctor::doctor(&args, file_sources(args.config.clone())?);
+            return doctor::doctor(&args, file_sources(args.config.clone()));
         }
         CliCommand::SupportBundle(args) => {
-            bundle::support_bundle(&args, file_sources(args.config.clone())?)?;
+            bundle::support_bundle(&args, file_sources(args.config.clone()))?;
         }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Recover(args) => {
-            let config = recover::configuration(&args, &file_sources(args.config.clone())?)?;
+            let config = recover::configuration(&args, &file_sources(args.config.clone()))?;
             recover::recover(&args, &config)?;
         }
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
         CliCommand::Swarm(command) => return Ok(block_on(swarm::swarm(&command))??),
-        CliCommand::Package(command) => package::run(command)?,
+        CliCommand::Package(command) => return package::run(command),
         CliCommand::Version { output } => version(output)?,
         CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
         CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,
@@ -302,23 +281,15 @@ fn block_on<F: Future>(command: F) -> Result<F::Output, CliError> {
 }
 
 fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
-    let mut sources = sources(&args.sources)?;
-    if let Some(level) = &args.log_level {
-        sources.flags.push(config::Flag {
-            flag: "--log-level".into(),
-            key: "log.level".into(),
-            value: level.clone(),
-        });
-    }
+    let sources = args.sources()?;
     let loaded = config::load_for_start(&sources)?;
     let log_level = telemetry::init(&loaded.effective.config.log)?;
     for warning in loaded.warnings.iter().chain(&loaded.ignored) {
         tracing::warn!("configuration: {warning}");
     }
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let traces = TraceSettings::from_env(&sources.env, &host.to_string_lossy())
-        .map_err(ServeError::Traces)?;
     hide_memory();
+    // Before anything is touched: the next start would end the same way.
+    let traces = start_check::check(&loaded.effective.config, &sources.env)?;
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
@@ -375,54 +346,15 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
             running: false,
             socket: _,
         } => {
-            let loaded = config::load_for_start(&sources(&args)?)?;
+            let loaded = config::load_for_start(&args.sources()?)?;
             config_files::warn(&loaded)?;
             print(loaded.effective.dump(origin))?;
         }
         ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,
-        ConfigCommand::Check(args) => config_files::check(args)?,
+        ConfigCommand::Check(args) => config_check::check(&args)?,
         ConfigCommand::Migrate(args) => config_files::migrate(&args)?,
     }
     Ok(())
-}
-
-/// The sources of the configuration of a command without a file and flags.
-fn own_sources() -> Sources {
-    Sources {
-        env: environment(),
-        ..Sources::default()
-    }
-}
-
-/// The environment, as far as it is UTF-8.
-fn environment() -> Vec<(String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
-}
-
-/// The sources of the configuration without flags.
-fn file_sources(config: Option<PathBuf>) -> Result<Sources, CliError> {
-    sources(&SourceArgs {
-        config,
-        set: Vec::new(),
-    })
-}
-
-fn sources(args: &SourceArgs) -> Result<Sources, CliError> {
-    let flag = |text: &String| match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok(config::Flag {
-            flag: format!("--set {key}"),
-            key: key.to_owned(),
-            value: value.to_owned(),
-        }),
-        Some(_) | None => Err(CliError::Set(text.clone())),
-    };
-    Ok(Sources {
-        file: args.config.clone(),
-        env: environment(),
-        flags: args.set.iter().map(flag).collect::<Result<_, _>>()?,
-    })
 }
 
 fn version(output: Format) -> io::Result<()> {

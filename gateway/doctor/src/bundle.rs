@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use switchyard_config::Sources;
 
-use crate::{redact, within};
+use crate::{StartCheck, redact, within};
 
 mod archive;
 mod logs;
@@ -37,6 +37,8 @@ pub struct BundleRequest {
     pub sources: Sources,
     /// The daemon's admin socket, instead of the configured one.
     pub socket: Option<PathBuf>,
+    /// The daemon's check of its start.
+    pub start_check: Option<StartCheck>,
 }
 
 /// A bundle that was written.
@@ -159,6 +161,7 @@ mod tests {
         BundleRequest {
             sources,
             socket: None,
+            start_check: None,
         }
     }
 

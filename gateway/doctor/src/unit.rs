@@ -58,7 +58,7 @@ impl LoadedUnit {
         };
         let of_unit = show(&["show", PROPERTIES, name])?;
         // What all units inherit: DefaultEnvironment= and `systemctl set-environment`.
-        let of_manager = show(&["show", "--property=Environment"]).unwrap_or_default();
+        let of_manager = show(&["show", "--property=Environment"])?;
         Some(Self::parse(name, &of_unit, &of_manager, |path| {
             let bytes = view.read(path, FILE_MAX).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -112,6 +112,12 @@ impl LoadedUnit {
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.load_state == "loaded"
+    }
+
+    /// Returns whether systemd cannot use its files.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        matches!(self.load_state.as_str(), "bad-setting" | "error")
     }
 
     /// Returns whether it is started at the next boot.

@@ -322,7 +322,7 @@ fn whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost()
         let config = config.to_str().expect("the path is ASCII");
         let refused = in_unit(&node, &["serve", "--config", config]);
         let why = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(refused.status.code(), Some(1), "{why}");
+        assert_eq!(refused.status.code(), Some(78), "{why}");
         assert!(why.contains(&name), "{why}");
         unit.kill();
         writer.assert_goes_on("without a daemon");

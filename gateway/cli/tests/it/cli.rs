@@ -180,19 +180,19 @@ fn invalid_configuration_fails_check_and_daemon_start() {
     let complaint = format!(
         "switchyard: {name}:3: unknown key \"lissten\" in [admin]: did you mean \"listen\"?\n"
     );
-    check(&["config", "check", name], 1, "", &complaint);
-    check(&["config", "check", "--config", name], 1, "", &complaint);
-    check(&["config", "dump", "--config", name], 1, "", &complaint);
-    check(&["serve", "--config", name], 1, "", &complaint);
+    check(&["config", "check", name], 78, "", &complaint);
+    check(&["config", "check", "--config", name], 78, "", &complaint);
+    check(&["config", "dump", "--config", name], 78, "", &complaint);
+    check(&["serve", "--config", name], 78, "", &complaint);
     check(
         &["serve", "--config", "/nowhere.toml"],
-        1,
+        78,
         "",
         "cannot read configuration /nowhere.toml: No such file",
     );
     check(
         &["config", "dump", "--set", "log.level"],
-        1,
+        78,
         "",
         "--set section.key=value",
     );
@@ -208,7 +208,7 @@ fn unknown_key_fails_the_check_but_not_that_of_a_start() {
         "{name}:3: unknown key \"max_per_containr\" in [exec]: did you mean \"max_per_container\"?"
     );
     let error = format!("switchyard: {complaint}\n");
-    check(&["config", "check", name], 1, "", &error);
+    check(&["config", "check", name], 78, "", &error);
     let warning = format!("switchyard: warning: {complaint} (ignored)\n");
     check(&["config", "check", "--start", name], 0, ": ok\n", &warning);
     check(
@@ -218,7 +218,7 @@ fn unknown_key_fails_the_check_but_not_that_of_a_start() {
         &warning,
     );
     fs::write(&file, "version = 1\n[admin]\nlissten = \"x\"\n").unwrap();
-    check(&["config", "check", "--start", name], 1, "", "lissten");
+    check(&["config", "check", "--start", name], 78, "", "lissten");
 }
 
 #[test]
@@ -243,7 +243,41 @@ fn migrate_prints_the_new_file_and_writes_nothing() {
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), old);
     fs::write(&file, "version = 2\n").unwrap();
-    check(&["config", "migrate", name], 1, "", "version 2 is not read");
+    check(&["config", "migrate", name], 78, "", "version 2 is not read");
+}
+
+#[test]
+fn daemon_refuses_to_start_with_all_that_it_cannot_use_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    let text = "version = 1\n[nomad]\nsocket_group = \"no-such-group\"\n\
+                [cri.streaming]\ntls_certificate = \"/none/cert.pem\"\ntls_key = \"/none/key.pem\"\n";
+    fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap();
+    // A file is valid on any machine; the node decides whether a daemon starts with it.
+    check(&["config", "check", name], 0, ": ok\n", "");
+    for part in [
+        "switchyard: nomad.socket_group: group \"no-such-group\" does not exist",
+        "/none/cert.pem",
+    ] {
+        check(&["serve", "--config", name], 78, "", part);
+    }
+}
+
+#[test]
+fn check_of_a_unit_is_of_nothing_else_and_needs_one() {
+    check(
+        &["config", "check", "--unit=no-such-unit.service"],
+        1,
+        "",
+        "no-such-unit.service is no unit that systemd has loaded",
+    );
+    check(
+        &["config", "check", "--unit", "/etc/x.toml"],
+        2,
+        "",
+        "cannot be used with",
+    );
 }
 
 #[test]

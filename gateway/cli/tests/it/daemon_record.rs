@@ -111,7 +111,7 @@ fn logkeeper_without_a_record_serves_where_one_has_served_and_else_fails_with_th
     let unit = Unit::new();
     let failed = unit.logkeeper().output().unwrap();
     let error = String::from_utf8(failed.stderr).unwrap();
-    assert_eq!(failed.status.code(), Some(1), "{error}");
+    assert_eq!(failed.status.code(), Some(78), "{error}");
     assert!(error.contains("config.toml:1"), "{error}");
     fs::create_dir_all(unit.path("logkeeper/state")).unwrap();
     assert_serves(&unit, &unit.path("logkeeper/logkeeper.sock"));

@@ -175,7 +175,7 @@ async fn a_second_daemon_on_the_same_directories_is_refused() {
     let second = tokio::task::spawn_blocking(move || switchyard(&["serve", "--config", &config]))
         .await
         .unwrap();
-    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(second.status.code(), Some(75));
     let complaint = String::from_utf8(second.stderr).unwrap();
     let wanted = format!(
         "{} is in use by switchyard process {}:",
@@ -194,23 +194,26 @@ fn an_address_in_use_and_a_socket_path_that_is_too_long_are_named() {
     let long = format!("/tmp/{}", "x".repeat(120));
     let node = ServedDaemon::new();
     let config = node.path("config.toml");
-    for (set, wanted) in [
+    for (set, status, wanted) in [
         (
             format!("admin.listen={address}"),
+            75,
             [&*address, "admin.listen"],
         ),
         (
             format!("cri.socket={long}"),
+            78,
             ["cri.socket", "the kernel allows 107"],
         ),
         (
             format!("paths.run={long}"),
+            78,
             ["paths.run", "the kernel allows 107"],
         ),
     ] {
         let output = switchyard(&["serve", "--config", &config, "--set", &set]);
         let complaint = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        assert_eq!(output.status.code(), Some(status), "{complaint}");
         assert!(
             wanted.iter().all(|part| complaint.contains(part)),
             "{set}: {complaint}"

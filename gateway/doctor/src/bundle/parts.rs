@@ -62,7 +62,7 @@ impl Context {
             let loaded = config::load_for_start(sources).ok()?;
             Some(loaded.effective.config)
         };
-        let view = Arc::new(LocalNode::default());
+        let view = Arc::new(LocalNode::with_start_check(request.start_check));
         let socket = request.socket.clone().unwrap_or_else(|| {
             read(&request.sources)
                 .unwrap_or_default()
@@ -145,7 +145,11 @@ fn versions(context: &Context) -> Result<Vec<u8>, String> {
 }
 
 fn doctor_report(context: &Context) -> Result<Vec<u8>, String> {
-    let BundleRequest { sources, socket } = context.request.clone();
+    let BundleRequest {
+        sources,
+        socket,
+        start_check: _,
+    } = context.request.clone();
     let report = doctor::run(
         Arc::clone(&context.view) as Arc<dyn NodeView>,
         DoctorRequest { sources, socket },

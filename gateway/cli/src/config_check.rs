@@ -1,0 +1,237 @@
+//! `switchyard config check`: of files alone, which needs no node, or of all that the daemon of this node's unit will use.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use switchyard_config::{self as config, Config, DEFAULT_FILE, Loaded, Sources};
+use switchyard_daemon::start_check::{self, StartFault};
+use switchyard_doctor::{LoadedUnit, LocalNode, UNIT};
+use switchyard_linux::report;
+
+use super::config_files;
+use super::error::CliError;
+use crate::output::{print, print_error};
+use crate::sources::ServeArgs;
+
+/// The checked configuration.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// The file; /etc/switchyard/config.toml if that exists. Its drop-ins are checked with it.
+    #[arg(conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The file, given as for `serve`.
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Check as a start of the daemon does, which ignores unknown keys and values, save those of security. Each of them
+    /// is a warning then.
+    #[arg(long)]
+    start: bool,
+    /// Check what the daemon of this systemd unit uses at its next start: the variables and the arguments of the
+    /// unit too, and groups, certificates, keys and tokens on this node.
+    #[arg(
+        long,
+        value_name = "UNIT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = UNIT,
+        conflicts_with_all = ["file", "config"]
+    )]
+    unit: Option<String>,
+}
+
+/// The configuration with which the daemon of a unit starts next.
+#[derive(Debug)]
+pub(super) struct NextStart {
+    pub(super) loaded: Loaded,
+    /// Reason why its arguments are not known, so that they were not checked.
+    unknown_arguments: Option<String>,
+}
+
+/// Checks the configuration, and prints the files that were read.
+pub(super) fn check(args: &CheckArgs) -> Result<(), CliError> {
+    let loaded = match &args.unit {
+        Some(name) => {
+            let unit = LoadedUnit::read(&LocalNode::default(), name)
+                .filter(LoadedUnit::is_loaded)
+                .ok_or_else(|| CliError::Unit(name.clone()))?;
+            let next = NextStart::check(&unit)?;
+            next.warn()?;
+            next.loaded
+        }
+        None => {
+            let sources = Sources {
+                file: args.file.clone().or_else(|| args.config.clone()),
+                ..Sources::default()
+            };
+            if args.start {
+                config::load_for_start(&sources)?
+            } else {
+                config::load(&sources)?
+            }
+        }
+    };
+    let read: Vec<_> = loaded
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    config_files::warn(&loaded)?;
+    match read.as_slice() {
+        [] => print(format!(
+            "{DEFAULT_FILE} does not exist: the defaults are in effect\n"
+        ))?,
+        read => print(format!("{}: ok\n", read.join(", ")))?,
+    }
+    Ok(())
+}
+
+/// The texts of the faults of a start, but for groups, of which the doctor has a finding of its own.
+pub(super) fn faults_but_groups(config: &Config, environment: &[(String, String)]) -> Vec<String> {
+    let Err(faults) = start_check::check(config, environment) else {
+        return Vec::new();
+    };
+    faults
+        .all()
+        .iter()
+        .filter(|fault| !matches!(fault, StartFault::NoGroup { .. }))
+        .map(|fault| report(fault))
+        .collect()
+}
+
+// === impl NextStart ===
+
+impl NextStart {
+    /// Loads and checks all that the next daemon of a unit reads.
+    ///
+    /// # Errors
+    /// The daemon would not start.
+    pub(super) fn check(unit: &LoadedUnit) -> Result<Self, CliError> {
+        if unit.is_broken() {
+            return Err(CliError::Unit(unit.name.clone()));
+        }
+        if let Some(file) = &unit.missing_file {
+            return Err(CliError::UnitFile {
+                unit: unit.name.clone(),
+                file: file.clone(),
+            });
+        }
+        let env = unit.environment.clone();
+        let arguments = ServeArgs::of_words(&unit.arguments);
+        let sources = match &arguments {
+            Some(arguments) => arguments.within(env)?,
+            // Words with blanks cannot be recognised in what systemctl shows.
+            None => Sources {
+                env,
+                ..Sources::default()
+            },
+        };
+        let loaded = config::load_for_start(&sources)?;
+        start_check::check(&loaded.effective.config, &sources.env)?;
+        let unknown_arguments = arguments.is_none().then(|| {
+            format!(
+                "the command of {} is not understood, so that its flags were not checked: {}",
+                unit.name,
+                unit.arguments.join(" ")
+            )
+        });
+        Ok(Self {
+            loaded,
+            unknown_arguments,
+        })
+    }
+
+    /// Prints what was not checked.
+    pub(super) fn warn(&self) -> Result<(), CliError> {
+        if let Some(warning) = &self.unknown_arguments {
+            print_error(format!("switchyard: warning: {warning}\n"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether nobody has configured anything: a package without its drop-ins. Pure.
+    pub(super) fn is_as_shipped(&self) -> bool {
+        let defaults = Config::default();
+        let mut config = self.loaded.effective.config.clone();
+        // The unit of the package sets it.
+        config.logkeeper.mode = defaults.logkeeper.mode;
+        config == defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(arguments: &[&str], environment: &[(&str, &str)]) -> LoadedUnit {
+        LoadedUnit {
+            name: "test.service".into(),
+            load_state: "loaded".into(),
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+            environment: environment
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..LoadedUnit::default()
+        }
+    }
+
+    /// The verdict on a unit with this file as its configuration.
+    fn verdict(text: &str, environment: &[(&str, &str)]) -> Result<NextStart, CliError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        std::fs::write(&file, text).unwrap();
+        let words = ["switchyard", "serve", "--config", file.to_str().unwrap()];
+        NextStart::check(&unit(&words, environment))
+    }
+
+    #[track_caller]
+    fn refused(text: &str, environment: &[(&str, &str)], part: &str) {
+        let error = verdict(text, environment).unwrap_err();
+        assert!(report(&error).contains(part), "{}", report(&error));
+    }
+
+    #[test]
+    fn variables_of_the_unit_and_files_on_the_node_count() {
+        let valid = "version = 1\n";
+        let mode = ("SWITCHYARD_LOGKEEPER__MODE", "external");
+        assert!(verdict(valid, &[mode]).unwrap().is_as_shipped());
+        let level = ("SWITCHYARD_LOG__LEVEL", "debug");
+        assert!(!verdict(valid, &[mode, level]).unwrap().is_as_shipped());
+        refused(
+            valid,
+            &[("SWITCHYARD_CRI__NO_SUCH", "1")],
+            "SWITCHYARD_CRI__NO_SUCH",
+        );
+        refused(
+            valid,
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "x")],
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+        );
+        refused(
+            "version = 1\n[nomad]\nsocket_group = \"no-such-group\"\n",
+            &[],
+            "nomad.socket_group: group \"no-such-group\"",
+        );
+    }
+
+    #[test]
+    fn file_that_systemd_cannot_read_is_a_fault_and_an_unknown_command_a_warning() {
+        let missing = LoadedUnit {
+            missing_file: Some("/none/environment".into()),
+            ..unit(&["switchyard", "serve"], &[])
+        };
+        let error = NextStart::check(&missing).unwrap_err();
+        assert!(error.to_string().contains("/none/environment"), "{error}");
+        let broken = LoadedUnit {
+            load_state: "bad-setting".into(),
+            ..LoadedUnit::default()
+        };
+        assert!(NextStart::check(&broken).is_err());
+        let other = unit(
+            &["/usr/local/bin/start"],
+            &[("SWITCHYARD_LOG__LEVEL", "x y")],
+        );
+        // The variables are checked all the same.
+        assert!(NextStart::check(&other).is_err());
+    }
+}
