@@ -8,6 +8,7 @@ mod checkpoint;
 mod clock;
 mod counters;
 mod daemon;
+mod installation;
 mod leases;
 mod limits;
 mod load;
@@ -28,7 +29,7 @@ use std::time::Instant;
 use node::{GuestFact, GuestNode};
 
 /// All facts, with the module that has them, in the order in which they are shown.
-const ALL: [(&str, &[GuestFact]); 13] = [
+const ALL: [(&str, &[GuestFact]); 14] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -40,6 +41,7 @@ const ALL: [(&str, &[GuestFact]); 13] = [
     ("quota", quota::FACTS),
     ("nomad", nomad::FACTS),
     ("clock", clock::FACTS),
+    ("installation", installation::FACTS),
     ("packages", packages::FACTS),
     ("removal", removal::LAST),
 ];

@@ -1,4 +1,4 @@
-//! The Debian package: its upgrades and downgrades while pods and tasks run, and a configuration that it refuses.
+//! The Debian package: its upgrades and downgrades while pods and tasks run.
 
 use std::fs;
 use std::path::Path;
@@ -20,10 +20,6 @@ pub(crate) const FACTS: &[GuestFact] = &[
         upgrades_change_no_process,
     ),
     (
-        "package_with_a_refused_configuration_leaves_the_old_daemon",
-        refused_configuration,
-    ),
-    (
         "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration",
         invalid_configuration,
     ),
@@ -32,6 +28,9 @@ pub(crate) const FACTS: &[GuestFact] = &[
 /// The package that is installed, and one of the same tree with a lower number.
 pub(crate) const NOW: &str = "/tests/packages/now.deb";
 const BEFORE: &str = "/tests/packages/before.deb";
+
+/// The variables of both units.
+pub(crate) const VARIABLES: &str = "/etc/default/switchyard";
 
 /// Counts until it is stopped, and exits with 5.
 const COUNT_UNTIL_END: &str =
@@ -289,43 +288,12 @@ fn assert_task_counts_on(task: &TaskSetup) {
     task.wait_stdout(|text| text.len() > so_far + 10);
 }
 
-fn refused_configuration(node: &GuestNode) {
-    let drop_in = Path::new("/etc/switchyard/config.d/90-refused.toml");
-    fs::write(drop_in, "version = 1\n[exec]\nmax_per_container = 0\n").expect("root may");
-    let daemon = property("switchyard", "MainPID");
-    let output = dpkg(&["--install", NOW]);
-    let said = text(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(
-        said.contains("90-refused.toml:3: exec.max_per_container"),
-        "{said}"
-    );
-    assert_eq!(
-        property("switchyard", "MainPID"),
-        daemon,
-        "the old daemon continues"
-    );
-    drop(Counting::start(node, "old-daemon"));
-    // A key of a later version does not stop a start, so it stops no installation.
-    fs::write(drop_in, "version = 1\n[exec]\nof_a_later_version = 1\n").expect("root may");
-    let said = dpkg_succeeds(&["--configure", "switchyard"]);
-    assert!(said.contains("90-refused.toml:3: unknown key"), "{said}");
-    assert_ne!(property("switchyard", "MainPID"), daemon);
-    node.wait_ready();
-    let status = run(&["switchyard", "status"]);
-    assert!(status.contains("of_a_later_version"), "{status}");
-    fs::remove_file(drop_in).expect("root may");
-    run(&["switchyard", "config", "reload"]);
-    let status = run(&["switchyard", "status"]);
-    assert!(!status.contains("of_a_later_version"), "{status}");
-}
-
 fn invalid_configuration(node: &GuestNode) {
     let counting = Counting::start(node, "invalid");
     let process = counting.process();
     let drop_in = Path::new("/etc/switchyard/config.d/90-invalid.toml");
     // Of the next daemon.
-    let variables = Path::new("/etc/default/switchyard");
+    let variables = Path::new(VARIABLES);
     fs::write(variables, "SWITCHYARD_EXEC__MAX_PER_CONTAINER=79\n").expect("root may");
     for text in ["version = 1\n[admin]\nno_such_key = 1\n", "[[[\n"] {
         fs::write(drop_in, text).expect("root may");

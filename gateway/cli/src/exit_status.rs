@@ -40,6 +40,7 @@ pub(super) fn of(error: &CliError) -> u8 {
         | CliError::Logs(_)
         | CliError::Cri(_)
         | CliError::Nomad(_)
+        | CliError::Package(_)
         | CliError::Bundle(_)
         | CliError::Output(_) => Outlook::Unknown,
     };

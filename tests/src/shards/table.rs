@@ -161,6 +161,8 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("images::access::unreachable_registry_is_unavailable");
         8 Test("kills::start_outcome_is_known_across_short_lived_daemons");
         25 Test("upgrades::invalid_configuration::whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost");
+        50 Fact("installation", "package_with_a_refused_configuration_leaves_the_old_daemon");
+        20 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
         18 Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart");
         14 Fact("limits", "oom_kill_of_a_child_process_is_reported");
         10 Fact("apparmor", "containers_are_confined_by_the_default_profile");
@@ -323,7 +325,6 @@ pub const SLOW: &[Slow] = slow! {
         14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
         30 Fact("quota", "container_cannot_exceed_its_disk_quota");
-        20 Fact("packages", "package_with_a_refused_configuration_leaves_the_old_daemon");
         15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");

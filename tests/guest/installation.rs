@@ -1,0 +1,141 @@
+//! The installation of the package: it fails, with the reason, where the new daemon would not start or does not work, and
+//! succeeds where none is to be started.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::daemon::assert_counts_on;
+use crate::node::{GuestFact, GuestNode, property, run};
+use crate::packages::{Counting, NOW, VARIABLES, dpkg, dpkg_succeeds, text};
+
+pub(crate) const FACTS: &[GuestFact] = &[
+    (
+        "package_with_a_refused_configuration_leaves_the_old_daemon",
+        refused_configuration,
+    ),
+    (
+        "package_is_installed_where_no_daemon_is_to_start",
+        nothing_to_start,
+    ),
+];
+
+/// A drop-in that the tests write.
+const REFUSED: &str = "/etc/switchyard/config.d/90-refused.toml";
+
+fn refused_configuration(node: &GuestNode) {
+    let counting = Counting::start(node, "old-daemon");
+    let process = counting.process();
+    let drop_in = Path::new(REFUSED);
+    fs::write(drop_in, "version = 1\n[exec]\nmax_per_container = 0\n").expect("root may");
+    let daemon = property("switchyard", "MainPID");
+    let refused = |words: &[&str], parts: &[&str]| {
+        let output = dpkg(words);
+        let said = text(&output);
+        assert!(!output.status.success(), "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    };
+    let configure = ["--configure", "switchyard"];
+    let continues = format!("process {daemon}) continues until");
+    refused(
+        &["--install", NOW],
+        &["90-refused.toml:3: exec.max_per_container", &continues],
+    );
+    // What only the unit has, and what only the node has.
+    fs::remove_file(drop_in).expect("root may");
+    fs::write(VARIABLES, "SWITCHYARD_ADMIN__NO_SUCH_KEY=1\n").expect("root may");
+    refused(&configure, &["SWITCHYARD_ADMIN__NO_SUCH_KEY", &continues]);
+    fs::write(VARIABLES, "OTEL_EXPORTER_OTLP_ENDPOINT=collector\n").expect("root may");
+    let of_node = "version = 1\n[admin]\nsocket_group = \"no-such-group\"\n\
+                   [cri.streaming]\ntls_certificate = \"/etc/passwd\"\ntls_key = \"/etc/passwd\"\n";
+    fs::write(drop_in, of_node).expect("root may");
+    let faults = [
+        "group \"no-such-group\" does not exist",
+        "/etc/passwd",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        &continues,
+    ];
+    refused(&configure, &faults);
+    assert_eq!(
+        property("switchyard", "MainPID"),
+        daemon,
+        "the old daemon continues"
+    );
+    counting.assert_goes_on(&process);
+
+    // What only the start itself can find out.
+    fs::remove_file(VARIABLES).expect("root may");
+    let in_the_way = "version = 1\n[nomad]\nsocket = \"/etc/passwd\"\n";
+    fs::write(drop_in, in_the_way).expect("root may");
+    let faults = [
+        "daemon: cannot listen on /etc/passwd: the path exists",
+        "run 'dpkg --configure switchyard'",
+    ];
+    refused(&configure, &faults);
+    assert_counts_on(&counting.pod);
+    // A key of a later version does not stop a start, so it stops no installation.
+    fs::write(drop_in, "version = 1\n[exec]\nof_a_later_version = 1\n").expect("root may");
+    let said = dpkg_succeeds(&configure);
+    assert!(said.contains("90-refused.toml:3: unknown key"), "{said}");
+    assert_ne!(property("switchyard", "MainPID"), daemon);
+    assert!(!Path::new("/run/switchyard/parts-before-upgrade.json").exists());
+    node.wait_ready();
+    let status = || run(&["switchyard", "status"]);
+    assert!(status().contains("of_a_later_version"), "{}", status());
+    fs::remove_file(drop_in).expect("root may");
+    run(&["switchyard", "config", "reload"]);
+    assert!(!status().contains("of_a_later_version"), "{}", status());
+    counting.assert_goes_on(&process);
+}
+
+/// Runs the package's script as dpkg does for an upgrade, by the command `wrapper`, under an invalid configuration; it succeeds.
+#[track_caller]
+fn postinst_succeeds(wrapper: &[&str]) -> String {
+    fs::write(REFUSED, "[[[\n").expect("root may");
+    let script = "/var/lib/dpkg/info/switchyard.postinst";
+    let words = [wrapper, &[script, "configure", "0.0.1-1"]].concat();
+    let output = Command::new("env")
+        .args(words)
+        .env("DPKG_MAINTSCRIPT_PACKAGE", "switchyard")
+        .output()
+        .expect("it can be run");
+    fs::remove_file(REFUSED).expect("root may");
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+fn nothing_to_start(node: &GuestNode) {
+    let daemon = property("switchyard", "MainPID");
+    let policy = Path::new("/usr/sbin/policy-rc.d");
+    fs::write(policy, "#!/bin/sh\nexit 101\n").expect("root may");
+    run(&["chmod", "0755", "/usr/sbin/policy-rc.d"]);
+    let said = postinst_succeeds(&[]);
+    fs::remove_file(policy).expect("root may");
+    assert!(
+        said.contains("will not start with this configuration"),
+        "{said}"
+    );
+
+    // As in a chroot.
+    let without_systemd = "mount -t tmpfs tmpfs /run/systemd && exec \"$@\"";
+    let said = postinst_succeeds(&["unshare", "--mount", "sh", "-ec", without_systemd, "sh"]);
+    assert!(
+        said.contains("will not start with this configuration"),
+        "{said}"
+    );
+
+    assert_eq!(property("switchyard", "MainPID"), daemon);
+
+    run(&["systemctl", "stop", "switchyard"]);
+    run(&["systemctl", "mask", "--runtime", "switchyard"]);
+    let said = postinst_succeeds(&[]);
+    assert!(said.contains("the daemon is not started here"), "{said}");
+    assert!(said.contains("as its unit demands"), "{said}");
+    assert_eq!(property("switchyard", "ActiveState"), "inactive");
+    run(&["systemctl", "unmask", "--runtime", "switchyard"]);
+    run(&["systemctl", "start", "switchyard"]);
+    node.wait_ready();
+}
