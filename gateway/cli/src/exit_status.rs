@@ -1,4 +1,4 @@
-//! The exit statuses of commands that fail, by which systemd and monitors tell faults apart: those of sysexits.h.
+//! The exit statuses of commands that fail, by which systemd and monitors distinguish faults: those of sysexits.h.
 //! Whoever starts a process again need not look at them: the cause of each may be gone by then.
 
 use switchyard_config::ConfigError;
@@ -78,7 +78,7 @@ mod tests {
     use crate::sources::MalformedSet;
 
     #[test]
-    fn status_tells_what_lasts_from_what_passes() {
+    fn what_lasts_has_another_status_than_what_passes() {
         let read = |kind: io::ErrorKind| {
             CliError::Config(ConfigError::Read {
                 path: "/etc/switchyard/config.toml".into(),

@@ -14,9 +14,13 @@ const NAMED_MAX: usize = 10;
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     let invalid = facts.config_error.as_ref();
-    found.extend(
-        invalid.map(|why| Finding::new(&CONFIG_INVALID, why).command("switchyard config check")),
-    );
+    // The variables and the arguments of the unit count too.
+    let check = if facts.view.has_systemd() {
+        "switchyard config check --unit"
+    } else {
+        "switchyard config check"
+    };
+    found.extend(invalid.map(|why| Finding::new(&CONFIG_INVALID, why).command(check)));
     found.extend(
         facts
             .warnings

@@ -196,7 +196,7 @@ fn groups(facts: &Facts) -> Vec<Finding> {
         .collect()
 }
 
-/// What the daemon cannot use at its next start, with a configuration that is valid.
+/// The faults of the daemon's next start, with a configuration that is valid.
 fn start(facts: &Facts) -> Vec<Finding> {
     if facts.config_error.is_some() {
         return Vec::new();

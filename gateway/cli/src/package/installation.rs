@@ -34,7 +34,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The name of the file with the parts that worked, in the runtime directory of the package's units.
 const NOTE: &str = "parts-before-upgrade.json";
 
-/// As many lines of the daemon's log are looked at, the last ones.
+/// The number of lines of the daemon's log that are looked at, the last ones.
 const LOG_LINES: &str = "50";
 
 /// The parts that worked before the first attempt to install a version.

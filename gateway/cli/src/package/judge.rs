@@ -20,7 +20,7 @@ const PACKAGES_OF: [(&str, &[&str]); 6] = [
     ("kubelet devices", &["kubelet"]),
 ];
 
-/// What a daemon of any version answers about itself.
+/// The answer of a daemon of any version about itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct RunningDaemon {
     /// Its version.

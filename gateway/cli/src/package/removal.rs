@@ -14,9 +14,9 @@ use switchyard_daemon::daemon_record::DaemonRecord;
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 
+use crate::admin_socket;
 use crate::nomad_links::{self, LinkError};
 use crate::output::{print, print_error};
-use crate::admin_socket;
 use crate::sources::own_sources;
 
 /// The kinds of places.

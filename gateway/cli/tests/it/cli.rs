@@ -243,7 +243,12 @@ fn migrate_prints_the_new_file_and_writes_nothing() {
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), old);
     fs::write(&file, "version = 2\n").unwrap();
-    check(&["config", "migrate", name], 78, "", "version 2 is not read");
+    check(
+        &["config", "migrate", name],
+        78,
+        "",
+        "version 2 is not read",
+    );
 }
 
 #[test]

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_that_somebody_must_mend_are_told_from_those_that_pass() {
+    fn errors_that_somebody_must_mend_differ_from_those_that_pass() {
         let address = "127.0.0.1:9640".parse().unwrap();
         let admin = |kind: io::ErrorKind| ServeError::Admin {
             address,
