@@ -63,10 +63,3 @@ find_cargo() {
         return 1
     fi
 }
-
-# source_revision DIRECTORY: the commit of a clone, with a suffix if files differ from it; nothing if it is unknown, as in an
-# unpacked archive. A build gets it as SWITCHYARD_REVISION.
-source_revision() {
-    # The clone may belong to the user who calls sudo.
-    git -c "safe.directory=$1" -C "$1" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true
-}
