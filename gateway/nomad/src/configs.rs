@@ -92,6 +92,7 @@ pub(crate) fn session(config: PluginConfig) -> Session {
             cores: 4,
             total_mhz: 8000,
         },
+        version: String::new(),
     }
 }
 

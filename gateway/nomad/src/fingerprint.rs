@@ -162,6 +162,7 @@ mod tests {
             driver: "docker".into(),
             config: Arc::new(PluginConfig::default()),
             processors: Processors::default(),
+            version: String::new(),
         })
     }
 

@@ -12,8 +12,8 @@
 //!
 //! - The launcher makes the start of an agent independent of the daemon: it answers what it can itself,
 //!   reports the fingerprint `undetected` while the daemon is not available, and holds calls about tasks
-//!   until it is. When the daemon that it is connected to ends, the launcher exits at once, so that the agent
-//!   starts a new one and recovers its tasks.
+//!   until it is. The options of tasks are those of the daemon, if it answers. When the daemon that it is
+//!   connected to ends, the launcher exits at once, so that the agent starts a new one and recovers its tasks.
 //! - A Nomad task is a sandbox with one task in it, both named by the id that Nomad gave the task. A digest
 //!   of the request is stored with it, so that a repeated `StartTask` finds it and a restart of the daemon
 //!   loses nothing.

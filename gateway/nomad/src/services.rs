@@ -1,5 +1,6 @@
 //! Combines the services over one scope.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use futures::future::BoxFuture;
@@ -22,18 +23,24 @@ use crate::transport::MAX_MESSAGE;
 pub struct Services {
     /// The services.
     pub routes: Routes,
-    /// The number of launchers with an open session.
+    /// The launchers with an open session.
     pub launchers: Launchers,
     /// Removes what no agent needs any more, while it is polled and until `stop` is cancelled.
     pub background: BoxFuture<'static, ()>,
 }
 
-/// Counts the launchers with an open session. Clones share state.
+/// The launchers with an open session. Clones share state.
 #[derive(Debug, Clone)]
 pub struct Launchers([Sessions; 2]);
 
 /// The calls about the state of the daemon, which are answered before recovery.
-pub const AT_ONCE: [&str; 4] = ["Open", "Fingerprint", "TaskEvents", "Check"];
+pub const AT_ONCE: [&str; 5] = [
+    "Open",
+    "TaskConfigSchema",
+    "Fingerprint",
+    "TaskEvents",
+    "Check",
+];
 
 /// The liveness check of the server: it needs neither a session nor the backend.
 pub const LIVENESS: &str = "/grpc.health.v1.Health/Check";
@@ -81,5 +88,44 @@ impl Launchers {
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.iter().map(Sessions::count).sum()
+    }
+
+    /// The numbers of launchers of each version; the version is empty for those that report none.
+    #[must_use]
+    pub fn versions(&self) -> BTreeMap<String, u64> {
+        let mut versions = BTreeMap::new();
+        for session in self.0.iter().flat_map(Sessions::all) {
+            *versions.entry(session.version.clone()).or_default() += 1;
+        }
+        versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PluginConfig;
+    use crate::configs::session;
+    use crate::session::Session;
+
+    #[test]
+    fn launchers_are_counted_by_version() {
+        let drivers = Sessions::default();
+        let devices = Sessions::default();
+        let launchers = Launchers([drivers.clone(), devices.clone()]);
+        assert!(launchers.versions().is_empty());
+        let of = |id: &str, version: &str| Session {
+            id: id.to_owned(),
+            version: version.to_owned(),
+            ..session(PluginConfig::default())
+        };
+        let first = drivers.open(of("1", "0.2.0"));
+        let _second = drivers.open(of("2", "0.1.0"));
+        let _third = devices.open(of("3", "0.2.0"));
+        let both = [("0.1.0".to_owned(), 1), ("0.2.0".to_owned(), 2)];
+        assert_eq!(launchers.versions(), BTreeMap::from(both.clone()));
+        drop(first);
+        let left = both.map(|(version, _)| (version, 1));
+        assert_eq!(launchers.versions(), BTreeMap::from(left));
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) config: Arc<PluginConfig>,
     /// The node's processors, as reported by the agent.
     pub(crate) processors: Processors,
+    /// The version of the launcher.
+    pub(crate) version: String,
 }
 
 /// The processors of the node, as counted by an agent.

@@ -48,7 +48,6 @@ impl sessions_server::Sessions for SessionService {
         request: Request<wire::OpenRequest>,
     ) -> Result<Response<Self::OpenStream>, Status> {
         let request = request.into_inner();
-        let version = request.version.clone();
         let sessions = match request.role() {
             wire::Role::Device => &self.devices,
             wire::Role::Driver | wire::Role::Unspecified => &self.drivers,
@@ -57,7 +56,7 @@ impl sessions_server::Sessions for SessionService {
         tracing::info!(
             session = session.id,
             driver = session.driver,
-            version,
+            version = session.version,
             "a launcher has opened a session"
         );
         let opened = wire::OpenResponse {
@@ -83,7 +82,7 @@ fn session_of(request: wire::OpenRequest) -> Result<Session> {
         name,
         msgpack_config,
         nomad_config,
-        version: _,
+        version,
     } = request;
     let (config, warnings) = match role {
         wire::Role::Driver => PluginConfig::decode(&msgpack_config)?,
@@ -105,6 +104,7 @@ fn session_of(request: wire::OpenRequest) -> Result<Session> {
         driver: name,
         config: Arc::new(config),
         processors: Processors::from(&nomad),
+        version,
     })
 }
 

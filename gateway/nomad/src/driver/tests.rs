@@ -51,6 +51,7 @@ fn session(config: PluginConfig) -> Session {
             cores: 2,
             total_mhz: 5000,
         },
+        version: String::new(),
     }
 }
 

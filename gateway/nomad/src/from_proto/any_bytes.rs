@@ -83,6 +83,7 @@ pub(crate) fn planned(task: &nomad::TaskConfig) -> Result<Plan> {
             cores: 2,
             total_mhz: 4000,
         },
+        version: String::new(),
     };
     plan(task, &session)
 }

@@ -27,10 +27,24 @@ where
     Q: prost::Message + Default + Shaped + 'static,
     T: prost::Message + Default + 'static,
 {
+    awaited(call, move |request| ready(work(request)))
+}
+
+/// Answers a unary call with the result of a future.
+pub(super) fn awaited<Q, T, F>(
+    call: Call,
+    work: impl FnOnce(Q) -> F + Send + 'static,
+) -> ResponseFuture
+where
+    Q: prost::Message + Default + Shaped + 'static,
+    T: prost::Message + Default + 'static,
+    F: Future<Output = Result<T, Status>> + Send + 'static,
+{
     let mut work = Some(work);
     let service = tower::service_fn(move |request: tonic::Request<Q>| {
         let work = work.take().expect("a call is answered once");
-        ready(work(request.into_inner()).map(Response::new))
+        let answer = work(request.into_inner());
+        async move { answer.await.map(Response::new) }
     });
     let mut grpc = grpc::<T, Q>();
     Box::pin(async move { Ok(grpc.unary(service, call).await) })

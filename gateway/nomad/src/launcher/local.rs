@@ -1,6 +1,7 @@
 //! The calls that a launcher answers itself: identity, schemas, capabilities, and go-plugin's own calls.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use parking_lot::{Mutex, MutexGuard};
@@ -12,9 +13,10 @@ use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
+use switchyard_proto::nomad::shared::hclspec;
 use tonic::{Request, Status};
 
-use super::calls::{Call, ResponseFuture, never_answered, streaming, unary};
+use super::calls::{Call, ResponseFuture, awaited, never_answered, streaming, unary};
 use super::exit_deadline::ExitDeadline;
 use super::fallback;
 use super::launch::{Launch, Role};
@@ -30,6 +32,10 @@ const API_VERSION: &str = "v0.1.0";
 
 /// The service name under which a host checks the plugin with go-plugin's health service.
 const HEALTH_NAME: &str = "plugin";
+
+/// Limit for the daemon to name its task options, and before that to open a session: an agent waits for them before it
+/// starts or recovers a task.
+const OPTIONS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Answers the local calls.
 #[derive(Debug, Clone)]
@@ -90,11 +96,13 @@ impl LocalServices {
                     capabilities: Some(capabilities(&this.config())),
                 })
             }),
-            DriverCall::TaskConfigSchema => unary(call, move |nomad::TaskConfigSchemaRequest {}| {
-                Ok(nomad::TaskConfigSchemaResponse {
-                    spec: Some(task_schema()),
+            DriverCall::TaskConfigSchema => {
+                awaited(call, move |nomad::TaskConfigSchemaRequest {}| async move {
+                    Ok(nomad::TaskConfigSchemaResponse {
+                        spec: Some(task_options(this.link).await),
+                    })
                 })
-            }),
+            }
             DriverCall::Fingerprint => {
                 let away = self.undetected();
                 streaming::<nomad::FingerprintRequest, _>(
@@ -230,6 +238,31 @@ impl LocalServices {
     }
 }
 
+/// The options of tasks: those of the daemon, because it decodes them. So the agent refuses a job with an option that a
+/// daemon of an earlier version than this launcher would ignore. Without an answer in time, those of this launcher.
+async fn task_options(link: Link) -> hclspec::Spec {
+    let asked = async {
+        let up = link.session().await;
+        let request = named(&up, nomad::TaskConfigSchemaRequest {});
+        DriverClient::new(up.channel)
+            .task_config_schema(request)
+            .await
+    };
+    let why = match tokio::time::timeout(OPTIONS_LIMIT, asked).await {
+        Ok(Ok(answer)) => match answer.into_inner().spec {
+            Some(options) => return options,
+            None => "it names none".to_owned(),
+        },
+        Ok(Err(status)) => status.message().to_owned(),
+        Err(_) => format!("no answer within {OPTIONS_LIMIT:?}"),
+    };
+    tracing::warn!(
+        why,
+        "the switchyard daemon does not name its task options: this plugin offers its own"
+    );
+    task_schema()
+}
+
 fn check_health(
     request: &health::HealthCheckRequest,
 ) -> Result<health::HealthCheckResponse, Status> {
@@ -255,4 +288,85 @@ fn named<T>(up: &SessionHandle, message: T) -> Request<T> {
         .metadata_mut()
         .insert(SESSION_KEY, up.session.clone());
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use switchyard_proto::nomad::shared::hclspec::spec::Block;
+    use switchyard_proto::switchyard::nomad::v1 as wire;
+    use tokio::net::UnixListener;
+    use tonic::transport::Server;
+
+    use super::super::launch::SocketEnv;
+    use super::*;
+
+    fn launch(daemon: &Path) -> Launch {
+        Launch {
+            role: Role::Driver,
+            name: None,
+            daemon: daemon.to_owned(),
+            version: "0.2.0",
+            socket_env: SocketEnv::default(),
+        }
+    }
+
+    /// The options of an earlier version.
+    fn earlier() -> hclspec::Spec {
+        let image = hclspec::Attr {
+            name: "image".into(),
+            r#type: "string".into(),
+            required: true,
+        };
+        hclspec::Spec {
+            block: Some(Block::Attr(image)),
+        }
+    }
+
+    /// Answers as a daemon of an earlier version.
+    fn answer(call: Call) -> ResponseFuture {
+        match call.uri().path() {
+            "/switchyard.nomad.v1.Sessions/Open" => {
+                let opened = wire::OpenResponse {
+                    session_id: "1".into(),
+                };
+                streaming::<wire::OpenRequest, _>(
+                    call,
+                    stream::once(async { Ok(opened) }).chain(stream::pending()),
+                )
+            }
+            _ => unary(call, |nomad::TaskConfigSchemaRequest {}| {
+                Ok(nomad::TaskConfigSchemaResponse {
+                    spec: Some(earlier()),
+                })
+            }),
+        }
+    }
+
+    #[tokio::test]
+    async fn agent_gets_the_task_options_of_the_daemon_that_would_decode_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("nomad.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let connections = stream::once(async move {
+            let accepted = listener.accept().await?;
+            Ok::<_, io::Error>(accepted.0)
+        })
+        .chain(stream::pending());
+        let daemon = Server::builder().serve_with_incoming(tower::service_fn(answer), connections);
+        let daemon = tokio::spawn(daemon);
+        let (link, link_task) = Link::new(&launch(&socket));
+        let link_task = tokio::spawn(link_task.run());
+        assert_eq!(task_options(link).await, earlier());
+        link_task.abort();
+        daemon.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agent_gets_our_task_options_without_a_daemon() {
+        let (link, _link_task) = Link::new(&launch(Path::new("/nowhere")));
+        assert_eq!(task_options(link).await, task_schema());
+    }
 }

@@ -59,6 +59,7 @@ fn open(id: &str) -> Arc<Session> {
         driver: "switchyard".into(),
         config: Arc::default(),
         processors: crate::session::Processors::default(),
+        version: String::new(),
     })
 }
 
