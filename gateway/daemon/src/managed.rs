@@ -36,6 +36,7 @@ use crate::detach::{ALREADY_RUNNING, read_pid_file};
 pub mod containerd;
 mod log;
 pub mod logkeeper;
+mod oom_score;
 mod predecessors;
 pub mod restart;
 
@@ -109,6 +110,9 @@ pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Se
 /// Writes the files that the program reads at its start.
 pub type Prepare = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
+/// Compares the configuration that a process has read with the one that it would be started with. Blocks.
+pub type ConfigurationCheck = Arc<dyn Fn() -> Option<bool> + Send + Sync>;
+
 /// A program to keep running.
 #[derive(Clone)]
 pub struct Program {
@@ -124,6 +128,9 @@ pub struct Program {
     pub log: PathBuf,
     /// Writes its files; called before each start.
     pub prepare: Prepare,
+    /// Returns whether a process that runs has read the configuration that `prepare` would write now; `None` if it has
+    /// none, or that cannot be found out.
+    pub is_configuration_current: ConfigurationCheck,
     /// Probes whether it serves.
     pub probe: Probe,
     /// Timeouts and pauses.
@@ -152,6 +159,8 @@ pub enum State {
         adopted: bool,
         /// Its description of itself, such as a version.
         version: String,
+        /// Whether it has read the configuration that it would be started with now; `None` if that is not known.
+        is_configuration_current: Option<bool>,
     },
     /// It runs, but does not answer any more.
     Hanging {
@@ -247,10 +256,20 @@ async fn run_once(
                 version,
                 "managed process serves"
             );
+            let is_configuration_current = (program.is_configuration_current)();
+            if is_configuration_current == Some(false) {
+                tracing::warn!(
+                    program = program.name,
+                    pid = process.pid,
+                    "a managed process has read a former configuration: `switchyard restart {}` puts the present one in force while containers run",
+                    program.name
+                );
+            }
             State::Up {
                 process,
                 adopted,
                 version,
+                is_configuration_current,
             }
         }
         Err(why) => {

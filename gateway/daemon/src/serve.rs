@@ -22,7 +22,7 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_linux::files::if_present;
 use switchyard_logkeeper::Client;
 use switchyard_operator::history::History;
-use switchyard_operator::metrics::Metrics;
+use switchyard_operator::metrics::{Metrics, RecoveryMetrics};
 use switchyard_operator::node::{Node, NodeSources};
 use switchyard_operator_api::VERSION;
 use switchyard_socket::listener::SocketFile;
@@ -198,7 +198,13 @@ pub async fn run(
     daemon.feed_watchdog(questions);
     daemon.spawn(
         "recovery",
-        recover(gateway.clone(), recovery_errors, states, begin),
+        recover(
+            gateway.clone(),
+            recovery_errors,
+            daemon.metrics.recovery(),
+            states,
+            begin,
+        ),
     );
 
     daemon.shutdown.ended().await;
@@ -412,6 +418,7 @@ const fn is_up(state: &State) -> bool {
 async fn recover(
     gateway: Gateway,
     recovery_errors: watch::Sender<Option<String>>,
+    metrics: RecoveryMetrics,
     (containerd, logkeeper): ProcessStates,
     begin: StartTimes,
 ) {
@@ -431,6 +438,7 @@ async fn recover(
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     let mut last_logged = String::new();
     while let Err(error) = reported_if_slow(gateway.recover()).await {
+        metrics.failed();
         let report = error.report();
         recovery_errors.send_replace(Some(report.clone()));
         if last_logged != report {
@@ -443,6 +451,8 @@ async fn recover(
         }
         backoff.wait().await;
     }
+    let served = begin.at.elapsed();
+    metrics.served_after(served);
     let sandboxes = gateway.sandboxes().count();
     let tasks = gateway.tasks().count();
     let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
@@ -451,7 +461,7 @@ async fn recover(
         tasks = sum(tasks),
         locked_after = ?begin.locked,
         processes_after = ?processes,
-        served_after = ?begin.at.elapsed(),
+        served_after = ?served,
         "recovered; requests are served"
     );
     service_manager::status("Serving");

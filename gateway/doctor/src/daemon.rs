@@ -8,8 +8,8 @@ use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
 
 use super::codes::daemon::{
-    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, FORMER_PROGRAM, NO_GROUP, OTHER_LOGKEEPER,
-    OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
+    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, FORMER_CONFIGURATION, FORMER_PROGRAM, NO_GROUP,
+    OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
 };
 use super::facts::{Facts, is_daemon, sources_of};
 use super::finding::{Finding, Severity};
@@ -24,6 +24,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         Ok(status) => {
             found.extend(parts(status));
             found.extend(programs(status));
+            found.extend(configurations(status));
             found.extend(logkeeper(status));
             found.extend(version(status));
         }
@@ -85,11 +86,25 @@ fn programs(status: &StatusReport) -> Vec<Finding> {
                 "{} (process {}) still runs a former {}",
                 program.part, program.pid, program.path
             );
-            let mend = match program.part.as_str() {
-                "daemon" => "systemctl restart switchyard".to_owned(),
-                part => format!("switchyard restart {part}"),
-            };
-            Finding::new(&FORMER_PROGRAM, found).command(mend)
+            Finding::new(&FORMER_PROGRAM, found).command(program.restart_command())
+        })
+        .collect()
+}
+
+/// The processes that have read a former configuration. One whose program was replaced is reported as such: the restart
+/// mends both.
+fn configurations(status: &StatusReport) -> Vec<Finding> {
+    let former = status
+        .programs
+        .iter()
+        .filter(|program| program.has_former_configuration() && !program.replaced);
+    former
+        .map(|program| {
+            let found = format!(
+                "{} (process {}) has read another configuration than this daemon generates for it",
+                program.part, program.pid
+            );
+            Finding::new(&FORMER_CONFIGURATION, found).command(program.restart_command())
         })
         .collect()
 }

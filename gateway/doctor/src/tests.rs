@@ -59,6 +59,8 @@ fn status() -> StatusReport {
             pid: 100,
             path: "/usr/bin/switchyard".into(),
             replaced: false,
+            version: Some(VERSION.into()),
+            configuration_current: None,
         }],
     }
 }

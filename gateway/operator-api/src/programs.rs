@@ -20,9 +20,33 @@ pub struct ProgramView {
     pub path: String,
     /// True if another file has this path by now, or none.
     pub replaced: bool,
+    /// The version that the process reports; `None` if it reports none, or does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// False if the process has read another configuration than this daemon generates for it; `None` if it has none, or that
+    /// is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration_current: Option<bool>,
 }
 
-/// The program of a process; `None` if the process has ended, or this one may not see it. Blocks.
+impl ProgramView {
+    /// Returns whether the process has read a configuration that is not that of this daemon.
+    #[must_use]
+    pub fn has_former_configuration(&self) -> bool {
+        self.configuration_current == Some(false)
+    }
+
+    /// The command that puts the installed program, with the configuration of the daemon, in place.
+    #[must_use]
+    pub fn restart_command(&self) -> String {
+        match self.part.as_str() {
+            "daemon" => "systemctl restart switchyard".to_owned(),
+            part => format!("switchyard restart {part}"),
+        }
+    }
+}
+
+/// The program of a process, without its version and its configuration, which are not seen from outside; `None` if the process has ended, or this one may not see it. Blocks.
 #[must_use]
 pub fn of_process(part: &str, pid: i32) -> Option<ProgramView> {
     let link = PathBuf::from(format!("/proc/{pid}/exe"));
@@ -36,6 +60,8 @@ pub fn of_process(part: &str, pid: i32) -> Option<ProgramView> {
         pid,
         path: path.display().to_string(),
         replaced,
+        version: None,
+        configuration_current: None,
     })
 }
 
@@ -82,6 +108,8 @@ mod tests {
                 pid,
                 path,
                 replaced,
+                version: None,
+                configuration_current: None,
             })
         };
         assert_eq!(of_process("program", pid), view(false));
@@ -94,6 +122,19 @@ mod tests {
         assert_eq!(of_process("program", pid), view(true));
         drop(child);
         assert_eq!(of_process("program", pid), None);
+    }
+
+    #[test]
+    fn view_of_an_earlier_daemon_is_read() {
+        let earlier =
+            r#"{"part":"containerd","pid":7,"path":"/usr/bin/containerd","replaced":false}"#;
+        let view: ProgramView = serde_json::from_str(earlier).unwrap();
+        assert_eq!(
+            (view.version.clone(), view.configuration_current),
+            (None, None)
+        );
+        assert!(!view.has_former_configuration());
+        assert_eq!(serde_json::to_string(&view).unwrap(), earlier);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct StatusReport {
     /// The state of the configuration; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigView>,
-    /// The processes and whether their programs were replaced; on the unix socket only.
+    /// The processes with their programs; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramView>,
 }

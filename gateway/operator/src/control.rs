@@ -31,6 +31,13 @@ pub trait RestartableProcess: Reporter {
     /// The process that runs, if it is known.
     fn pid(&self) -> Option<i32>;
 
+    /// The version that it reports; `None` if it reports none, or does not answer.
+    fn version(&self) -> Option<String>;
+
+    /// Returns whether it has read the configuration that this daemon generates for it; `None` if there is none, or that is
+    /// not known.
+    fn is_configuration_current(&self) -> Option<bool>;
+
     /// Ends it and waits for the next one to serve. If it is dropped, the restart continues.
     fn restart(&self) -> BoxFuture<'_, std::result::Result<RestartReport, RestartError>>;
 }

@@ -3,6 +3,7 @@
 //! [`table`] has the name, type, labels and help text of each. The files beside it, one for each source of values, register those that
 //! they set.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -30,6 +31,7 @@ mod operations;
 mod plugins;
 mod process;
 mod programs;
+mod recovery;
 mod reload;
 mod runtime;
 mod swarm;
@@ -51,6 +53,7 @@ use swarm::SwarmMetrics;
 use traces::TraceMetrics;
 
 pub use plugins::{PluginFigure, PluginFigures};
+pub use recovery::RecoveryMetrics;
 pub use reload::ReloadCounts;
 pub use swarm::SwarmFigures;
 
@@ -67,6 +70,7 @@ pub struct Metrics {
     pub rpc: RpcMetrics,
     pub(crate) operations: OperationMetrics,
     backend: BackendMetrics,
+    recovery: RecoveryMetrics,
     restarts: IntCounterVec,
     // Gauges that are reset for each scrape; the lock serialises concurrent scrapes.
     node: Mutex<NodeMetrics>,
@@ -113,6 +117,8 @@ pub struct ReportedFigures {
     pub streaming: Vec<(&'static str, u64)>,
     /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
     pub launchers: Option<u64>,
+    /// The numbers of these launchers by version.
+    pub launcher_versions: BTreeMap<String, u64>,
     /// Vendors' device plugins and their failures; `None` if they are not hosted.
     pub plugins: Option<PluginFigures>,
     /// The node's part in a swarm; `None` if it may have none.
@@ -148,7 +154,7 @@ pub struct NodeCounts {
     pub audit: Option<AuditCounts>,
     /// Spans of traces; `None` if nothing is traced.
     pub traces: Option<TraceCounts>,
-    /// The processes and whether their programs were replaced.
+    /// The processes with their programs.
     pub programs: Vec<ProgramView>,
 }
 
@@ -167,6 +173,7 @@ impl Metrics {
         let rpc = RpcMetrics::register(&registry)?;
         let operations = OperationMetrics::register(&registry)?;
         let backend = BackendMetrics::register(&registry)?;
+        let recovery = RecoveryMetrics::register(&registry)?;
         let restarts = counters(&registry, table::RESTARTS)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
         Ok(Self {
@@ -174,6 +181,7 @@ impl Metrics {
             rpc,
             operations,
             backend,
+            recovery,
             restarts,
             node,
         })
@@ -183,6 +191,12 @@ impl Metrics {
     #[must_use]
     pub fn backend_observer(&self) -> Arc<dyn BackendObserver> {
         Arc::new(self.backend.clone())
+    }
+
+    /// The metrics of the daemon's recovery.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryMetrics {
+        self.recovery.clone()
     }
 
     /// The counter of restarts of a managed process; its series begins with 0.
@@ -293,7 +307,8 @@ impl NodeMetrics {
         if let Some(traces) = counts.traces {
             self.traces.set(traces);
         }
-        self.programs.set(&counts.programs);
+        self.programs
+            .set(&counts.programs, &counts.reported.launcher_versions);
         self.process.refresh();
         self.runtime.refresh();
     }

@@ -14,7 +14,7 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, VolumeView,
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, VERSION, VolumeView,
 };
 use tokio::sync::watch;
 
@@ -268,17 +268,23 @@ impl Node {
     pub async fn programs(&self) -> Vec<ProgramView> {
         let own = i32::try_from(std::process::id())
             .ok()
-            .map(|pid| ("daemon", pid));
-        let needed = self
-            .sources
-            .processes
-            .iter()
-            .filter_map(|process| Some((process.name(), process.pid()?)));
+            .map(|pid| ("daemon", pid, Some(VERSION.to_owned()), None));
+        let needed = self.sources.processes.iter().filter_map(|process| {
+            let current = process.is_configuration_current();
+            Some((process.name(), process.pid()?, process.version(), current))
+        });
         let processes: Vec<_> = own.into_iter().chain(needed).collect();
         let look = move || {
-            let seen = processes
-                .into_iter()
-                .filter_map(|(part, pid)| programs::of_process(part, pid));
+            let seen =
+                processes
+                    .into_iter()
+                    .filter_map(|(part, pid, version, configuration_current)| {
+                        Some(ProgramView {
+                            version,
+                            configuration_current,
+                            ..programs::of_process(part, pid)?
+                        })
+                    });
             Ok(seen.collect())
         };
         self.files

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use switchyard_core::backend::{BackendObserver, Recovered, RecoveryResult, UnreadableKind};
-use switchyard_core::id::SandboxId;
+use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::object::Task;
 use switchyard_core::state::SandboxState;
 
@@ -51,6 +51,8 @@ pub(super) struct RecoveryPlan {
     pub(super) from_earlier_boots: HashSet<String>,
     /// Ids of tasks that a predecessor call may be starting although they count as exited.
     pub(super) lost_starts: Vec<String>,
+    /// Tasks that ran when they were last seen, whose process is gone, and whose exit nobody has observed.
+    pub(super) newly_lost: HashSet<TaskId>,
     /// Objects that are left alone because they cannot be read.
     pub(super) left_alone: Vec<LeftAlone>,
 }
@@ -108,7 +110,12 @@ impl RecoveryPlan {
             observer.recovered("sandbox", result(sandbox.state == SandboxState::Ready));
         }
         for task in &self.recovered.tasks {
-            observer.recovered("task", result(task.state.is_running()));
+            let outcome = if self.newly_lost.contains(&task.id) {
+                RecoveryResult::Lost
+            } else {
+                result(task.state.is_running())
+            };
+            observer.recovered("task", outcome);
         }
         for held in &self.recovered.unreadable {
             observer.recovered(held.kind.as_str(), RecoveryResult::Unreadable);
@@ -134,6 +141,9 @@ impl RecoveryPlan {
             self.remove("task", cleanup, &recovery.context.observer);
             return;
         };
+        if matches!(fate, TaskFate::Lost(_)) {
+            self.newly_lost.insert(entry.id);
+        }
         match fate {
             TaskFate::Destroy | TaskFate::Created | TaskFate::StartPending => {}
             TaskFate::Running(_) => {

@@ -116,6 +116,7 @@ fn shell(dir: &TempDir, script: &str) -> Program {
         pid_file: path("program.pid"),
         log: path("program.log"),
         prepare: Arc::new(|| Ok(())),
+        is_configuration_current: Arc::new(|| None),
         probe: Arc::new(move || {
             let answers = answers.clone();
             Box::pin(async move {

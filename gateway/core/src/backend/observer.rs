@@ -44,6 +44,8 @@ pub enum RecoveryResult {
     Adopted,
     /// It does not run, and is known again.
     Recovered,
+    /// It ran before, its process is gone, and its exit was not observed, as after a reboot of the node.
+    Lost,
     /// It was incomplete or belonged to nothing, and has been removed.
     Cleaned,
     /// It could not be read, and was left alone.
@@ -57,6 +59,7 @@ impl RecoveryResult {
         match self {
             Self::Adopted => "adopted",
             Self::Recovered => "recovered",
+            Self::Lost => "lost",
             Self::Cleaned => "cleaned",
             Self::Unreadable => "unreadable",
         }

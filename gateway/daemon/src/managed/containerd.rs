@@ -18,6 +18,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
+use super::oom_score::OomScore;
 use super::{Program, Timeouts, make_dir};
 
 /// The timeout of one probe.
@@ -49,9 +50,6 @@ const DOWNLOADS: &str = "io.containerd.content.v1.content/ingest";
 /// The maximum number of downloads that are checked; it is more than ever exist at the same time.
 const MOST_DOWNLOADS: usize = 10_000;
 
-/// The bit of CAP_SYS_RESOURCE (capabilities(7)).
-const CAP_SYS_RESOURCE: u32 = 24;
-
 /// The managed containerd as a program to supervise; `exe` is our own binary.
 #[must_use]
 pub fn program(config: &Config, exe: &Path) -> Program {
@@ -61,6 +59,8 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     let socket = config.containerd_socket();
     let table = generate(config, &OomScore::of_this_process());
     let dirs = dirs(config);
+    let wanted = table.clone();
+    let present = file.clone();
     let target = file.clone();
     let namespace = config.containerd.namespace.clone();
     let downloads = state.join("root").join(DOWNLOADS);
@@ -80,6 +80,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         pid_file: run.join("containerd.pid"),
         log: state.join("containerd.log"),
         prepare: Arc::new(prepare),
+        is_configuration_current: Arc::new(move || is_current(&present, &wanted)),
         probe: Arc::new(move || Box::pin(probe(socket.clone(), namespace.clone()))),
         timeouts: Timeouts::of(&config.managed),
     }
@@ -122,6 +123,22 @@ fn configure(file: &Path, dirs: &[(PathBuf, u32)], wanted: &Table) -> io::Result
     }
     tracing::warn!(file = %file.display(), %error, "cannot write containerd's configuration: it starts with the present one, which an earlier start wrote");
     Ok(())
+}
+
+/// Returns whether the running containerd has read the wanted configuration: the file is as it has read it, since only a
+/// start writes it, after the process before has ended. `None` if the file cannot be read.
+fn is_current(file: &Path, wanted: &Table) -> Option<bool> {
+    match fs::read_to_string(file) {
+        Ok(present) => Some(
+            present
+                .parse::<Table>()
+                .is_ok_and(|present| present == *wanted),
+        ),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "cannot read the configuration of the running containerd, to compare it");
+            None
+        }
+    }
 }
 
 /// Not durable: each start writes a configuration that differs.
@@ -209,38 +226,6 @@ fn generate(config: &Config, oom: &OomScore) -> Table {
         table.insert("oom_score".into(), Value::Integer(score.into()));
     }
     table
-}
-
-/// The OOM score adjustment of this process, and whether it may lower it (proc(5), `oom_score_adj`).
-struct OomScore {
-    current: i32,
-    may_lower: bool,
-}
-
-impl OomScore {
-    fn of_this_process() -> Self {
-        let read =
-            |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-        let capabilities = read("status")
-            .lines()
-            .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
-            .unwrap_or_default();
-        Self {
-            current: read("oom_score_adj").trim().parse().unwrap_or_default(),
-            may_lower: capabilities & (1 << CAP_SYS_RESOURCE) != 0,
-        }
-    }
-
-    /// The allowed score nearest to `wanted` for a child; `None` if that is the inherited one. containerd
-    /// does not start if its configuration has a score that it may not set.
-    fn allowed(&self, wanted: i32) -> Option<i32> {
-        let score = if self.may_lower {
-            wanted
-        } else {
-            wanted.max(self.current)
-        };
-        (score != self.current).then_some(score)
-    }
 }
 
 /// Queries containerd's version, and one record of its database, because a containerd whose database hangs
@@ -397,6 +382,26 @@ mod tests {
     }
 
     #[test]
+    fn configuration_of_the_running_containerd_is_compared_by_its_meaning() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let wanted = table(dir.path());
+        assert_eq!(is_current(&file, &wanted), None);
+        configure(&file, &[], &wanted).unwrap();
+        assert_eq!(is_current(&file, &wanted), Some(true));
+        // Another version may write another comment.
+        fs::write(&file, format!("# By an earlier version.\n{wanted}")).unwrap();
+        assert_eq!(is_current(&file, &wanted), Some(true));
+        let mut earlier = wanted.clone();
+        let fewer = DISABLED_PLUGINS[1..].iter().copied().map(Value::from);
+        earlier.insert("disabled_plugins".into(), Value::Array(fewer.collect()));
+        for text in [earlier.to_string(), "root = ".to_owned()] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(is_current(&file, &wanted), Some(false));
+        }
+    }
+
+    #[test]
     fn unnamed_downloads_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str, files: &[(&str, &str)]| {
@@ -423,50 +428,6 @@ mod tests {
             assert_eq!(left, ["a-file", "named"]);
         }
         assert_eq!(clear_nameless(&dir.path().join("none")), 0);
-    }
-
-    #[test]
-    fn oom_score_is_clamped_to_the_permitted_range() {
-        assert_eq!(
-            OomScore {
-                current: 0,
-                may_lower: false
-            }
-            .allowed(-999),
-            None
-        );
-        assert_eq!(
-            OomScore {
-                current: -5,
-                may_lower: false
-            }
-            .allowed(-999),
-            None
-        );
-        assert_eq!(
-            OomScore {
-                current: 0,
-                may_lower: false
-            }
-            .allowed(100),
-            Some(100)
-        );
-        assert_eq!(
-            OomScore {
-                current: 0,
-                may_lower: true
-            }
-            .allowed(-999),
-            Some(-999)
-        );
-        assert_eq!(
-            OomScore {
-                current: -999,
-                may_lower: true
-            }
-            .allowed(-999),
-            None
-        );
     }
 
     #[tokio::test]

@@ -43,6 +43,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         pid_file: run.join("logkeeper.pid"),
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
+        is_configuration_current: Arc::new(|| None),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
         timeouts: Timeouts {
             retry_max: RETRY_MAX,
@@ -82,6 +83,7 @@ pub async fn probe_state(socket: &Path) -> State {
                     process,
                     adopted: true,
                     version,
+                    is_configuration_current: None,
                 },
                 None => State::Down(format!(
                     "the process {} that answers is not on this node",

@@ -207,6 +207,23 @@ impl RestartableProcess for Restarter {
         self.process().map(|process| process.pid)
     }
 
+    fn version(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Up { version, .. } => version_in(version).map(str::to_owned),
+            State::Starting | State::Hanging { .. } | State::Down(_) => None,
+        }
+    }
+
+    fn is_configuration_current(&self) -> Option<bool> {
+        match &*self.state.borrow() {
+            State::Up {
+                is_configuration_current,
+                ..
+            } => *is_configuration_current,
+            State::Starting | State::Hanging { .. } | State::Down(_) => None,
+        }
+    }
+
     fn restart(&self) -> BoxFuture<'_, Result<RestartReport, RestartError>> {
         Box::pin(self.end_and_await_next())
     }
@@ -324,6 +341,13 @@ impl RestartRequests {
     }
 }
 
+/// The version in the description of a process: `containerd 1.7.2`, `logkeeper 0.1.0 protocol 1`; `None` for a logkeeper
+/// that reports none: `logkeeper protocol 1`. Pure.
+fn version_in(description: &str) -> Option<&str> {
+    let version = description.split_whitespace().nth(1);
+    version.filter(|word| *word != "protocol")
+}
+
 fn describe(state: &State) -> String {
     match state.condition() {
         Condition::Up(detail) | Condition::Down(detail) => detail,
@@ -415,13 +439,22 @@ mod tests {
         assert!(valid.check("logkeeper").await.is_ok());
     }
 
+    #[test]
+    fn version_is_the_second_word_of_a_description() {
+        assert_eq!(version_in("containerd 1.7.2"), Some("1.7.2"));
+        assert_eq!(version_in("logkeeper 0.2.0 protocol 1"), Some("0.2.0"));
+        assert_eq!(version_in("logkeeper protocol 1"), None);
+        assert_eq!(version_in(""), None);
+    }
+
     #[tokio::test]
     async fn a_process_of_no_service_is_not_restarted() {
         let process = ProcessId::of(1).unwrap();
         let up = State::Up {
             process,
             adopted: true,
-            version: String::new(),
+            version: "logkeeper 0.1.0 protocol 1".into(),
+            is_configuration_current: None,
         };
         let (sender, state) = watch::channel(State::Down("is not there".into()));
         let dir = tempfile::tempdir().unwrap();
@@ -431,7 +464,9 @@ mod tests {
             keeper.restart().await,
             Err(RestartError::Absent("logkeeper"))
         ));
+        assert_eq!(keeper.version(), None);
         sender.send_replace(up);
+        assert_eq!(keeper.version().as_deref(), Some("0.1.0"));
         // The first process is in no service.
         assert!(matches!(
             keeper.restart().await,

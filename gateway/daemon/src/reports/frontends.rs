@@ -1,5 +1,6 @@
 //! The frontends that have sockets.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use switchyard_nomad::Launchers;
 use switchyard_operator::control::Reporter;
 use switchyard_operator::metrics::ReportedFigures;
 use switchyard_operator::status::{Condition, Part};
+use switchyard_operator_api::VERSION;
 use switchyard_streaming::Sessions;
 
 /// State of a server: whether it serves. Clones share it.
@@ -68,11 +70,45 @@ impl Reporter for CriReport {
 
 impl Reporter for NomadReport {
     fn parts(&self) -> Vec<Part> {
-        let launchers = || format!("serving {} launchers", self.launchers.count());
+        let launchers = || serving(&self.launchers.versions());
         vec![Part::needed("nomad", self.is_serving.condition(launchers))]
     }
 
     fn count(&self, figures: &mut ReportedFigures) {
         figures.launchers = u64::try_from(self.launchers.count()).ok();
+        figures.launcher_versions = self.launchers.versions();
+    }
+}
+
+/// The description of the launchers: their number, and those of another version than the daemon. Pure.
+fn serving(versions: &BTreeMap<String, u64>) -> String {
+    let mut text = format!("serving {} launchers", versions.values().sum::<u64>());
+    for (version, count) in versions.iter().filter(|(version, _)| *version != VERSION) {
+        let version = if version.is_empty() {
+            "unknown"
+        } else {
+            version
+        };
+        text.push_str(&format!(", {count} of version {version}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_of_other_versions_are_named() {
+        let mut versions = BTreeMap::new();
+        assert_eq!(serving(&versions), "serving 0 launchers");
+        versions.insert(VERSION.to_owned(), 2);
+        assert_eq!(serving(&versions), "serving 2 launchers");
+        versions.insert(String::new(), 1);
+        versions.insert("99.0.0".to_owned(), 3);
+        assert_eq!(
+            serving(&versions),
+            "serving 6 launchers, 1 of version unknown, 3 of version 99.0.0"
+        );
     }
 }

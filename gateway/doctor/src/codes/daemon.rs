@@ -106,6 +106,12 @@ pub(in super::super) const CANNOT_START: FindingCode = FindingCode::error(
     "It does not start the next time. A running one continues with the certificates and tokens that it has read.",
     "Correct the file or the variable that is named; `switchyard config check --unit` repeats the check.",
 );
+pub(in super::super) const FORMER_CONFIGURATION: FindingCode = FindingCode::warning(
+    "SY818",
+    "a process has read a former configuration",
+    "The daemon generates another configuration for it, as after an upgrade or a change of a key. What that changes, such as a plugin that is turned off, is not in effect yet.",
+    "Restart the part; containers keep running.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
@@ -125,4 +131,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &CONFIG_UNKNOWN,
     &UNREADABLE,
     &CANNOT_START,
+    &FORMER_CONFIGURATION,
 ];

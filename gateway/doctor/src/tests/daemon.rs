@@ -66,6 +66,19 @@ fn programs_of_other_versions() {
         found[0].command.as_deref(),
         Some("systemctl restart switchyard")
     );
+    let found = of_status(
+        |status| status.programs[0].configuration_current = Some(false),
+        &["SY818 warning"],
+    );
+    assert_eq!(
+        found[0].command.as_deref(),
+        Some("systemctl restart switchyard")
+    );
+    let both = |status: &mut StatusReport| {
+        status.programs[0].replaced = true;
+        status.programs[0].configuration_current = Some(false);
+    };
+    of_status(both, &["SY809 warning"]);
     let older = "logkeeper 0.0.1 protocol 2, process 7".to_owned();
     let found = of_status(|status| status.parts[0].detail = older, &["SY810 warning"]);
     assert_eq!(

@@ -99,6 +99,8 @@ metrics! {
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";
         REPLACED_PROGRAMS: Gauge "switchyard_replaced_programs" ["part"] "Whether a process still runs a program whose file was replaced: daemon, containerd or logkeeper.";
+        FORMER_CONFIGURATIONS: Gauge "switchyard_former_configurations" ["part"] "Whether a process has read another configuration than this daemon generates for it: containerd. Absent if that is not known.";
+        PROGRAM_VERSIONS: Gauge "switchyard_program_versions" ["part", "version"] "Processes by the version that they report: daemon, containerd, logkeeper and nomad-launcher.";
         RESTARTS: Counter "switchyard_managed_restarts_total" ["part"] "Starts of the managed containerd and logkeeper after they ended or failed to start. The daemon's first start of them, and an adoption, do not count.";
         RELOADS: Counter "switchyard_config_reloads_total" ["result"] "Reloads of the configuration, by result: applied or refused.";
         LAST_RELOAD: Gauge "switchyard_config_last_reload_successful" [] "Whether the last reload took effect; 1 if there was none.";
@@ -122,6 +124,8 @@ metrics! {
     "recovery" {
         RECOVERY_OBJECTS: Counter "switchyard_recovery_objects_total" ["kind", "result"] "Objects that an earlier daemon left, at this daemon's start.";
         UNREADABLE: Gauge "switchyard_unreadable_objects" [] "Sandboxes and tasks that cannot be read, perhaps because a later version wrote them. They are left alone, and what they hold is given to nobody.";
+        RECOVERY_DURATION: Gauge "switchyard_recovery_duration_seconds" [] "Time from the start of this daemon until it served requests, with its wait for containerd and the logkeeper; 0 until then.";
+        RECOVERY_FAILURES: Counter "switchyard_recovery_failures_total" [] "Tries of recovery that failed. It is tried until it succeeds, and no request is served before.";
         CLEANUP_QUEUE: Gauge "switchyard_cleanup_queue" [] "Undos and removals that are left to do, those that run included. Each is tried until it succeeds: one that stays has an obstacle, which the log names.";
         CLEANUP_FAILURES: Counter "switchyard_cleanup_failures_total" [] "Tries of undos and removals that failed.";
     }

@@ -261,6 +261,16 @@ fn attention(facts: &NodeFacts) -> Vec<String> {
             program.part
         )
     }));
+    let former = report
+        .programs
+        .iter()
+        .filter(|program| program.has_former_configuration());
+    sentences.extend(former.map(|program| {
+        format!(
+            "{}: it has read a former configuration: restart it",
+            program.part
+        )
+    }));
     sentences.extend(report.advisories.iter().map(|advisory| {
         let ids = text::name(&advisory.ids.join(", "));
         format!(

@@ -1,6 +1,7 @@
 //! A node under test: a gateway over the in-memory backend, and components that a test controls.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -73,6 +74,7 @@ pub(super) struct TestProcess {
     name: &'static str,
     pid: Option<i32>,
     condition: Mutex<Condition>,
+    is_configuration_current: AtomicBool,
     restart: fn() -> Result<RestartReport, RestartError>,
 }
 
@@ -341,6 +343,7 @@ impl TestProcess {
             name,
             pid: None,
             condition,
+            is_configuration_current: AtomicBool::new(true),
             restart: || Err(RestartError::Stopping),
         }
     }
@@ -361,6 +364,12 @@ impl TestProcess {
     pub(super) fn set(&self, condition: Condition) {
         *self.condition.lock() = condition;
     }
+
+    /// From now on it has read a former configuration.
+    pub(super) fn set_former_configuration(&self) {
+        self.is_configuration_current
+            .store(false, Ordering::Relaxed);
+    }
 }
 
 impl Reporter for TestProcess {
@@ -376,6 +385,14 @@ impl RestartableProcess for TestProcess {
 
     fn pid(&self) -> Option<i32> {
         self.pid
+    }
+
+    fn version(&self) -> Option<String> {
+        Some("1.7.2".to_owned())
+    }
+
+    fn is_configuration_current(&self) -> Option<bool> {
+        Some(self.is_configuration_current.load(Ordering::Relaxed))
     }
 
     fn restart(&self) -> BoxFuture<'_, Result<RestartReport, RestartError>> {
