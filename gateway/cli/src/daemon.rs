@@ -66,6 +66,12 @@ pub(super) enum DaemonError {
     Message(String),
     #[error("{0}")]
     Forbidden(String),
+    #[error("the node was not ready within {limit:?}")]
+    NotReady {
+        limit: Duration,
+        #[source]
+        source: Box<DaemonError>,
+    },
     #[error("the daemon answered {path} with {status}: {text}")]
     Refused {
         path: String,

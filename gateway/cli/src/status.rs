@@ -13,7 +13,11 @@ use switchyard_operator_api::{ConfigView, OperationView, RefusedReloadView, Stat
 use super::daemon::{DaemonError, ask};
 use super::settings;
 use super::watch::WatchArgs;
-use crate::output::table;
+use crate::output::{Format, print, print_json, table};
+
+mod wait;
+
+use wait::{Wait, Waited};
 
 /// The daemon, the output format, and how much is shown.
 #[derive(Debug, Args)]
@@ -23,11 +27,19 @@ pub(super) struct StatusArgs {
     /// Show the operations in flight too: what they work on or wait for, and since when.
     #[arg(long, short)]
     verbose: bool,
+    /// Wait until the node is ready, for this time at most, as in ready=60s; then show it. A daemon that restarts
+    /// meanwhile is waited for. Exit status 1 if the time is up.
+    #[arg(long, value_name = "ready=TIME", value_parser = wait::parse, conflicts_with = "watch")]
+    wait: Option<Wait>,
 }
 
 /// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
 pub(super) async fn status(
-    StatusArgs { watch, verbose }: &StatusArgs,
+    StatusArgs {
+        watch,
+        verbose,
+        wait,
+    }: &StatusArgs,
 ) -> Result<ExitCode, DaemonError> {
     let is_ready = Cell::new(true);
     let asked = async || {
@@ -40,6 +52,25 @@ pub(super) async fn status(
         is_ready.set(report.ready);
         Ok(WholeStatus { report, operations })
     };
+    if let Some(wait) = wait {
+        let show = |status: &WholeStatus| match watch.target.output {
+            Format::Json => print_json(status),
+            Format::Text => print(shown(status, Timestamp::now())),
+        };
+        return match wait
+            .until_ready(asked, |status| status.report.ready)
+            .await?
+        {
+            Waited::Ready(status) => {
+                show(&status)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Waited::TimeUp(status) => {
+                show(&status)?;
+                Err(wait.not_ready(&status.report))
+            }
+        };
+    }
     watch
         .show(asked, |status| shown(status, Timestamp::now()))
         .await?;
@@ -95,7 +126,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
     }
     text.push_str(&format!("images: {images}\n"));
     text.push_str(&advisories(report));
-    text.push_str(&replaced_programs(report));
+    text.push_str(&former_programs(report));
     text.push_str(&configuration(report));
     if let Some(operations) = operations {
         text.push_str(&in_flight(operations));
@@ -172,20 +203,23 @@ fn in_flight(operations: &[OperationView]) -> String {
     )
 }
 
-/// The processes that still run a former program; empty if none does.
-fn replaced_programs(report: &StatusReport) -> String {
+/// The processes that are not as installed; empty if all are.
+fn former_programs(report: &StatusReport) -> String {
     let mut text = String::new();
-    for ProgramView {
-        part, pid, path, ..
-    } in report.programs.iter().filter(|program| program.replaced)
-    {
-        let command = match part.as_str() {
-            "daemon" => "systemctl restart switchyard".to_owned(),
-            part => format!("switchyard restart {part}"),
-        };
-        text.push_str(&format!(
-            "\n{part} (process {pid}) still runs a former {path}: `{command}` replaces it while containers run.\n"
-        ));
+    for program in &report.programs {
+        let ProgramView {
+            part, pid, path, ..
+        } = program;
+        let command = program.restart_command();
+        if program.replaced {
+            text.push_str(&format!(
+                "\n{part} (process {pid}) still runs a former {path}: `{command}` replaces it while containers run.\n"
+            ));
+        } else if program.has_former_configuration() {
+            text.push_str(&format!(
+                "\n{part} (process {pid}) has read a former configuration: `{command}` puts the present one in force while containers run.\n"
+            ));
+        }
     }
     text
 }

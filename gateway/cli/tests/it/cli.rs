@@ -41,6 +41,13 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
         "",
         "a number of seconds from 0.1 to 3600",
     );
+    check(&["status", "--wait", "60s"], 2, "", "write it as ready=60s");
+    check(
+        &["status", "--wait=ready=1s", "--watch"],
+        2,
+        "",
+        "cannot be used with",
+    );
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
     check(
@@ -295,6 +302,12 @@ fn missing_daemon_is_reported() {
         1,
         "",
         "is the daemon running",
+    );
+    check(
+        &["status", "--wait", "ready=1s", "--socket", socket],
+        1,
+        "",
+        "the node was not ready within 1s: cannot connect to",
     );
     check(&["ps", "--socket", socket], 1, "", "is the daemon running");
     check(

@@ -3,10 +3,12 @@
 use std::fs;
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use switchyard_operator::control::RestartError;
-use switchyard_operator_api::{RestartReport, StatusReport};
+use switchyard_operator::status::Condition;
+use switchyard_operator_api::{RestartReport, StatusReport, VERSION};
 
 use super::node::{TestNode, TestProcess};
 use super::{Pages, run};
@@ -75,6 +77,69 @@ async fn replaced_program_is_shown_with_what_to_do() {
     let report: StatusReport =
         serde_json::from_str(network.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!((report.pid, report.programs), (None, Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn former_configuration_is_shown_with_what_to_do() {
+    let running = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    let pid = i32::try_from(running.0.id()).unwrap();
+    let containerd = Arc::new(TestProcess::new("containerd").with_pid(pid));
+    let node = TestNode::new().await.with_process(&containerd);
+    let pages = Pages::serve(node).await;
+    let socket = pages.socket();
+    let expected = format!(
+        "containerd (process {pid}) has read a former configuration: `switchyard restart containerd`"
+    );
+    for is_former in [false, true] {
+        if is_former {
+            containerd.set_former_configuration();
+        }
+        let output = run(&["status", "--socket", &socket]).await;
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.contains(&expected), is_former, "{text}");
+        let (_, metrics) = pages.get("/metrics").await;
+        let number = i32::from(is_former);
+        for line in [
+            format!("switchyard_former_configurations{{part=\"containerd\"}} {number}\n"),
+            "switchyard_program_versions{part=\"containerd\",version=\"1.7.2\"} 1\n".to_owned(),
+            format!("switchyard_program_versions{{part=\"daemon\",version=\"{VERSION}\"}} 1\n"),
+        ] {
+            assert!(metrics.contains(&line), "{line}: {metrics}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_waits_until_the_node_is_ready_or_the_time_is_up() {
+    let containerd = Arc::new(TestProcess::new("containerd"));
+    containerd.set(Condition::Down("is starting".into()));
+    let pages = Pages::serve(TestNode::new().await.with_process(&containerd)).await;
+    let socket = pages.socket();
+    let wait = async |time: &str, output: &str| {
+        let wait = format!("--wait=ready={time}");
+        run(&["status", &wait, "--output", output, "--socket", &socket]).await
+    };
+    let late = wait("1s", "text").await;
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    let shown = String::from_utf8(late.stdout).unwrap();
+    assert!(shown.contains(" is not ready, process "), "{shown}");
+    let why = String::from_utf8(late.stderr).unwrap();
+    assert_eq!(
+        why,
+        "switchyard: the node was not ready within 1s: containerd: is starting\n"
+    );
+
+    let waiting = async {
+        let ready = wait("60s", "json").await;
+        assert!(ready.status.success(), "{ready:?}");
+        let report: StatusReport = serde_json::from_slice(&ready.stdout).unwrap();
+        assert!(report.ready);
+    };
+    let starting = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        containerd.set(super::up());
+    };
+    tokio::join!(waiting, starting);
 }
 
 #[tokio::test(flavor = "multi_thread")]
