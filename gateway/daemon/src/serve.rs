@@ -10,19 +10,17 @@ use std::fs;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_config::{Config, Loaded};
 use switchyard_core::backend::{Backend, BackendObserver};
-use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_linux::files::if_present;
 use switchyard_logkeeper::Client;
 use switchyard_operator::history::History;
-use switchyard_operator::metrics::{Metrics, RecoveryMetrics};
+use switchyard_operator::metrics::Metrics;
 use switchyard_operator::node::{Node, NodeSources};
 use switchyard_operator_api::VERSION;
 use switchyard_socket::listener::SocketFile;
@@ -36,7 +34,7 @@ use crate::credentials::{Credentials, MetricsCredentials, Stamps};
 use crate::daemon_record::PublishedRecord;
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
-use crate::managed::{State, make_dir};
+use crate::managed::make_dir;
 use crate::reload::{ReloadedParts, Reloader};
 use crate::reports::DeviceReport;
 use crate::self_check::{Question, SelfCheck};
@@ -49,26 +47,18 @@ mod admin;
 mod error;
 mod frontends;
 mod processes;
+mod recovery;
 
 use admin::AdminListeners;
 pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
-use processes::{NeededProcesses, ProcessStates};
+use processes::NeededProcesses;
 
 /// Limit for running operations when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Limit for servers to close their connections after that.
 const CLOSE: Duration = Duration::from_secs(2);
-
-/// Limit for which recovery waits for the logkeeper before it continues without it.
-const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
-
-/// The first and the longest pause between attempts to recover.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-
-/// Interval at which an unfinished recovery is logged.
-const SLOW_RECOVERY: Duration = Duration::from_secs(60);
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
@@ -196,16 +186,7 @@ pub async fn run(
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     daemon.feed_watchdog(questions);
-    daemon.spawn(
-        "recovery",
-        recover(
-            gateway.clone(),
-            recovery_errors,
-            daemon.metrics.recovery(),
-            states,
-            begin,
-        ),
-    );
+    daemon.start_recovery(gateway.clone(), recovery_errors, states, begin);
 
     daemon.shutdown.ended().await;
     daemon.end(&gateway).await;
@@ -407,78 +388,6 @@ impl Daemon {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
         self.history.flush().await;
-    }
-}
-
-const fn is_up(state: &State) -> bool {
-    matches!(state, State::Up { .. })
-}
-
-/// Runs the recovery of the predecessor's objects, and repeats it until it succeeds. Cancel-safe.
-async fn recover(
-    gateway: Gateway,
-    recovery_errors: watch::Sender<Option<String>>,
-    metrics: RecoveryMetrics,
-    (containerd, logkeeper): ProcessStates,
-    begin: StartTimes,
-) {
-    let processes = async {
-        if let Some(mut containerd) = containerd {
-            // The sender exists as long as the daemon.
-            let _ = containerd.wait_for(is_up).await;
-        }
-        let mut logkeeper = logkeeper;
-        let waited = tokio::time::timeout(LOGKEEPER_LIMIT, logkeeper.wait_for(is_up)).await;
-        if waited.is_err() {
-            tracing::warn!("recovering without the logkeeper, which does not answer");
-        }
-    };
-    processes.await;
-    let processes = begin.at.elapsed();
-    let mut backoff = Backoff::new(RETRY.0, RETRY.1);
-    let mut last_logged = String::new();
-    while let Err(error) = reported_if_slow(gateway.recover()).await {
-        metrics.failed();
-        let report = error.report();
-        recovery_errors.send_replace(Some(report.clone()));
-        if last_logged != report {
-            tracing::warn!(
-                error = report,
-                "recovery failed; trying again until it succeeds"
-            );
-            service_manager::status(&format!("Recovery failed: {error}"));
-            last_logged = report;
-        }
-        backoff.wait().await;
-    }
-    let served = begin.at.elapsed();
-    metrics.served_after(served);
-    let sandboxes = gateway.sandboxes().count();
-    let tasks = gateway.tasks().count();
-    let sum = |counts: switchyard_core::table::Counts| counts.values().sum::<u64>();
-    tracing::info!(
-        sandboxes = sum(sandboxes),
-        tasks = sum(tasks),
-        locked_after = ?begin.locked,
-        processes_after = ?processes,
-        served_after = ?served,
-        "recovered; requests are served"
-    );
-    service_manager::status("Serving");
-}
-
-/// Waits for an attempt to recover, and logs that it takes long: a disk that hangs holds it up for ever.
-async fn reported_if_slow<T>(attempt: impl Future<Output = T>) -> T {
-    let begun = Instant::now();
-    let mut attempt = pin!(attempt);
-    loop {
-        tokio::select! {
-            done = &mut attempt => return done,
-            () = tokio::time::sleep(SLOW_RECOVERY) => tracing::warn!(
-                after = ?begun.elapsed(),
-                "recovery is not done, and no request is served before it is: does a disk hang, or does containerd answer slowly?"
-            ),
-        }
     }
 }
 

@@ -84,10 +84,9 @@ impl Reporter for NomadReport {
 fn serving(versions: &BTreeMap<String, u64>) -> String {
     let mut text = format!("serving {} launchers", versions.values().sum::<u64>());
     for (version, count) in versions.iter().filter(|(version, _)| *version != VERSION) {
-        let version = if version.is_empty() {
-            "unknown"
-        } else {
-            version
+        let version = match version.as_str() {
+            "" => "unknown",
+            version => version,
         };
         text.push_str(&format!(", {count} of version {version}"));
     }
