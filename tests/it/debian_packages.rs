@@ -12,7 +12,7 @@ use std::path::Path;
 use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script};
 
 /// Scripts, what they source, and the one with the list of what they install.
-const SCRIPTS: [(&str, &[&str]); 7] = [
+const SCRIPTS: [(&str, &[&str]); 8] = [
     (
         "deploy/quickstart",
         &[
@@ -30,6 +30,7 @@ const SCRIPTS: [(&str, &[&str]); 7] = [
         &["deploy/packages.sh", "tests/guest/sources.sh"],
     ),
     ("tests/run", &["deploy/packages.sh"]),
+    ("tests/versions", &["deploy/packages.sh"]),
     (
         "tests/vm",
         &[

@@ -7,6 +7,7 @@ use switchyard_tests::shards::{
     ALLOWANCE, EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS,
     SLOW, Shard, Suite, What, file_of_test,
 };
+use switchyard_tests::versions::is_of_versions;
 
 /// By how much a shard may exceed the mean.
 const MARGIN: f32 = 1.2;
@@ -55,13 +56,20 @@ fn all() -> impl Iterator<Item = What> {
         .chain(EVERY_RUN.iter().copied())
 }
 
+/// The test of `tests/it` that this runs, if it is one.
+const fn integration_test(what: What) -> Option<&'static str> {
+    match what {
+        What::Test(name) | What::Smoke(name) => Some(name),
+        What::Fact(..) | What::PowerCut | What::Root(..) | What::Documentation | What::Versions => {
+            None
+        }
+    }
+}
+
 #[test]
 fn each_test_that_the_tables_name_exists() {
     let tests = tests();
-    let named = all().filter_map(|what| match what {
-        What::Test(name) | What::Smoke(name) => Some(name),
-        What::Fact(..) | What::PowerCut | What::Root(..) | What::Documentation => None,
-    });
+    let named = all().filter_map(integration_test);
     let missing: Vec<_> = named
         .chain(KILL_LISTS.iter().map(|(test, _)| *test))
         .filter(|name| !tests.contains(*name))
@@ -91,7 +99,11 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
                     (listed_in, listed) == (module.as_str(), name.as_str())
                 }
                 What::Smoke(listed) => module == "smoke" && listed == name,
-                What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
+                What::Test(_)
+                | What::PowerCut
+                | What::Root(..)
+                | What::Documentation
+                | What::Versions => false,
             })
         })
         .collect();
@@ -107,7 +119,7 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
         of_the_guest().len(),
         "the table has facts that the guest does not know"
     );
-    for what in [What::PowerCut, What::Documentation] {
+    for what in [What::PowerCut, What::Documentation, What::Versions] {
         assert!(all().any(|listed| listed == what), "no shard has: {what}");
     }
     for suite in [Suite::Trixie, Suite::Sid] {
@@ -118,6 +130,26 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
             );
         }
     }
+}
+
+#[test]
+fn tests_with_other_versions_are_run_with_them_alone() {
+    let tests = tests();
+    for begin in ["upgrades::former::", "upgrades::newer::"] {
+        let mut of_version = tests.iter().filter(|test| test.starts_with(begin));
+        assert!(of_version.clone().count() > 0, "no test is in {begin}");
+        assert!(of_version.all(|test| is_of_versions(test)), "{begin}");
+    }
+    let rows = all().filter_map(integration_test);
+    let twice: Vec<_> = rows.filter(|name| is_of_versions(name)).collect();
+    assert!(twice.is_empty(), "{} runs these: {twice:?}", What::Versions);
+    let parts = [RootPart::First, RootPart::Second];
+    assert!(
+        tests
+            .iter()
+            .filter(|test| is_of_versions(test))
+            .all(|test| !parts.iter().any(|part| part.has(test)))
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use switchyard_tests::shards::{Plan, SHARD_VARIABLE, WHOLE_VARIABLE};
+use switchyard_tests::versions::{FORMER_VARIABLE, NEWER_VARIABLE, is_of_versions, needs_newer};
 
 use crate::artifacts::{Artifacts, TestProgram};
 use crate::program::{Outcome, Run};
@@ -15,6 +16,9 @@ use crate::summary::Summary;
 
 /// The parts of the benchmark that every run does: that it works. What it measures of a build for tests says nothing.
 const BENCHMARK: [&str; 3] = ["--quick", "--only", "pods,streams,tasks,pulls"];
+
+/// The programs of other versions, by their names for `tests/versions`, and the variables that lead tests to them.
+const VERSIONS: [(&str, &str); 2] = [("former", FORMER_VARIABLE), ("newer", NEWER_VARIABLE)];
 
 /// The inputs for running the tests of one build.
 #[derive(Debug)]
@@ -30,14 +34,25 @@ pub(crate) struct Lanes<'a> {
 }
 
 impl Lanes<'_> {
-    /// Runs the tests whose name contains one of the words: of a list of kill points all.
+    /// Runs the tests whose name contains one of the words: of a list of kill points all. The newer version is built for
+    /// them; the former one is the tested program, unless the caller names another.
     pub(crate) fn named(&self, words: &[String], summary: &mut Summary) {
         let timer = summary.stage("tests");
         let programs = || self.artifacts.units.iter().chain([&self.artifacts.it]);
         let names: Vec<String> = programs().flat_map(TestProgram::tests).collect();
         summary.require_tests(words, &names);
+        let mut variables = Vec::new();
+        let is_named = |name: &String| words.iter().any(|word| name.contains(word));
+        let wants_newer = names.iter().any(|name| needs_newer(name) && is_named(name));
+        if wants_newer && std::env::var_os(NEWER_VARIABLE).is_none() {
+            let [_, (newer, variable)] = VERSIONS;
+            if self.build_version(newer, &Mutex::new(&mut *summary)) {
+                variables.push((variable, self.version(newer)));
+            }
+        }
         for program in programs() {
-            let outcome = self.test(program, words.to_vec(), Vec::new(), threads(), &|line| {
+            let variables = variables.clone();
+            let outcome = self.test(program, words.to_vec(), variables, threads(), &|line| {
                 if line.starts_with("test ") {
                     println!("{line}");
                 }
@@ -47,23 +62,33 @@ impl Lanes<'_> {
         summary.end(timer);
     }
 
-    /// Runs the tests of all programs, the benchmark, and the documentation where the plan has it.
-    pub(crate) fn tests(&self, plan: &Plan, summary: &mut Summary) {
+    /// Runs the tests of all programs, the benchmark, and the documentation where the plan has it. Returns whether the
+    /// programs of other versions are there, if the plan has tests with them.
+    pub(crate) fn tests(&self, plan: &Plan, summary: &mut Summary) -> bool {
         let timer = summary.stage("tests");
         let shared = Mutex::new(summary);
+        let mut has_versions = false;
         thread::scope(|scope| {
             scope.spawn(|| self.integration(plan, &shared));
             scope.spawn(|| self.crates(plan, &shared));
-            scope.spawn(|| self.prepare_roots(plan, &shared));
+            scope.spawn(|| {
+                self.prepare_roots(plan, &shared);
+                let mut names = VERSIONS.iter().map(|(name, _)| name);
+                has_versions = plan.versions && names.all(|name| self.build_version(name, &shared));
+            });
         });
         shared.into_inner().end(timer);
+        has_versions
     }
 
     fn integration(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
         let timer = summary.lock().stage("  the integration tests");
         let mut arguments = Vec::new();
-        for name in &plan.skipped {
-            arguments.extend(["--skip".to_owned(), (*name).to_owned()]);
+        let tests = self.artifacts.it.tests();
+        let of_versions = tests.iter().map(String::as_str);
+        let of_versions = of_versions.filter(|test| is_of_versions(test));
+        for name in plan.skipped.iter().copied().chain(of_versions) {
+            arguments.extend(["--skip".to_owned(), name.to_owned()]);
         }
         // Otherwise the name of a test would skip those that begin like it.
         arguments.push("--exact".to_owned());
@@ -115,6 +140,43 @@ impl Lanes<'_> {
             self.command(&format!("root-{suite}"), &mut command, summary);
             summary.lock().end(timer);
         }
+    }
+
+    /// Builds the program of another version; returns whether it is there.
+    fn build_version(&self, name: &str, summary: &Mutex<&mut Summary>) -> bool {
+        let timer = summary.lock().stage(&format!("  the {name} version"));
+        let mut command = Command::new(self.root.join("tests/versions"));
+        command.arg(name).current_dir(self.root);
+        let is_built = self.command(&format!("version-{name}"), &mut command, summary);
+        summary.lock().end(timer);
+        is_built
+    }
+
+    /// The program of another version.
+    fn version(&self, name: &str) -> String {
+        let program = self.root.join("target/versions").join(name);
+        program.display().to_string()
+    }
+
+    /// Runs the tests with the programs of other versions.
+    pub(crate) fn versions(&self, summary: &mut Summary) {
+        let timer = summary.stage("former and newer versions");
+        let program = TestProgram {
+            name: "versions".to_owned(),
+            ..self.artifacts.it.clone()
+        };
+        let tests = program.tests().into_iter();
+        let mut arguments: Vec<_> = tests.filter(|test| is_of_versions(test)).collect();
+        arguments.push("--exact".to_owned());
+        let variables = VERSIONS
+            .iter()
+            .map(|(name, variable)| (*variable, self.version(name)))
+            .collect();
+        let outcome = self.test(&program, arguments, variables, threads(), &|line| {
+            println!("{line}");
+        });
+        summary.program(&program.name, &outcome);
+        summary.end(timer);
     }
 
     /// Boots the guest, for the facts and tests of the plan.
@@ -194,8 +256,8 @@ impl Lanes<'_> {
         .unwrap_or_else(|error| panic!("cannot run {}: {error}", program.path.display()))
     }
 
-    /// Runs a command whose output is printed when it fails.
-    fn command(&self, name: &str, command: &mut Command, summary: &Mutex<&mut Summary>) {
+    /// Runs a command, whose output is printed; returns whether it succeeded.
+    fn command(&self, name: &str, command: &mut Command, summary: &Mutex<&mut Summary>) -> bool {
         let path = self.logs.join(format!("{name}.log"));
         let log = std::fs::File::create(&path).expect("the directory of the logs can be written");
         let copy = log.try_clone().expect("a descriptor can be duplicated");
@@ -208,6 +270,7 @@ impl Lanes<'_> {
         let status =
             status.unwrap_or_else(|error| panic!("cannot run {}: {error}", display(&program)));
         summary.lock().command(name, status.success(), &path);
+        status.success()
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Three lanes run side by side, as the integration tests leave a part of the processors idle: the
 //! integration tests; the tests of the crates, then the benchmark and the documentation; and the construction
-//! of the roots of other suites of Debian. The guest and the tests in those roots come afterwards, one after
-//! the other. Everything is run, also after something has failed.
+//! of the roots of other suites of Debian and of the programs of other versions. The tests with those programs,
+//! the guest and the tests in those roots come afterwards, one after the other. Everything is run, also after
+//! something has failed.
 #![expect(
     clippy::print_stdout,
     reason = "what it prints is what a person or a CI job reads"
@@ -63,7 +64,10 @@ fn main() -> ExitCode {
         return summary.finish(&arguments.logs);
     }
     let plan = Plan::new(&extent(&arguments, &root, &mut summary));
-    lanes.tests(&plan, &mut summary);
+    // Without the programs the run has failed already.
+    if lanes.tests(&plan, &mut summary) {
+        lanes.versions(&mut summary);
+    }
     lanes.guest(&plan, &mut summary);
     lanes.roots(&plan, &mut summary);
     summary.left_out(&plan);

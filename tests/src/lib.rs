@@ -37,3 +37,4 @@ pub mod streams;
 pub mod swarm;
 pub mod trace_collector;
 pub mod ustar;
+pub mod versions;

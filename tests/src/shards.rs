@@ -118,6 +118,8 @@ pub enum What {
     Root(Suite, RootPart),
     /// The documentation of all crates.
     Documentation,
+    /// The tests with the programs of a former and of a newer version, and the construction of these.
+    Versions,
 }
 
 /// A suite of Debian that is not the one of the machine.
@@ -189,7 +191,7 @@ impl What {
             Self::Test(name) | Self::Smoke(name) => Some(file_of_test(name)),
             Self::Fact(module, _) => Some(format!("tests/guest/{module}.rs")),
             Self::PowerCut => Some("tests/guest/after_boot.rs".to_owned()),
-            Self::Root(..) | Self::Documentation => None,
+            Self::Root(..) | Self::Documentation | Self::Versions => None,
         }
     }
 }
@@ -203,6 +205,9 @@ impl fmt::Display for What {
             Self::PowerCut => f.write_str("guest: a power cut and a restart"),
             Self::Root(suite, part) => write!(f, "{}: {}", suite.name(), part.modules().join(", ")),
             Self::Documentation => f.write_str("documentation"),
+            Self::Versions => {
+                f.write_str("a former and a newer version: upgrades::former, upgrades::newer")
+            }
         }
     }
 }

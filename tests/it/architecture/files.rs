@@ -112,6 +112,7 @@ fn scripts_are_executable_and_strict() {
         "tests/chaos",
         "tests/fuzz",
         "tests/root",
+        "tests/versions",
         "tests/vm",
         ".ci/run",
         "deploy/quickstart",

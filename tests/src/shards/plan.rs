@@ -45,6 +45,8 @@ pub struct Plan {
     pub roots: Vec<(Suite, RootPart)>,
     /// True if the documentation is built.
     pub documentation: bool,
+    /// True if the programs of other versions are built, and the tests with them run.
+    pub versions: bool,
     /// The items left to the other shards.
     pub left_out: Vec<What>,
     /// The changed files with slow items that did not fit into [`ALLOWANCE`].
@@ -118,6 +120,7 @@ impl Plan {
             What::PowerCut => self.power_cut = true,
             What::Root(suite, part) => self.roots.push((suite, part)),
             What::Documentation => self.documentation = true,
+            What::Versions => self.versions = true,
         }
     }
 

@@ -4,7 +4,7 @@
 //! are those of one run on two processors, without KVM: `tests/run` prints the slowest tests, and how long
 //! each fact of the guest took.
 
-use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test};
+use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test, Versions};
 use super::{KnownFailure, RootPart, Slow, Suite, What};
 
 /// Facts that only the guest can show, and that every run checks.
@@ -218,6 +218,7 @@ pub const SLOW: &[Slow] = slow! {
         5 Fact("pressure", "memory_high_throttles_and_kills_nobody");
         1 Fact("user_namespaces", "handlers_report_and_support_their_features");
         21 Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged");
+        21 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
@@ -239,6 +240,7 @@ pub const SLOW: &[Slow] = slow! {
         3 Fact("apparmor", "unloaded_profile_is_rejected_by_name");
         21 Smoke("cri::user_namespaces::user_namespace_root_is_unprivileged_on_the_host");
         21 Smoke("cri::devices::cdi_devices_are_injected_from_field_and_annotations");
+        21 Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped");
         80 Root(Suite::Trixie, RootPart::First);
         40 Documentation;
     }
@@ -264,6 +266,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("nomad::networks::task_without_network_mode_uses_the_bridge_with_published_ports");
         21 Smoke("cri::pods::pod_lifecycle_completes_and_leaves_nothing_behind");
         21 Smoke("caller_resources::cgroups::cpu_limits_are_set_on_the_leaf_cgroup");
+        80 Root(Suite::Trixie, RootPart::Second);
     }
     shard 5 {
         30 Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall");
@@ -300,6 +303,7 @@ pub const SLOW: &[Slow] = slow! {
         9 Test("undo::failed_task_start_is_recorded_and_leaves_no_process");
         7 Test("hostile::trees::deep_image_volume_is_copied_completely");
         30 Fact("clock", "clock_jumps_have_no_effect");
+        30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         15 Fact("daemon", "containers_survive_daemon_kill_and_restart_by_systemd");
         9 Fact("limits", "crun_limits_survive_systemd_daemon_reload");
         6 Fact("counters", "device_metrics_match_the_kernel");
@@ -324,13 +328,10 @@ pub const SLOW: &[Slow] = slow! {
         18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
         14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
-        30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        21 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
-        21 Smoke("cri::network::host_port_reaches_the_pod_until_it_is_stopped");
-        80 Root(Suite::Trixie, RootPart::Second);
+        250 Versions;
     }
 };
