@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_tests::daemon::binary;
 use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{Agent, AgentPaths, TaskRunner, TaskSetup};
 
@@ -36,6 +37,7 @@ pub(crate) fn agent_paths() -> AgentPaths {
         dir: "/var/lib/guest-nomad".into(),
         socket: "/run/switchyard/nomad.sock".into(),
         cgroup: "nomad.slice".to_owned(),
+        program: binary(),
     }
 }
 

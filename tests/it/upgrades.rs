@@ -1,51 +1,21 @@
-//! A daemon of another version takes over while containers run, and the logkeeper of the version before goes
-//! on.
+//! A daemon of another version takes over while containers run, and the logkeeper of the version before
+//! continues.
 //!
-//! The other version is the binary that `SWITCHYARD_OTHER_BIN` names, for example one built from an earlier
-//! commit; without it, a copy of the tested binary under another path, so that what is tested is the
-//! replacement of the program alone.
+//! The other version is that of `switchyard_tests::versions`; without its variable, a copy of the tested binary under
+//! another path, so that what is tested is the replacement of the program alone.
 
+mod former;
 mod invalid_configuration;
 mod unreadable;
-
-use std::env;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::daemon::binary;
 use switchyard_tests::node::{TestNode, TestPod, log_content};
-use switchyard_tests::prereq;
+use switchyard_tests::versions;
 
 /// Counts on its output and in a file, and ends with its own exit code when it gets SIGTERM.
 const COUNT: &str =
     "trap 'exit 7' TERM; n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
-
-/// The binary of the other version.
-fn other_version() -> PathBuf {
-    env::var_os("SWITCHYARD_OTHER_BIN").map_or_else(binary, PathBuf::from)
-}
-
-/// Replaces the program of a node as a package manager does: the new file takes the name of the old one, which
-/// may be running.
-#[track_caller]
-fn replace_program(node: &TestNode, by: &Path) {
-    let program = node.daemon().program();
-    let draft = program.with_extension("new");
-    // Copied by another process: a child that another test forks meanwhile would inherit a descriptor for
-    // writing, and executing the file would fail with ETXTBSY.
-    let install = prereq::require("install", "coreutils");
-    let installed = Command::new(install)
-        .arg("-m755")
-        .arg(by)
-        .arg(&draft)
-        .status();
-    assert!(
-        installed.is_ok_and(|status| status.success()),
-        "the binary cannot be copied"
-    );
-    std::fs::rename(&draft, &program).expect("the root can be written");
-}
 
 /// Prints the present number of [`COUNT`]. The file is empty for a moment whenever it is rewritten.
 const NUMBER: &str = "until grep . /n; do sleep 0.05; done";
@@ -60,8 +30,13 @@ struct Counter<'n> {
 
 impl<'n> Counter<'n> {
     fn start(node: &'n TestNode, name: &str) -> Self {
-        let pod = node.pod(name);
-        let id = pod.start_shell("counting", COUNT);
+        Self::start_in(node.pod(name), |_| {})
+    }
+
+    /// The same in a pod, with a container that `change` changes.
+    fn start_in(pod: TestPod<'n>, change: impl FnOnce(&mut cri::ContainerConfig)) -> Self {
+        let node = pod.node();
+        let id = pod.start_shell_with("counting", COUNT, change);
         let pid = pid(node, &id);
         Self { node, pod, id, pid }
     }
@@ -139,7 +114,7 @@ fn assert_counted(lines: &[String], when: &str) {
 
 #[test]
 fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper() {
-    let other = other_version();
+    let other = versions::former();
     let node = TestNode::start_with_copy_of(&other);
     let logkeeper = node
         .root()
@@ -149,7 +124,7 @@ fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper(
     let ends_in_new = Counter::start(&node, "ends-in-new");
     through_both.assert_runs("before the upgrade");
 
-    replace_program(&node, &binary());
+    node.root().put_program(&binary());
     node.daemon().restart();
     through_both.assert_runs("after the upgrade");
     ends_in_new.assert_runs("after the upgrade");
@@ -165,7 +140,7 @@ fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper(
         "the logkeeper of the other version continues"
     );
 
-    replace_program(&node, &other);
+    node.root().put_program(&other);
     node.daemon().restart();
     for counter in [through_both, starts_in_new] {
         counter.assert_runs("after the downgrade");

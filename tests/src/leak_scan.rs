@@ -249,6 +249,18 @@ pub fn lose_container(socket: &Path, namespace: &str, id: &str) {
     lost.expect("containerd deletes it");
 }
 
+/// Returns the value of an extension of a container object.
+///
+/// # Panics
+/// When containerd refuses it, or the object has no such extension.
+#[must_use]
+pub fn extension(socket: &Path, namespace: &str, (id, key): (&str, &str)) -> Vec<u8> {
+    let found = store::ask(socket, namespace, async |store: Store| {
+        store.extension(id, key).await
+    });
+    found.expect("containerd has it")
+}
+
 /// Changes the type of an extension of a container object, as if a later version had written it, and returns the
 /// former one.
 ///

@@ -1,6 +1,5 @@
 //! A whole node for tests: private root, registry, daemon and client, and pods that are removed when dropped.
 
-use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,8 +21,10 @@ use crate::registry_proxy::Access;
 use crate::root::PrivateRoot;
 
 mod pod;
+mod version;
 
 pub use pod::{TestPod, log_content};
+pub use version::Containerd;
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
@@ -90,7 +91,11 @@ impl TestNode {
     #[track_caller]
     #[must_use]
     pub fn start_external(extra_toml: &str) -> Self {
-        let root = PrivateRoot::new();
+        Self::beside_external(PrivateRoot::new(), extra_toml)
+    }
+
+    #[track_caller]
+    fn beside_external(root: PrivateRoot, extra_toml: &str) -> Self {
         let socket = root.run().join("containerd/containerd.sock");
         let upstream = ExternalContainerd::start(&root, &socket);
         let mut config: toml::Table = extra_toml
@@ -107,37 +112,6 @@ impl TestNode {
         );
         let daemon = Daemon::start(&root, &config.to_string());
         Self::with_daemon(root, daemon, Some(upstream))
-    }
-
-    /// Starts a node whose daemon runs a copy of the binary in its root, which a test may delete.
-    ///
-    /// # Panics
-    /// As [`TestNode::start`].
-    #[track_caller]
-    #[must_use]
-    pub fn start_with_copied_binary() -> Self {
-        Self::start_with_copy_of(&crate::daemon::binary())
-    }
-
-    /// The same with another binary, for example of another version.
-    ///
-    /// # Panics
-    /// As [`TestNode::start`].
-    #[track_caller]
-    #[must_use]
-    pub fn start_with_copy_of(binary: &Path) -> Self {
-        let root = PrivateRoot::new();
-        let copy = root.path().join("switchyard");
-        // Copied by another process: if this one had the file open for writing, a child that another test
-        // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
-        let cp = crate::prereq::require("cp", "coreutils");
-        let copied = Command::new(cp).arg(binary).arg(&copy).status();
-        assert!(
-            copied.is_ok_and(|status| status.success()),
-            "the binary cannot be copied"
-        );
-        let daemon = Daemon::start(&root, "");
-        Self::with_daemon(root, daemon, None)
     }
 
     /// Runs a command of the command line against the daemon.

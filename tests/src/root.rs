@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::Pid;
@@ -168,6 +169,30 @@ impl PrivateRoot {
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.path().join("config.toml")
+    }
+
+    /// Copies a binary to where its daemon is run from, [`crate::daemon::Daemon::program`], as a package manager does: the
+    /// new file takes the name of the old one, which may be running.
+    ///
+    /// # Panics
+    /// When it cannot be copied.
+    #[track_caller]
+    pub fn put_program(&self, binary: &Path) {
+        let program = self.path().join("switchyard");
+        let draft = program.with_extension("new");
+        // Copied by another process: a child that another test forks meanwhile would inherit a descriptor for
+        // writing, and executing the file would fail with ETXTBSY.
+        let install = prereq::require("install", "coreutils");
+        let installed = Command::new(install)
+            .arg("-m755")
+            .arg(binary)
+            .arg(&draft)
+            .status();
+        assert!(
+            installed.is_ok_and(|status| status.success()),
+            "the binary cannot be copied"
+        );
+        fs::rename(&draft, &program).expect("the root can be written");
     }
 
     /// The file that the daemon's output goes to.

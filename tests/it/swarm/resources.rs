@@ -21,7 +21,7 @@ const TPU: &str = "acme/tpu/v2";
 const ENFORCED: &str = "assigned node no longer meets constraints";
 
 /// A pod beside the tasks of the swarm, on the host's network. Dropping it removes it.
-pub(super) struct Pod {
+pub(crate) struct Pod {
     cri: Cri,
     id: String,
     config: cri::PodSandboxConfig,
@@ -29,12 +29,12 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    pub(super) fn run(worker: &SwarmWorker, image: &str) -> Self {
+    pub(crate) fn run(worker: &SwarmWorker, image: &str) -> Self {
         Self::try_run(worker, image, |_| {}).expect("a pod can be run")
     }
 
     /// As [`Pod::run`], with a changed configuration.
-    pub(super) fn try_run(
+    pub(crate) fn try_run(
         worker: &SwarmWorker,
         image: &str,
         change: impl FnOnce(&mut cri::PodSandboxConfig),
@@ -68,12 +68,12 @@ impl Pod {
     }
 
     /// The client.
-    pub(super) const fn cri(&self) -> &Cri {
+    pub(crate) const fn cri(&self) -> &Cri {
         &self.cri
     }
 
     /// Creates a container.
-    pub(super) fn create(
+    pub(crate) fn create(
         &self,
         change: impl FnOnce(&mut cri::ContainerConfig),
     ) -> Result<String, Status> {

@@ -8,7 +8,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 
 /// A registry in the network namespace of the managers, and the image in it.
-pub(super) fn registry(cluster: &SwarmCluster) -> (Registry, String) {
+pub(crate) fn registry(cluster: &SwarmCluster) -> (Registry, String) {
     let started = cluster.within(|| {
         let registry = Registry::start();
         registry.push("library/busybox:1", &busybox().build());
@@ -19,7 +19,7 @@ pub(super) fn registry(cluster: &SwarmCluster) -> (Registry, String) {
 }
 
 /// Creates a service on the worker: these options, then the image and its command.
-pub(super) fn create(
+pub(crate) fn create(
     cluster: &SwarmCluster,
     name: &str,
     options: &[&str],
@@ -45,14 +45,14 @@ pub(super) fn create(
 }
 
 /// The tasks of a service, as the manager lists them, each with its history.
-pub(super) fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
+pub(crate) fn tasks(cluster: &SwarmCluster, service: &str) -> Vec<String> {
     let format = "{{.ID}} {{.CurrentState}} {{.Error}}";
     let list = cluster.docker(&["service", "ps", "--no-trunc", "--format", format, service]);
     list.lines().map(str::to_owned).collect()
 }
 
 /// The ids of these tasks.
-pub(super) fn ids(tasks: &[String]) -> Vec<String> {
+pub(crate) fn ids(tasks: &[String]) -> Vec<String> {
     let mut ids: Vec<_> = tasks
         .iter()
         .filter_map(|task| task.split(' ').next())
@@ -63,7 +63,7 @@ pub(super) fn ids(tasks: &[String]) -> Vec<String> {
 }
 
 /// The tasks of Swarm that the daemon has: what people call them, and their states.
-pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
+pub(crate) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
     let mut shown: Vec<_> = worker
         .swarm_tasks()
         .into_iter()
@@ -76,7 +76,7 @@ pub(super) fn objects(worker: &SwarmWorker) -> Vec<(String, String)> {
 /// Waits until the node has no task of the swarm and no log of one. A task is listed until its container is removed;
 /// its log is removed after that.
 #[track_caller]
-pub(super) fn wait_all_removed(cluster: &SwarmCluster, worker: &SwarmWorker) {
+pub(crate) fn wait_all_removed(cluster: &SwarmCluster, worker: &SwarmWorker) {
     let logs = worker.root().state().join("swarm-logs");
     let has_logs = || fs::read_dir(&logs).is_ok_and(|mut entries| entries.next().is_some());
     cluster.wait_until("all tasks and their logs are removed", || {

@@ -9,6 +9,7 @@ use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::leak_scan::{NAMESPACE, set_extension_type};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
 use super::pid;
@@ -55,7 +56,7 @@ impl<'n> LaterVersion<'n> {
 
 /// Starts the daemon, and waits until it has recovered; it is not ready.
 #[track_caller]
-fn start_unready(node: &TestNode) {
+pub(super) fn start_unready(node: &TestNode) {
     node.daemon().spawn();
     let socket = node.root().run().join("admin.sock");
     let recovered = eventually(LIMIT, || {
@@ -66,7 +67,7 @@ fn start_unready(node: &TestNode) {
 }
 
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(result: Result<T, Status>, words: &[&str]) {
+pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T, Status>, words: &[&str]) {
     let status = result.expect_err("it is held");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     for word in words {
@@ -78,7 +79,20 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, Status>, words: &[&str])
     }
 }
 
-fn with_device(node: &TestNode, name: &str, device: &str) -> cri::ContainerConfig {
+/// Makes two devices, and returns a configuration with their group.
+pub(super) fn two_devices(root: &PrivateRoot) -> String {
+    let dir = root.path().join("dev");
+    std::fs::create_dir(&dir).expect("the root can be written");
+    make_device(&dir.join("acme0"));
+    make_device(&dir.join("acme1"));
+    format!(
+        "[devices]\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\n\
+         paths = [\"{}/acme[0-9]\"]\n",
+        dir.display()
+    )
+}
+
+pub(super) fn with_device(node: &TestNode, name: &str, device: &str) -> cri::ContainerConfig {
     let mut config = node.container(name, &["sleep", "1000"]);
     let path = node.root().path().join("dev").join(device);
     config.devices = vec![cri::Device {
@@ -89,7 +103,7 @@ fn with_device(node: &TestNode, name: &str, device: &str) -> cri::ContainerConfi
     config
 }
 
-fn with_port(config: &mut cri::PodSandboxConfig, port: u16) {
+pub(super) fn with_port(config: &mut cri::PodSandboxConfig, port: u16) {
     config.port_mappings = vec![cri::PortMapping {
         container_port: 80,
         host_port: port.into(),
@@ -113,10 +127,10 @@ fn is_runtime_ready(node: &TestNode) -> bool {
     ready.all(|condition| condition.status)
 }
 
-/// A task to which its agent has assigned a processor and a port.
-fn pinned_task(node: &TestNode, agent: &Agent, port: u16) -> TaskSetup {
+/// A task with this script to which its agent has assigned a processor and a port.
+pub(super) fn pinned_task(node: &TestNode, agent: &Agent, port: u16, script: &str) -> TaskSetup {
     let config = json!({
-        "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host", "ports": ["http"],
+        "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host", "ports": ["http"],
     });
     let mut task = TaskSetup::new(node.root(), agent, "web", &config);
     task.config.id = format!("{}/web/00000001", task.config.alloc_id);
@@ -137,7 +151,7 @@ fn pinned_task(node: &TestNode, agent: &Agent, port: u16) -> TaskSetup {
 
 /// Ends a task that a daemon knows, as an agent does.
 #[track_caller]
-fn end_task(node: &TestNode, mut task: TaskSetup) {
+pub(super) fn end_task(node: &TestNode, mut task: TaskSetup) {
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let _ = driver.inspect(task.id()).expect("it is known");
@@ -149,7 +163,7 @@ fn end_task(node: &TestNode, mut task: TaskSetup) {
 }
 
 /// The id of the container of the only task of Nomad.
-fn container_of_task(node: &TestNode) -> String {
+pub(super) fn container_of_task(node: &TestNode) -> String {
     let (_, body) = node.daemon().get("/v1/objects?owner=nomad");
     let objects: Value = serde_json::from_str(&body).expect("it is JSON");
     objects["tasks"][0]["id"]
@@ -159,7 +173,7 @@ fn container_of_task(node: &TestNode) -> String {
 }
 
 /// The owners that hold processors exclusively.
-fn exclusive_owners(node: &TestNode) -> Vec<Value> {
+pub(super) fn exclusive_owners(node: &TestNode) -> Vec<Value> {
     let (_, body) = node.daemon().get("/v1/devices");
     let report: Value = serde_json::from_str(&body).expect("it is JSON");
     let exclusive = report["compute"]["exclusive"].as_array().cloned();
@@ -171,7 +185,7 @@ fn exclusive_owners(node: &TestNode) -> Vec<Value> {
 }
 
 #[track_caller]
-fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) {
+pub(super) fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) {
     let id = &pod.id()[..12];
     let words = [id, "cannot read", "docs/alerts.md"];
     assert_refused(node.cri().run_pod(pod.config()), &words);
@@ -190,9 +204,9 @@ fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) {
     assert_eq!(plain.run_shell("echo works", |_| {}), "works");
 }
 
-/// That these objects are reported, and `more` that belong to them.
+/// That these objects are reported, with this reason, and `more` that belong to them.
 #[track_caller]
-fn assert_reported(node: &TestNode, ids: &[&str], more: usize) {
+pub(super) fn assert_reported(node: &TestNode, ids: &[&str], more: usize, reason: &str) {
     let (status, body) = node.daemon().get("/readyz?verbose");
     assert_eq!(status, 503, "{body}");
     assert!(body.contains("[-]objects failed: "), "{body}");
@@ -200,7 +214,7 @@ fn assert_reported(node: &TestNode, ids: &[&str], more: usize) {
     let listed = node.output(&["ps", "--state", "unreadable"]);
     for id in ids {
         let line = listed.lines().find(|line| line.starts_with(id));
-        assert!(line.is_some_and(|line| line.contains("v99")), "{listed}");
+        assert!(line.is_some_and(|line| line.contains(reason)), "{listed}");
     }
     let (_, metrics) = node.daemon().get("/metrics");
     let gauge = format!("switchyard_unreadable_objects {}", ids.len() + more);
@@ -212,24 +226,14 @@ fn assert_reported(node: &TestNode, ids: &[&str], more: usize) {
 
 #[test]
 fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() {
-    let node = TestNode::start_configured(|root| {
-        let dir = root.path().join("dev");
-        std::fs::create_dir(&dir).expect("the root can be written");
-        make_device(&dir.join("acme0"));
-        make_device(&dir.join("acme1"));
-        format!(
-            "[devices]\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\n\
-             paths = [\"{}/acme[0-9]\"]\n",
-            dir.display()
-        )
-    });
+    let node = TestNode::start_configured(two_devices);
     let port = free_port();
     let pod = node.pod_with("web", |config| with_port(config, port));
     let main = pod.start(&with_device(&node, "main", "acme0"));
     let main_pid = pid(&node, &main);
     let agent = Agent::start(node.root(), &json!({}));
     let task_port = free_port();
-    let mut task = pinned_task(&node, &agent, task_port);
+    let mut task = pinned_task(&node, &agent, task_port, "exec sleep 1000");
     agent.driver().start(&task.config).expect("it starts");
     let of_task = container_of_task(&node);
     let pods = node.cri().pods().expect("they can be listed");
@@ -241,7 +245,7 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     later.write(&of_task, RECORD);
     start_unready(&node);
     // The pod's container can be read, and has no pod.
-    assert_reported(&node, &[pod.id(), &of_task], 1);
+    assert_reported(&node, &[pod.id(), &of_task], 1, "v99");
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
     assert_pod_is_held(&node, &pod, port);
     assert_eq!(exclusive_owners(&node), ["nomad"]);

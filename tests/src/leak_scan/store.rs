@@ -132,6 +132,18 @@ impl Store {
         self.container_service().delete(request).await.map(drop)
     }
 
+    /// The value of an extension of a container object.
+    pub(super) async fn extension(&self, id: &str, key: &str) -> Result<Vec<u8>, Status> {
+        let request = api::GetContainerRequest { id: id.to_owned() };
+        let answer = self.container_service().get(request).await?.into_inner();
+        let extension = answer
+            .container
+            .and_then(|mut container| container.extensions.remove(key));
+        extension
+            .map(|extension| extension.value)
+            .ok_or_else(|| Status::not_found(format!("container {id} has no {key}")))
+    }
+
     /// Changes the type of an extension of a container object, and returns the former one.
     pub(super) async fn set_extension_type(
         &self,

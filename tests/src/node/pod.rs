@@ -29,6 +29,12 @@ impl<'n> TestPod<'n> {
         Self { node, id, config }
     }
 
+    /// The node that it is on.
+    #[must_use]
+    pub const fn node(&self) -> &'n TestNode {
+        self.node
+    }
+
     /// Its id.
     #[must_use]
     pub fn id(&self) -> &str {

@@ -18,7 +18,6 @@ use super::agent_paths::AgentPaths;
 use super::config::encode;
 use super::driver::BlockingDriver;
 use super::plugin::{PluginProcess, ReattachConfig};
-use crate::daemon::binary;
 
 /// Time for which an agent waits for the exit of its plugin after a call has failed.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
@@ -224,9 +223,13 @@ pub struct AgentState {
 #[track_caller]
 #[must_use]
 pub fn install_plugins(place: impl Into<AgentPaths>) -> PathBuf {
-    let place = place.into().dir;
+    let AgentPaths {
+        dir: place,
+        program,
+        ..
+    } = place.into();
     let dir = place.join("nomad-plugins");
-    let installed = Command::new(binary())
+    let installed = Command::new(program)
         .args(["nomad-plugin", "install"])
         .arg(&dir)
         // That of the machine is for its own agents. An earlier version keeps none.

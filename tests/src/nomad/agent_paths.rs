@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::daemon::binary;
 use crate::root::PrivateRoot;
 
 /// The place of one agent. Another life of it has the same.
@@ -13,6 +14,8 @@ pub struct AgentPaths {
     pub socket: PathBuf,
     /// Its control group, below the root of the hierarchy.
     pub cgroup: String,
+    /// The binary that its plugins are links to.
+    pub program: PathBuf,
 }
 
 impl From<&PrivateRoot> for AgentPaths {
@@ -21,6 +24,7 @@ impl From<&PrivateRoot> for AgentPaths {
             dir: root.path().to_owned(),
             socket: root.run().join("nomad.sock"),
             cgroup: root.cgroup_name(),
+            program: binary(),
         }
     }
 }

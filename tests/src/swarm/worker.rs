@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use super::SwarmCluster;
-use crate::daemon::{Daemon, binary};
+use crate::daemon::Daemon;
 use crate::root::PrivateRoot;
 
 /// A daemon that can join a swarm. Dropping it ends everything.
@@ -62,13 +62,13 @@ impl SwarmWorker {
         &self.root
     }
 
-    /// Runs a command of the command line against the daemon.
+    /// Runs a command of the command line of the daemon's binary against it.
     ///
     /// # Panics
     /// If the binary cannot be run.
     #[must_use]
     pub fn call(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(self.daemon.program());
         command
             .args(words)
             .arg("--socket")

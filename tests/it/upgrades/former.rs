@@ -1,0 +1,56 @@
+//! The former version, this one, and the former one again, under running pods, allocations and services.
+//!
+//! Each test begins with the former program and replaces it twice, as a package manager does. What the former one writes,
+//! this one reads, and the other way round.
+
+mod allocations;
+mod logkeepers;
+mod pods;
+mod services;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use switchyard_tests::daemon::binary;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::versions;
+
+/// Limit for an answer on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// When a test looks at what runs before it replaces the program.
+const BEFORE: &str = "before the upgrade";
+
+/// The programs that follow the former one, and when a test looks at what runs then.
+fn following() -> [(PathBuf, &'static str); 2] {
+    [
+        (binary(), "after the upgrade"),
+        (versions::former(), "after the rollback"),
+    ]
+}
+
+/// Replaces the program of a node, and restarts its daemon.
+#[track_caller]
+fn install(node: &TestNode, program: &Path) {
+    node.root().put_program(program);
+    node.daemon().restart();
+}
+
+/// The numbers in an output, a line each, without what may be half a line at its end.
+fn numbers(output: &str) -> Vec<u64> {
+    let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .collect()
+}
+
+/// Fails unless an output counts from 1 without a gap or repetition.
+#[track_caller]
+fn assert_unbroken(output: &str, when: &str) {
+    let wrong = numbers(output)
+        .into_iter()
+        .zip(1..)
+        .find(|(number, expected)| number != expected);
+    assert_eq!(wrong, None, "{when}");
+}

@@ -1,0 +1,152 @@
+//! A service of a swarm with a host port, a device, a named volume and a health check: its manager gives the task no successor.
+
+use std::fs;
+use std::path::Path;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::host::eventually;
+use switchyard_tests::swarm::SwarmCluster;
+use switchyard_tests::swarm::worker::{SwarmWorker, WorkerTask};
+use switchyard_tests::versions;
+
+use super::super::unreadable::{assert_refused, two_devices, with_port};
+use super::{BEFORE, LIMIT, assert_unbroken, following, numbers};
+use crate::swarm::resources::Pod;
+use crate::swarm::services::{create, ids, registry, tasks, wait_all_removed};
+
+/// A port that no other program has in the network namespace of the managers.
+const PORT: u16 = 8080;
+
+/// Counts on its output and in its volume.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; echo $n > /data/last; sleep 0.05; done";
+
+/// Creates the service, whose health check copies the last number from the volume to the host.
+fn create_web(cluster: &SwarmCluster, image: &str, shared: &Path) {
+    let bind = format!("type=bind,source={},target=/shared", shared.display());
+    let publish = format!("mode=host,published={PORT},target=80");
+    cluster.docker(&[
+        "service",
+        "create",
+        "--detach",
+        "--no-resolve-image",
+        "--constraint",
+        "node.role==worker",
+        "--network",
+        "bridge",
+        "--publish",
+        &publish,
+        "--generic-resource",
+        "acme/tpu/v2=1",
+        "--mount",
+        "type=volume,source=data,target=/data",
+        "--mount",
+        &bind,
+        "--health-cmd",
+        "cat /data/last >> /shared/checks",
+        "--health-interval",
+        "200ms",
+        "--health-retries",
+        "1000",
+        "--stop-grace-period",
+        "100ms",
+        "--name",
+        "web",
+        image,
+        "sh",
+        "-c",
+        COUNT,
+    ]);
+}
+
+/// Waits for the end of recovery: a session is open.
+#[track_caller]
+fn wait_for_session(cluster: &SwarmCluster, worker: &SwarmWorker) {
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
+}
+
+/// Fails unless the service has the same task as before, its checks continue, its log is whole, and its port and its device are
+/// refused to pods.
+#[track_caller]
+fn assert_works(
+    cluster: &SwarmCluster,
+    (worker, image): (&SwarmWorker, &str),
+    before: &[WorkerTask],
+    shared: &Path,
+    when: &str,
+) {
+    assert_eq!(worker.swarm_tasks(), before, "{when}");
+    let checks = || fs::read_to_string(shared.join("checks")).unwrap_or_default();
+    let so_far = numbers(&checks()).last().copied().unwrap_or_default();
+    let continues = || {
+        numbers(&checks())
+            .last()
+            .is_some_and(|last| *last > so_far + 10)
+    };
+    assert!(eventually(LIMIT, continues), "{when}: {}", checks());
+    let logs = || cluster.docker(&["service", "logs", "--raw", "web"]);
+    let so_far = numbers(&logs()).len();
+    cluster.wait_until("its log continues", || numbers(&logs()).len() > so_far + 10);
+    assert_unbroken(&logs(), when);
+
+    let taken = format!("{PORT}/tcp");
+    let other = Pod::try_run(worker, image, |config| with_port(config, PORT));
+    assert_refused(other.map(drop), &[&taken, "swarm"]);
+    let refused = ["acme0", "acme1"].map(|device| is_refused(worker, image, device));
+    assert_ne!(refused[0], refused[1], "{when}: one device is the task's");
+}
+
+/// Returns whether a pod is refused a device because the service has it.
+#[track_caller]
+fn is_refused(worker: &SwarmWorker, image: &str, device: &str) -> bool {
+    let pod = Pod::run(worker, image);
+    let path = worker.root().path().join("dev").join(device);
+    let created = pod.create(|config| {
+        config.devices = vec![cri::Device {
+            host_path: path.display().to_string(),
+            container_path: path.display().to_string(),
+            permissions: "rw".to_owned(),
+        }];
+    });
+    let Err(status) = created else { return false };
+    assert!(status.message().contains("swarm"), "{status}");
+    true
+}
+
+#[test]
+fn service_keeps_its_task_through_an_upgrade_and_a_rollback() {
+    let cluster = SwarmCluster::new();
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |root| {
+        root.put_program(&versions::former());
+        two_devices(root)
+    });
+    worker.join(&cluster, &cluster.token("worker"));
+    let shared = worker.root().run().join("shared");
+    fs::create_dir(&shared).expect("the root can be written");
+    create_web(&cluster, &image, &shared);
+    let is_running = |service: &str| {
+        let listed = tasks(&cluster, service);
+        !listed.is_empty() && listed.iter().all(|task| task.contains(" Running "))
+    };
+    cluster.wait_until("the task is healthy", || is_running("web"));
+    let before = worker.swarm_tasks();
+    let listed = ids(&tasks(&cluster, "web"));
+    assert_works(&cluster, (&worker, &image), &before, &shared, BEFORE);
+    for ((program, when), number) in following().into_iter().zip(1..) {
+        worker.root().put_program(&program);
+        worker.daemon().restart();
+        wait_for_session(&cluster, &worker);
+        assert_works(&cluster, (&worker, &image), &before, &shared, when);
+        assert_eq!(ids(&tasks(&cluster, "web")), listed, "{when}");
+        let name = format!("short-{number}");
+        create(&cluster, &name, &[], &image, "exec sleep 1000");
+        cluster.wait_until("a new task runs", || is_running(&name));
+        cluster.docker(&["service", "rm", &name]);
+        let is_removed = || worker.swarm_tasks() == before;
+        cluster.wait_until("the new task is removed", is_removed);
+    }
+    cluster.docker(&["service", "rm", "web"]);
+    wait_all_removed(&cluster, &worker);
+}
