@@ -6,6 +6,7 @@
 
 mod former;
 mod invalid_configuration;
+mod newer;
 mod unreadable;
 
 use switchyard_proto::cri::v1 as cri;

@@ -27,6 +27,7 @@ mod exit;
 mod identity;
 mod labels;
 mod meta;
+mod newer;
 mod quota;
 mod resources;
 mod staged;
@@ -42,6 +43,7 @@ pub(crate) use identity::{
 };
 pub(crate) use labels::labels;
 pub(crate) use meta::MetaRecord;
+pub(crate) use newer::phase_written;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 pub(crate) use staged::{StagedRecord, view_labels};
@@ -95,7 +97,8 @@ impl SandboxPhase {
             Self::Starting,
             Self::Removing,
         ];
-        all.into_iter().find(|phase| phase.as_str() == text)
+        let word = newer::phase_read(text);
+        all.into_iter().find(|phase| phase.as_str() == word)
     }
 }
 
@@ -272,7 +275,7 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
     let any = extensions
         .get(EXTENSION)
         .ok_or_else(|| Error::internal(format!("container {id} has no extension {EXTENSION}")))?;
-    if any.type_url != RECORD_TYPE {
+    if any.type_url != RECORD_TYPE && !newer::reads(&any.type_url) {
         return Err(Error::internal(format!(
             "container {id} has a record of the unknown type {:?}",
             any.type_url

@@ -297,9 +297,10 @@ impl Sandboxes {
         record: &SandboxRecord,
         phase: SandboxPhase,
     ) -> Result<()> {
+        let word = record::phase_written(record.meta.labels(), phase.as_str());
         let container = api::Container {
             id: id.to_string(),
-            labels: std::iter::once((PHASE.to_owned(), phase.as_str().to_owned())).collect(),
+            labels: std::iter::once((PHASE.to_owned(), word.to_owned())).collect(),
             extensions: record::sandbox_extensions(record),
             ..Default::default()
         };

@@ -10,6 +10,9 @@ pub struct LogConfig {
     pub level: String,
     /// The form of a line.
     pub format: LogFormat,
+    /// Without effect: a key as a later version could have it.
+    #[cfg(feature = "newer")]
+    pub colour: bool,
 }
 
 /// The form of a log line.
@@ -19,6 +22,7 @@ pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
     Auto,
     /// For people.
+    #[cfg_attr(feature = "newer", serde(alias = "plain"))]
     Text,
     /// One JSON object a line.
     Json,
@@ -29,6 +33,8 @@ impl Default for LogConfig {
         Self {
             level: "info".into(),
             format: LogFormat::Auto,
+            #[cfg(feature = "newer")]
+            colour: false,
         }
     }
 }

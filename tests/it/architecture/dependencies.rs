@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
+use super::files::files;
 use super::licences::is_allowed;
 use super::{metadata, rules};
 
@@ -142,6 +143,23 @@ fn every_dependency_comes_from_the_registry() {
             ),
         }
     }
+}
+
+#[test]
+fn only_tests_of_versions_ask_for_the_formats_of_a_later_version() {
+    let mut wrong = Vec::new();
+    for path in files(&["Cargo.toml", "build", "quickstart"]) {
+        // A manifest may only pass the feature on.
+        let is_manifest = path.ends_with("Cargo.toml");
+        let is_asking = |line: &&str| {
+            let is_passed_on = line.starts_with("newer = [") || line.starts_with('#');
+            line.contains("newer") && (is_manifest || line.contains("--features")) && !is_passed_on
+        };
+        let text = std::fs::read_to_string(&path).expect("it can be read");
+        let asking = text.lines().filter(is_asking);
+        wrong.extend(asking.map(|line| format!("{}: {line}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The entries of a list in `deny.toml`.

@@ -18,7 +18,8 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::spec::{CpuSet, HostPorts, Reserved};
 
 use super::{
-    EXTENSION, HostPortsRecord, KIND, LeaseRecord, OWNER, SandboxRecord, TaskRecord, decode, encode,
+    EXTENSION, HostPortsRecord, KIND, LeaseRecord, OWNER, SandboxRecord, TaskRecord, decode,
+    encode, newer,
 };
 
 /// The key of the extension that holds the identity, and the type URL of its value.
@@ -93,12 +94,14 @@ pub(crate) struct Identity {
 
 /// The extensions of a sandbox's container object.
 pub(crate) fn sandbox_extensions(record: &SandboxRecord) -> HashMap<String, Any> {
-    extensions(encode(record), &IdentityRecord::of_sandbox(record))
+    let extensions = extensions(encode(record), &IdentityRecord::of_sandbox(record));
+    newer::written(record.meta.labels(), extensions, EXTENSION)
 }
 
 /// The extensions of a task's container object.
 pub(crate) fn task_extensions(record: &TaskRecord) -> HashMap<String, Any> {
-    extensions(encode(record), &IdentityRecord::of_task(record))
+    let extensions = extensions(encode(record), &IdentityRecord::of_task(record));
+    newer::written(record.meta.labels(), extensions, EXTENSION)
 }
 
 /// The extensions in the mask of an update.
