@@ -4,6 +4,7 @@
 //! this one reads, and the other way round.
 
 mod allocations;
+mod commands;
 mod logkeepers;
 mod pods;
 mod services;
