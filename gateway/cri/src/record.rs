@@ -237,6 +237,99 @@ mod tests {
         assert_eq!(decode(&encode(&record("a"))), Some(record("a")));
     }
 
+    /// Fails unless a record is written as this golden file, and read from it.
+    #[track_caller]
+    fn check_golden<R>(record: &R, golden: &[u8])
+    where
+        R: Message + Default + PartialEq + std::fmt::Debug,
+    {
+        assert_eq!(encode(record), golden);
+        assert_eq!(decode::<R>(golden).as_ref(), Some(record));
+    }
+
+    #[test]
+    fn records_of_the_first_version_are_read_and_written() {
+        let metadata = cri::PodSandboxMetadata {
+            name: "web".into(),
+            uid: "0af1".into(),
+            namespace: "default".into(),
+            attempt: 2,
+        };
+        let port = cri::PortMapping {
+            protocol: cri::Protocol::Udp.into(),
+            container_port: 53,
+            host_port: 5353,
+            ..Default::default()
+        };
+        let config = cri::PodSandboxConfig {
+            metadata: Some(metadata),
+            hostname: "web".into(),
+            log_directory: "/var/log/pods/web".into(),
+            port_mappings: vec![port],
+            labels: BTreeMap::from([("app".into(), "web".into())]),
+            annotations: BTreeMap::from([("note".into(), "kept".into())]),
+            ..Default::default()
+        };
+        let sandbox = SandboxRecord {
+            config: Some(config),
+            runtime_handler: "runc".into(),
+        };
+        check_golden(&sandbox, include_bytes!("golden/sandbox-1.bin"));
+
+        let overhead = cri::LinuxContainerResources {
+            cpu_shares: 100,
+            memory_limit_in_bytes: 1 << 20,
+            ..Default::default()
+        };
+        let resources = cri::LinuxContainerResources {
+            cpu_period: 100_000,
+            ..Default::default()
+        };
+        let note = SandboxNote {
+            overhead: Some(overhead),
+            resources: Some(resources),
+        };
+        check_golden(&note, include_bytes!("golden/note-1.bin"));
+    }
+
+    #[test]
+    fn container_record_of_the_first_version_is_read_and_written() {
+        let metadata = cri::ContainerMetadata {
+            name: "main".into(),
+            attempt: 1,
+        };
+        let image = cri::ImageSpec {
+            image: "busybox:1".into(),
+            ..Default::default()
+        };
+        let volume = cri::Mount {
+            container_path: "/data".into(),
+            ..Default::default()
+        };
+        let config = cri::ContainerConfig {
+            metadata: Some(metadata),
+            image: Some(image),
+            command: vec!["sh".into()],
+            args: vec!["-c".into()],
+            mounts: vec![volume],
+            log_path: "main/1.log".into(),
+            tty: true,
+            ..Default::default()
+        };
+        let additions = old::LinuxContainerResources {
+            blkio_weight: 500,
+            ..Default::default()
+        };
+        let container = ContainerRecord {
+            config: Some(config),
+            additions: Some(additions),
+            names: BTreeMap::from([(1, "data".into())]),
+            net_priority: 3,
+            quota_id: "70000".into(),
+        };
+        check_golden(&container, include_bytes!("golden/container-1.bin"));
+    }
+
     #[test]
     fn record_of_another_version_or_garbage_is_unreadable() {
         let mut bytes = encode(&record("a"));

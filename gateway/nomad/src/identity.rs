@@ -297,6 +297,33 @@ pub(crate) fn network_meta(
 mod tests {
     use super::*;
 
+    #[test]
+    fn records_of_the_first_version_are_read_and_written() {
+        let task = Record {
+            id: "3a7c/web/0123abcd".into(),
+            task_name: "web".into(),
+            alloc_id: "3a7c".into(),
+            alloc_dir: "/opt/nomad/alloc/3a7c".into(),
+            node_id: "node".into(),
+            digest: (0..32).collect(),
+            ports: BTreeMap::from([("http".into(), 80)]),
+            own_network: true,
+            namespace: "default".into(),
+            job: "shop".into(),
+            group: "front".into(),
+            image: "busybox:1".into(),
+            ..Record::default()
+        };
+        let network = Record::network("3a7c", "web", Agent::new("/opt/nomad/alloc/3a7c").as_ref());
+        for (record, golden) in [
+            (task, &include_bytes!("golden/task-1.bin")[..]),
+            (network, &include_bytes!("golden/network-1.bin")[..]),
+        ] {
+            assert_eq!(record.encode(), golden);
+            assert_eq!(record::decode::<Record>(golden), Some(record));
+        }
+    }
+
     fn request() -> nomad::TaskConfig {
         nomad::TaskConfig {
             id: "3a7c/web/0123abcd".into(),

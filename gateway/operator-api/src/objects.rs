@@ -222,3 +222,24 @@ fn task_view(task: &Task, names: &Names) -> TaskView {
         created_at: rfc3339(task.meta.created_at),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn answer_of_the_first_version_is_read_and_written() {
+        let golden: Value = serde_json::from_str(include_str!("golden/objects.json")).unwrap();
+        let read: Objects = serde_json::from_value(golden.clone()).unwrap();
+        assert_eq!(
+            (read.tasks[0].pid, read.sandboxes[0].ips.len()),
+            (Some(4711), 2)
+        );
+        assert_eq!(serde_json::to_value(&read).unwrap(), golden);
+        let mut later = golden;
+        later["tasks"][0]["of_a_later_version"] = Value::from(1);
+        assert_eq!(serde_json::from_value::<Objects>(later).unwrap(), read);
+    }
+}

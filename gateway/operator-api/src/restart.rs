@@ -12,3 +12,16 @@ pub struct RestartReport {
     /// The process that serves now.
     pub after: i32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_of_the_first_version_is_read_and_written() {
+        let golden = include_str!("golden/restart.json").trim_end();
+        let read: RestartReport = serde_json::from_str(golden).unwrap();
+        assert_eq!((read.before, read.after), (Some(17), 42));
+        assert_eq!(serde_json::to_string(&read).unwrap(), golden);
+    }
+}

@@ -293,6 +293,48 @@ mod tests {
     }
 
     #[test]
+    fn record_of_the_first_version_is_read_and_written() {
+        let port = PortRecord {
+            name: "http".into(),
+            protocol: "tcp".into(),
+            target: 80,
+            published: 8080,
+        };
+        let health = HealthRecord {
+            command: ["sh", "-c", "true"].map(str::to_owned).into(),
+            interval_ms: 30_000,
+            timeout_ms: 5000,
+            retries: 3,
+            start_period_ms: 1000,
+            start_interval_ms: 500,
+        };
+        let device = DeviceRecord {
+            kind: "acme/tpu/v2".into(),
+            id: "acme0".into(),
+        };
+        let record = Record {
+            cluster_id: "cluster".into(),
+            node_id: "node".into(),
+            service_id: "service".into(),
+            service_name: "web".into(),
+            task_id: "task".into(),
+            slot: "1".into(),
+            spec_digest: (0..32).collect(),
+            image: "busybox:1".into(),
+            ports: vec![port],
+            anonymous_volumes: vec!["data".into()],
+            stop_grace_ms: 10_000,
+            log_max_size: 1 << 20,
+            log_max_files: 5,
+            health: Some(health),
+            devices: vec![device],
+        };
+        let golden = include_bytes!("golden/task-1.bin");
+        assert_eq!(record.encode(), golden);
+        assert_eq!(Record::of(&meta(golden.to_vec())), record);
+    }
+
+    #[test]
     fn record_is_read_as_written() {
         let port = PortRecord {
             name: "web".into(),

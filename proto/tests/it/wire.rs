@@ -10,6 +10,7 @@ use prost::Message;
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::docker::swarmkit::v1 as swarm;
+use switchyard_proto::switchyard::nomad::v1 as sessions;
 
 /// Asserts that `message` encodes to `bytes` and that `bytes` decode to `message`.
 #[track_caller]
@@ -351,5 +352,31 @@ fn registry_password_of_a_swarm_is_field_64() {
             registry_auth: "x".into(),
         },
         &[0x82, 0x04, 1, b'x'], // 64 << 3 | 2 = 514
+    );
+}
+
+#[test]
+fn sessions_of_launchers_are_those_of_the_first_version() {
+    check(
+        sessions::OpenRequest {
+            role: sessions::Role::Driver.into(),
+            name: "switchyard".into(),
+            msgpack_config: vec![0x80],
+            nomad_config: vec![0x0a, 0],
+            version: "0.1.0".into(),
+        },
+        &[
+            0x08, 1, // role = 1
+            0x12, 10, b's', b'w', b'i', b't', b'c', b'h', b'y', b'a', b'r', b'd', // name = 2
+            0x1a, 1, 0x80, // msgpack_config = 3
+            0x22, 2, 0x0a, 0, // nomad_config = 4
+            0x2a, 5, b'0', b'.', b'1', b'.', b'0', // version = 5
+        ],
+    );
+    check(
+        sessions::OpenResponse {
+            session_id: "s".into(),
+        },
+        &[0x0a, 1, b's'],
     );
 }

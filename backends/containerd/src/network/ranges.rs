@@ -198,6 +198,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn file_of_the_first_version_is_read_and_written() {
+        let golden = include_str!("golden/ranges.json").trim_end();
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("ranges");
+        std::fs::write(&path, golden).expect("the file can be written");
+        let ranges = Arc::new(Ranges::load(path.clone()));
+        let told = "kubernetes: 10.2.0.0/24, fd00::/64; nomad: 10.3.0.0/16";
+        assert_eq!(ranges.summary().as_deref(), Some(told));
+        let of_nomad = ranges.of(Owner::Nomad);
+        for set in [Vec::new(), of_nomad] {
+            ranges
+                .set(Owner::Nomad, set)
+                .await
+                .expect("the file can be written");
+        }
+        let written = std::fs::read_to_string(&path).expect("the file can be read");
+        assert_eq!(written, golden);
+    }
+
+    #[tokio::test]
     async fn entries_of_a_later_version_take_nobody_elses_ranges_and_stay() {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("ranges");

@@ -105,6 +105,34 @@ fn resources_survive() {
 }
 
 #[test]
+fn exits_of_the_first_version_are_read_and_written() {
+    let at = from_ns(1_763_900_000_123_456_789);
+    let started = Some(from_ns(1_763_899_000_000_000_000));
+    let exit = |code, cause| Exit {
+        code,
+        finished_at: at,
+        cause,
+    };
+    let exits = [
+        (exit(7, ExitCause::Exited), started),
+        (exit(137, ExitCause::OomKilled), started),
+        (exit(255, ExitCause::Lost), None),
+        (
+            exit(128, ExitCause::StartFailed("no such file".into())),
+            None,
+        ),
+    ];
+    let golden: Vec<_> = include_str!("golden/exits.jsonl").lines().collect();
+    assert_eq!(golden.len(), exits.len());
+    for ((exit, started), line) in exits.into_iter().zip(golden) {
+        let label = ExitRecord::from_core(&exit, started).to_label();
+        assert_eq!(label, line);
+        let read = ExitRecord::parse_label(line).unwrap();
+        assert_eq!(read.to_core(), (exit, started));
+    }
+}
+
+#[test]
 fn recorded_value_that_no_kernel_accepts_is_read_as_not_requested() {
     let text = r#"{
         "cpu_shares": 1, "cpu_quota_us": 999, "cpu_period_us": 999, "cpuset_cpus": "2-1", "cpuset_mems": "",

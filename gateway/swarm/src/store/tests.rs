@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{DEPARTURE, Departure, DepartureCause, FILES, JOIN, NODE, PendingJoin, ROOTS, Store};
+use super::{
+    DEPARTURE, Departure, DepartureCause, FILES, JOIN, MANAGERS, NODE, PendingJoin, ROOTS, Store,
+};
 use crate::certificates::{NodeChain, RootBundle};
 use crate::error::Error;
 use crate::identity::Identity;
@@ -270,4 +272,36 @@ async fn files_are_used_on_a_thread_for_blocking_calls() {
         .await
         .unwrap();
     assert_ne!(own, other);
+}
+
+#[test]
+fn files_of_the_first_version_are_read_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path().to_owned());
+    let golden = include_str!("golden/managers.json").trim_end();
+    fs::write(dir.path().join(MANAGERS), golden).unwrap();
+    let peer = |node: &str, address: &str| Peer {
+        node: node.to_owned(),
+        address: address.to_owned(),
+    };
+    let known = Managers::of([peer("m1", "10.0.0.1:2377"), peer("", "10.0.0.2:2377")]);
+    assert_eq!(store.load_managers().unwrap(), known);
+    store.save_managers(&known).unwrap();
+    let written: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path().join(MANAGERS)).unwrap()).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(golden).unwrap();
+    let has = |entry: &serde_json::Value| written.as_array().unwrap().contains(entry);
+    assert!(expected.as_array().unwrap().iter().all(has), "{written}");
+
+    let golden = include_str!("golden/departure-1.json").trim_end();
+    fs::write(dir.path().join(DEPARTURE), golden).unwrap();
+    let departure = Departure {
+        cluster: "c1".to_owned(),
+        node: "n1".to_owned(),
+        cause: DepartureCause::Removed,
+    };
+    assert_eq!(store.load_departure().unwrap(), Some(departure.clone()));
+    store.save_departure(&departure).unwrap();
+    let written = fs::read_to_string(dir.path().join(DEPARTURE)).unwrap();
+    assert_eq!(written, golden);
 }

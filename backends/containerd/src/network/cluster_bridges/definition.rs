@@ -316,6 +316,25 @@ mod tests {
     }
 
     #[test]
+    fn file_of_the_first_version_is_read_and_written() {
+        let addresses = BridgeAddresses::new(
+            "10.7.0.0/16".parse().unwrap(),
+            Some("10.7.5.0/24".parse().unwrap()),
+            Some("10.7.0.9".parse().unwrap()),
+        );
+        let asked = ClusterBridge {
+            addresses: addresses.ok(),
+            mtu: Some(1400),
+            ..asked(None)
+        };
+        let golden = include_str!("golden/network.json");
+        let read = Definition::parse(golden.as_bytes()).unwrap();
+        assert_eq!(read, Definition::new(&asked, free).unwrap());
+        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(json(&read.to_json()), json(golden));
+    }
+
+    #[test]
     fn taken_addresses_are_refused_with_who_has_them() {
         let error = Definition::new(&asked(Some("10.7.0.0/24")), |_| {
             Some("eth1 has 10.0.0.0/8".into())
