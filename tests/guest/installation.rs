@@ -44,9 +44,6 @@ fn refused_configuration(node: &GuestNode) {
         &["90-refused.toml:3: exec.max_per_container", &continues],
     );
     // What only the unit has, and what only the node has.
-    fs::remove_file(drop_in).expect("root may");
-    fs::write(VARIABLES, "SWITCHYARD_ADMIN__NO_SUCH_KEY=1\n").expect("root may");
-    refused(&configure, &["SWITCHYARD_ADMIN__NO_SUCH_KEY", &continues]);
     fs::write(VARIABLES, "OTEL_EXPORTER_OTLP_ENDPOINT=collector\n").expect("root may");
     let of_node = "version = 1\n[admin]\nsocket_group = \"no-such-group\"\n\
                    [cri.streaming]\ntls_certificate = \"/etc/passwd\"\ntls_key = \"/etc/passwd\"\n";

@@ -41,8 +41,8 @@ const ALL: [(&str, &[GuestFact]); 14] = [
     ("quota", quota::FACTS),
     ("nomad", nomad::FACTS),
     ("clock", clock::FACTS),
-    ("installation", installation::FACTS),
     ("packages", packages::FACTS),
+    ("installation", installation::FACTS),
     ("removal", removal::LAST),
 ];
 

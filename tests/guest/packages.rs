@@ -295,35 +295,33 @@ fn invalid_configuration(node: &GuestNode) {
     // Of the next daemon.
     let variables = Path::new(VARIABLES);
     fs::write(variables, "SWITCHYARD_EXEC__MAX_PER_CONTAINER=79\n").expect("root may");
-    for text in ["version = 1\n[admin]\nno_such_key = 1\n", "[[[\n"] {
-        fs::write(drop_in, text).expect("root may");
-        kill_main("switchyard-logkeeper");
-        counting.assert_goes_on(&process);
-        for part in ["logkeeper", "containerd"] {
-            let said = run(&["switchyard", "restart", part]);
-            assert!(said.starts_with(&format!("{part}: process ")), "{said}");
-        }
-        counting.assert_goes_on(&process);
-
-        // The next daemon refuses it, and neither the logkeeper nor the container needs one.
-        run(&[
-            "systemctl",
-            "kill",
-            "--kill-whom=main",
-            "--signal=KILL",
-            "switchyard",
-        ]);
-        let is_refused = || property("switchyard", "Result") == "exit-code";
-        assert!(eventually(LIMIT, is_refused), "the daemon starts");
-        kill_main("switchyard-logkeeper");
-        assert_counts_on(&counting.pod);
-        fs::remove_file(drop_in).expect("root may");
-        let is_active = || property("switchyard", "ActiveState") == "active";
-        assert!(eventually(LIMIT, is_active), "it is not started again");
-        counting.assert_goes_on(&process);
-        let in_force = run(&["switchyard", "config", "dump", "--running"]);
-        assert!(in_force.contains("max_per_container = 79\n"), "{in_force}");
+    fs::write(drop_in, "version = 1\n[admin]\nno_such_key = 1\n").expect("root may");
+    kill_main("switchyard-logkeeper");
+    counting.assert_goes_on(&process);
+    for part in ["logkeeper", "containerd"] {
+        let said = run(&["switchyard", "restart", part]);
+        assert!(said.starts_with(&format!("{part}: process ")), "{said}");
     }
+    counting.assert_goes_on(&process);
+
+    // The next daemon refuses it, and neither the logkeeper nor the container needs one.
+    run(&[
+        "systemctl",
+        "kill",
+        "--kill-whom=main",
+        "--signal=KILL",
+        "switchyard",
+    ]);
+    let is_refused = || property("switchyard", "Result") == "exit-code";
+    assert!(eventually(LIMIT, is_refused), "the daemon starts");
+    kill_main("switchyard-logkeeper");
+    assert_counts_on(&counting.pod);
+    fs::remove_file(drop_in).expect("root may");
+    let is_active = || property("switchyard", "ActiveState") == "active";
+    assert!(eventually(LIMIT, is_active), "it is not started again");
+    counting.assert_goes_on(&process);
+    let in_force = run(&["switchyard", "config", "dump", "--running"]);
+    assert!(in_force.contains("max_per_container = 79\n"), "{in_force}");
     let log = run(&[
         "journalctl",
         "--boot",

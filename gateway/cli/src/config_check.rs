@@ -199,8 +199,8 @@ mod tests {
         assert!(!verdict(valid, &[mode, level]).unwrap().is_as_shipped());
         refused(
             valid,
-            &[("SWITCHYARD_CRI__NO_SUCH", "1")],
-            "SWITCHYARD_CRI__NO_SUCH",
+            &[("SWITCHYARD_ADMIN__NO_SUCH", "1")],
+            "SWITCHYARD_ADMIN__NO_SUCH",
         );
         refused(
             valid,

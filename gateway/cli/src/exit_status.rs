@@ -23,7 +23,7 @@ pub(super) fn of(error: &CliError) -> u8 {
         CliError::Detach(DetachError::AlreadyRunning { .. }) => return ALREADY_RUNNING,
         CliError::Config(ConfigError::Read { source, .. }) => match Outlook::of_io(source) {
             Outlook::Unknown => Outlook::Permanent,
-            outlook => outlook,
+            outlook @ (Outlook::Permanent | Outlook::Passing) => outlook,
         },
         CliError::Config(_) | CliError::Set(_) | CliError::Start(_) | CliError::UnitFile { .. } => {
             Outlook::Permanent

@@ -13,7 +13,7 @@ use switchyard_operator_api::VERSION;
 use switchyard_telemetry as telemetry;
 
 use super::error::CliError;
-use super::hide_memory;
+use super::memory;
 use super::sources::SourceArgs;
 
 /// Settings of the process.
@@ -86,7 +86,7 @@ pub(super) fn logkeeper(
     // Its level stays: it has no configuration to reload.
     let _ = telemetry::init(&settings.log)?;
     warn(&settings, origin, refused.as_ref(), record.as_ref().err());
-    hide_memory();
+    memory::hide();
     let mut config = switchyard_logkeeper::Config::new(settings.socket, settings.state_dir);
     config.sandbox = settings.sandbox && !no_sandbox;
     config.build = VERSION.to_owned();

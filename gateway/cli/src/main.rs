@@ -39,6 +39,7 @@ mod inspect;
 mod log_output;
 mod logkeeper;
 mod logs;
+mod memory;
 mod nomad;
 mod nomad_links;
 mod output;
@@ -287,7 +288,7 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     for warning in loaded.warnings.iter().chain(&loaded.ignored) {
         tracing::warn!("configuration: {warning}");
     }
-    hide_memory();
+    memory::hide();
     // Before anything is touched: the next start would end the same way.
     let traces = start_check::check(&loaded.effective.config, &sources.env)?;
     let exe = std::env::current_exe().map_err(CliError::Exe)?;
@@ -318,15 +319,6 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
 /// more.
 fn leave(runtime: Runtime, locks: DirLocks) {
     std::mem::forget((runtime, locks));
-}
-
-/// Makes this process not dumpable: its memory holds credentials and output of containers. So it leaves no
-/// core dump, and only a process with CAP_SYS_PTRACE can read its memory. Programs that it executes are not
-/// affected: execve(2) resets the attribute.
-fn hide_memory() {
-    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::warn!(%error, "the memory of this process may be in core dumps");
-    }
 }
 
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {

@@ -63,7 +63,7 @@ impl ServeArgs {
     /// The arguments in the words of a command that runs the daemon; `None` if they are not those of this version.
     pub(super) fn of_words(words: &[String]) -> Option<Self> {
         let at = words.iter().position(|word| word == "serve")?;
-        let command = Self::augment_args(Command::new("serve"));
+        let command = Self::augment_args(Command::default());
         let matches = command.try_get_matches_from(&words[at..]).ok()?;
         Self::from_arg_matches(&matches).ok()
     }

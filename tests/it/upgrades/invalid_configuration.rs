@@ -130,7 +130,7 @@ impl Drop for LogkeeperUnit {
 
 /// The directory of the logkeeper, which is not the default one.
 fn logkeeper_dir(root: &PrivateRoot) -> PathBuf {
-    root.run().join("keeper")
+    root.path().join("keeper")
 }
 
 /// A node with both as their units start them.
@@ -138,10 +138,10 @@ fn node_with_units() -> (TestNode, LogkeeperUnit) {
     let mut unit = None;
     let node = TestNode::start_in_unit(|root| {
         let dir = logkeeper_dir(root);
+        fs::create_dir(&dir).expect("the root can be written");
         let conf = format!(
-            "[logkeeper]\nmode = \"external\"\nsocket = {:?}\nstate_dir = {:?}\n",
-            dir.join("keeper.sock"),
-            dir.join("state")
+            "[logkeeper]\nmode = \"external\"\nsocket = {:?}\n",
+            dir.join("keeper.sock")
         );
         root.write_config(&conf);
         unit = Some(LogkeeperUnit::start(root));

@@ -86,7 +86,7 @@ pub(super) fn two_devices(root: &PrivateRoot) -> String {
     make_device(&dir.join("acme0"));
     make_device(&dir.join("acme1"));
     format!(
-        "[devices]\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\n\
+        "[devices]\nrestart_grace_seconds = 1\nnamed = \"refuse\"\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\n\
          paths = [\"{}/acme[0-9]\"]\n",
         dir.display()
     )

@@ -148,6 +148,7 @@ macro_rules! slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = slow! {
     shard 0 {
+        75 Fact("installation", "package_with_a_refused_configuration_leaves_the_old_daemon");
         11 Test("breaks::execs::commands_in_a_container_whose_shim_hangs_leave_a_bounded_number");
         15 Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind");
         16 Test("hostile::images::silent_blobs_leave_nothing_behind");
@@ -161,8 +162,6 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("images::access::unreachable_registry_is_unavailable");
         8 Test("kills::start_outcome_is_known_across_short_lived_daemons");
         25 Test("upgrades::invalid_configuration::whatever_ends_under_an_invalid_configuration_comes_back_and_no_line_is_lost");
-        50 Fact("installation", "package_with_a_refused_configuration_leaves_the_old_daemon");
-        20 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
         18 Fact("quota", "disk_quota_counts_joined_mounts_together_and_others_apart");
         14 Fact("limits", "oom_kill_of_a_child_process_is_reported");
         10 Fact("apparmor", "containers_are_confined_by_the_default_profile");
@@ -222,6 +221,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
+        32 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
         36 Test("breaks::logkeeper::hung_logkeeper_blocks_starts_and_running_containers_continue");
         31 Test("swarm::neighbours::last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which");
         26 Test("fuzzing::cdi");
@@ -258,7 +258,7 @@ pub const SLOW: &[Slow] = slow! {
         10 Test("swarm::updates::service_is_updated_in_both_orders_and_moves_with_the_availability_of_the_node");
         8 Test("cri::logs::full_disk::log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes");
         7 Test("ledger::ports::last_host_network_port_goes_to_a_pod_or_a_task_never_both");
-        91 Fact("packages", "package_upgrade_and_downgrade_change_no_process");
+        120 Fact("packages", "package_upgrade_and_downgrade_change_no_process");
         22 Fact("nomad", "nomad_tasks_run_in_the_agents_cgroup_and_survive_daemon_kill");
         15 Fact("checkpoint", "failed_checkpoint_is_explained_and_leaves_nothing_behind");
         13 Fact("checkpoint", "checkpoint_has_process_state_and_processes_continue");
@@ -269,6 +269,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Trixie, RootPart::Second);
     }
     shard 5 {
+        35 Fact("packages", "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration");
         30 Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall");
         28 Test("swarm::logs::rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line");
         21 Test("swarm::logs::logs_go_through_a_manager_that_is_not_the_leader");
@@ -281,8 +282,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners");
         8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
         75 Fact("packages", "units_survive_ten_kills_in_a_row");
-        72 Fact("packages", "package_removal_and_purge_leave_what_they_should");
-        60 Fact("packages", "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration");
+        80 Fact("removal", "package_removal_and_purge_leave_what_they_should");
         18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
         15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
         11 Fact("nomad", "nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied");
@@ -332,6 +332,6 @@ pub const SLOW: &[Slow] = slow! {
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        250 Versions;
+        280 Versions;
     }
 };

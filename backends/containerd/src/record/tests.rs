@@ -187,7 +187,7 @@ fn a_record_of_an_unknown_type_is_refused_by_name() {
 }
 
 /// The JSON of a record that an earlier version has written.
-fn golden(text: &str) -> serde_json::Value {
+fn golden(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 

@@ -95,6 +95,7 @@ fn check_next_start(node: &LocalNode, unit: &LoadedUnit) -> Result<ExitCode, Cli
         && !judge::is_left_alone(unit)
     {
         next.warn()?;
+        config_files::warn(&next.loaded)?;
     }
     if running.is_err() && unit.main_pid.is_some() {
         print_error(

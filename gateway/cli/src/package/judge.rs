@@ -346,6 +346,8 @@ mod tests {
             pid: 7,
             path: "/usr/bin/switchyard".into(),
             replaced: true,
+            version: None,
+            configuration_current: None,
         });
         assert!(running.has_former_program());
     }

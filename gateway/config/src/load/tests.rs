@@ -52,7 +52,7 @@ fn start_ignores_unknown_keys_and_values_of_all_layers_and_the_rest_is_in_force(
     let mut expected = [
         "config.toml:3: unknown key \"levle\" in [log]: did you mean \"level\"? (ignored)",
         "config.toml:5: unknown key \"future\" at the top level: known keys are version, ",
-        "config.d/20.toml:3: log.format: expected one of \"text\", \"json\", \"auto\", found \"xml\" \
+        "config.d/20.toml:3: log.format: expected one of \"auto\", \"text\", \"json\", found \"xml\" \
          (ignored; in force is \"json\": ",
         "environment variable SWITCHYARD_CONTAINERD__INFRA: containerd.infra: expected one of ",
         "environment variable SWITCHYARD_RECOVERY__WAIT: unknown key \"wait\" in [recovery]: ",

@@ -169,17 +169,8 @@ impl Devices {
             holder,
         };
         let first = slots.first();
-        if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
-            return Err(refuse(first, RefusalReason::TooMany, None));
-        }
-        if self.leases.len() >= LEASES_MAX {
-            return Err(refuse(first, RefusalReason::Full, None));
-        }
-        if !self.recovered || self.known.is_none() {
-            return Err(refuse(first, RefusalReason::Recovering, None));
-        }
-        if self.withheld {
-            return Err(refuse(first, RefusalReason::Withheld, None));
+        if let Some(reason) = self.obstacle(slots.len()) {
+            return Err(refuse(first, reason, None));
         }
         let wanted: BTreeSet<SlotId> = slots.iter().map(|slot| self.canonical(slot)).collect();
         for slot in &wanted {
@@ -247,6 +238,19 @@ impl Devices {
             ended,
             reservation,
         })
+    }
+
+    /// Reason why no lease of this number of slots is possible now, whichever they are.
+    fn obstacle(&self, slots: usize) -> Option<RefusalReason> {
+        if slots == 0 || slots > LEASE_SLOTS_MAX {
+            Some(RefusalReason::TooMany)
+        } else if self.leases.len() >= LEASES_MAX {
+            Some(RefusalReason::Full)
+        } else if !self.recovered || self.known.is_none() {
+            Some(RefusalReason::Recovering)
+        } else {
+            self.withheld.then_some(RefusalReason::Withheld)
+        }
     }
 
     /// Binds a lease to the sandbox in which a task is being created, and returns the claim. Idempotent.

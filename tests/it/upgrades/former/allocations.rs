@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::host::free_port;
+use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::node::{Containerd, TestNode};
 use switchyard_tests::nomad::{Agent, AgentPaths, TaskRunner, TaskSetup};
 use switchyard_tests::versions;
@@ -98,7 +98,15 @@ fn tasks_go_through_versions(containerd: Containerd) {
     task.remove_cgroups();
     assert!(exclusive_owners(&node).is_empty());
     let next = node.pod_with("next", |config| with_port(config, port));
-    let _ = next.start(&with_device(&node, "main", "acme0"));
+    // The device is kept for a restart of the task, for a second.
+    let is_free = || {
+        next.try_create(&with_device(&node, "main", "acme0"))
+            .is_ok()
+    };
+    assert!(
+        eventually(LIMIT, is_free),
+        "the device is not given out again"
+    );
 }
 
 #[test]

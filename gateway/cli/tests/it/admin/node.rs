@@ -201,7 +201,7 @@ impl TestNode {
             ..Sources::default()
         })
         .unwrap();
-        let (reloader, _) = Reloader::new(Sources::default(), loaded.effective);
+        let (reloader, _) = Reloader::new(loaded);
         let metrics = Arc::new(Metrics::new().unwrap());
         let audit = AuditConfig {
             to: AuditTarget::Off,
