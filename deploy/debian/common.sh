@@ -95,11 +95,14 @@ is_ours() {
     grep -q -E "\"source\": *\"($any_of_ours)/sandboxes/[0-9a-f]+/" "$1/config.json" 2>/dev/null
 }
 
-# processes PATTERN: those of the node's root whose command line, with a space after each word, matches.
+# processes PATTERN: those of the node's root whose command line, with a space after each word, matches. It has one of these two words: a
+# look at each process of the node in turn would take long.
 processes() {
-    for dir in /proc/[0-9]*; do
-        if { tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null | grep -q -e "$1" && is_own_root "${dir#/proc/}"; then
-            echo "${dir#/proc/}"
+    grep -la -e logkeeper -e containerd /proc/[0-9]*/cmdline 2>/dev/null | while read -r file; do
+        pid=${file#/proc/}
+        pid=${pid%/cmdline}
+        if { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -q -e "$1" && is_own_root "$pid"; then
+            echo "$pid"
         fi
     done
 }
@@ -123,6 +126,7 @@ shims() {
 
 # children_of PIDS: the processes that these have started.
 children_of() {
+    [ -n "$1" ] || return 0
     for dir in /proc/[0-9]*; do
         parent=$(sed 's/.*) . \([0-9]*\) .*/\1/' "$dir/stat" 2>/dev/null) || continue
         case " $1 " in
