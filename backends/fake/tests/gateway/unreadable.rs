@@ -236,3 +236,45 @@ async fn a_sandbox_with_a_task_that_cannot_be_read_is_not_stopped() {
     let another = specs::task(Owner::Kubernetes, "side", BUSYBOX, ENDLESS);
     node.scope.tasks().create(&id, another).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_task_in_the_same_sandbox_keeps_the_device_that_it_shares_with_one() {
+    for by_name in [false, true] {
+        let node = node_with(Fake::with_local_busybox().await, Vec::new()).await;
+        let own = make_sandbox(&node, specs::sandbox(Owner::Nomad, "own"))
+            .await
+            .unwrap();
+        let nomad = node.gateway.scope(Owner::Nomad);
+        let mut spec = specs::task(Owner::Nomad, "side", BUSYBOX, ENDLESS);
+        if by_name {
+            spec.devices = vec![node_of(HELD)];
+        } else {
+            let leased = nomad.devices().lease(&[slot(HELD)]).await.unwrap();
+            spec.leases = vec![LeaseClaim::new(leased.token)];
+        }
+        let id = own.to_string();
+        let side = nomad.tasks().create(&id, spec.clone()).await.unwrap();
+        assert_eq!(side.details.leases.len(), 1);
+        let held = Unreadable {
+            owner: Some(Owner::Nomad),
+            sandbox: Some(own),
+            claims: HeldClaims {
+                leases: side.details.leases.clone(),
+                is_complete: true,
+                ..HeldClaims::default()
+            },
+            ..task()
+        };
+
+        let fake = node.fake.reopen();
+        drop(node);
+        let node = node_with(fake, vec![held]).await;
+        let nomad = node.gateway.scope(Owner::Nomad);
+        nomad.tasks().remove(&side.id.to_string()).await.unwrap();
+        let swarm = node.gateway.scope(Owner::Swarm);
+        let leased = swarm.devices().lease(&[slot(HELD)]).await;
+        assert_refused(leased, &["own of nomad"]);
+        let again = nomad.tasks().create(&id, spec).await.unwrap();
+        assert_eq!(again.details.leases, side.details.leases, "{by_name}");
+    }
+}

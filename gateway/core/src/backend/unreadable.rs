@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::error::Error;
-use crate::id::{Owner, SandboxId};
+use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CpuSet, HostPorts, LeaseClaim, Reserved};
 
 /// Characters of an id in an error.
@@ -57,6 +57,17 @@ pub struct HeldClaims {
     pub is_complete: bool,
 }
 
+/// The holder on record of what such an object holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimHolder {
+    /// The owner.
+    pub owner: Owner,
+    /// The sandbox: not that of a task, but one of its own, which nobody can stop.
+    pub sandbox: SandboxId,
+    /// The task.
+    pub task: TaskId,
+}
+
 // === impl Unreadable ===
 
 impl Unreadable {
@@ -67,6 +78,18 @@ impl Unreadable {
             "{what} is held by {self}, which this version cannot read: install the version that wrote it again, or \
              remove it as docs/alerts.md says under SwitchyardUnreadable"
         ))
+    }
+
+    /// The holder of its claims, whatever is known of it. What no orchestrator of this version can have made is the
+    /// operator's to look after.
+    #[must_use]
+    pub fn holder(&self) -> ClaimHolder {
+        // Ids of tasks have the form of those of sandboxes. One of another form, of a later version, says nothing here.
+        ClaimHolder {
+            owner: self.owner.unwrap_or(Owner::Host),
+            sandbox: self.id.parse().unwrap_or_else(|_| SandboxId::random()),
+            task: self.id.parse().unwrap_or_else(|_| TaskId::random()),
+        }
     }
 
     /// Returns whether it may be the object of this kind with this name.
@@ -106,5 +129,35 @@ impl UnreadableKind {
             Self::Task => "task",
             Self::Unknown => "container",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_has_a_holder_of_its_claims() {
+        let id = TaskId::from_bytes([2; 32]);
+        let held = |id: &str, owner| Unreadable {
+            id: id.to_owned(),
+            kind: UnreadableKind::Task,
+            owner,
+            name: String::new(),
+            sandbox: Some(SandboxId::from_bytes([1; 32])),
+            reason: String::new(),
+            claims: HeldClaims::default(),
+        };
+        let known = held(&id.to_string(), Some(Owner::Nomad)).holder();
+        let expected = ClaimHolder {
+            owner: Owner::Nomad,
+            sandbox: SandboxId::from_bytes([2; 32]),
+            task: id,
+        };
+        assert_eq!(known, expected);
+        let one = held("of another form", None).holder();
+        let other = held("and of one more", None).holder();
+        assert_eq!((one.owner, other.owner), (Owner::Host, Owner::Host));
+        assert_ne!(one.task, other.task);
     }
 }

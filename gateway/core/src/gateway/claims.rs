@@ -9,10 +9,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::access::OwnerAccess;
 use super::context::Context;
-use crate::backend::{HeldClaims, Recovered, Unreadable};
+use crate::backend::{ClaimHolder, HeldClaims, Recovered, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
+use crate::id::{LeaseToken, SandboxId};
 use crate::ledger::{Compute, ComputeHolder, Cpus, Lease, Ledger, Overcommit, PortHolder, Refusal};
 use crate::object::Sandbox;
 use crate::spec::{HostPort, Reserved, SandboxSpec};
@@ -217,7 +217,8 @@ impl Claims {
         }
         // Last: a lease that such a task shares with one that can be read stays held when that has gone.
         for held in &recovered.unreadable {
-            record_unreadable(&mut ledger, held);
+            let sandbox = held.sandbox.and_then(|id| holding.get(&id).copied());
+            record_unreadable(&mut ledger, held, sandbox);
         }
         in_use
     }
@@ -262,8 +263,9 @@ impl<'s> ScopedClaims<'s> {
 }
 
 /// Records what an object holds that cannot be read. Nothing releases it: the holder is a sandbox of its own, which
-/// nobody can stop.
-fn record_unreadable(ledger: &mut Ledger, held: &Unreadable) {
+/// nobody can stop. Its devices are those of its sandbox, if that can be read: other tasks there may have them too, and it
+/// cannot be stopped either.
+fn record_unreadable(ledger: &mut Ledger, held: &Unreadable, of_task: Option<&Sandbox>) {
     let HeldClaims {
         host_ports,
         leases,
@@ -271,11 +273,11 @@ fn record_unreadable(ledger: &mut Ledger, held: &Unreadable) {
         reserved,
         is_complete,
     } = &held.claims;
-    // Ids of tasks have the form of those of sandboxes. One of another form, of a later version, says nothing here.
-    let sandbox: SandboxId = held.id.parse().unwrap_or_else(|_| SandboxId::random());
-    let task: TaskId = held.id.parse().unwrap_or_else(|_| TaskId::random());
-    // What no orchestrator of this version can have made is the operator's to look after.
-    let owner = held.owner.unwrap_or(Owner::Host);
+    let ClaimHolder {
+        owner,
+        sandbox,
+        task,
+    } = held.holder();
     let name = if held.name.is_empty() {
         &held.id
     } else {
@@ -287,8 +289,11 @@ fn record_unreadable(ledger: &mut Ledger, held: &Unreadable) {
         claims: host_ports.clone(),
     };
     ledger.ports.record(sandbox, ports);
+    let (device_holder, device_holder_name) =
+        of_task.map_or((sandbox, name), |found| (found.id, &found.meta.name));
     for claim in leases {
-        let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name.clone());
+        let name = device_holder_name.clone();
+        let lease = Lease::bound(owner, claim.slots.clone(), device_holder, name);
         let lease = Lease {
             named: claim.named,
             ..lease

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::DeviceLeases;
+use crate::backend::Unreadable;
 use crate::error::Result;
 use crate::gateway::limits::NamedDevices;
 use crate::id::{LeaseToken, SandboxId, TaskId};
@@ -191,9 +192,11 @@ impl DeviceLeases {
             .filter(|other| other.id != id)
             .collect();
         for claim in &task.details.leases {
+            let has_it = |held: &Unreadable| has(&held.claims.leases, claim.token);
             if others
                 .iter()
                 .any(|other| has(&other.details.leases, claim.token))
+                || self.context.table.find_unreadable(has_it).is_some()
             {
                 continue;
             }
