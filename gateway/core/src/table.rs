@@ -275,12 +275,8 @@ impl Table {
         &self,
         is_meant: impl Fn(&Unreadable) -> bool,
     ) -> Option<Arc<Unreadable>> {
-        let objects = self.lock();
-        objects
-            .unreadable
-            .iter()
-            .find(|held| is_meant(held))
-            .cloned()
+        // Without the lock: `is_meant` may ask the table.
+        self.unreadable().into_iter().find(|held| is_meant(held))
     }
 
     /// A receiver that follows the changes of one task and closes when the task is removed.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::backend::{HeldClaims, UnreadableKind};
 use crate::spec::Meta;
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
@@ -60,6 +61,23 @@ fn sandboxes_are_found_by_name_prefix_and_owner() {
     let last = table.sandboxes_with_prefix(Owner::Nomad, "a/web/1");
     table.remove_sandbox(last[0].id);
     assert_eq!(found("a/web/"), ["a/web/2"]);
+}
+
+#[test]
+fn objects_that_cannot_be_read_are_searched_without_the_lock() {
+    let table = Table::new(EventBus::default());
+    let held = Unreadable {
+        id: "ab".to_owned(),
+        kind: UnreadableKind::Task,
+        owner: None,
+        name: String::new(),
+        sandbox: None,
+        reason: String::new(),
+        claims: HeldClaims::default(),
+    };
+    table.lock().unreadable.push(Arc::new(held));
+    let found = table.find_unreadable(|_| table.objects.try_lock().is_some());
+    assert!(found.is_some());
 }
 
 #[test]
