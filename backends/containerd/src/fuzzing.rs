@@ -171,7 +171,7 @@ pub fn records(data: &[u8]) {
     let _ = record::identity_of(&HashMap::new(), &extensions);
     let _ = record::later_identity(&extensions);
     let label = String::from_utf8_lossy(data);
-    if let Some(exit) = ExitRecord::parse_label(&label) {
+    if let Ok(exit) = ExitRecord::parse_label(&label) {
         let (exit, started_at) = exit.to_core();
         let again = ExitRecord::parse_label(&ExitRecord::from_core(&exit, started_at).to_label());
         let (again, same_start) = again.expect("it was written by us").to_core();

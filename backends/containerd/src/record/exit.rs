@@ -83,7 +83,11 @@ impl ExitRecord {
         serde_json::to_string(self).expect("an exit holds nothing that JSON cannot")
     }
 
-    pub(crate) fn parse_label(label: &str) -> Option<Self> {
-        serde_json::from_str(label).ok()
+    /// Reads what [`ExitRecord::to_label`] has written.
+    ///
+    /// # Errors
+    /// One of the end of the text if it was cut off.
+    pub(crate) fn parse_label(label: &str) -> serde_json::Result<Self> {
+        serde_json::from_str(label)
     }
 }

@@ -2,10 +2,11 @@
 //! cannot be read.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
-use switchyard_core::backend::{Remnant, UnreadableKind};
-use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::backend::{ClaimHolder, Remnant, UnreadableKind};
+use switchyard_core::id::SandboxId;
 use switchyard_core::spec::HostPorts;
 
 use super::decide::unreadable;
@@ -13,7 +14,7 @@ use super::found::FoundSandbox;
 use super::plan::{LeftAlone, RecoveryPlan};
 use crate::base::fs::blocking;
 use crate::network::ports_of_journal;
-use crate::record::{HostPortsRecord, Identity, identity_of};
+use crate::record::{HostPortsRecord, identity_of};
 use crate::recover::Recovery;
 use crate::sandbox::SandboxEntry;
 
@@ -31,11 +32,14 @@ impl Recovery {
     /// without host ports there those in the journal of its network.
     pub(super) async fn add_unreadable(
         &self,
-        mut identities: HashMap<String, Identity>,
+        containers: HashMap<String, Arc<api::Container>>,
         plan: &mut RecoveryPlan,
     ) {
         for LeftAlone { id, kind, reason } in std::mem::take(&mut plan.left_alone) {
-            let mut identity = identities.remove(&id).unwrap_or_default();
+            let container = containers.get(&id);
+            let mut identity = container
+                .map(|container| identity_of(&container.labels, &container.extensions))
+                .unwrap_or_default();
             let ports = &mut identity.claims.host_ports;
             match (kind, id.parse::<SandboxId>()) {
                 (UnreadableKind::Sandbox, Ok(sandbox)) if ports.ports.is_empty() => {
@@ -49,9 +53,8 @@ impl Recovery {
             }
             let projects = std::mem::take(&mut identity.projects);
             let held = unreadable(id, kind, identity, reason);
-            if let Some((id, owner)) = held.id.parse::<TaskId>().ok().zip(held.owner) {
-                self.storage.projects.hold(id, owner, &projects);
-            }
+            let ClaimHolder { owner, task, .. } = held.holder();
+            self.storage.projects.hold(task, owner, &projects);
             tracing::error!(
                 id = held.id,
                 reason = held.reason,
@@ -76,17 +79,6 @@ impl Recovery {
             HostPorts::default()
         })
     }
-}
-
-/// What is known of container objects without their records, by id.
-pub(super) fn identities<'c>(
-    containers: impl Iterator<Item = &'c api::Container>,
-) -> HashMap<String, Identity> {
-    let identity = |container: &api::Container| {
-        let identity = identity_of(&container.labels, &container.extensions);
-        (container.id.clone(), identity)
-    };
-    containers.map(identity).collect()
 }
 
 /// Returns the claims of a sandbox whose creation was cut off, until it has been removed; `None` if its

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
@@ -57,8 +58,8 @@ pub(super) struct FoundTask {
 /// The content of a task's files.
 #[derive(Debug)]
 pub(super) struct TaskFiles {
-    /// The exit in the note.
-    noted: Option<ExitRecord>,
+    /// The note of its exit.
+    note: Option<String>,
     pub(super) started: Option<Started>,
     /// A start was begun: its run directory exists.
     pub(super) begun: bool,
@@ -101,7 +102,7 @@ impl Recovery {
     /// Reads all tasks, several at a time.
     pub(super) async fn read_tasks(
         &self,
-        tasks: Vec<(TaskId, api::Container)>,
+        tasks: Vec<(TaskId, Arc<api::Container>)>,
     ) -> Vec<(TaskId, Result<FoundTask>)> {
         stream::iter(tasks)
             .map(|(id, container)| async move { (id, self.read_task(id, container).await) })
@@ -125,16 +126,15 @@ impl Recovery {
         lost
     }
 
-    async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
+    async fn read_task(&self, id: TaskId, container: Arc<api::Container>) -> Result<FoundTask> {
         let mut record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         record.later = later_identity(&container.extensions);
         let sandbox = record.sandbox_id()?;
-        let exit = exit_of(&container)?;
         let dirs = self.context.layout.task(id);
         let of_task = dirs.clone();
         let files = blocking(move || Ok(TaskFiles::read(&of_task))).await?;
-        let noted = exit.is_none() && files.noted.is_some();
-        let exit = exit.or_else(|| files.noted.clone());
+        let exit = exit_of(&container, files.note.as_deref())?;
+        let noted = exit.is_some() && !container.labels.contains_key(EXIT);
         // An earlier try of recovery, or an earlier daemon, may have stored that the exit is not known.
         let is_open = exit.as_ref().is_none_or(ExitRecord::is_lost);
         let files_lost = is_open
@@ -143,7 +143,7 @@ impl Recovery {
             && has_changed(record.epoch.as_deref(), self.context.epoch.as_deref());
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
-        let snapshotter = container.snapshotter;
+        let snapshotter = container.snapshotter.clone();
         Ok(FoundTask {
             sandbox,
             record,
@@ -224,22 +224,26 @@ fn readable<I: Copy, F>(found: &[(I, Result<F>)]) -> impl Iterator<Item = (I, &F
         .filter_map(|(id, found)| Some((*id, found.as_ref().ok()?)))
 }
 
-/// The persisted exit of a task.
+/// The exit of a task: as it is persisted, or else as it is noted. A note that was cut off is none: a predecessor was
+/// killed while it wrote the note.
 ///
 /// # Errors
-/// A label that cannot be parsed: it says that the task has exited, and not how. Without it the task would count as
-/// lost, or could be started again.
-fn exit_of(container: &api::Container) -> Result<Option<ExitRecord>> {
-    let Some(label) = container.labels.get(EXIT) else {
+/// A label or a note that cannot be parsed: it says that the task has exited, and not how. Without it the task would
+/// count as lost, or could be started again.
+fn exit_of(container: &api::Container, note: Option<&str>) -> Result<Option<ExitRecord>> {
+    let label = container.labels.get(EXIT).map(String::as_str);
+    let Some(text) = label.or(note) else {
         return Ok(None);
     };
-    let exit = ExitRecord::parse_label(label);
-    exit.map(Some).ok_or_else(|| {
-        Error::internal(format!(
-            "task {} has an exit that cannot be read: {label:?}",
+    match ExitRecord::parse_label(text) {
+        Ok(exit) => Ok(Some(exit)),
+        Err(fault) if label.is_none() && fault.is_eof() => Ok(None),
+        Err(fault) => Err(Error::internal(format!(
+            "task {} has an exit that cannot be read: {text:?}",
             container.id
         ))
-    })
+        .with_source(fault)),
+    }
 }
 
 /// The state of a sandbox that was found in this phase. Even a stopped one may have been released only in
@@ -258,7 +262,7 @@ impl TaskFiles {
     /// Blocks.
     fn read(dirs: &TaskDirs) -> Self {
         Self {
-            noted: read_exit_note(&dirs.exit_note()),
+            note: read_exit_note(&dirs.exit_note()),
             started: read_started(&dirs.started()),
             begun: dirs.run.exists(),
             limits_pending: dirs.limits_pending().exists(),
@@ -277,9 +281,10 @@ fn read_started(path: &Path) -> Option<Started> {
     Some(Started { pid, at })
 }
 
-/// The exit that was noted in this file, because containerd could not store it.
-fn read_exit_note(path: &Path) -> Option<ExitRecord> {
-    ExitRecord::parse_label(&fs::read_to_string(path).ok()?)
+/// The text of the exit that was noted in this file, because containerd could not store it.
+fn read_exit_note(path: &Path) -> Option<String> {
+    let text = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 #[cfg(test)]
@@ -289,14 +294,34 @@ mod tests {
     #[test]
     fn an_exit_that_cannot_be_parsed_is_not_taken_for_none() {
         let mut task = api::Container::default();
-        assert_eq!(exit_of(&task).unwrap(), None);
+        assert_eq!(exit_of(&task, None).unwrap(), None);
         let label = r#"{"code":3,"at_ns":7,"started_ns":null,"signal":9}"#;
         task.labels.insert(EXIT.to_owned(), label.to_owned());
-        assert!(exit_of(&task).unwrap().is_some(), "fields may be added");
+        let read = exit_of(&task, None).unwrap();
+        assert!(read.is_some(), "fields may be added");
         for label in ["", "{}", r#"{"v2":[3,7]}"#] {
             task.labels.insert(EXIT.to_owned(), label.to_owned());
-            let error = exit_of(&task).unwrap_err();
+            let error = exit_of(&task, None).unwrap_err();
             assert!(error.report().contains("cannot be read"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_parsed_is_not_taken_for_none_unless_it_was_cut_off() {
+        let mut task = api::Container::default();
+        let whole = r#"{"code":3,"at_ns":7,"started_ns":null}"#;
+        let read = |task: &api::Container, note: &str| {
+            exit_of(task, Some(note)).map(|exit| exit.is_some())
+        };
+        assert!(read(&task, whole).unwrap());
+        for cut in ["", &whole[..9], &whole[..whole.len() - 1]] {
+            assert!(!read(&task, cut).unwrap(), "{cut:?}");
+        }
+        for note in ["{}", r#"{"v2":[3,7]}"#, "\u{fffd}"] {
+            let error = read(&task, note).unwrap_err();
+            assert!(error.report().contains("cannot be read"), "{error:?}");
+        }
+        task.labels.insert(EXIT.to_owned(), whole.to_owned());
+        assert!(read(&task, "{}").unwrap(), "the label counts");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use futures::future::try_join_all;
@@ -15,12 +16,14 @@ use crate::recover::Recovery;
 
 /// The container objects of this gateway, and the snapshots of all snapshotters in use.
 pub(super) struct Inventory {
-    pub(super) sandboxes: Vec<(SandboxId, api::Container)>,
-    pub(super) tasks: Vec<(TaskId, api::Container)>,
+    pub(super) sandboxes: Vec<(SandboxId, Arc<api::Container>)>,
+    pub(super) tasks: Vec<(TaskId, Arc<api::Container>)>,
+    /// All containers of this gateway, by id.
+    pub(super) containers: HashMap<String, Arc<api::Container>>,
     /// The ids of all containers with an owner label, including those of other gateways.
     pub(super) all: HashSet<String>,
-    /// Containers of this gateway that this version recognises neither as a sandbox nor as a task, and why.
-    pub(super) unrecognized: Vec<(api::Container, &'static str)>,
+    /// The ids of those that this version recognises neither as a sandbox nor as a task, and why.
+    pub(super) unrecognized: Vec<(String, &'static str)>,
     pub(super) snapshots: Snapshots,
 }
 
@@ -115,16 +118,21 @@ impl Recovery {
         let mut sandboxes = Vec::new();
         let mut tasks = Vec::new();
         let mut unrecognized = Vec::new();
-        for container in ours {
+        let mut containers = HashMap::new();
+        for container in ours.into_iter().map(Arc::new) {
+            containers.insert(container.id.clone(), Arc::clone(&container));
             match container.labels.get(KIND).map(String::as_str) {
                 Some("sandbox") => unrecognized.extend(push_parsed(&mut sandboxes, container)),
                 Some("task") => unrecognized.extend(push_parsed(&mut tasks, container)),
-                Some(_) | None => unrecognized.push((container, "its kind is not known")),
+                Some(_) | None => {
+                    unrecognized.push((container.id.clone(), "its kind is not known"));
+                }
             }
         }
         Ok(Inventory {
             sandboxes,
             tasks,
+            containers,
             all,
             unrecognized,
             snapshots: self.list_snapshots(snapshotters).await?,
@@ -149,13 +157,13 @@ impl Recovery {
     }
 }
 
-/// Adds a container to the list. Returns it if its id is not one that this gateway gives.
+/// Adds a container to the list. Returns its id if that is not one that this gateway gives.
 fn push_parsed<I: FromStr>(
-    list: &mut Vec<(I, api::Container)>,
-    container: api::Container,
-) -> Option<(api::Container, &'static str)> {
+    list: &mut Vec<(I, Arc<api::Container>)>,
+    container: Arc<api::Container>,
+) -> Option<(String, &'static str)> {
     let Ok(id) = container.id.parse() else {
-        return Some((container, "its id is malformed"));
+        return Some((container.id.clone(), "its id is malformed"));
     };
     list.push((id, container));
     None

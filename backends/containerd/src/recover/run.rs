@@ -48,6 +48,7 @@ impl Recovery {
         let Inventory {
             sandboxes,
             tasks,
+            containers,
             all,
             unrecognized,
             snapshots,
@@ -57,10 +58,6 @@ impl Recovery {
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let of_sandboxes = sandboxes.iter().map(|(_, container)| container);
-        let of_tasks = tasks.iter().map(|(_, container)| container);
-        let of_others = unrecognized.iter().map(|(container, _)| container);
-        let identities = claims::identities(of_sandboxes.chain(of_tasks).chain(of_others));
         let sandboxes: Vec<_> = sandboxes
             .into_iter()
             .map(|(id, container)| (id, self.read_sandbox(id, &container)))
@@ -74,8 +71,8 @@ impl Recovery {
         phases.done("processes");
 
         let mut plan = RecoveryPlan::default();
-        for (container, reason) in unrecognized {
-            plan.leave_alone(container.id, UnreadableKind::Unknown, reason);
+        for (id, reason) in unrecognized {
+            plan.leave_alone(id, UnreadableKind::Unknown, reason);
         }
         for object in outdated_objects(&sandboxes, &tasks) {
             plan.cleanup
@@ -89,7 +86,7 @@ impl Recovery {
         }
         self.recover_tasks(tasks, &processes, &snapshots, &mut plan)
             .await?;
-        self.add_unreadable(identities, &mut plan).await;
+        self.add_unreadable(containers, &mut plan).await;
         phases.done("tasks");
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.
