@@ -5,7 +5,8 @@
 //! or changes often: the owner and the kind, the phase of a sandbox, and the exit of a task. A second extension has
 //! what an earlier version must know of the object: its identity.
 //!
-//! Fields that a later version has added stay when a record is written again.
+//! Fields that a later version has added to a record or its `meta` stay when it is written again; those inside its other
+//! parts do not.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -5,8 +5,8 @@
 //! reader ignores fields that it does not know. A claim that it does not understand may be of any device or
 //! processor: none is given out then.
 //!
-//! It is written in the same call to containerd as the record, from which it is made. What a later version has
-//! added to it is written again as it was.
+//! It is written in the same call to containerd as the record, from which it is made. Fields and claims that a later
+//! version has added to it are written again as they were; fields inside a claim of this version are not.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use switchyard_core::backend::HeldClaims;
 use switchyard_core::id::SandboxId;
-use switchyard_core::spec::{CpuSet, HostPorts, Reserved};
+use switchyard_core::spec::{CpuSet, HostPorts, LeaseClaim, Reserved};
 
 use super::{
     EXTENSION, HostPortsRecord, KIND, LeaseRecord, OWNER, SandboxRecord, TaskRecord, decode,
@@ -66,6 +66,15 @@ enum ClaimRecord {
         /// The ids.
         ids: Vec<u32>,
     },
+}
+
+/// The meaning of a [`ClaimRecord`].
+enum Claim {
+    HostPorts(HostPorts),
+    Devices(LeaseClaim),
+    Compute(Reserved),
+    ExclusiveCpus(CpuSet),
+    Projects(Vec<u32>),
 }
 
 /// What a later version has written into the identity of an object whose record can be read.
@@ -165,8 +174,25 @@ pub(crate) fn later_identity(extensions: &HashMap<String, Any>) -> LaterIdentity
     else {
         return LaterIdentity::default();
     };
-    claims.retain(|claim| ClaimRecord::of(claim).is_none());
+    claims.retain(|claim| understood(claim).is_none());
     LaterIdentity { claims, unknown }
+}
+
+/// The meaning of a claim; `None` if it is of a later version, or its value is.
+fn understood(value: &Value) -> Option<Claim> {
+    Some(match ClaimRecord::deserialize(value).ok()? {
+        ClaimRecord::HostPorts(ports) => Claim::HostPorts(ports.to_core()),
+        ClaimRecord::Devices(lease) => Claim::Devices(lease.to_core()?),
+        ClaimRecord::Compute {
+            cpu_milli,
+            memory_bytes,
+        } => Claim::Compute(Reserved {
+            cpu_milli,
+            memory_bytes,
+        }),
+        ClaimRecord::ExclusiveCpus { cpus } => Claim::ExclusiveCpus(cpus.parse().ok()?),
+        ClaimRecord::Projects { ids } => Claim::Projects(ids),
+    })
 }
 
 // === impl IdentityRecord ===
@@ -231,9 +257,17 @@ impl IdentityRecord {
         };
         let mut projects = Vec::new();
         for claim in &self.claims {
-            let understood =
-                ClaimRecord::of(claim).and_then(|claim| claim.add_to(&mut claims, &mut projects));
-            claims.is_complete &= understood.is_some();
+            match understood(claim) {
+                Some(Claim::HostPorts(HostPorts { group, ports })) => {
+                    claims.host_ports.group = group;
+                    claims.host_ports.ports.extend(ports);
+                }
+                Some(Claim::Devices(lease)) => claims.leases.push(lease),
+                Some(Claim::Compute(reserved)) => claims.reserved = reserved,
+                Some(Claim::ExclusiveCpus(cpus)) => claims.exclusive_cpus = Some(cpus),
+                Some(Claim::Projects(ids)) => projects.extend(ids),
+                None => claims.is_complete = false,
+            }
         }
         Identity {
             owner: self.owner,
@@ -245,50 +279,20 @@ impl IdentityRecord {
     }
 }
 
-// === impl ClaimRecord ===
-
-impl ClaimRecord {
-    /// `None` if it is of a later version.
-    fn of(value: &Value) -> Option<Self> {
-        Self::deserialize(value).ok()
-    }
-
-    /// Adds it to what the object holds; `None` if its value cannot be understood.
-    fn add_to(self, claims: &mut HeldClaims, projects: &mut Vec<u32>) -> Option<()> {
-        match self {
-            Self::HostPorts(ports) => {
-                let HostPorts { group, ports } = ports.to_core();
-                claims.host_ports.group = group;
-                claims.host_ports.ports.extend(ports);
-            }
-            Self::Devices(lease) => claims.leases.push(lease.to_core()?),
-            Self::Compute {
-                cpu_milli,
-                memory_bytes,
-            } => {
-                claims.reserved = Reserved {
-                    cpu_milli,
-                    memory_bytes,
-                };
-            }
-            Self::ExclusiveCpus { cpus } => {
-                claims.exclusive_cpus = Some(cpus.parse::<CpuSet>().ok()?);
-            }
-            Self::Projects { ids } => projects.extend(ids),
-        }
-        Some(())
-    }
-}
-
 // === impl LaterIdentity ===
 
 impl LaterIdentity {
-    /// These claims, and then those of a later version.
+    /// These claims, and then those of a later version. One that is also in the record, such as a lease with a token of a
+    /// later form, is written once.
     fn with(&self, claims: impl IntoIterator<Item = ClaimRecord>) -> Vec<Value> {
         let own = claims.into_iter().map(|claim| {
             serde_json::to_value(claim).expect("a claim holds nothing that JSON cannot")
         });
-        own.chain(self.claims.iter().cloned()).collect()
+        let mut all: Vec<Value> = own.collect();
+        let later = self.claims.iter().filter(|claim| !all.contains(claim));
+        let later: Vec<Value> = later.cloned().collect();
+        all.extend(later);
+        all
     }
 }
 
@@ -382,14 +386,19 @@ mod tests {
         let mut later: Value = serde_json::from_str(OF_TASK).unwrap();
         later["region"] = json!("north");
         let fabric = json!({"kind": "fabric", "link": 3});
-        later["claims"].as_array_mut().unwrap().push(fabric);
+        let lease = json!({"kind": "devices", "token": "x", "slots": []});
+        let claims = later["claims"].as_array_mut().unwrap();
+        claims.extend([fabric, lease.clone()]);
         let mut record = task();
         record.later = later_identity(&alone(&later));
         assert_eq!(json_of(&task_extensions(&record)), later);
-        record.leases.clear();
-        let written = json_of(&task_extensions(&record));
+        record.leases = vec![serde_json::from_value(lease).unwrap()];
+        let written = task_extensions(&record);
+        record.later = later_identity(&written);
+        let written = json_of(&written);
         assert_eq!(written["region"], "north");
-        assert_eq!(written["claims"].as_array().unwrap().len(), 4);
+        assert_eq!(written["claims"].as_array().unwrap().len(), 5);
+        assert_eq!(json_of(&task_extensions(&record)), written);
     }
 
     #[test]
