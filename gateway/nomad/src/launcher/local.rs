@@ -1,6 +1,7 @@
 //! The calls that a launcher answers itself: identity, schemas, capabilities, and go-plugin's own calls.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -14,6 +15,7 @@ use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
 use switchyard_proto::nomad::shared::hclspec;
+use tokio::time::Instant;
 use tonic::{Request, Status};
 
 use super::calls::{Call, ResponseFuture, awaited, never_answered, streaming, unary};
@@ -33,8 +35,8 @@ const API_VERSION: &str = "v0.1.0";
 /// The service name under which a host checks the plugin with go-plugin's health service.
 const HEALTH_NAME: &str = "plugin";
 
-/// Limit for the daemon to name its task options, and before that to open a session: an agent waits for them before it
-/// starts or recovers a task.
+/// Limit for the daemon to name its task options: an agent waits for them before it starts or recovers a task. A launcher
+/// waits so long for a session once, since an agent asks before each task.
 const OPTIONS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Answers the local calls.
@@ -44,6 +46,16 @@ pub(super) struct LocalServices {
     link: Link,
     ending: ExitDeadline,
     config: Arc<Mutex<PluginConfig>>,
+    options: Arc<TaskOptions>,
+}
+
+/// The options of tasks, as the daemon names them.
+#[derive(Debug, Default)]
+struct TaskOptions {
+    /// The time until which a call waits for a session; set by the first call.
+    deadline: OnceLock<Instant>,
+    /// It was logged that the daemon does not name them.
+    is_logged: AtomicBool,
 }
 
 // === impl LocalServices ===
@@ -55,6 +67,7 @@ impl LocalServices {
             link,
             ending,
             config: Arc::default(),
+            options: Arc::default(),
         }
     }
 
@@ -99,7 +112,7 @@ impl LocalServices {
             DriverCall::TaskConfigSchema => {
                 awaited(call, move |nomad::TaskConfigSchemaRequest {}| async move {
                     Ok(nomad::TaskConfigSchemaResponse {
-                        spec: Some(task_options(this.link).await),
+                        spec: Some(this.options.get(this.link).await),
                     })
                 })
             }
@@ -238,29 +251,41 @@ impl LocalServices {
     }
 }
 
-/// The options of tasks: those of the daemon, because it decodes them. So the agent refuses a job with an option that a
-/// daemon of an earlier version than this launcher would ignore. Without an answer in time, those of this launcher.
-async fn task_options(link: Link) -> hclspec::Spec {
-    let asked = async {
-        let up = link.session().await;
-        let request = named(&up, nomad::TaskConfigSchemaRequest {});
-        DriverClient::new(up.channel)
-            .task_config_schema(request)
-            .await
-    };
-    let why = match tokio::time::timeout(OPTIONS_LIMIT, asked).await {
-        Ok(Ok(answer)) => match answer.into_inner().spec {
-            Some(options) => return options,
-            None => "it names none".to_owned(),
-        },
-        Ok(Err(status)) => status.message().to_owned(),
-        Err(_) => format!("no answer within {OPTIONS_LIMIT:?}"),
-    };
-    tracing::warn!(
-        why,
-        "the switchyard daemon does not name its task options: this plugin offers its own"
-    );
-    task_schema()
+// === impl TaskOptions ===
+
+impl TaskOptions {
+    /// The options of tasks: those of the daemon, because it decodes them. So the agent refuses a job with an option that
+    /// a daemon of an earlier version than this launcher would ignore. Without an answer in time, those of this launcher.
+    async fn get(&self, link: Link) -> hclspec::Spec {
+        let deadline = *self.deadline.get_or_init(|| Instant::now() + OPTIONS_LIMIT);
+        let why = match tokio::time::timeout(OPTIONS_LIMIT, of_daemon(link, deadline)).await {
+            Ok(Ok(options)) => return options,
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {OPTIONS_LIMIT:?}"),
+        };
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                why,
+                "the switchyard daemon does not name its task options: this plugin offers its own"
+            );
+        }
+        task_schema()
+    }
+}
+
+/// The task options of the daemon, or the reason why it does not name them. Waits for a session until `deadline`; one that
+/// is there is used also afterwards.
+async fn of_daemon(link: Link, deadline: Instant) -> Result<hclspec::Spec, String> {
+    let up = tokio::time::timeout_at(deadline, link.session())
+        .await
+        .map_err(|_| "there is no session with it".to_owned())?;
+    let request = named(&up, nomad::TaskConfigSchemaRequest {});
+    let answer = DriverClient::new(up.channel)
+        .task_config_schema(request)
+        .await
+        .map_err(|status| status.message().to_owned())?;
+    let options = answer.into_inner().spec;
+    options.ok_or_else(|| "it names none".to_owned())
 }
 
 fn check_health(
@@ -359,14 +384,27 @@ mod tests {
         let daemon = tokio::spawn(daemon);
         let (link, link_task) = Link::new(&launch(&socket));
         let link_task = tokio::spawn(link_task.run());
-        assert_eq!(task_options(link).await, earlier());
+        let options = TaskOptions::default();
+        assert_eq!(options.get(link.clone()).await, earlier());
+        let late = TaskOptions {
+            deadline: OnceLock::from(Instant::now()),
+            ..TaskOptions::default()
+        };
+        let named = late.get(link).await;
+        assert_eq!(named, earlier(), "a session that is there is used");
         link_task.abort();
         daemon.abort();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn agent_gets_our_task_options_without_a_daemon() {
+    async fn agent_gets_our_task_options_without_a_daemon_and_waits_once() {
         let (link, _link_task) = Link::new(&launch(Path::new("/nowhere")));
-        assert_eq!(task_options(link).await, task_schema());
+        let options = TaskOptions::default();
+        let begun = Instant::now();
+        assert_eq!(options.get(link.clone()).await, task_schema());
+        assert!(begun.elapsed() >= OPTIONS_LIMIT, "it may just be starting");
+        let again = Instant::now();
+        assert_eq!(options.get(link).await, task_schema());
+        assert_eq!(again.elapsed(), Duration::ZERO);
     }
 }
