@@ -16,6 +16,9 @@ use crate::PluginConfig;
 use crate::session::{Processors, Session, Sessions};
 use crate::status::status;
 
+/// The maximum length of a launcher's version, in bytes.
+const VERSION_LIMIT: usize = 64;
+
 /// Opens sessions, and ends all of them when the daemon shuts down: their launchers exit then, and the agents
 /// start new ones.
 #[derive(Debug)]
@@ -104,8 +107,19 @@ fn session_of(request: wire::OpenRequest) -> Result<Session> {
         driver: name,
         config: Arc::new(config),
         processors: Processors::from(&nomad),
-        version,
+        version: checked_version(version),
     })
+}
+
+/// The version of a launcher, which becomes a metric's label; empty, as if it were not known, unless it has the form of
+/// one.
+fn checked_version(version: String) -> String {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".+~_-".contains(&byte);
+    if version.len() <= VERSION_LIMIT && version.bytes().all(is_allowed) {
+        version
+    } else {
+        String::new()
+    }
 }
 
 /// An id that no session has or had.
@@ -121,6 +135,18 @@ mod tests {
     use sessions_server::Sessions as _;
 
     use super::*;
+
+    #[test]
+    fn a_version_that_is_none_is_not_known() {
+        let longest = "1".repeat(VERSION_LIMIT);
+        for version in ["", "1.0.0-rc.1", "1.2.0+14.gabc_d~x", longest.as_str()] {
+            assert_eq!(checked_version(version.to_owned()), version);
+        }
+        let too_long = format!("{longest}1");
+        for version in ["1.0 ", "1\n0", "\u{661}", "a\"b", too_long.as_str()] {
+            assert_eq!(checked_version(version.to_owned()), "", "{version:?}");
+        }
+    }
 
     #[tokio::test]
     async fn device_plugin_sessions_do_not_affect_task_and_image_cleanup() {
