@@ -51,7 +51,7 @@ pub(super) struct RecoveryPlan {
     pub(super) from_earlier_boots: HashSet<String>,
     /// Ids of tasks that a predecessor call may be starting although they count as exited.
     pub(super) lost_starts: Vec<String>,
-    /// Tasks that ran when they were last seen, whose process is gone, and whose exit nobody has observed.
+    /// Tasks that ran, or may have run, whose process is gone, and whose exit nobody has observed.
     pub(super) newly_lost: HashSet<TaskId>,
     /// Objects that are left alone because they cannot be read.
     pub(super) left_alone: Vec<LeftAlone>,

@@ -44,7 +44,7 @@ pub enum RecoveryResult {
     Adopted,
     /// It does not run, and is known again.
     Recovered,
-    /// It ran before, its process is gone, and its exit was not observed, as after a reboot of the node.
+    /// It ran, or may have run, its process is gone, and its exit was not observed, as after a reboot of the node.
     Lost,
     /// It was incomplete or belonged to nothing, and has been removed.
     Cleaned,
