@@ -46,12 +46,12 @@ pub(super) struct LocalServices {
     link: Link,
     ending: ExitDeadline,
     config: Arc<Mutex<PluginConfig>>,
-    options: Arc<TaskOptions>,
+    options: Arc<TaskSchema>,
 }
 
 /// The options of tasks, as the daemon names them.
 #[derive(Debug, Default)]
-struct TaskOptions {
+struct TaskSchema {
     /// The time until which a call waits for a session; set by the first call.
     deadline: OnceLock<Instant>,
     /// It was logged that the daemon does not name them.
@@ -251,9 +251,9 @@ impl LocalServices {
     }
 }
 
-// === impl TaskOptions ===
+// === impl TaskSchema ===
 
-impl TaskOptions {
+impl TaskSchema {
     /// The options of tasks: those of the daemon, because it decodes them. So the agent refuses a job with an option that
     /// a daemon of an earlier version than this launcher would ignore. Without an answer in time, those of this launcher.
     async fn get(&self, link: Link) -> hclspec::Spec {
@@ -384,11 +384,11 @@ mod tests {
         let daemon = tokio::spawn(daemon);
         let (link, link_task) = Link::new(&launch(&socket));
         let link_task = tokio::spawn(link_task.run());
-        let options = TaskOptions::default();
+        let options = TaskSchema::default();
         assert_eq!(options.get(link.clone()).await, earlier());
-        let late = TaskOptions {
+        let late = TaskSchema {
             deadline: OnceLock::from(Instant::now()),
-            ..TaskOptions::default()
+            ..TaskSchema::default()
         };
         let named = late.get(link).await;
         assert_eq!(named, earlier(), "a session that is there is used");
@@ -399,7 +399,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn agent_gets_our_task_options_without_a_daemon_and_waits_once() {
         let (link, _link_task) = Link::new(&launch(Path::new("/nowhere")));
-        let options = TaskOptions::default();
+        let options = TaskSchema::default();
         let begun = Instant::now();
         assert_eq!(options.get(link.clone()).await, task_schema());
         assert!(begun.elapsed() >= OPTIONS_LIMIT, "it may just be starting");
