@@ -14,7 +14,15 @@ mod identity;
 use identity::Checkout;
 
 /// What a build is made of, relative to the root of the repository.
-const SOURCES: [&str; 5] = ["gateway", "backends", "proto", "Cargo.toml", "Cargo.lock"];
+const SOURCES: [&str; 7] = [
+    "gateway",
+    "backends",
+    "proto",
+    "config.toml",
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+];
 
 /// What git changes when the commit that is checked out, or a tag, changes.
 const OF_GIT: [&str; 4] = ["HEAD", "logs/HEAD", "packed-refs", "refs/tags"];

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use switchyard_config::{self as config, Config, DEFAULT_FILE, Loaded, Sources};
+use switchyard_config::{self as config, Config, ConfigError, DEFAULT_FILE, Loaded, Sources};
 use switchyard_daemon::start_check::{self, StartFault};
 use switchyard_doctor::{LoadedUnit, LocalNode, UNIT};
 use switchyard_linux::report;
@@ -11,7 +11,7 @@ use switchyard_linux::report;
 use super::config_files;
 use super::error::CliError;
 use crate::output::{print, print_error};
-use crate::sources::ServeArgs;
+use crate::sources::{MalformedSet, ServeArgs};
 
 /// The checked configuration.
 #[derive(Debug, Args)]
@@ -22,8 +22,7 @@ pub(super) struct CheckArgs {
     /// The file, given as for `serve`.
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Check as a start of the daemon does, which ignores unknown keys and values, save those of security. Each of them
-    /// is a warning then.
+    /// Accept what a start of the daemon accepts: unknown keys and values are warnings, save those of security.
     #[arg(long)]
     start: bool,
     /// Check what the daemon of this systemd unit uses at its next start: the variables and the arguments of the
@@ -54,7 +53,11 @@ pub(super) fn check(args: &CheckArgs) -> Result<(), CliError> {
             let unit = LoadedUnit::read(&LocalNode::default(), name)
                 .filter(LoadedUnit::is_loaded)
                 .ok_or_else(|| CliError::Unit(name.clone()))?;
-            let next = NextStart::check(&unit)?;
+            let next = if args.start {
+                NextStart::check(&unit)?
+            } else {
+                NextStart::check_strictly(&unit)?
+            };
             next.warn()?;
             next.loaded
         }
@@ -101,11 +104,26 @@ pub(super) fn faults_but_groups(config: &Config, environment: &[(String, String)
 // === impl NextStart ===
 
 impl NextStart {
-    /// Loads and checks all that the next daemon of a unit reads.
+    /// Loads and checks all that the next daemon of a unit reads, as that daemon does.
     ///
     /// # Errors
     /// The daemon would not start.
     pub(super) fn check(unit: &LoadedUnit) -> Result<Self, CliError> {
+        Self::check_with(unit, config::load_for_start)
+    }
+
+    /// Does the same, and refuses what a start ignores and a reload refuses.
+    ///
+    /// # Errors
+    /// The daemon would not start, or would ignore a part of its configuration.
+    pub(super) fn check_strictly(unit: &LoadedUnit) -> Result<Self, CliError> {
+        Self::check_with(unit, config::load)
+    }
+
+    fn check_with(
+        unit: &LoadedUnit,
+        load: impl FnOnce(&Sources) -> Result<Loaded, ConfigError>,
+    ) -> Result<Self, CliError> {
         if unit.is_broken() {
             return Err(CliError::Unit(unit.name.clone()));
         }
@@ -115,19 +133,11 @@ impl NextStart {
                 file: file.clone(),
             });
         }
-        let env = unit.environment.clone();
-        let arguments = ServeArgs::of_words(&unit.arguments);
-        let sources = match &arguments {
-            Some(arguments) => arguments.within(env)?,
-            // Words with blanks cannot be recognised in what systemctl shows.
-            None => Sources {
-                env,
-                ..Sources::default()
-            },
-        };
-        let loaded = config::load_for_start(&sources)?;
+        let sources = Self::sources(unit)?;
+        let loaded = load(&sources)?;
         start_check::check(&loaded.effective.config, &sources.env)?;
-        let unknown_arguments = arguments.is_none().then(|| {
+        let is_understood = ServeArgs::of_words(&unit.arguments).is_some();
+        let unknown_arguments = (!is_understood).then(|| {
             format!(
                 "the command of {} is not understood, so that its flags were not checked: {}",
                 unit.name,
@@ -138,6 +148,19 @@ impl NextStart {
             loaded,
             unknown_arguments,
         })
+    }
+
+    /// The variables and the arguments of the next process of a unit, the latter as far as they are understood. Pure.
+    pub(super) fn sources(unit: &LoadedUnit) -> Result<Sources, MalformedSet> {
+        let env = unit.environment.clone();
+        match ServeArgs::of_words(&unit.arguments) {
+            Some(arguments) => arguments.within(env),
+            // Words with blanks cannot be recognised in what systemctl shows.
+            None => Ok(Sources {
+                env,
+                ..Sources::default()
+            }),
+        }
     }
 
     /// Prints what was not checked.
@@ -188,6 +211,19 @@ mod tests {
     fn refused(text: &str, environment: &[(&str, &str)], part: &str) {
         let error = verdict(text, environment).unwrap_err();
         assert!(report(&error).contains(part), "{}", report(&error));
+    }
+
+    #[test]
+    fn strict_check_refuses_what_a_start_ignores() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        std::fs::write(&file, "version = 1\n").unwrap();
+        let words = ["switchyard", "serve", "--config", file.to_str().unwrap()];
+        let unit = unit(&words, &[("SWITCHYARD_EXEC__LATER", "1")]);
+        assert_eq!(NextStart::check(&unit).unwrap().loaded.ignored.len(), 1);
+        let error = NextStart::check_strictly(&unit).unwrap_err();
+        let text = report(&error);
+        assert!(text.contains("SWITCHYARD_EXEC__LATER"), "{text}");
     }
 
     #[test]

@@ -33,6 +33,9 @@ const REFUSED: &[&str] = &[
     "swarm.enabled",
     "swarm.join_token_file",
     "swarm.managers",
+    // Which work it takes.
+    "swarm.availability",
+    "ledger.overcommit",
     // The isolation of containers and of the logkeeper.
     "cri.unprivileged_ports",
     "cri.unprivileged_icmp",
@@ -41,6 +44,9 @@ const REFUSED: &[&str] = &[
     "containerd.runtimes",
     "containerd.selinux",
     "network.conf_dir",
+    // The programs that are run as root.
+    "containerd.binary",
+    "network.bin_dirs",
     "logkeeper.sandbox",
     // What a container may get of the node.
     "swarm.allow_devices",
@@ -90,21 +96,17 @@ mod tests {
         "cri.max_connections",
         "cri.max_streams",
         "nomad.max_connections",
-        "swarm.availability",
         "swarm.labels",
         "swarm.port_range",
-        "containerd.binary",
         "containerd.snapshotter",
         "containerd.infra",
         "containerd.max_concurrent_downloads",
         "containerd.answer_timeout_seconds",
         "containerd.shim_timeout_seconds",
-        "network.bin_dirs",
         "network.plugin_timeout_seconds",
         "devices.lease_minutes",
         "devices.restart_grace_seconds",
         "devices.kubelet",
-        "ledger",
         "images",
         "exec",
         "registry.idle_timeout_seconds",
@@ -150,7 +152,8 @@ mod tests {
         check("log", Some("level"), false);
         check("", Some("containerd"), true);
         check("", Some("audit"), true);
-        check("", Some("ledger"), false);
+        check("", Some("ledger"), true);
+        check("", Some("images"), false);
         check("", None, false);
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use switchyard_config::Config;
 use switchyard_operator::admin::{BearerToken, Token, TokenError};
-use switchyard_tls::{Certificate, NewCertificate, TlsError};
+use switchyard_tls::{Certificate, NewCertificate, TlsConfig, TlsError};
 
 /// The certificates and tokens that the listeners present and demand.
 #[derive(Debug)]
@@ -106,12 +106,8 @@ impl NewCredentials {
 /// Reads all files that a daemon with this configuration reads when it starts; returns the faults of each. Blocks on the
 /// file system.
 pub(crate) fn faults(config: &Config) -> Vec<CredentialError> {
-    let streaming = config
-        .cri
-        .enabled
-        .then(|| read_streaming_certificate(config).err());
     [
-        streaming.flatten(),
+        read_streaming_certificate(config).err(),
         read_metrics_certificate(config).err(),
         read_token(config).err(),
     ]
@@ -120,11 +116,17 @@ pub(crate) fn faults(config: &Config) -> Vec<CredentialError> {
     .collect()
 }
 
-fn read_streaming_certificate(config: &Config) -> Result<Option<NewCertificate>, CredentialError> {
+/// The files of the streaming server; `None` without them, or without that server.
+fn streaming_tls(config: &Config) -> Option<TlsConfig> {
     config
         .cri
-        .streaming
-        .tls()
+        .enabled
+        .then(|| config.cri.streaming.tls())
+        .flatten()
+}
+
+fn read_streaming_certificate(config: &Config) -> Result<Option<NewCertificate>, CredentialError> {
+    streaming_tls(config)
         .map(|tls| tls.read())
         .transpose()
         .map_err(CredentialError::Streaming)
@@ -152,7 +154,7 @@ impl Stamps {
     /// The stamps of the files that a configuration names. Blocks on the file system.
     pub(crate) fn of(config: &Config) -> Self {
         let mut stamps = Vec::new();
-        for tls in [config.cri.streaming.tls(), config.admin.metrics_tls()]
+        for tls in [streaming_tls(config), config.admin.metrics_tls()]
             .iter()
             .flatten()
         {

@@ -136,6 +136,8 @@ mod tests {
         // Files and groups of a frontend that is not enabled are not read.
         config.cri.enabled = false;
         config.admin.metrics_bearer_token_file = None;
+        // A reload reads the same files as a start.
+        assert!(credentials::NewCredentials::read(&config).is_ok());
         config.admin.socket_group = None;
         config.nomad.enabled = false;
         config.nomad.socket_group = Some("no-such-group".into());

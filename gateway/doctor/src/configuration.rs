@@ -28,11 +28,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
             .map(|warning| Finding::new(&CONFIG_DOUBTFUL, warning)),
     );
     let ignored = facts.ignored.iter();
-    found.extend(
-        ignored.map(|unknown| {
-            Finding::new(&CONFIG_UNKNOWN, unknown).command("switchyard config check")
-        }),
-    );
+    found.extend(ignored.map(|unknown| Finding::new(&CONFIG_UNKNOWN, unknown).command(check)));
     // The unit of the package sets this one for good.
     let overridden = facts
         .overridden
