@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use switchyard_config::{Config, ContainerdMode};
+use switchyard_linux::report;
 use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
 
@@ -216,7 +217,14 @@ fn start(facts: &Facts) -> Vec<Finding> {
     if facts.config_error.is_some() {
         return Vec::new();
     }
-    let faults = facts.view.start_faults(&facts.config, &facts.environment);
+    let faults = match facts.view.load(&facts.next) {
+        Ok(loaded) => {
+            let config = loaded.effective.config;
+            facts.view.start_faults(&config, &facts.next.env)
+        }
+        // The unit has got a variable or an argument that the process which runs does not have.
+        Err(error) => vec![report(&error)],
+    };
     faults
         .into_iter()
         .map(|fault| Finding::new(&CANNOT_START, fault))

@@ -1,6 +1,7 @@
 //! The common input of all checks: the configuration, the daemon's answers, and other software on the node.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,8 +58,8 @@ pub(super) struct Facts {
     pub(super) processes: Vec<ProcessFacts>,
     /// The directories in which the daemon and what it starts find programs.
     pub(super) program_dirs: Vec<PathBuf>,
-    /// The daemon's environment; while it does not answer, that of its unit.
-    pub(super) environment: Vec<(String, String)>,
+    /// The sources of the daemon's next start, with its whole environment.
+    pub(super) next: Sources,
 }
 
 impl Facts {
@@ -78,10 +79,11 @@ impl Facts {
             environment,
             file: _,
             sources,
+            next,
         } = FoundDaemon::look(&*view, &request.sources, &admin_socket);
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
-            environment,
+            next,
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
             swarm: ask(&*view, &admin_socket, "/v1/swarm").ok(),
             view,
@@ -171,11 +173,6 @@ fn environment(view: &dyn NodeView, pid: u32) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The variables of the next process of the daemon's unit; none without systemd.
-fn unit_environment(view: &dyn NodeView) -> Vec<(String, String)> {
-    LoadedUnit::read(view, UNIT).map_or_else(Vec::new, |unit| unit.environment)
-}
-
 /// A daemon, as it is found by its admin socket, and where it has its configuration from.
 pub(crate) struct FoundDaemon {
     /// Its status, or why there is none.
@@ -186,8 +183,11 @@ pub(crate) struct FoundDaemon {
     environment: Vec<(String, String)>,
     /// The configuration file that it was started with, if its process is found.
     file: Option<PathBuf>,
-    /// Its environment counts, and the file and the keys that it was started with, unless others are given.
+    /// Its environment counts, and the file and the keys that it was started with, unless others are given. While it does
+    /// not answer, those of its unit count.
     pub(crate) sources: Sources,
+    /// Those of its next start, with its whole environment: of its unit, if that is what starts it.
+    next: Sources,
 }
 
 impl FoundDaemon {
@@ -196,30 +196,34 @@ impl FoundDaemon {
         let status: Result<StatusReport, String> = ask(view, admin_socket, "/statusz");
         let pid = status.as_ref().ok().and_then(|status| status.pid);
         let processes = view.processes();
-        let environment = pid.map_or_else(|| unit_environment(view), |pid| environment(view, pid));
-        let mut sources = given.clone();
-        if !environment.is_empty() {
-            let of_daemon = environment
-                .iter()
-                .filter(|(name, _)| name.starts_with(VARIABLES));
-            sources.env = of_daemon.cloned().collect();
-        }
+        // The manager gives a unit that it does not have its own environment. Something else may have started the daemon.
+        let unit = LoadedUnit::read(view, UNIT)
+            .filter(LoadedUnit::is_loaded)
+            .filter(|unit| pid.is_none() || unit.main_pid == pid);
+        let of_unit = unit.as_ref().map(sources_of_unit);
         let own = pid.and_then(|pid| i32::try_from(pid).ok());
-        let mut file = None;
-        if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
-            let named = config_file(view, process);
-            file = Some(named.clone().unwrap_or_else(|| DEFAULT_FILE.into()));
-            sources.file = sources.file.or(named);
-            if sources.flags.is_empty() {
-                sources.flags = flags(process);
-            }
-        }
+        let process = processes.iter().find(|process| Some(process.pid) == own);
+        let named = process.and_then(|process| config_file(view, process));
+        let file = process.map(|_| named.clone().unwrap_or_else(|| DEFAULT_FILE.into()));
+        let of_daemon = match pid {
+            Some(pid) => Sources {
+                file: named,
+                env: environment(view, pid),
+                flags: process.map(flags).unwrap_or_default(),
+            },
+            None => of_unit.clone().unwrap_or_default(),
+        };
+        let environment = of_daemon.env.clone();
+        let next = of_unit.unwrap_or_else(|| of_daemon.clone());
+        let mut sources = unless_given(given, of_daemon);
+        sources.env.retain(|(name, _)| name.starts_with(VARIABLES));
         Self {
             status,
             processes,
             environment,
             file,
             sources,
+            next: unless_given(given, next),
         }
     }
 
@@ -258,25 +262,67 @@ fn resolved(file: &Path) -> Option<PathBuf> {
         .ok()
 }
 
-/// The configuration file that a process was started with, if it can be found from here.
-pub(super) fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option<PathBuf> {
-    let named = process
-        .values("config")
-        .into_iter()
-        .chain(process.values("c"))
-        .last();
-    let path = PathBuf::from(named?);
-    if path.is_absolute() {
-        return Some(path);
+/// The sources of a daemon, except for a file and keys that are given instead. Given variables count if it has none. Pure.
+fn unless_given(given: &Sources, own: Sources) -> Sources {
+    let env = if own.env.is_empty() {
+        given.env.clone()
+    } else {
+        own.env
+    };
+    let flags = if given.flags.is_empty() {
+        own.flags
+    } else {
+        given.flags.clone()
+    };
+    Sources {
+        file: given.file.clone().or(own.file),
+        env,
+        flags,
     }
-    let dir = view
-        .link(Path::new(&format!("/proc/{}/cwd", process.pid)))
-        .ok()?;
-    Some(dir.join(path))
+}
+
+/// The sources of the next process of a unit. Pure.
+fn sources_of_unit(unit: &LoadedUnit) -> Sources {
+    let next = ProcessFacts {
+        pid: 0,
+        args: unit.arguments.clone(),
+    };
+    Sources {
+        // systemd starts it in the root directory.
+        file: named_file(&next).map(|file| Path::new("/").join(file)),
+        env: unit.environment.clone(),
+        flags: flags(&next),
+    }
+}
+
+fn named_file(process: &ProcessFacts) -> Option<&str> {
+    let values = process.values("config").into_iter();
+    values.chain(process.values("c")).last()
+}
+
+/// The configuration file that a process was started with, if it can be found from here.
+fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option<PathBuf> {
+    seen_by(view, process, Path::new(named_file(process)?)).ok()
+}
+
+/// A path as a process finds it: a relative one from its working directory.
+///
+/// # Errors
+/// That directory is not known.
+pub(super) fn seen_by(
+    view: &dyn NodeView,
+    process: &ProcessFacts,
+    path: &Path,
+) -> io::Result<PathBuf> {
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    let dir = view.link(Path::new(&format!("/proc/{}/cwd", process.pid)))?;
+    Ok(dir.join(path))
 }
 
 /// The keys that a daemon was started with.
-pub(super) fn flags(process: &ProcessFacts) -> Vec<Flag> {
+fn flags(process: &ProcessFacts) -> Vec<Flag> {
     let set = process
         .values("set")
         .into_iter()

@@ -50,13 +50,13 @@ mod view;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use switchyard_config::{Config, ConfigError, Sources};
+use switchyard_config::{Config, Sources};
 
 use codes::node::{UNFINISHED, UNSEEN};
 use facts::Facts;
@@ -66,6 +66,7 @@ pub use facts::{DoctorRequest, UNIT};
 pub use finding::{Finding, FindingCode, Severity};
 pub use local::{LocalNode, StartCheck};
 pub(crate) use local::{PROGRAM_DIRS, search_path};
+pub use nomad::PluginDirs;
 pub use redact::redact;
 pub use unit::LoadedUnit;
 pub use view::{
@@ -90,25 +91,15 @@ pub fn config_in_force(admin_socket: &Path) -> Option<Config> {
     facts::config_in_force(&LocalNode::default(), admin_socket)
 }
 
-/// The configuration of the files, with the environment and the flags of the daemon that answers at this socket, or, while
-/// none does, with the environment of its unit.
-///
-/// # Errors
-/// The configuration is invalid.
-pub fn config_of_unit(given: &Sources, admin_socket: &Path) -> Result<Config, ConfigError> {
-    let view = LocalNode::default();
-    let found = facts::FoundDaemon::look(&view, given, admin_socket);
-    Ok(view.load(&found.sources)?.effective.config)
-}
-
 /// The directories in which the Nomad agents of this node look for plugins, as far as a process or the configuration of
 /// packages names them.
-///
-/// # Errors
-/// Why the search has not ended.
-pub fn nomad_plugin_dirs() -> Result<BTreeSet<PathBuf>, String> {
+#[must_use]
+pub fn nomad_plugin_dirs() -> PluginDirs {
     let search = || nomad::plugin_dirs(&LocalNode::default());
-    within("the search for Nomad agents", LIMIT, search).map_err(|finding| finding.found)
+    within("the search for Nomad agents", LIMIT, search).unwrap_or_else(|finding| PluginDirs {
+        unknown: BTreeSet::from([finding.found]),
+        ..PluginDirs::default()
+    })
 }
 
 /// Time for the facts, and then for all checks together.

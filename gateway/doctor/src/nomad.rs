@@ -1,6 +1,7 @@
 //! Checks of a Nomad agent on the node.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,11 @@ use super::codes::orchestrators::{
     BROKEN_LAUNCHER, DOCKER_BESIDE, NO_DEVICE_PLUGIN, NO_LAUNCHER, NO_PLUGIN_BLOCK, NOMAD_DISABLED,
     OTHER_NOMAD_SOCKET,
 };
-use super::facts::Facts;
+use super::facts::{Facts, seen_by};
 use super::finding::Finding;
 use super::hcl::{Item, items};
 use super::text::listed;
-use super::view::{FileKind, NodeView, ProcessFacts};
+use super::view::{FILE_MAX, FileKind, NodeView, ProcessFacts};
 
 /// Directory in which packages put the configuration of an agent.
 const CONFIG_DIR: &str = "/etc/nomad.d";
@@ -54,6 +55,17 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 pub(super) struct Agent {
     files: Vec<PathBuf>,
     items: Vec<Item>,
+    /// What of its configuration cannot be read, and why.
+    unread: Vec<String>,
+}
+
+/// The directories in which Nomad agents look for plugins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PluginDirs {
+    /// Those that are known.
+    pub dirs: BTreeSet<PathBuf>,
+    /// Reasons why there may be others.
+    pub unknown: BTreeSet<String>,
 }
 
 /// The agent of this node; `None` if there is none.
@@ -70,19 +82,23 @@ pub(super) fn agent(facts: &Facts) -> Option<Agent> {
 
 /// The directories in which agents look for plugins: those that run, by their arguments and files, and one with the
 /// configuration of packages.
-pub(super) fn plugin_dirs(view: &dyn NodeView) -> BTreeSet<PathBuf> {
+pub(super) fn plugin_dirs(view: &dyn NodeView) -> PluginDirs {
     let processes = view.processes();
     let running = processes.iter().filter(|process| is_agent(process));
-    let mut found = BTreeSet::new();
+    let mut found = PluginDirs::default();
     for process in running.map(Some).chain([None]) {
-        found.extend(Agent::read(view, process).plugin_dir());
+        let agent = Agent::read(view, process);
+        found.dirs.extend(agent.plugin_dir());
+        found.unknown.extend(agent.unread);
         if let Some(process) = process {
-            found.extend(process.values("plugin-dir").into_iter().map(PathBuf::from));
+            let dirs = process.values("plugin-dir").into_iter();
+            found.dirs.extend(dirs.map(PathBuf::from));
             let data = process.values("data-dir").into_iter().map(Path::new);
-            found.extend(data.map(|dir| dir.join("plugins")));
+            found.dirs.extend(data.map(|dir| dir.join("plugins")));
         }
     }
-    found.retain(|dir| dir.is_absolute());
+    // An agent refuses relative ones.
+    found.dirs.retain(|dir| dir.is_absolute());
     found
 }
 
@@ -98,43 +114,60 @@ fn is_config(path: &Path) -> bool {
 impl Agent {
     /// Reads the files that an agent was started with, else those of packages.
     fn read(view: &dyn NodeView, process: Option<&ProcessFacts>) -> Self {
-        let named: Vec<PathBuf> = process
-            .map(|process| {
-                process
-                    .values("config")
-                    .into_iter()
-                    .map(PathBuf::from)
-                    .collect()
-            })
-            .unwrap_or_default();
-        let places = if named.is_empty() {
-            vec![PathBuf::from(CONFIG_DIR)]
-        } else {
-            named
+        let mut agent = Self {
+            files: Vec::new(),
+            items: Vec::new(),
+            unread: Vec::new(),
         };
-        let mut files = Vec::new();
-        for place in places {
-            match view.stat(&place).map(|file| file.kind) {
-                Ok(FileKind::Directory) => {
-                    let names = view.list(&place).unwrap_or_default();
-                    files.extend(
-                        names
-                            .iter()
-                            .map(|name| place.join(name))
-                            .filter(|path| is_config(path)),
-                    );
+        let named = process.map_or_else(Vec::new, |process| process.values("config"));
+        match process.filter(|_| !named.is_empty()) {
+            Some(process) => {
+                for place in named.into_iter().map(Path::new) {
+                    match seen_by(view, process, place) {
+                        Ok(place) => agent.find_files(view, &place, false),
+                        Err(error) => agent.note_unread(place, error),
+                    }
                 }
-                Ok(FileKind::Regular) => files.push(place),
-                Ok(FileKind::Socket | FileKind::Other) | Err(_) => {}
+            }
+            None => agent.find_files(view, Path::new(CONFIG_DIR), true),
+        }
+        let rest = agent.files.split_off(agent.files.len().min(FILES_MAX));
+        if let Some(file) = rest.first() {
+            agent.note_unread(file, format!("it has more than {FILES_MAX} files"));
+        }
+        for file in agent.files.clone() {
+            match view.read(&file, FILE_MAX) {
+                Ok(text) => agent.items.extend(items(&String::from_utf8_lossy(&text))),
+                Err(error) => agent.note_unread(&file, error),
             }
         }
-        files.truncate(FILES_MAX);
-        let items: Vec<Item> = files
-            .iter()
-            .filter_map(|file| view.text(file))
-            .flat_map(|text| items(&text))
-            .collect();
-        Self { files, items }
+        agent
+    }
+
+    /// Adds a file of the configuration, or those in a directory.
+    fn find_files(&mut self, view: &dyn NodeView, place: &Path, may_be_missing: bool) {
+        match view.stat(place).map(|file| file.kind) {
+            Ok(FileKind::Directory) => match view.list(place) {
+                Ok(names) => {
+                    let paths = names.iter().map(|name| place.join(name));
+                    self.files.extend(paths.filter(|path| is_config(path)));
+                }
+                Err(error) => self.note_unread(place, error),
+            },
+            Ok(FileKind::Regular) => self.files.push(place.to_owned()),
+            Ok(FileKind::Socket | FileKind::Other) => {
+                self.note_unread(place, "it is neither a file nor a directory");
+            }
+            Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.note_unread(place, error),
+        }
+    }
+
+    fn note_unread(&mut self, path: &Path, why: impl Display) {
+        let path = path.display();
+        self.unread.push(format!(
+            "cannot read {path}, which a Nomad agent uses: {why}"
+        ));
     }
 
     fn values(&self, path: &[&str]) -> Option<&[String]> {

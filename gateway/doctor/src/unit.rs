@@ -7,7 +7,7 @@ use super::local::PROGRAM_DIRS;
 use super::view::{FILE_MAX, NodeView};
 
 /// The properties that are read.
-const PROPERTIES: &str = "--property=Environment,EnvironmentFiles,UnsetEnvironment,ExecStart,LoadState,UnitFileState,ActiveState,MainPID,ExecMainStatus";
+const PROPERTIES: &str = "--property=Environment,EnvironmentFiles,UnsetEnvironment,ExecStart,LoadState,UnitFileState,ActiveState,MainPID,ExecMainStatus,InvocationID";
 
 /// The most variables that are read of each source.
 const VARIABLES_MAX: usize = 4096;
@@ -27,6 +27,8 @@ pub struct LoadedUnit {
     pub main_pid: Option<u32>,
     /// The exit status of the last main process; 0 while one runs.
     pub exit_status: i32,
+    /// The id of its last start, which the journal has with each line of its processes.
+    pub invocation: String,
     /// The environment of its next process, as far as systemd's configuration decides it.
     pub environment: Vec<(String, String)>,
     /// The arguments of its next process, with the name of the program.
@@ -102,6 +104,7 @@ impl LoadedUnit {
             active_state: get("ActiveState").to_owned(),
             main_pid: get("MainPID").parse::<u32>().ok().filter(|pid| *pid != 0),
             exit_status: get("ExecMainStatus").parse().unwrap_or_default(),
+            invocation: get("InvocationID").to_owned(),
             arguments: arguments(get("ExecStart"), &environment),
             environment,
             missing_file,
@@ -124,6 +127,12 @@ impl LoadedUnit {
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.file_state.starts_with("enabled")
+    }
+
+    /// Returns whether its last start has ended with an error, and the next one has not begun.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.main_pid.is_none() && self.exit_status != 0 && !self.is_inactive()
     }
 
     /// Returns whether it neither runs nor is to run, and has not failed.
@@ -270,7 +279,7 @@ mod tests {
                        EnvironmentFiles=/etc/second (ignore_errors=no)\n\
                        UnsetEnvironment=LANG D=file\n\
                        ExecStart={ path=/usr/bin/switchyard ; argv[]=/usr/bin/switchyard serve $OPTIONS --config ${DIR}/x.toml ; ignore_errors=no ; pid=0 }\n\
-                       LoadState=loaded\nUnitFileState=enabled-runtime\nActiveState=activating\nMainPID=0\nExecMainStatus=78\n";
+                       LoadState=loaded\nUnitFileState=enabled-runtime\nActiveState=activating\nMainPID=0\nExecMainStatus=78\nInvocationID=0a1b\n";
         let of_manager = "Environment=LANG=C A=manager PATH=/bin\n";
         let unit = LoadedUnit::parse("switchyard.service", of_unit, of_manager, |path| match path
             .to_str()
@@ -304,6 +313,7 @@ mod tests {
         );
         assert!(unit.is_loaded() && unit.is_enabled() && !unit.is_inactive());
         assert_eq!((unit.main_pid, unit.exit_status), (None, 78));
+        assert_eq!(unit.invocation, "0a1b");
         assert_eq!(unit.missing_file, None);
     }
 
@@ -315,6 +325,23 @@ mod tests {
         assert_eq!(unit.missing_file, Some("/etc/needed".into()));
         assert!(!unit.is_loaded() && unit.arguments.is_empty());
         assert_eq!(unit.main_pid, Some(12));
+    }
+
+    #[test]
+    fn start_has_ended_once_its_process_has_an_exit_status_other_than_0() {
+        let ended = |state: &str, main_pid: Option<u32>, exit_status: i32| {
+            let unit = LoadedUnit {
+                active_state: state.into(),
+                main_pid,
+                exit_status,
+                ..LoadedUnit::default()
+            };
+            unit.has_ended()
+        };
+        assert!(ended("activating", None, 78) && ended("failed", None, 1));
+        // It is at its start, was never started, has been stopped, or runs.
+        assert!(!ended("activating", Some(7), 0) && !ended("activating", None, 0));
+        assert!(!ended("inactive", None, 1) && !ended("active", Some(7), 0));
     }
 
     #[test]

@@ -9,12 +9,15 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use switchyard_config::{Config, ContainerdMode};
+use switchyard_config::{self as config, Config, ContainerdMode, Sources};
 use switchyard_daemon::daemon_record::DaemonRecord;
+use switchyard_doctor::{LoadedUnit, LocalNode, UNIT};
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 
 use crate::admin_socket;
+use crate::config_check::NextStart;
+use crate::error::CliError;
 use crate::nomad_links::{self, LinkError};
 use crate::output::{print, print_error};
 use crate::sources::own_sources;
@@ -31,6 +34,10 @@ pub(crate) enum PackageError {
     Links(#[from] LinkError),
     #[error("links of Nomad agents to this program may be left")]
     LinksLeft,
+    #[error(
+        "not all links of Nomad agents to this program are back: each installation tries again"
+    )]
+    LinksAway,
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
@@ -40,10 +47,18 @@ type Place = (&'static str, PathBuf);
 
 /// Puts the links back that a removal has taken away.
 pub(super) fn put_back(dir: &Path) -> Result<(), PackageError> {
-    for path in nomad_links::put_back(&removed(dir))? {
+    let back = nomad_links::put_back(&removed(dir))?;
+    for path in &back.made {
         print(format!("switchyard: {} is back\n", path.display()))?;
     }
-    Ok(())
+    for error in &back.failed {
+        print_error(format!("switchyard: {}\n", report(error)))?;
+    }
+    if back.failed.is_empty() {
+        Ok(())
+    } else {
+        Err(PackageError::LinksAway)
+    }
 }
 
 /// Prepares the removal as far as possible. An invalid configuration, or a place that cannot be written down, is only
@@ -74,7 +89,8 @@ fn configurations() -> Result<Vec<Config>, PackageError> {
     let mut found: Vec<Config> = switchyard_doctor::config_in_force(&socket)
         .into_iter()
         .collect();
-    match switchyard_doctor::config_of_unit(&sources, &socket) {
+    let unit = LoadedUnit::read(&LocalNode::default(), UNIT).filter(LoadedUnit::is_loaded);
+    match of_next_start(unit.as_ref(), sources) {
         Ok(config) => found.push(config),
         Err(error) => print_error(format!(
             "switchyard: the directories of this configuration are not known: {}\n",
@@ -82,6 +98,12 @@ fn configurations() -> Result<Vec<Config>, PackageError> {
         ))?,
     }
     Ok(found)
+}
+
+/// The configuration of the next start: of the unit, or of a daemon that gets the sources of this command.
+fn of_next_start(unit: Option<&LoadedUnit>, own: Sources) -> Result<Config, CliError> {
+    let sources = unit.map_or(Ok(own), NextStart::sources)?;
+    Ok(config::load_for_start(&sources)?.effective.config)
 }
 
 /// The places of these configurations, and of the daemon that has written itself down. Pure.
@@ -134,24 +156,9 @@ fn write(dir: &Path, lines: &str) -> io::Result<()> {
 
 /// Removes the links of Nomad agents: in the directories of installations, and in those where the agents of this node look.
 fn remove_links(dir: &Path) -> Result<(), PackageError> {
-    let mut problems = Vec::new();
-    let mut dirs = nomad_links::recorded(&dir.join("nomad-plugins")).unwrap_or_else(|error| {
-        problems.push(report(&error));
-        BTreeSet::new()
-    });
-    match switchyard_doctor::nomad_plugin_dirs() {
-        Ok(found) => dirs.extend(found),
-        Err(why) => problems.push(why),
-    }
-    let found = nomad_links::find(&dirs)?;
+    let found = nomad_links::find_all(&dir.join("nomad-plugins"))?;
     let failed = nomad_links::take_away(&found.links, &removed(dir));
-    problems.extend(
-        found
-            .unseen
-            .iter()
-            .chain(&failed)
-            .map(|error| report(error)),
-    );
+    let problems: Vec<&LinkError> = found.unseen.iter().chain(&failed).collect();
     for link in &found.links {
         print(format!(
             "switchyard: {} is removed until the package is installed again: a Nomad agent does not start with a link that leads nowhere\n",
@@ -159,7 +166,7 @@ fn remove_links(dir: &Path) -> Result<(), PackageError> {
         ))?;
     }
     for problem in &problems {
-        print_error(format!("switchyard: {problem}\n"))?;
+        print_error(format!("switchyard: {}\n", report(*problem)))?;
     }
     if problems.is_empty() {
         Ok(())
@@ -213,6 +220,31 @@ mod tests {
                 "{beside}run /run/other\nrun /run/switchyard\nstate /data/switchyard\nstate /var/lib/switchyard\n"
             ),
         );
+    }
+
+    #[test]
+    fn next_start_has_the_arguments_of_the_unit_and_without_a_unit_what_is_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        std::fs::write(&file, "version = 1\n[paths]\nrun = \"/run/file\"\n").unwrap();
+        let words = ["switchyard", "serve", "--config", file.to_str().unwrap()];
+        let words = [&words[..], &["--set", "paths.state=/srv/state"]].concat();
+        let unit = LoadedUnit {
+            arguments: words.into_iter().map(str::to_owned).collect(),
+            ..LoadedUnit::default()
+        };
+        let paths = of_next_start(Some(&unit), Sources::default())
+            .unwrap()
+            .paths;
+        assert_eq!(paths.run, Path::new("/run/file"));
+        assert_eq!(paths.state, Path::new("/srv/state"));
+        let given = Sources {
+            file: Some(file),
+            ..Sources::default()
+        };
+        let paths = of_next_start(None, given).unwrap().paths;
+        assert_eq!(paths.run, Path::new("/run/file"));
+        assert_eq!(paths.state, PathsConfig::default().state);
     }
 
     #[test]

@@ -227,6 +227,40 @@ fn faults_of_the_next_start() {
     );
 }
 
+/// Replaces what systemd shows of the unit, which is loaded.
+fn unit(node: &mut TestNode, properties: &str) {
+    let shown = format!("LoadState=loaded\n{properties}\n");
+    node.command("systemctl show --property=Environment", &shown);
+}
+
+#[test]
+fn next_start_is_that_of_the_unit_whose_process_the_daemon_is() {
+    let mode = "Environment=SWITCHYARD_LOGKEEPER__MODE=external";
+    let bad = |node: &mut TestNode| node.start_faults.insert("bad".into(), "a fault".into());
+    for (main_pid, expected) in [(DAEMON, &["SY817 error"][..]), (DAEMON + 1, &[][..])] {
+        check(
+            |node| {
+                unit(node, &format!("{mode} A=bad\nMainPID={main_pid}"));
+                bad(node);
+            },
+            expected,
+        );
+    }
+    // It is corrected in the unit.
+    check(
+        |node| {
+            unit(node, &format!("{mode}\nMainPID={DAEMON}"));
+            let environment = "SWITCHYARD_LOGKEEPER__MODE=external\0A=bad\0";
+            node.file(&format!("/proc/{DAEMON}/environ"), environment);
+            bad(node);
+        },
+        &[],
+    );
+    let invalid = format!("{mode} SWITCHYARD_EXEC__MAX_PER_CONTAINER=0\nMainPID={DAEMON}");
+    let found = check(|node| unit(node, &invalid), &["SY817 error"]);
+    assert!(found[0].found.contains("max_per_container"), "{found:?}");
+}
+
 #[test]
 fn instances_that_share_something() {
     let second = |text: &'static str| {
@@ -296,7 +330,7 @@ fn daemon_that_does_not_run_has_the_variables_of_its_unit_and_of_the_file_for_bo
     node.kill_daemon();
     node.command(
         "systemctl show --property=Environment",
-        "Environment=SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_PATHS__RUN=/run/unit\n\
+        "LoadState=loaded\nEnvironment=SWITCHYARD_LOGKEEPER__MODE=external SWITCHYARD_PATHS__RUN=/run/unit\n\
          EnvironmentFiles=/etc/default/switchyard (ignore_errors=yes)\n",
     );
     node.file(
@@ -316,6 +350,44 @@ fn daemon_that_does_not_run_has_the_variables_of_its_unit_and_of_the_file_for_bo
             variable("SWITCHYARD_LOG__LEVEL", "debug"),
         ]
     );
+}
+
+#[test]
+fn daemon_that_does_not_run_has_the_file_and_the_keys_of_its_unit() {
+    let mut node = TestNode::healthy();
+    node.kill_daemon();
+    unit(
+        &mut node,
+        "ExecStart={ path=/usr/bin/switchyard ; argv[]=/usr/bin/switchyard serve --config etc/x.toml --set log.level=debug ; }",
+    );
+    let look = |node: &TestNode, given: &Sources| {
+        FoundDaemon::look(node, given, Path::new("/run/switchyard/admin.sock")).sources
+    };
+    let found = look(&node, &Sources::default());
+    assert_eq!(found.file, Some("/etc/x.toml".into()));
+    assert_eq!(found.flags[0].key, "log.level");
+    let given = Sources {
+        file: Some("/srv/given.toml".into()),
+        ..Sources::default()
+    };
+    assert_eq!(look(&node, &given).file, given.file);
+}
+
+#[test]
+fn unit_that_systemd_does_not_have_replaces_nothing_that_is_given() {
+    let mut node = TestNode::healthy();
+    node.kill_daemon();
+    node.command(
+        "systemctl show --property=Environment",
+        "LoadState=not-found\nEnvironment=LANG=C SWITCHYARD_LOG__LEVEL=debug\n",
+    );
+    let given = Sources {
+        env: vec![("SWITCHYARD_PATHS__RUN".to_owned(), "/run/given".to_owned())],
+        ..Sources::default()
+    };
+    let socket = Path::new("/run/given/admin.sock");
+    let found = FoundDaemon::look(&node, &given, socket);
+    assert_eq!(found.sources.env, given.env);
 }
 
 #[test]

@@ -210,8 +210,10 @@ fn plugins_in_the_agents_directory() {
 #[test]
 fn plugin_directories_are_those_of_all_agents_of_the_node() {
     let dirs = |node: &TestNode| -> Vec<String> {
-        let dirs = crate::nomad::plugin_dirs(node);
-        dirs.iter().map(|dir| dir.display().to_string()).collect()
+        let found = crate::nomad::plugin_dirs(node);
+        assert!(found.unknown.is_empty(), "{found:?}");
+        let dirs = found.dirs.iter();
+        dirs.map(|dir| dir.display().to_string()).collect()
     };
     let mut node = TestNode::healthy();
     assert_eq!(dirs(&node), ["/opt/nomad/data/plugins"]);
@@ -236,6 +238,30 @@ fn plugin_directories_are_those_of_all_agents_of_the_node() {
     assert_eq!(dirs(&node), expected);
     node.remove("/etc/nomad.d/nomad.hcl");
     assert_eq!(dirs(&node), expected[1..]);
+}
+
+#[test]
+fn configuration_of_an_agent_is_found_from_its_directory_and_else_reported() {
+    let mut node = TestNode::healthy();
+    node.process(202, "/usr/bin/nomad agent -config conf/agent.hcl");
+    node.file("/srv/conf/agent.hcl", "plugin_dir = \"/srv/plugins\"\n");
+    let found = crate::nomad::plugin_dirs(&node);
+    assert_eq!(
+        found.dirs,
+        BTreeSet::from(["/opt/nomad/data/plugins".into()])
+    );
+    let unknown: Vec<_> = found.unknown.into_iter().collect();
+    assert!(
+        unknown.len() == 1 && unknown[0].contains("conf/agent.hcl"),
+        "{unknown:?}"
+    );
+    node.links.insert("/proc/202/cwd".into(), "/srv".into());
+    let found = crate::nomad::plugin_dirs(&node);
+    assert!(found.dirs.contains(Path::new("/srv/plugins")), "{found:?}");
+    assert!(found.unknown.is_empty(), "{found:?}");
+    // A file that is gone named directories that nobody knows.
+    node.remove("/srv/conf/agent.hcl");
+    assert_eq!(crate::nomad::plugin_dirs(&node).unknown.len(), 1);
 }
 
 #[test]

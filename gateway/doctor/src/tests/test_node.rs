@@ -229,7 +229,7 @@ impl TestNode {
         node.command("systemctl show --property=Id", &units);
         node.command(
             "systemctl show --property=Environment",
-            "Environment=SWITCHYARD_LOGKEEPER__MODE=external\n",
+            "LoadState=loaded\nEnvironment=SWITCHYARD_LOGKEEPER__MODE=external\n",
         );
         node.command("iptables --version", "iptables v1.8.9 (nf_tables)\n");
         node.command("iptables -S FORWARD", "-P FORWARD ACCEPT\n");
