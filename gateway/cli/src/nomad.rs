@@ -1,6 +1,5 @@
 //! `switchyard nomad-plugin`: the plugins that Nomad agents start, and their installation into a plugin_dir.
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +38,7 @@ pub(super) enum NomadPlugin {
     },
     /// Remove all links to this program from agents' plugin_dirs.
     Uninstall {
-        /// The plugin_dirs; those of all installations if none is given.
+        /// The plugin_dirs; those of all installations and of the agents of this node if none is given.
         dirs: Vec<PathBuf>,
         #[command(flatten)]
         record: RecordArgs,
@@ -180,12 +179,11 @@ fn install(dir: &Path, record: &Path) -> Result<(), NomadError> {
 
 /// Removes the links, until one cannot be removed.
 fn uninstall(dirs: Vec<PathBuf>, record: &Path) -> Result<(), NomadError> {
-    let dirs: BTreeSet<PathBuf> = if dirs.is_empty() {
-        nomad_links::recorded(record)?
+    let found = if dirs.is_empty() {
+        nomad_links::find_all(record)?
     } else {
-        dirs.into_iter().collect()
+        nomad_links::find(&dirs.into_iter().collect())?
     };
-    let found = nomad_links::find(&dirs)?;
     for link in &found.links {
         nomad_links::remove(link)?;
         print(format!("removed {}\n", link.path.display()))?;

@@ -42,8 +42,17 @@ pub(super) struct PluginLink {
 pub(super) struct FoundLinks {
     /// Those that lead to this program.
     pub(super) links: BTreeSet<PluginLink>,
-    /// The directories that cannot be looked at.
+    /// Reasons why there may be others.
     pub(super) unseen: Vec<LinkError>,
+}
+
+/// The result of [`put_back`].
+#[derive(Debug, Default)]
+pub(super) struct LinksBack {
+    /// The links that were made.
+    pub(super) made: Vec<PathBuf>,
+    /// What could not be done.
+    pub(super) failed: Vec<LinkError>,
 }
 
 /// Reason why links were not made, found or removed.
@@ -67,10 +76,14 @@ pub(super) enum LinkError {
     },
     #[error("cannot look for links to this program in {}", dir.display())]
     Look { dir: PathBuf, source: io::Error },
+    #[error("cannot find out where Nomad agents look for plugins: {0}")]
+    Agents(String),
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {}, so the links are not put back by the next installation", path.display())]
+    #[error("cannot add the links to {}, so they are not put back by the next installation", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error("cannot write {}, so the next installation tries the links that are back again too", path.display())]
+    Shorten { path: PathBuf, source: io::Error },
     #[error("cannot remove {}: remove it before the next start of its Nomad agent, which fails with it", path.display())]
     Remove { path: PathBuf, source: io::Error },
     #[error("the links are back, but cannot remove {}", path.display())]
@@ -142,6 +155,21 @@ pub(super) fn find(dirs: &BTreeSet<PathBuf>) -> Result<FoundLinks, LinkError> {
     Ok(found)
 }
 
+/// Finds the links to this program in the directories on record, and in those where the agents of this node look.
+pub(super) fn find_all(record: &Path) -> Result<FoundLinks, LinkError> {
+    let mut unseen = Vec::new();
+    let mut dirs = recorded(record).unwrap_or_else(|error| {
+        unseen.push(error);
+        BTreeSet::new()
+    });
+    let of_agents = switchyard_doctor::nomad_plugin_dirs();
+    dirs.extend(of_agents.dirs);
+    unseen.extend(of_agents.unknown.into_iter().map(LinkError::Agents));
+    let mut found = find(&dirs)?;
+    found.unseen.extend(unseen);
+    Ok(found)
+}
+
 /// Removes a link.
 pub(super) fn remove(link: &PluginLink) -> Result<(), LinkError> {
     let removed = if_present(fs::remove_file(&link.path));
@@ -157,34 +185,51 @@ pub(super) fn take_away(links: &BTreeSet<PluginLink>, removed: &Path) -> Vec<Lin
     if links.is_empty() {
         return Vec::new();
     }
-    let mut failed: Vec<_> = note_removed(links, removed).err().into_iter().collect();
+    let mut failed: Vec<_> = add_removed(links, removed).err().into_iter().collect();
     failed.extend(links.iter().filter_map(|link| remove(link).err()));
     failed
 }
 
 /// Makes the links again that [`take_away`] has removed, as far as their directories exist and they lead to this
-/// program, and returns their paths. Nothing is replaced. The file is removed at last. Idempotent.
-pub(super) fn put_back(removed: &Path) -> Result<Vec<PathBuf>, LinkError> {
-    let links = read_removed(removed)?;
-    let program = program()?;
-    let mut made = Vec::new();
-    // A link may lead to the program by way of another one, which is put back after it.
-    loop {
-        let before = made.len();
-        for link in &links {
-            if link.make(&program)? {
-                made.push(link.path.clone());
-            }
-        }
-        if made.len() == before {
-            break;
-        }
-    }
-    if_present(fs::remove_file(removed)).map_err(|source| LinkError::Forget {
+/// program. Nothing is replaced. The file keeps those that cannot be made, and is removed without any. Idempotent.
+pub(super) fn put_back(removed: &Path) -> Result<LinksBack, LinkError> {
+    let links = read_removed(removed).map_err(|source| LinkError::Read {
         path: removed.to_owned(),
         source,
     })?;
-    Ok(made)
+    let program = program()?;
+    let mut back = LinksBack::default();
+    let mut left = BTreeSet::new();
+    // A link may lead to the program by way of another one, which is put back after it.
+    loop {
+        let before = back.made.len();
+        left.clear();
+        back.failed.clear();
+        for link in &links {
+            match link.make(&program) {
+                Ok(true) => back.made.push(link.path.clone()),
+                Ok(false) => {}
+                Err(error) => {
+                    left.insert(link.clone());
+                    back.failed.push(error);
+                }
+            }
+        }
+        if back.made.len() == before {
+            break;
+        }
+    }
+    let path = removed.to_owned();
+    let kept = if left.is_empty() {
+        let forgotten = if_present(fs::remove_file(removed));
+        forgotten
+            .map(drop)
+            .map_err(|source| LinkError::Forget { path, source })
+    } else {
+        note_removed(&left, removed).map_err(|source| LinkError::Shorten { path, source })
+    };
+    back.failed.extend(kept.err());
+    Ok(back)
 }
 
 // === impl PluginLink ===
@@ -276,210 +321,34 @@ fn links_in(dir: &Path, program: &Path) -> io::Result<Vec<PluginLink>> {
     Ok(found)
 }
 
-/// Adds links to the file of those that were removed. Durable.
-fn note_removed(links: &BTreeSet<PluginLink>, removed: &Path) -> Result<(), LinkError> {
-    let write = || -> io::Result<()> {
+/// Adds links to the file of those that were removed. One that cannot be read stays as it is.
+fn add_removed(links: &BTreeSet<PluginLink>, removed: &Path) -> Result<(), LinkError> {
+    let add = || -> io::Result<()> {
         // A removal that failed at a later step has written some already.
-        let mut all = read_removed(removed).unwrap_or_default();
+        let mut all = read_removed(removed)?;
         all.extend(links.iter().cloned());
-        let mut text = serde_json::to_vec_pretty(&all)?;
-        text.push(b'\n');
-        files::replace(removed, &text, 0o600, Durable::Yes, || {})?;
-        Ok(())
+        note_removed(&all, removed)
     };
-    write().map_err(|source| LinkError::Write {
+    add().map_err(|source| LinkError::Write {
         path: removed.to_owned(),
         source,
     })
+}
+
+/// Replaces the file of the links that were removed. Durable.
+fn note_removed(links: &BTreeSet<PluginLink>, removed: &Path) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(links)?;
+    text.push(b'\n');
+    files::replace(removed, &text, 0o600, Durable::Yes, || {})?;
+    Ok(())
 }
 
 /// The links that were removed; none without the file.
-fn read_removed(removed: &Path) -> Result<BTreeSet<PluginLink>, LinkError> {
-    let read = || -> io::Result<BTreeSet<PluginLink>> {
-        let text = if_present(fs::read(removed))?;
-        let links = text.map(|text| serde_json::from_slice(&text)).transpose()?;
-        Ok(links.unwrap_or_default())
-    };
-    read().map_err(|source| LinkError::Read {
-        path: removed.to_owned(),
-        source,
-    })
+fn read_removed(removed: &Path) -> io::Result<BTreeSet<PluginLink>> {
+    let text = if_present(fs::read(removed))?;
+    let links = text.map(|text| serde_json::from_slice(&text)).transpose()?;
+    Ok(links.unwrap_or_default())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The names of the plugins, as far as a test needs them.
-    const NAMES: [&str; 2] = ["switchyard", "switchyard-device"];
-
-    /// A node: directories of agents, and the files of the package's state.
-    struct AgentDirs(tempfile::TempDir);
-
-    impl AgentDirs {
-        fn new() -> Self {
-            Self(tempfile::tempdir().unwrap())
-        }
-
-        fn path(&self, name: &str) -> PathBuf {
-            fs::canonicalize(self.0.path()).unwrap().join(name)
-        }
-
-        fn install(&self, dir: &str) -> Result<Vec<PathBuf>, LinkError> {
-            install(&self.path(dir), &NAMES, &self.path("state/record"))
-        }
-
-        fn recorded(&self) -> BTreeSet<PathBuf> {
-            recorded(&self.path("state/record")).unwrap()
-        }
-
-        /// The names in a directory.
-        fn names(&self, dir: &str) -> BTreeSet<String> {
-            let entries = fs::read_dir(self.path(dir)).unwrap();
-            entries
-                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-                .collect()
-        }
-
-        /// Takes the links of these directories away, as the removal of the package does; what could not be done.
-        fn leave(&self, dirs: &BTreeSet<PathBuf>) -> Vec<LinkError> {
-            let found = find(dirs).unwrap();
-            assert!(found.unseen.is_empty(), "{found:?}");
-            take_away(&found.links, &self.path("state/removed"))
-        }
-
-        fn put_back(&self) -> Vec<PathBuf> {
-            put_back(&self.path("state/removed")).unwrap()
-        }
-    }
-
-    fn set(names: &[&str]) -> BTreeSet<String> {
-        names.iter().copied().map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn install_is_idempotent_and_overwrites_nothing_else() {
-        let node = AgentDirs::new();
-        for _ in 0..2 {
-            let made = node.install("plugins").unwrap();
-            assert_eq!(made, NAMES.map(|name| node.path("plugins").join(name)));
-        }
-        let exe = fs::canonicalize(std::env::current_exe().unwrap()).unwrap();
-        for name in NAMES {
-            assert_eq!(
-                fs::canonicalize(node.path("plugins").join(name)).unwrap(),
-                exe
-            );
-        }
-        assert_eq!(node.names("plugins"), set(&NAMES));
-        assert_eq!(node.recorded(), BTreeSet::from([node.path("plugins")]));
-        let precious = node.path("plugins/switchyard");
-        fs::remove_file(&precious).unwrap();
-        fs::write(&precious, "precious").unwrap();
-        let error = node.install("plugins").unwrap_err();
-        assert!(matches!(error, LinkError::InTheWay(_)), "{error}");
-        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
-    }
-
-    #[test]
-    fn nothing_is_installed_that_cannot_be_written_down() {
-        let node = AgentDirs::new();
-        fs::write(node.path("state"), "no directory").unwrap();
-        assert!(node.install("plugins").is_err());
-        assert!(node.names("plugins").is_empty());
-        fs::remove_file(node.path("state")).unwrap();
-        let broken = node.install("plug\nins").unwrap_err();
-        assert!(broken.to_string().contains("none is installed"), "{broken}");
-    }
-
-    #[test]
-    fn record_has_each_directory_once_also_after_a_torn_line() {
-        let node = AgentDirs::new();
-        node.install("one").unwrap();
-        let record = node.path("state/record");
-        let mut torn = fs::read(&record).unwrap();
-        torn.extend(b"/torn/by/a/pow");
-        fs::write(&record, torn).unwrap();
-        node.install("two").unwrap();
-        node.install("one").unwrap();
-        let expected = [node.path("one"), node.path("two"), "/torn/by/a/pow".into()];
-        assert_eq!(node.recorded(), BTreeSet::from(expected));
-        let lines = fs::read_to_string(&record).unwrap();
-        assert_eq!(lines.lines().filter(|line| !line.is_empty()).count(), 3);
-        assert!(recorded(&node.path("none")).unwrap().is_empty());
-    }
-
-    #[test]
-    fn links_to_this_program_are_taken_away_and_put_back_and_no_others() {
-        let node = AgentDirs::new();
-        node.install("one").unwrap();
-        node.install("two").unwrap();
-        let exe = std::env::current_exe().unwrap();
-        // By hand, one by way of another link, as to what is in the package.
-        symlink(&exe, node.path("one/docker")).unwrap();
-        symlink("../two/switchyard", node.path("one/relative")).unwrap();
-        symlink("/usr/bin/env", node.path("one/other")).unwrap();
-        symlink("/none", node.path("one/dangling")).unwrap();
-        fs::write(node.path("one/nomad-driver-podman"), "a program").unwrap();
-        let all = node.names("one");
-
-        let mut dirs = node.recorded();
-        dirs.insert(node.path("none"));
-        assert!(node.leave(&dirs).is_empty());
-        let others = set(&["dangling", "nomad-driver-podman", "other"]);
-        assert_eq!(node.names("one"), others);
-        assert!(node.names("two").is_empty());
-        // A second removal, after one that failed later, finds none, and forgets none.
-        assert!(node.leave(&dirs).is_empty());
-        assert_eq!(node.put_back().len(), 6);
-        assert_eq!(node.names("one"), all);
-        assert!(!node.path("state/removed").exists());
-        assert!(node.put_back().is_empty());
-
-        // What came there meanwhile stays.
-        assert!(node.leave(&dirs).is_empty());
-        fs::write(node.path("two/switchyard"), "another").unwrap();
-        let made = node.put_back();
-        assert_eq!(made.len(), 4, "{made:?}");
-        assert_eq!(
-            fs::read_to_string(node.path("two/switchyard")).unwrap(),
-            "another"
-        );
-        // It led by way of that one.
-        let missing: Vec<_> = all.difference(&node.names("one")).cloned().collect();
-        assert_eq!(missing, ["relative"]);
-    }
-
-    #[test]
-    fn links_are_removed_although_they_cannot_be_written_down() {
-        let node = AgentDirs::new();
-        node.install("plugins").unwrap();
-        fs::create_dir(node.path("state/removed")).unwrap();
-        let failed = node.leave(&node.recorded());
-        assert!(
-            matches!(failed.as_slice(), [LinkError::Write { .. }]),
-            "{failed:?}"
-        );
-        assert!(node.names("plugins").is_empty());
-    }
-
-    #[test]
-    fn directory_of_an_agent_that_is_gone_gets_no_link() {
-        let node = AgentDirs::new();
-        node.install("plugins").unwrap();
-        assert!(node.leave(&node.recorded()).is_empty());
-        fs::remove_dir(node.path("plugins")).unwrap();
-        assert!(node.put_back().is_empty());
-        assert!(!node.path("plugins").exists());
-    }
-
-    #[test]
-    fn directory_that_cannot_be_looked_at_is_reported_and_the_others_are_searched() {
-        let node = AgentDirs::new();
-        node.install("plugins").unwrap();
-        fs::write(node.path("file"), "").unwrap();
-        let dirs = BTreeSet::from([node.path("file"), node.path("plugins")]);
-        let found = find(&dirs).unwrap();
-        assert_eq!((found.links.len(), found.unseen.len()), (2, 1), "{found:?}");
-    }
-}
+mod tests;
