@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use switchyard_config::{PathsConfig, Sources};
-use switchyard_doctor::{LoadedUnit, LocalNode, NodeView, UNIT};
+use switchyard_doctor::{LoadedUnit, LocalNode, NodeView as _, UNIT};
 use switchyard_linux::files::{self, Durable, if_present};
 use switchyard_linux::report;
 
@@ -43,44 +43,87 @@ struct Note {
     parts: BTreeSet<String>,
 }
 
+/// What an installation asks of its node.
+trait InstalledNode {
+    /// The daemon's unit; `None` if systemd does not answer.
+    fn unit(&self) -> Option<LoadedUnit>;
+
+    /// The daemon's answer about itself, or why there is none.
+    fn ask(&self, next: Option<&NextStart>) -> Result<RunningDaemon, String>;
+
+    /// The packages that dpkg has unpacked and not configured yet; none if it cannot be asked.
+    fn unconfigured(&self) -> BTreeSet<String>;
+
+    /// The last error that a start of the daemon has written.
+    fn last_error(&self, invocation: &str) -> Option<String>;
+}
+
+/// An installation of the package.
+struct Installation<N> {
+    node: N,
+    /// The file with the note.
+    note: PathBuf,
+    /// Time for the node to work again.
+    limit: Duration,
+}
+
 /// Checks all that the next daemon reads, and notes the parts that work. Its exit status says whether the installation
 /// may continue.
 pub(super) fn before() -> Result<ExitCode, CliError> {
-    let node = LocalNode::default();
-    let unit = read_unit(&node)?;
-    check_next_start(&node, &unit)
+    Installation::of_this_node().before()
 }
 
 /// Judges the node after the daemon was started or restarted. Its exit status says whether the installation succeeds.
 pub(super) fn after() -> Result<ExitCode, CliError> {
-    let node = LocalNode::default();
-    let unit = read_unit(&node)?;
-    wait_for_parts(&node, unit)
+    Installation::of_this_node().after()
 }
 
-/// The daemon's unit. A busy systemd is asked again.
-///
-/// # Errors
-/// It does not answer: nothing may be started that was not checked.
-fn read_unit(node: &LocalNode) -> Result<LoadedUnit, CliError> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(unit) = LoadedUnit::read(node, UNIT) {
-            return Ok(unit);
+// === impl Installation ===
+
+impl Installation<ThisNode> {
+    fn of_this_node() -> Self {
+        Self {
+            node: ThisNode(LocalNode::default()),
+            note: note_file(),
+            limit: LIMIT,
         }
-        if Instant::now() >= deadline {
-            return Err(CliError::Unit(UNIT.to_owned()));
-        }
-        sleep(INTERVAL);
     }
 }
 
-// === before ===
+impl<N: InstalledNode> Installation<N> {
+    /// The daemon's unit. A busy systemd is asked again.
+    ///
+    /// # Errors
+    /// It does not answer: nothing may be started that was not checked.
+    fn unit(&self) -> Result<LoadedUnit, CliError> {
+        let deadline = Instant::now() + self.limit;
+        loop {
+            if let Some(unit) = self.node.unit() {
+                return Ok(unit);
+            }
+            if Instant::now() >= deadline {
+                return Err(CliError::Unit(UNIT.to_owned()));
+            }
+            sleep(INTERVAL);
+        }
+    }
 
-fn check_next_start(node: &LocalNode, unit: &LoadedUnit) -> Result<ExitCode, CliError> {
-    let checked = NextStart::check(unit);
-    let running = ask(node, checked.as_ref().ok());
-    if let Err(error) = &checked {
+    fn before(&self) -> Result<ExitCode, CliError> {
+        let unit = self.unit()?;
+        match NextStart::check(&unit) {
+            // Nothing is restarted, so nothing is compared.
+            Ok(_) if judge::is_left_alone(&unit) => Ok(ExitCode::SUCCESS),
+            Ok(next) => {
+                next.warn()?;
+                config_files::warn(&next.loaded)?;
+                self.note_parts(&unit, &next)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => self.refuse(&unit, &error),
+        }
+    }
+
+    fn refuse(&self, unit: &LoadedUnit, error: &CliError) -> Result<ExitCode, CliError> {
         print_error(format!("switchyard: {}\n", report(error)))?;
         if judge::is_left_alone(unit) {
             print_error(
@@ -88,156 +131,174 @@ fn check_next_start(node: &LocalNode, unit: &LoadedUnit) -> Result<ExitCode, Cli
             )?;
             return Ok(ExitCode::SUCCESS);
         }
-        print_error(judge::refused_text(running.as_ref().ok()))?;
-        return Ok(ExitCode::from(exit_status::of(error)));
+        print_error(judge::refused_text(self.node.ask(None).ok().as_ref()))?;
+        Ok(ExitCode::from(exit_status::of(error)))
     }
-    if let Ok(next) = &checked
-        && !judge::is_left_alone(unit)
-    {
-        next.warn()?;
-        config_files::warn(&next.loaded)?;
-    }
-    if running.is_err() && unit.main_pid.is_some() {
-        print_error(
-            "switchyard: the daemon that runs does not answer, so that only its successor itself is waited for\n",
-        )?;
-    }
-    if let Ok(running) = &running {
-        let mut note = Note::read(&note_file());
+
+    /// Adds the parts that work to the note.
+    fn note_parts(&self, unit: &LoadedUnit, next: &NextStart) -> Result<(), CliError> {
+        let Ok(running) = self.node.ask(Some(next)) else {
+            if unit.main_pid.is_some() {
+                print_error(
+                    "switchyard: the daemon that runs does not answer, so that only its successor itself is waited for\n",
+                )?;
+            }
+            return Ok(());
+        };
+        let mut note = Note::read(&self.note);
         note.parts.extend(running.up_parts().map(str::to_owned));
-        if let Err(error) = note.write(&note_file()) {
+        if let Err(error) = note.write(&self.note) {
             print_error(format!(
                 "switchyard: cannot note which parts work, so that only the daemon itself is waited for: {}: {error}\n",
-                note_file().display()
+                self.note.display()
             ))?;
         }
+        Ok(())
     }
-    Ok(ExitCode::SUCCESS)
-}
 
-// === after ===
-
-fn wait_for_parts(node: &LocalNode, first: LoadedUnit) -> Result<ExitCode, CliError> {
-    let deadline = Instant::now() + LIMIT;
-    let expected = Note::read(&note_file()).parts;
-    let next = NextStart::check(&first).ok();
-    let mut unit = first;
-    loop {
-        let answer = ask(node, next.as_ref());
-        let down = match judge::judge(&unit, answer.as_ref().map_err(String::as_str), &expected) {
-            Verdict::Works => return works(answer.as_ref().ok()),
-            Verdict::NotStarted => {
-                print_error("switchyard: the daemon was not started, as its unit demands\n")?;
-                return Ok(ExitCode::SUCCESS);
+    fn after(&self) -> Result<ExitCode, CliError> {
+        let mut unit = self.unit()?;
+        let deadline = Instant::now() + self.limit;
+        let expected = Note::read(&self.note).parts;
+        let next = NextStart::check(&unit).ok();
+        // The last start that was seen to end with an error in this step.
+        let mut ended = None;
+        loop {
+            let answer = self.node.ask(next.as_ref());
+            let answered = answer.as_ref().map_err(String::as_str);
+            let down = match judge::judge(&unit, answered, &expected) {
+                Verdict::Works => return self.works(answer.as_ref().ok()),
+                Verdict::NotStarted => {
+                    print_error("switchyard: the daemon was not started, as its unit demands\n")?;
+                    return self.succeed();
+                }
+                Verdict::Fails(down) => down,
+            };
+            let unconfigured = self.node.unconfigured();
+            let down: Vec<DownPart> = down
+                .into_iter()
+                .filter(|part| !judge::is_being_upgraded(part, &unconfigured))
+                .collect();
+            if down.is_empty() {
+                print_error(
+                    "switchyard: what does not work yet is being upgraded in the same run: see 'switchyard status' at its end\n",
+                )?;
+                return self.works(answer.as_ref().ok());
             }
-            Verdict::Fails(down) => down,
-        };
-        let unconfigured = unconfigured(node);
+            if unit.has_ended() {
+                ended = Some(unit.invocation.clone());
+            }
+            let is_final = answer.is_err() && exit_status::is_permanent(unit.exit_status);
+            if is_final || Instant::now() >= deadline {
+                // Nothing worked before, and nobody has said yet what is to work.
+                let is_new =
+                    expected.is_empty() && next.as_ref().is_some_and(NextStart::is_as_shipped);
+                // One that runs and does not answer has not ended with an error.
+                let ended = ended.filter(|_| unit.active_state != "active");
+                return self.fails(down, ended.as_deref(), is_new);
+            }
+            sleep(INTERVAL);
+            // A state that cannot be read now is read again.
+            unit = self.node.unit().unwrap_or(unit);
+        }
+    }
+
+    fn works(&self, daemon: Option<&RunningDaemon>) -> Result<ExitCode, CliError> {
+        if daemon.is_some_and(RunningDaemon::has_former_program) {
+            print_error(
+                "switchyard: the daemon still runs the former program: 'systemctl restart switchyard' replaces it while containers run\n",
+            )?;
+        }
+        self.succeed()
+    }
+
+    /// Removes the note: no later installation has to bring these parts back.
+    fn succeed(&self) -> Result<ExitCode, CliError> {
+        if let Err(error) = if_present(fs::remove_file(&self.note)) {
+            // The next upgrade waits for the same parts again.
+            print_error(format!(
+                "switchyard: cannot remove {}: {error}\n",
+                self.note.display()
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Reports parts that do not work, by the error of the start that has `ended`.
+    fn fails(
+        &self,
+        down: Vec<DownPart>,
+        ended: Option<&str>,
+        is_new: bool,
+    ) -> Result<ExitCode, CliError> {
         let down: Vec<DownPart> = down
             .into_iter()
-            .filter(|part| !judge::is_being_upgraded(part, &unconfigured))
+            .map(|part| {
+                let ended = ended.filter(|_| part.is_daemon());
+                let error = ended.and_then(|invocation| self.node.last_error(invocation));
+                error.map_or(part, DownPart::daemon)
+            })
             .collect();
-        if down.is_empty() {
+        print_error(judge::failed_text(&down, &self.note.display().to_string()))?;
+        if is_new {
             print_error(
-                "switchyard: what does not work yet is being upgraded in the same run: see 'switchyard status' at its end\n",
+                "switchyard: it is not configured yet, so that the installation succeeds\n",
             )?;
-            return works(answer.as_ref().ok());
+            return self.succeed();
         }
-        let is_final = answer.is_err() && exit_status::is_permanent(unit.exit_status);
-        if is_final || Instant::now() >= deadline {
-            return fails(node, &unit, down, &expected, next.as_ref());
-        }
-        sleep(INTERVAL);
-        // A state that cannot be read now is read again.
-        unit = LoadedUnit::read(node, UNIT).unwrap_or(unit);
+        Ok(ExitCode::FAILURE)
     }
-}
-
-fn works(daemon: Option<&RunningDaemon>) -> Result<ExitCode, CliError> {
-    if daemon.is_some_and(RunningDaemon::has_former_program) {
-        print_error(
-            "switchyard: the daemon still runs the former program: 'systemctl restart switchyard' replaces it while containers run\n",
-        )?;
-    }
-    if let Err(error) = if_present(fs::remove_file(note_file())) {
-        // The next upgrade waits for the same parts again.
-        print_error(format!(
-            "switchyard: cannot remove {}: {error}\n",
-            note_file().display()
-        ))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn fails(
-    node: &LocalNode,
-    unit: &LoadedUnit,
-    down: Vec<DownPart>,
-    expected: &BTreeSet<String>,
-    next: Option<&NextStart>,
-) -> Result<ExitCode, CliError> {
-    // Nothing worked before, and nobody has said yet what is to work.
-    let is_new = expected.is_empty() && next.is_some_and(NextStart::is_as_shipped);
-    // One that runs and does not answer has not ended with an error.
-    let has_ended = unit.active_state != "active";
-    let down: Vec<DownPart> = down
-        .into_iter()
-        .map(|part| {
-            let error = (part.is_daemon() && has_ended).then(|| last_error(node));
-            error.flatten().map_or(part, DownPart::daemon)
-        })
-        .collect();
-    print_error(judge::failed_text(
-        &down,
-        &note_file().display().to_string(),
-    ))?;
-    if is_new {
-        print_error("switchyard: it is not configured yet, so that the installation succeeds\n")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    Ok(ExitCode::FAILURE)
 }
 
 // === the node ===
 
-/// The daemon's answer about itself, or why there is none. Without a configuration, it is found by what it has written down.
-fn ask(node: &LocalNode, next: Option<&NextStart>) -> Result<RunningDaemon, String> {
-    let sources = next.map_or_else(Sources::default, |next| next.loaded.sources.clone());
-    let socket = admin_socket::find(&sources);
-    let body = node.ask(&socket, "/statusz")?;
-    serde_json::from_slice(&body).map_err(|error| format!("its answer cannot be parsed: {error}"))
-}
+/// The node that this process runs on.
+struct ThisNode(LocalNode);
 
-/// The packages that dpkg has unpacked and not configured yet; none if it cannot be asked.
-fn unconfigured(node: &LocalNode) -> BTreeSet<String> {
-    let mut args = vec!["--show", "--showformat=${db:Status-Abbrev} ${Package}\\n"];
-    args.extend(judge::packages());
-    // It fails if it does not know one of them, and lists the others.
-    let done = node.run(Path::new("/usr/bin/dpkg-query"), &args);
-    done.map_or_else(
-        |_| BTreeSet::new(),
-        |done| judge::unconfigured(&String::from_utf8_lossy(&done.stdout)),
-    )
-}
+impl InstalledNode for ThisNode {
+    fn unit(&self) -> Option<LoadedUnit> {
+        LoadedUnit::read(&self.0, UNIT)
+    }
 
-/// The last error with which the daemon has ended, from the journal.
-fn last_error(node: &LocalNode) -> Option<String> {
-    let args = [
-        "--unit",
-        UNIT,
-        "--lines",
-        LOG_LINES,
-        "--output",
-        "cat",
-        "--no-pager",
-    ];
-    let done = node.run(Path::new("/usr/bin/journalctl"), &args).ok()?;
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    let last = text
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix("switchyard: "));
-    last.map(str::to_owned)
+    /// Without a configuration, the daemon is found by what it has written down.
+    fn ask(&self, next: Option<&NextStart>) -> Result<RunningDaemon, String> {
+        let sources = next.map_or_else(Sources::default, |next| next.loaded.sources.clone());
+        let socket = admin_socket::find(&sources);
+        let body = self.0.ask(&socket, "/statusz")?;
+        serde_json::from_slice(&body)
+            .map_err(|error| format!("its answer cannot be parsed: {error}"))
+    }
+
+    fn unconfigured(&self) -> BTreeSet<String> {
+        let mut args = vec!["--show", "--showformat=${db:Status-Abbrev} ${Package}\\n"];
+        args.extend(judge::packages());
+        // It fails if it does not know one of them, and lists the others.
+        let done = self.0.run(Path::new("/usr/bin/dpkg-query"), &args);
+        done.map_or_else(
+            |_| BTreeSet::new(),
+            |done| judge::unconfigured(&String::from_utf8_lossy(&done.stdout)),
+        )
+    }
+
+    fn last_error(&self, invocation: &str) -> Option<String> {
+        // The journal has errors of earlier starts too.
+        let start = format!("_SYSTEMD_INVOCATION_ID={invocation}");
+        let args = [
+            "--lines",
+            LOG_LINES,
+            "--output",
+            "cat",
+            "--no-pager",
+            start.as_str(),
+        ];
+        let done = self.0.run(Path::new("/usr/bin/journalctl"), &args).ok()?;
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        let last = text
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("switchyard: "));
+        last.map(str::to_owned)
+    }
 }
 
 /// The file with the note. It is of this boot: after the next one, all parts start from nothing.
@@ -266,6 +327,8 @@ impl Note {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
@@ -279,5 +342,152 @@ mod tests {
         assert_eq!(Note::read(&file).parts, note.parts);
         fs::write(&file, "{\"parts\": [").unwrap();
         assert!(Note::read(&file).parts.is_empty());
+    }
+
+    /// A node in memory.
+    #[derive(Debug, Default)]
+    struct TestNode {
+        unit: LoadedUnit,
+        /// The daemon's parts, and whether each works; none if it does not answer.
+        parts: Vec<(&'static str, bool)>,
+        /// The starts whose error was asked for.
+        asked: RefCell<Vec<String>>,
+    }
+
+    impl InstalledNode for TestNode {
+        fn unit(&self) -> Option<LoadedUnit> {
+            Some(self.unit.clone())
+        }
+
+        fn ask(&self, _: Option<&NextStart>) -> Result<RunningDaemon, String> {
+            if self.parts.is_empty() {
+                return Err("connection refused".to_owned());
+            }
+            let part = |(name, up): &(&str, bool)| serde_json::json!({ "name": name, "up": up, "needed": true, "detail": "" });
+            let parts: Vec<_> = self.parts.iter().map(part).collect();
+            let answer = serde_json::json!({ "version": "1", "parts": parts });
+            Ok(serde_json::from_value(answer).unwrap())
+        }
+
+        fn unconfigured(&self) -> BTreeSet<String> {
+            BTreeSet::new()
+        }
+
+        fn last_error(&self, invocation: &str) -> Option<String> {
+            self.asked.borrow_mut().push(invocation.to_owned());
+            None
+        }
+    }
+
+    /// An installation whose daemon has this text as its file.
+    struct Attempts {
+        dir: tempfile::TempDir,
+        installation: Installation<TestNode>,
+    }
+
+    impl Attempts {
+        fn new(text: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("config.toml");
+            fs::write(&file, text).unwrap();
+            let words = ["switchyard", "serve", "--config", file.to_str().unwrap()];
+            let unit = LoadedUnit {
+                name: UNIT.into(),
+                load_state: "loaded".into(),
+                file_state: "enabled".into(),
+                active_state: "active".into(),
+                main_pid: Some(7),
+                arguments: words.map(str::to_owned).to_vec(),
+                ..LoadedUnit::default()
+            };
+            let installation = Installation {
+                node: TestNode {
+                    unit,
+                    ..TestNode::default()
+                },
+                note: dir.path().join(NOTE),
+                limit: Duration::ZERO,
+            };
+            Self { dir, installation }
+        }
+
+        #[track_caller]
+        fn before(&mut self, parts: &[(&'static str, bool)]) {
+            self.installation.node.parts = parts.to_vec();
+            assert_status(self.installation.before(), ExitCode::SUCCESS);
+        }
+
+        #[track_caller]
+        fn after(&mut self, parts: &[(&'static str, bool)], expected: ExitCode) {
+            self.installation.node.parts = parts.to_vec();
+            assert_status(self.installation.after(), expected);
+        }
+
+        fn has_note(&self) -> bool {
+            self.dir.path().join(NOTE).exists()
+        }
+    }
+
+    #[track_caller]
+    fn assert_status(result: Result<ExitCode, CliError>, expected: ExitCode) {
+        // An exit status cannot be compared otherwise.
+        assert_eq!(format!("{:?}", result.unwrap()), format!("{expected:?}"));
+    }
+
+    const SET: &str = "version = 1\n[log]\nlevel = \"debug\"\n";
+
+    #[test]
+    fn part_that_worked_before_the_first_attempt_has_to_work_after_the_last_one() {
+        let works = [("runtime", true), ("network", true), ("swarm", false)];
+        let down = [("runtime", true), ("network", false), ("swarm", false)];
+        let mut attempts = Attempts::new(SET);
+        attempts.before(&works);
+        attempts.after(&down, ExitCode::FAILURE);
+        // The second attempt finds it down already.
+        attempts.before(&down);
+        attempts.after(&down, ExitCode::FAILURE);
+        assert!(attempts.has_note());
+        attempts.before(&down);
+        attempts.after(&works, ExitCode::SUCCESS);
+        assert!(!attempts.has_note());
+        // After a success, nothing of before counts.
+        attempts.before(&down);
+        attempts.after(&down, ExitCode::SUCCESS);
+        assert!(!attempts.has_note());
+    }
+
+    #[test]
+    fn each_success_removes_the_note_and_where_nothing_is_restarted_there_is_none() {
+        let works = [("runtime", true)];
+        let mut attempts = Attempts::new(SET);
+        attempts.before(&works);
+        assert!(attempts.has_note());
+        attempts.installation.node.unit.load_state = "masked".into();
+        attempts.after(&[], ExitCode::SUCCESS);
+        assert!(!attempts.has_note(), "not started");
+        // It runs, and is not restarted.
+        attempts.before(&works);
+        assert!(!attempts.has_note(), "left alone");
+
+        let mut attempts = Attempts::new("version = 1\n");
+        fs::write(&attempts.installation.note, "{\"parts\": []}").unwrap();
+        attempts.after(&[], ExitCode::SUCCESS);
+        assert!(!attempts.has_note(), "not configured yet");
+    }
+
+    #[test]
+    fn reason_is_that_of_the_start_that_has_ended_and_of_no_other() {
+        let asked = |main_pid, exit_status| {
+            let mut attempts = Attempts::new(SET);
+            let node = &mut attempts.installation.node;
+            node.unit.active_state = "activating".into();
+            node.unit.main_pid = main_pid;
+            node.unit.exit_status = exit_status;
+            node.unit.invocation = "0a1b".into();
+            attempts.after(&[], ExitCode::FAILURE);
+            attempts.installation.node.asked.take()
+        };
+        assert_eq!(asked(None, 1), ["0a1b"]);
+        assert_eq!(asked(Some(8), 0), [""; 0]);
     }
 }
