@@ -1,8 +1,5 @@
-//! A daemon of another version takes over while containers run, and the logkeeper of the version before
-//! continues.
-//!
-//! The other version is that of `switchyard_tests::versions`; without its variable, a copy of the tested binary under
-//! another path, so that what is tested is the replacement of the program alone.
+//! The program is replaced while containers run: by a copy of itself here, as in every run, by the former and a newer version in
+//! the modules of these names, which one shard runs.
 
 mod former;
 mod invalid_configuration;
@@ -12,7 +9,6 @@ mod unreadable;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::daemon::binary;
 use switchyard_tests::node::{TestNode, TestPod, log_content};
-use switchyard_tests::versions;
 
 /// Counts on its output and in a file, and ends with its own exit code when it gets SIGTERM.
 const COUNT: &str =
@@ -114,8 +110,8 @@ fn assert_counted(lines: &[String], when: &str) {
 }
 
 #[test]
-fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper() {
-    let other = versions::former();
+fn replaced_program_takes_over_running_containers_and_their_logkeeper() {
+    let other = binary();
     let node = TestNode::start_with_copy_of(&other);
     let logkeeper = node
         .root()
@@ -138,7 +134,7 @@ fn daemon_of_another_version_takes_over_running_containers_and_an_old_logkeeper(
         .expect("the daemon writes down whom it started");
     assert_eq!(
         kept, logkeeper,
-        "the logkeeper of the other version continues"
+        "the logkeeper of the replaced program continues"
     );
 
     node.root().put_program(&other);

@@ -50,6 +50,11 @@ fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     );
     front.set_delayed(&[]);
     node.daemon().wait_ready();
+    let (_, metrics) = node.daemon().get("/metrics");
+    let failures = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("switchyard_recovery_failures_total "));
+    assert!(failures.is_some_and(|number| number != "0"), "{failures:?}");
     assert_eq!(
         node.cri().status(&id).expect("it has a status").exit_code,
         137

@@ -73,6 +73,10 @@ fn newer_version_comes_back(containerd: Containerd) {
     assert_reported(&node, &[web.pod.id(), &web.id, &of_task], 1, "v2");
     assert_pod_is_held(&node, &web.pod, port);
     assert_eq!(exclusive_owners(&node), ["nomad"]);
+    // All that they hold is known, so the other device is not withheld.
+    let beside = node.pod("beside");
+    let _ = beside.start(&with_device(&node, "main", "acme1"));
+    drop(beside);
     let meanwhile = Counter::start(&node, "meanwhile");
     meanwhile.assert_runs("beside what is held");
 
@@ -104,10 +108,15 @@ fn what_the_newer_version_wrote_is_held_beside_an_external_containerd() {
 #[test]
 fn objects_of_this_version_outlive_the_newer_one() {
     let node = TestNode::start_version(&binary(), Containerd::Managed, two_devices);
-    let counter = Counter::start(&node, "of-this-version");
+    let counter = start_readable(&node);
     counter.assert_runs("before the upgrade");
     install_newer(&node);
     counter.assert_runs("after the upgrade");
+    node.cri()
+        .update(&counter.id, cpu_shares(512))
+        .expect("it is updated");
+    let [record, _] = extensions(&node, &counter.id);
+    assert_eq!(record["fabric"], json!({ "link": 3 }), "{record}");
     node.root().put_program(&binary());
     node.daemon().restart();
     counter.assert_runs("after the rollback");
@@ -144,6 +153,13 @@ fn start_readable(node: &TestNode) -> Counter<'_> {
     })
 }
 
+fn cpu_shares(shares: i64) -> cri::LinuxContainerResources {
+    cri::LinuxContainerResources {
+        cpu_shares: shares,
+        ..Default::default()
+    }
+}
+
 /// The record and the identity of an object, as they are in containerd.
 #[track_caller]
 fn extensions(node: &TestNode, id: &str) -> [Value; 2] {
@@ -162,18 +178,24 @@ fn fields_of_the_newer_version_are_kept_by_updates_of_this_one() {
     node.daemon().restart();
     web.assert_runs("after the rollback");
     assert_eq!(sample(&node, "switchyard_unreadable_objects"), "0");
-    let limits = cri::LinuxContainerResources {
-        cpu_shares: 512,
-        ..Default::default()
-    };
-    node.cri().update(&web.id, limits).expect("it is updated");
+    node.cri()
+        .update(&web.id, cpu_shares(512))
+        .expect("it is updated");
     let [record, identity] = extensions(&node, &web.id);
     assert_eq!(record["resources"]["cpu_shares"], 512, "{record}");
     assert_eq!(record["fabric"], json!({ "link": 3 }), "{record}");
     assert_eq!(identity["region"], "north", "{identity}");
     install_newer(&node);
     web.assert_runs("under the newer version again");
-    web.end("under the newer version again");
+    node.root().put_program(&binary());
+    node.daemon().restart();
+    // Its new phase is written with the record of the pod.
+    node.cri()
+        .stop_pod(web.pod.id())
+        .expect("it can be stopped");
+    let [record, identity] = extensions(&node, web.pod.id());
+    assert_eq!(record["fabric"], json!({ "link": 3 }), "{record}");
+    assert_eq!(identity["region"], "north", "{identity}");
 }
 
 #[test]

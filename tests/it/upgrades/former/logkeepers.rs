@@ -23,6 +23,13 @@ fn logkeeper(node: &TestNode) -> Pid {
     pid.expect("the daemon writes down whom it started")
 }
 
+/// Returns whether the logkeeper runs the file that is installed, rather than one that this has replaced.
+#[track_caller]
+fn runs_installed(node: &TestNode) -> bool {
+    let exe = fs::read_link(format!("/proc/{}/exe", logkeeper(node)));
+    exe.expect("it runs") == node.daemon().program()
+}
+
 /// Restarts the logkeeper by the command of the installed version.
 #[track_caller]
 fn restart_logkeeper(node: &TestNode) {
@@ -65,10 +72,18 @@ fn logkeepers_go_through_versions(containerd: Containerd) {
             Replaced::Daemon(program) => {
                 install(&node, &program);
                 assert_eq!(logkeeper(&node), before, "{when}: it continues");
+                assert!(
+                    !runs_installed(&node),
+                    "{when}: it is of the former program"
+                );
             }
             Replaced::Logkeeper => {
                 restart_logkeeper(&node);
                 assert_ne!(logkeeper(&node), before, "{when}: it is another one");
+                assert!(
+                    runs_installed(&node),
+                    "{when}: it is of the installed program"
+                );
             }
         }
         for counter in &counters {
