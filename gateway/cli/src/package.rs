@@ -7,11 +7,12 @@ use clap::Subcommand;
 
 use super::error::CliError;
 
+mod error;
 mod installation;
 mod judge;
 mod removal;
 
-pub(super) use removal::PackageError;
+pub(super) use error::PackageError;
 
 /// The state directory of the package, where its scripts look, whatever the configuration says.
 const STATE: &str = "/var/lib/switchyard";

@@ -15,6 +15,7 @@ use switchyard_doctor::{LoadedUnit, LocalNode, UNIT};
 use switchyard_linux::files::{self, Durable};
 use switchyard_linux::report;
 
+use super::error::PackageError;
 use crate::admin_socket;
 use crate::config_check::NextStart;
 use crate::error::CliError;
@@ -26,21 +27,6 @@ use crate::sources::own_sources;
 const RUN: &str = "run";
 const OF_STATE: &str = "state";
 const CONTAINERD: &str = "containerd";
-
-/// Reason why a step failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PackageError {
-    #[error(transparent)]
-    Links(#[from] LinkError),
-    #[error("links of Nomad agents to this program may be left")]
-    LinksLeft,
-    #[error(
-        "not all links of Nomad agents to this program are back: each installation tries again"
-    )]
-    LinksAway,
-    #[error("cannot write the output")]
-    Output(#[from] io::Error),
-}
 
 /// A directory in which the daemon has worked: its kind, and the path.
 type Place = (&'static str, PathBuf);
