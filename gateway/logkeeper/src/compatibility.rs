@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::position::{Position, PositionFile};
 use crate::protocol::{
-    Attached, Counters, Done, FaultKind, Finished, LogSpec, Page, Reply, Request, Stats, Welcome,
+    Attached, Counters, DescriptorEntry, Descriptors, Done, FaultKind, Finished, LogSpec, Page,
+    Reply, Request, Stats, Taken, Welcome,
 };
 use crate::state_dir::StateDir;
 use crate::wire;
@@ -61,7 +62,8 @@ fn replies_of_the_first_version_and_of_later_ones_are_read() {
         Welcome {
             version: 1,
             pid: 7,
-            build: String::new()
+            build: String::new(),
+            descriptors: 0
         }
     );
     assert_eq!(read::<Done>(1), Done {});
@@ -93,6 +95,44 @@ fn replies_of_the_first_version_and_of_later_ones_are_read() {
         panic!("{later}")
     };
     assert_eq!(fault.kind, FaultKind::Other);
+}
+
+/// The requests about stored descriptors, which are sent only to a logkeeper whose Welcome offers them, and its answers.
+#[test]
+fn messages_about_descriptors_are_those_of_their_first_version() {
+    for line in include_str!("golden/requests-1-descriptors.jsonl").lines() {
+        let request: Request = wire::decode(line.as_bytes()).unwrap();
+        let text = wire::encode(&request).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap().trim_end(), line);
+    }
+    fn check<T>(line: &str, body: T)
+    where
+        T: DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,
+    {
+        let reply = Reply::Ok(body);
+        assert_eq!(serde_json::from_str::<Reply<T>>(line).unwrap(), reply);
+        assert_eq!(serde_json::to_string(&reply).unwrap(), line);
+    }
+    let replies: Vec<&str> = include_str!("golden/replies-1-descriptors.jsonl")
+        .lines()
+        .collect();
+    let welcome = Welcome {
+        version: 1,
+        pid: 7,
+        build: "0.1.0".into(),
+        descriptors: 64,
+    };
+    check(replies[0], welcome);
+    let note = "66305:131077".to_owned();
+    check(replies[1], Taken { note: note.clone() });
+    let entry = DescriptorEntry {
+        name: "cri".into(),
+        note,
+        claimed: true,
+    };
+    let entries = vec![entry];
+    check(replies[2], Descriptors { entries });
+    assert_eq!(replies.len(), 3);
 }
 
 #[test]

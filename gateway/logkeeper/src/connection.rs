@@ -4,8 +4,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::Error;
 use crate::protocol::{Reply, Request, VERSION, Welcome};
@@ -16,6 +18,9 @@ pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts to connect while the logkeeper does not listen.
 pub(crate) const RESTART_POLL: Duration = Duration::from_millis(20);
+
+/// Time for the logkeeper to answer on a connection that hands descriptors over or takes them.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Connects and sends Hello.
 pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welcome), Error> {
@@ -48,5 +53,23 @@ pub(crate) async fn talk(
         Ok(reply)
     } else {
         Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Waits for a step of a call, for a limited time.
+pub(crate) async fn limited<T>(
+    op: &'static str,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
+    timeout(LIMIT, work)
+        .await
+        .map_err(|_elapsed| Error::Deadline { op, limit: LIMIT })
+}
+
+/// Decodes an answer.
+pub(crate) fn answer<T: DeserializeOwned>(op: &'static str, line: &[u8]) -> Result<T, Error> {
+    match wire::decode(line).map_err(|source| Error::Encoding { op, source })? {
+        Reply::Ok(body) => Ok(body),
+        Reply::Error(fault) => Err(Error::Refused { op, fault }),
     }
 }

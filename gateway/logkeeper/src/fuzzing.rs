@@ -2,11 +2,13 @@
 //!
 //! The same checks run in `cargo test`, on bytes that proptest generates.
 
+use crate::descriptor_store::check as check_descriptor;
 use crate::format;
 use crate::keeper::check;
 use crate::position::check_record;
 use crate::protocol::{
-    Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome,
+    Attached, Descriptors, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Taken,
+    Welcome,
 };
 use crate::{reader, state_dir, wire};
 
@@ -26,6 +28,15 @@ pub fn request(data: &[u8]) {
             !spec.id.contains('/') && !spec.id.starts_with('.'),
             "{:?} leads out of the directory",
             spec.id
+        );
+    }
+    if let Request::Put { name, note } = &request
+        && check_descriptor(name, note).is_ok()
+    {
+        let control = |text: &str| text.chars().any(char::is_control);
+        assert!(
+            !control(name) && !control(note) && !name.contains('/'),
+            "{name:?} {note:?}"
         );
     }
     let Ok(line) = wire::encode(&request) else {
@@ -62,11 +73,13 @@ pub fn reply(data: &[u8]) {
         );
     }
     same::<Attached>(data);
+    same::<Descriptors>(data);
     same::<Done>(data);
     same::<Entry>(data);
     same::<Finished>(data);
     same::<Page>(data);
     same::<Stats>(data);
+    same::<Taken>(data);
     same::<Welcome>(data);
 }
 
@@ -144,6 +157,9 @@ mod tests {
             r#"{"op":"open","id":"../c1","stdout":"/a","stderr":"/\u0000","log":null,"tty":true,"max_line":0}"#,
             r#"{"op":"attach","id":"\ud83d\ude00","stream":"stderr","from":18446744073709551615}"#,
             r#"{"ok":{"containers":1,"recovered":2,"finished":3,"totals":{"lines":1,"bytes":1,"dropped_lines":0,"dropped_bytes":0}}}"#,
+            r#"{"op":"put","name":"cri","note":"1:2"}"#,
+            r#"{"op":"put","name":"a/b","note":"\u0000"}"#,
+            r#"{"ok":{"entries":[{"name":"cri","note":"1:2","claimed":false}]}}"#,
             r#"{"error":{"kind":"busy","message":"\u001b"}}"#,
             r#"{"version":1,"container":{"id":"c1","stdout":"/a","stderr":null,"log":"/b","tty":false,"max_line":1}}"#,
         ] {
@@ -160,8 +176,8 @@ mod tests {
 
         #[test]
         fn near_messages_keep_decoder_invariants(
-            op in "(hello|open|attach|finish|hold|list|stats)",
-            field in "(id|stream|from|stdout|version|after|one_call|max_line)",
+            op in "(hello|open|attach|finish|hold|list|put|stats|take)",
+            field in "(id|stream|from|stdout|version|after|one_call|max_line|name|note)",
             value in "(-?[0-9]{1,22}|\"[^\"\\\\]{0,20}\"|null|true|\\{\\}|\\[\\])",
         ) {
             all(format!("{{\"op\":\"{op}\",\"id\":\"c\",\"{field}\":{value}}}").as_bytes());

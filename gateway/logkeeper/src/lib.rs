@@ -30,6 +30,8 @@
 //!   on its way may have been carried out.
 //! - A socket that the daemon hands over stays open for a while after the daemon was killed; no data passes
 //!   through the logkeeper.
+//! - A listener that the daemon stores is closed a minute after the last daemon that stored it has ended; the logkeeper
+//!   accepts no connection.
 //! - One task per container touches its files. It runs on the thread of the file system that has its log; the
 //!   containers of a thread share buffers. File I/O blocks that thread, but each batch is short, and a file
 //!   system that hangs stops only its own logs (`fs_thread`).
@@ -44,6 +46,7 @@ mod clock;
 mod compatibility;
 mod connection;
 mod container;
+mod descriptor_store;
 mod error;
 mod fifo;
 mod fifo_hold;
@@ -58,6 +61,7 @@ mod lifeline;
 mod log_file;
 mod mounts;
 mod output;
+mod passing;
 mod position;
 mod progress;
 pub mod protocol;
@@ -71,6 +75,7 @@ mod socket_holder;
 mod spool;
 mod start;
 mod state_dir;
+mod store_client;
 mod window_budget;
 mod wire;
 
@@ -84,6 +89,7 @@ pub use crate::lifeline::Lifeline;
 pub use crate::output::LiveOutput;
 pub use crate::protocol::LogSpec;
 pub use crate::server::{Config, Server};
+pub use crate::store_client::{StoreClient, TakenDescriptor};
 
 /// Runs a logkeeper until SIGTERM, SIGINT or a client's `Shutdown`; the body of `switchyard logkeeper`.
 ///

@@ -1,21 +1,17 @@
 //! The client of the socket holder, for the daemon: a connection over which sockets are handed to the
 //! logkeeper.
 
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use tokio::io::{AsyncReadExt, BufReader, Interest};
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
 
 use crate::Error;
-use crate::client::DEFAULT_LIMIT;
-use crate::connection::{greet, talk};
-use crate::protocol::{Done, Reply, Request};
+use crate::connection::{answer, greet, limited, talk};
+use crate::passing;
+use crate::protocol::{Done, Request};
 use crate::wire;
 
 /// A connection over which sockets are handed to the logkeeper. When it breaks because this process was
@@ -55,14 +51,14 @@ impl Lifeline {
             socket: self.socket.clone(),
             source,
         };
-        let sent = limited("hold", send(self.connection.get_ref(), held)).await?;
+        let sent = limited("hold", passing::send(self.connection.get_ref(), held)).await?;
         sent.map_err(unavailable)?;
         let mut line = Vec::new();
         let read = limited("hold", wire::read_line(&mut self.connection, &mut line)).await?;
         if !read.map_err(unavailable)? {
             return Err(unavailable(io::ErrorKind::UnexpectedEof.into()));
         }
-        done("hold", &line)
+        answer("hold", &line).map(|Done {}| ())
     }
 
     /// Makes the logkeeper close all sockets that it was handed over this lifeline. Not cancel-safe: drop the
@@ -87,48 +83,6 @@ impl Lifeline {
             socket: self.socket.clone(),
             source,
         })?;
-        done(op, &reply)
-    }
-}
-
-fn done(op: &'static str, line: &[u8]) -> Result<(), Error> {
-    match wire::decode(line).map_err(|source| Error::Encoding { op, source })? {
-        Reply::Ok(Done {}) => Ok(()),
-        Reply::Error(fault) => Err(Error::Refused { op, fault }),
-    }
-}
-
-async fn limited<T>(op: &'static str, work: impl Future<Output = T>) -> Result<T, Error> {
-    let limit: Duration = DEFAULT_LIMIT;
-    timeout(limit, work)
-        .await
-        .map_err(|_elapsed| Error::Deadline { op, limit })
-}
-
-/// Sends one byte with a descriptor.
-async fn send(stream: &UnixStream, held: BorrowedFd<'_>) -> io::Result<()> {
-    loop {
-        stream.writable().await?;
-        let sent = stream.try_io(Interest::WRITABLE, || {
-            let sockets = [held];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !control.push(SendAncillaryMessage::ScmRights(&sockets)) {
-                return Err(io::Error::other(
-                    "a control message has no room for one descriptor",
-                ));
-            }
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            Ok(sendmsg(
-                stream,
-                &[IoSlice::new(b"\n")],
-                &mut control,
-                flags,
-            )?)
-        });
-        match sent {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other.map(drop),
-        }
+        answer(op, &reply).map(|Done {}| ())
     }
 }

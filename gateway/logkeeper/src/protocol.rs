@@ -27,6 +27,15 @@ pub const MAX_ID: usize = 128;
 /// The most entries in one [`Page`]; with the longest ids they fit into a line.
 pub const PAGE_LEN: usize = 100;
 
+/// The most descriptors that are stored; with the longest names and notes their list fits into a line.
+pub const MAX_DESCRIPTORS: usize = 64;
+
+/// The longest name of a stored descriptor, in bytes.
+pub const MAX_NAME: usize = 64;
+
+/// The longest note of a stored descriptor, in bytes.
+pub const MAX_NOTE: usize = 256;
+
 /// The longest time a [`Request::Finish`] may drain, in milliseconds.
 pub const MAX_DRAIN_MS: u64 = 60_000;
 
@@ -104,6 +113,25 @@ pub enum Request {
     },
     /// Closes all sockets that were sent over this connection; answered by [`Done`].
     Release,
+    /// Announces one byte with a socket as its ancillary data, which is stored under a name for a later client. The byte
+    /// must be sent after [`Done`], and is answered by [`Done`] again. A descriptor of this name that was stored before is
+    /// closed. The new one is stored until a minute after this connection has ended, or until a client stores another
+    /// one. [`FaultKind::Busy`] if [`MAX_DESCRIPTORS`] are stored. Only for logkeepers whose [`Welcome`] offers it.
+    Put {
+        /// The descriptor's name: 1 to [`MAX_NAME`] letters, digits, `.`, `_` and `-`.
+        name: String,
+        /// Text for the client that takes it: at most [`MAX_NOTE`] printable ASCII characters.
+        note: String,
+    },
+    /// Reads a stored descriptor; answered by [`Taken`], after which the client sends one byte, and gets one byte with the
+    /// descriptor as its ancillary data, and [`Done`]. It stays stored for as long as before: a client that wants to
+    /// keep it puts it again. [`FaultKind::NotFound`] if there is none. Only for logkeepers whose [`Welcome`] offers it.
+    Take {
+        /// The descriptor's name.
+        name: String,
+    },
+    /// Lists the stored descriptors; answered by [`Descriptors`]. Only for logkeepers whose [`Welcome`] offers it.
+    Descriptors,
     /// Attaches to one output stream; answered by [`Attached`], after which the connection carries only the
     /// stream's bytes. It is closed when the container is finished, and when the logkeeper ends. A client
     /// that gets [`FaultKind::NotFound`] when it attaches again has received all output. Logkeepers that do
@@ -172,6 +200,31 @@ pub struct Attached {
     pub from: u64,
 }
 
+/// The answer to [`Request::Take`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The note with which the descriptor was put.
+    pub note: String,
+}
+
+/// The answer to [`Request::Descriptors`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptors {
+    /// The stored descriptors in the order of their names.
+    pub entries: Vec<DescriptorEntry>,
+}
+
+/// One stored descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescriptorEntry {
+    /// Its name.
+    pub name: String,
+    /// The note with which it was put.
+    pub note: String,
+    /// True if the client that put it is connected; otherwise it is closed within a minute.
+    pub claimed: bool,
+}
+
 /// The answer to [`Request::Hello`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
@@ -182,6 +235,9 @@ pub struct Welcome {
     /// The version of the build that the logkeeper runs; empty from those that do not send it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub build: String,
+    /// The most descriptors that the logkeeper stores; 0 from those that do not send it and do not store any.
+    #[serde(default)]
+    pub descriptors: u32,
 }
 
 /// A container's counters since it was opened; kills of the logkeeper do not reset them.
@@ -352,10 +408,11 @@ mod tests {
             version: 1,
             pid: 7,
             build: "0.1.0".into(),
+            descriptors: 64,
         });
         assert_eq!(
             serde_json::to_string(&reply).unwrap(),
-            r#"{"ok":{"version":1,"pid":7,"build":"0.1.0"}}"#
+            r#"{"ok":{"version":1,"pid":7,"build":"0.1.0","descriptors":64}}"#
         );
         let reply = Reply::<Done>::Error(Fault::new(FaultKind::NotFound, "no container c1"));
         let text = serde_json::to_string(&reply).unwrap();
@@ -411,5 +468,18 @@ mod tests {
             next: Some("x".repeat(MAX_ID)),
         };
         assert!(serde_json::to_vec(&Reply::Ok(page)).unwrap().len() < MAX_LINE);
+    }
+    #[test]
+    fn the_largest_list_of_descriptors_fits_a_line() {
+        let entry = DescriptorEntry {
+            name: "x".repeat(MAX_NAME),
+            // Of the characters that a note may have, these take the most bytes in JSON.
+            note: "\"".repeat(MAX_NOTE),
+            claimed: false,
+        };
+        let list = Descriptors {
+            entries: vec![entry; MAX_DESCRIPTORS],
+        };
+        assert!(serde_json::to_vec(&Reply::Ok(list)).unwrap().len() < MAX_LINE);
     }
 }

@@ -12,17 +12,24 @@ use tokio::io::{BufReader, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::files::{self, Durable, draft_of, if_present};
 
 use crate::Error;
+use crate::descriptor_store::DescriptorStore;
 use crate::follow::Follower;
 use crate::keeper::Keeper;
-use crate::protocol::{Attached, Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
-use crate::socket_holder::{HeldSocket, LINGER, SocketHolder};
+use crate::protocol::{
+    Attached, Done, Fault, FaultKind, MAX_DESCRIPTORS, Reply, Request, VERSION, Welcome,
+};
+use crate::socket_holder::SocketHolder;
 use crate::wire;
+
+mod client_descriptors;
+
+use client_descriptors::ClientDescriptors;
 
 /// Maximum number of open control connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -128,7 +135,8 @@ impl Server {
             build,
         } = self;
         let mut connections = JoinSet::new();
-        let held = SocketHolder::new();
+        let holder = SocketHolder::new();
+        let store = DescriptorStore::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(shutdown);
         let mut failure_logged = false;
@@ -153,19 +161,18 @@ impl Server {
                         failure_logged = false;
                         let keeper = Arc::clone(&keeper);
                         let asked = Arc::clone(&asked);
-                        let held = held.clone();
                         let build = Arc::clone(&build);
+                        let mut descriptors = ClientDescriptors::new(&holder, &store);
                         connections.spawn(async move {
-                            let mut sockets = Vec::new();
-                            let end = serve_client(stream, &build, &keeper, &asked, &held, &mut sockets).await;
-                            // Followers and held sockets have limits of their own, and last long.
+                            let end = serve_client(stream, &build, &keeper, &asked, &mut descriptors).await;
+                            // Followers, held sockets and stored descriptors have limits of their own, and last long.
                             drop(permit);
                             match end {
                                 Ok(None) => {}
                                 Ok(Some((client, follower))) => follower.run(client).await,
                                 Err(error) => tracing::debug!(%error, "a control connection broke"),
                             }
-                            held.linger(sockets, Instant::now() + LINGER).await;
+                            descriptors.linger().await;
                         });
                     }
                     Err(error) => {
@@ -237,8 +244,7 @@ async fn serve_client(
     build: &str,
     keeper: &Keeper,
     shutdown: &Notify,
-    held: &SocketHolder,
-    sockets: &mut Vec<HeldSocket>,
+    descriptors: &mut ClientDescriptors,
 ) -> io::Result<Option<(UnixStream, Follower)>> {
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
@@ -258,30 +264,20 @@ async fn serve_client(
         let reply = match request {
             Ok(Request::Hello { version: VERSION }) => {
                 greeted = true;
-                encode(Ok(Welcome {
-                    version: VERSION,
-                    pid: std::process::id(),
-                    build: build.to_owned(),
-                }))
+                encode(Ok(welcome(build)))
             }
             Ok(Request::Hello { version }) => encode::<Done>(Err(Fault::new(
                 FaultKind::Unsupported,
                 format!("version {version} is not supported, only {VERSION} is"),
             ))),
-            Ok(Request::Hold { one_call }) if greeted => match keeper.check_serving() {
+            Ok(
+                request @ (Request::Hold { .. }
+                | Request::Put { .. }
+                | Request::Take { .. }
+                | Request::Descriptors),
+            ) if greeted => match keeper.check_serving() {
                 Err(fault) => encode::<Done>(Err(fault)),
-                Ok(()) => {
-                    send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
-                    // The client waits for the answer before it sends the byte, so the buffer is empty.
-                    encode(
-                        held.receive(stream.get_ref(), one_call)
-                            .await?
-                            .map(|socket| {
-                                sockets.push(socket);
-                                Done {}
-                            }),
-                    )
-                }
+                Ok(()) => descriptors.answer(request, &mut stream).await,
             },
             Ok(Request::Attach {
                 id,
@@ -303,7 +299,7 @@ async fn serve_client(
                 }
             }
             Ok(Request::Release) if greeted => {
-                sockets.clear();
+                descriptors.release();
                 encode(Ok(Done {}))
             }
             Ok(request) if greeted => answer(request, keeper, stream.get_ref()).await,
@@ -318,6 +314,15 @@ async fn serve_client(
         sent?;
     }
     Ok(None)
+}
+
+fn welcome(build: &str) -> Welcome {
+    Welcome {
+        version: VERSION,
+        pid: std::process::id(),
+        build: build.to_owned(),
+        descriptors: u32::try_from(MAX_DESCRIPTORS).unwrap_or(u32::MAX),
+    }
 }
 
 /// Reads the next request. Before Hello, this has a time limit.
@@ -359,6 +364,9 @@ async fn answer(request: Request, keeper: &Keeper, client: &UnixStream) -> io::R
         Request::Hello { .. }
         | Request::Hold { .. }
         | Request::Release
+        | Request::Put { .. }
+        | Request::Take { .. }
+        | Request::Descriptors
         | Request::Attach { .. } => refuse("hello was sent already"),
     }
 }

@@ -7,20 +7,18 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::passing;
 use crate::protocol::{Fault, FaultKind};
 
 /// The most sockets that are held. A daemon that runs hands over fewer, but daemons that are killed and started again and
@@ -74,14 +72,7 @@ impl SocketHolder {
         stream: &UnixStream,
         one_call: bool,
     ) -> io::Result<Result<HeldSocket, Fault>> {
-        let socket = loop {
-            stream.readable().await?;
-            match stream.try_io(Interest::READABLE, || take(stream)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => break other?,
-            }
-        };
-        let Some(socket) = socket else {
+        let Some(socket) = passing::receive(stream).await? else {
             return Ok(Err(Fault::new(
                 FaultKind::InvalidArgument,
                 "no socket came with the byte",
@@ -146,30 +137,6 @@ impl SocketHolder {
         }
         self.lingering.lock().retain(|other| !other.is_closed());
     }
-}
-
-/// Reads one byte, and the descriptor that comes with it, if any.
-fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let read = recvmsg(
-        stream,
-        &mut [io::IoSliceMut::new(&mut byte)],
-        &mut control,
-        flags,
-    )?;
-    if read.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let sockets = control.drain().filter_map(|message| {
-        let RecvAncillaryMessage::ScmRights(sockets) = message else {
-            return None;
-        };
-        Some(sockets)
-    });
-    Ok(sockets.flatten().next())
 }
 
 // === impl HeldSocket ===

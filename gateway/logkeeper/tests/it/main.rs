@@ -17,4 +17,5 @@ mod hung;
 mod kill;
 mod many;
 mod stopping;
+mod stored;
 mod support;
