@@ -2,6 +2,7 @@
 //! the modules of these names, which one shard runs.
 
 mod former;
+mod gap;
 mod invalid_configuration;
 mod newer;
 mod unreadable;

@@ -409,7 +409,7 @@ crash_points! {
     StartDaemon {
         /// The lock of a directory is held, and contains the holder's process id, unless the disk is full.
         DirLocked: Kill,
-        /// A socket is bound, and does not have its owner and mode yet.
+        /// A socket is bound, or taken from the predecessor, and does not have its owner and mode yet.
         SocketBound: Kill,
         /// The temporary file of the admin address is written.
         AddressDrafted: Kill,

@@ -1,10 +1,11 @@
 //! `switchyard serve`: starts the parts of the daemon in order, and stops them.
 //!
-//! Start: directories → locks → record of the daemon → sockets (calls queue) → backend → admin HTTP (alive, not
-//! ready) → managed containerd and logkeeper → frontends (requests wait, queries of the daemon's status are
-//! answered) → recovery → ready. Stop: no new requests → running operations end, then the watches, then the
-//! backend's cleanup, all by one deadline → sockets are removed. What is still at work then ends with the process,
-//! as at a kill. Containers, containerd, the logkeeper and CNI plugins keep running.
+//! Start: directories → locks → record of the daemon → sockets, those of the predecessor if it has left some (calls
+//! queue) → backend → admin HTTP (alive, not ready) → managed containerd and logkeeper → frontends (requests wait,
+//! queries of the daemon's status are answered) → recovery → ready. Stop: no new requests → running operations end, then
+//! the watches, then the backend's cleanup, all by one deadline → sockets that the logkeeper does not keep are removed.
+//! What is still at work then ends with the process, as at a kill. Containers, containerd, the logkeeper and CNI plugins
+//! keep running.
 
 use std::fs;
 use std::future::Future;
@@ -46,12 +47,14 @@ use crate::wiring::{self, ConnectedBackend, LiveSettings};
 mod admin;
 mod error;
 mod frontends;
+mod listener_store;
 mod processes;
 mod recovery;
 
 use admin::AdminListeners;
 pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
+use listener_store::{InheritedListeners, SharedListeners};
 use processes::NeededProcesses;
 
 /// Limit for running operations when the daemon stops.
@@ -139,6 +142,7 @@ pub async fn run(
     // The sockets come first, so that no client is refused while the daemon starts.
     let listeners = Listeners::bind(&config).await?;
     let socket_files = listeners.socket_files();
+    let shared = listeners.shared()?;
     let credentials = listeners.credentials(&config)?;
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
@@ -173,6 +177,8 @@ pub async fn run(
     let devices = daemon.start_devices(&gateway, &device_report);
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     questions.push(admin_question);
+    // Not sooner, so that a start that fails leaves what its predecessor has put to its end.
+    daemon.spawn("listener store", shared.keep(config.logkeeper_socket()));
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
     let parts = ReloadedParts {
@@ -219,7 +225,8 @@ fn take_directories(config: &Config, locks: &mut DirLocks) -> Result<PublishedRe
 
 impl Listeners {
     async fn bind(config: &Config) -> Result<Self, ServeError> {
-        let frontends = FrontendSockets::bind(config)?;
+        let mut inherited = InheritedListeners::take(&config.logkeeper_socket()).await;
+        let frontends = FrontendSockets::bind(config, &mut inherited)?;
         let streaming = match config.cri.enabled {
             true => Some(
                 streaming::bind(config)
@@ -231,7 +238,7 @@ impl Listeners {
         Ok(Self {
             frontends,
             streaming,
-            admin: AdminListeners::bind(config)?,
+            admin: AdminListeners::bind(config, &mut inherited)?,
         })
     }
 
@@ -240,6 +247,12 @@ impl Listeners {
             .files()
             .chain([self.admin.socket_file()])
             .collect()
+    }
+
+    /// Duplicates of those that the successor can take.
+    fn shared(&self) -> Result<SharedListeners, ServeError> {
+        let listeners = self.frontends.listeners().chain([self.admin.local()]);
+        Ok(SharedListeners::of(listeners)?)
     }
 
     /// The certificates and the token of those that have some.

@@ -8,18 +8,21 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::Stream;
-use nix::unistd::{Gid, Group, Uid, chown, geteuid};
+use nix::unistd::{Gid, Group, Uid, chown, getegid, geteuid};
 use switchyard_authority::AuthorityFilter;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 
 mod connection_limit;
+mod inherited;
 mod own;
 
 pub use connection_limit::ConnectionPermit;
+pub use inherited::{InheritedListener, SharedListener};
 pub use own::{OwnConnections, OwnConnector, own_connections};
 
 use connection_limit::ConnectionLimiter;
@@ -50,7 +53,7 @@ pub enum ListenError {
     NoGroup(String),
 }
 
-/// A unix socket whose callers are checked. The file is removed when it is dropped.
+/// A unix socket whose callers are checked. The file is removed when it is dropped, unless it is left to a successor.
 #[derive(Debug)]
 pub struct GuardedListener {
     listener: UnixListener,
@@ -64,6 +67,7 @@ pub struct GuardedListener {
 pub struct SocketFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
+    is_left: AtomicBool,
 }
 
 impl GuardedListener {
@@ -73,27 +77,37 @@ impl GuardedListener {
     /// # Errors
     /// [`ListenError`]; the old file may be gone then.
     pub fn bind(path: &Path, group: Option<&str>) -> Result<Self, ListenError> {
+        Self::inherit_or_bind(path, group, None)
+    }
+
+    /// Listens as [`GuardedListener::bind`], with the listener of a predecessor if that is bound to the file at `path`:
+    /// then the clients who wait there are served.
+    ///
+    /// # Errors
+    /// As for [`GuardedListener::bind`].
+    pub fn inherit_or_bind(
+        path: &Path,
+        group: Option<&str>,
+        inherited: Option<InheritedListener>,
+    ) -> Result<Self, ListenError> {
         let fail = |source| ListenError::Bind {
             path: path.to_owned(),
             source,
         };
         let group = group.map(find_group).transpose()?;
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(fail)?;
-        }
-        match if_present(fs::symlink_metadata(path)).map_err(fail)? {
-            Some(meta) if meta.file_type().is_socket() => fs::remove_file(path).map_err(fail)?,
-            Some(_) => return Err(ListenError::InTheWay(path.to_owned())),
-            None => {}
-        }
-        let listener = UnixListener::bind(path).map_err(fail)?;
+        let (listener, file_group) = match inherited.and_then(|inherited| inherited.at(path)) {
+            // The predecessor may have given the file another group.
+            Some(listener) => (listener, Some(group.unwrap_or_else(getegid))),
+            None => (bind_file(path)?, group),
+        };
         switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::SocketBound);
         let file = Arc::new(SocketFile {
             path: path.to_owned(),
             identity: identity(path),
+            is_left: AtomicBool::new(false),
         });
         // A connection before these calls is harmless: each is admitted by the credentials of its peer.
-        chown(path, None, group).map_err(|errno| fail(errno.into()))?;
+        chown(path, None, file_group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
         Ok(Self {
             listener,
@@ -123,6 +137,17 @@ impl GuardedListener {
     #[must_use]
     pub fn file(&self) -> Arc<SocketFile> {
         Arc::clone(&self.file)
+    }
+
+    /// A duplicate of the listener, which can be kept for a successor.
+    ///
+    /// # Errors
+    /// There are no more descriptors, or the socket's file was removed.
+    pub fn share(&self) -> Result<SharedListener, ListenError> {
+        SharedListener::of(&self.listener, self.file()).map_err(|source| ListenError::Bind {
+            path: self.path().to_owned(),
+            source,
+        })
     }
 
     /// Accepts the next connection of a permitted peer. Cancel-safe.
@@ -190,9 +215,34 @@ impl GuardedListener {
     }
 }
 
+/// Binds a socket to `path`, in the place of one that is there.
+fn bind_file(path: &Path) -> Result<UnixListener, ListenError> {
+    let fail = |source| ListenError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(fail)?;
+    }
+    match if_present(fs::symlink_metadata(path)).map_err(fail)? {
+        Some(meta) if meta.file_type().is_socket() => fs::remove_file(path).map_err(fail)?,
+        Some(_) => return Err(ListenError::InTheWay(path.to_owned())),
+        None => {}
+    }
+    UnixListener::bind(path).map_err(fail)
+}
+
 impl SocketFile {
-    /// Removes the file, if it is still the one that was created. Idempotent.
+    /// Sets whether the file is left where it is when it would be removed, since somebody keeps its listener open.
+    pub fn leave(&self, is_left: bool) {
+        self.is_left.store(is_left, Ordering::Relaxed);
+    }
+
+    /// Removes the file, if it is still the one that was created, and is not left. Idempotent.
     pub fn remove(&self) {
+        if self.is_left.load(Ordering::Relaxed) {
+            return;
+        }
         // Another daemon may have bound a socket of its own at the path.
         let ours = self.identity.is_some() && identity(&self.path) == self.identity;
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -296,6 +346,45 @@ mod tests {
         assert!(path.exists());
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn clients_of_a_listener_that_is_inherited_are_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.sock");
+        let former = GuardedListener::bind(&path, None).unwrap();
+        let shared = former.share().unwrap();
+        shared.file().leave(true);
+        drop(former);
+        let waiting = UnixStream::connect(&path).await.unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let inherited = InheritedListener::new(shared.duplicate().unwrap(), shared.note().into());
+        drop(shared);
+        let mut later = GuardedListener::inherit_or_bind(&path, None, Some(inherited)).unwrap();
+        later.accept().await;
+        drop(waiting);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o660);
+        drop(later);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn listener_of_another_file_is_not_inherited() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["a.sock", "b.sock"].map(|name| dir.path().join(name));
+        let former = GuardedListener::bind(&path, None).unwrap();
+        let shared = former.share().unwrap();
+        let inherited =
+            || InheritedListener::new(shared.duplicate().unwrap(), shared.note().to_owned());
+        let elsewhere = GuardedListener::inherit_or_bind(&other, None, Some(inherited())).unwrap();
+        let replaced = GuardedListener::bind(&path, None).unwrap();
+        let mut again = GuardedListener::inherit_or_bind(&path, None, Some(inherited())).unwrap();
+        drop((former, replaced));
+        let (client, _server) = tokio::join!(UnixStream::connect(&path), again.accept());
+        client.unwrap();
+        drop(elsewhere);
+        assert!(path.exists() && !other.exists());
     }
 
     #[tokio::test]

@@ -78,14 +78,46 @@ async fn daemon_starts_serves_and_stops_leaving_the_logkeeper() {
         .await
         .unwrap();
 
+    node.listeners_are_stored().await;
     daemon.stop().await.unwrap();
-    for socket in ["run/cri.sock", "run/admin.sock", "run/admin.addr"] {
-        assert!(!Path::new(&node.path(socket)).exists(), "{socket} is left");
+    assert!(
+        !Path::new(&node.path("run/admin.addr")).exists(),
+        "nobody listens there any more"
+    );
+    for socket in ["run/cri.sock", "run/admin.sock"] {
+        let waits = tokio::net::UnixStream::connect(node.path(socket)).await;
+        waits.unwrap_or_else(|error| panic!("{socket}: {error}"));
     }
     let logkeeper = read_pid_file(Path::new(&node.path("run/logkeeper/logkeeper.pid")))
         .unwrap()
         .unwrap();
     assert!(logkeeper.is_alive());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_connects_between_two_daemons_is_answered_by_the_second() {
+    let node = ServedDaemon::new();
+    let daemon = node.serve(&Fake::with_busybox());
+    node.ready().await;
+    node.listeners_are_stored().await;
+    daemon.stop().await.unwrap();
+    let early = tokio::net::UnixStream::connect(node.path("run/admin.sock"))
+        .await
+        .unwrap();
+    let daemon = node.serve(&Fake::with_busybox());
+    node.ready().await;
+    let answered = async {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut early = early;
+        let request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        early.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        early.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let answer = soon("the early client to be answered", answered).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    daemon.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

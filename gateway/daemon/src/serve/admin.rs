@@ -16,6 +16,7 @@ use switchyard_socket::listener::{GuardedListener, SocketFile, own_connections};
 use switchyard_telemetry::LogLevel;
 use tokio::net::{TcpListener, TcpSocket};
 
+use super::listener_store::{InheritedListeners, StoredSocket};
 use super::{Daemon, ServeError};
 use crate::credentials::MetricsCredentials;
 use crate::reload::Reloader;
@@ -42,12 +43,18 @@ struct BoundListener {
 
 impl AdminListeners {
     /// Listens where the configuration says.
-    pub(super) fn bind(config: &Config) -> Result<Self, ServeError> {
+    pub(super) fn bind(
+        config: &Config,
+        inherited: &mut InheritedListeners,
+    ) -> Result<Self, ServeError> {
         let admin = &config.admin;
         let address = admin.listen;
         let network = listen(address).map_err(|source| ServeError::Admin { address, source })?;
-        let local =
-            GuardedListener::bind(&config.paths.admin_socket(), admin.socket_group.as_deref())?;
+        let local = GuardedListener::inherit_or_bind(
+            &config.paths.admin_socket(),
+            admin.socket_group.as_deref(),
+            inherited.remove(StoredSocket::Admin),
+        )?;
         let metrics = admin.metrics_listen.map(|address| {
             listen(address).map_err(|source| ServeError::MetricsListener { address, source })
         });
@@ -56,6 +63,11 @@ impl AdminListeners {
             local,
             metrics: metrics.transpose()?,
         })
+    }
+
+    /// The listener of the unix socket.
+    pub(super) fn local(&self) -> (StoredSocket, &GuardedListener) {
+        (StoredSocket::Admin, &self.local)
     }
 
     /// The file of the unix socket.

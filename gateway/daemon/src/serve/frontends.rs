@@ -23,6 +23,7 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
+use super::listener_store::{InheritedListeners, StoredSocket};
 use super::{CLOSE, DRAIN, Daemon};
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
@@ -74,21 +75,50 @@ struct Swarm {
 
 impl FrontendSockets {
     /// Creates the sockets; calls queue until the frontends serve.
-    pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
-        let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
-            enabled
-                .then(|| GuardedListener::bind(&socket, group.as_deref()))
-                .transpose()
-        };
+    pub(super) fn bind(
+        config: &Config,
+        inherited: &mut InheritedListeners,
+    ) -> Result<Self, ListenError> {
+        let mut bind =
+            |name: StoredSocket, enabled: bool, path: PathBuf, group: &Option<String>| {
+                enabled
+                    .then(|| {
+                        let inherited = inherited.remove(name);
+                        GuardedListener::inherit_or_bind(&path, group.as_deref(), inherited)
+                    })
+                    .transpose()
+            };
         let cri = &config.cri;
         let nomad = &config.nomad;
         Ok(Self {
-            cri: bind(cri.enabled, config.cri_socket(), &cri.socket_group)?
-                .map(|listener| listener.with_limit(cri.max_connections, "cri.max_connections")),
-            nomad: bind(nomad.enabled, config.nomad_socket(), &nomad.socket_group)?.map(
-                |listener| listener.with_limit(nomad.max_connections, "nomad.max_connections"),
-            ),
+            cri: bind(
+                StoredSocket::Cri,
+                cri.enabled,
+                config.cri_socket(),
+                &cri.socket_group,
+            )?
+            .map(|listener| listener.with_limit(cri.max_connections, "cri.max_connections")),
+            nomad: bind(
+                StoredSocket::Nomad,
+                nomad.enabled,
+                config.nomad_socket(),
+                &nomad.socket_group,
+            )?
+            .map(|listener| listener.with_limit(nomad.max_connections, "nomad.max_connections")),
         })
+    }
+
+    /// The listeners, by their sockets.
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (StoredSocket, &GuardedListener)> {
+        let cri = self
+            .cri
+            .iter()
+            .map(|listener| (StoredSocket::Cri, listener));
+        let nomad = self
+            .nomad
+            .iter()
+            .map(|listener| (StoredSocket::Nomad, listener));
+        cri.chain(nomad)
     }
 
     /// The files of the sockets.

@@ -1,5 +1,7 @@
 //! The daemon in the process of a test, on directories of its own.
 
+use switchyard_logkeeper::StoreClient;
+
 use super::*;
 
 /// Directories and a configuration file. When it is dropped, it kills the logkeeper that the daemon left
@@ -82,6 +84,23 @@ impl ServedDaemon {
             }
         };
         soon("the daemon to be ready", ready).await;
+    }
+
+    /// Waits until the logkeeper keeps the listeners of the daemon.
+    pub(super) async fn listeners_are_stored(&self) {
+        let socket = self.load().effective.config.logkeeper_socket();
+        let stored = async {
+            loop {
+                if let Ok(Some(mut store)) = StoreClient::connect(&socket).await
+                    && let Ok(entries) = store.list().await
+                    && entries.iter().filter(|entry| entry.claimed).count() >= 2
+                {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        soon("the listeners to be stored", stored).await;
     }
 
     pub(super) async fn client(&self) -> RuntimeServiceClient<tonic::transport::Channel> {

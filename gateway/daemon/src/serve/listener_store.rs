@@ -1,0 +1,147 @@
+//! Listeners that outlive the daemon: the logkeeper keeps them open, so that clients wait for the next daemon instead of
+//! being refused.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use switchyard_linux::report;
+use switchyard_logkeeper::{Error, StoreClient, TakenDescriptor};
+use switchyard_socket::listener::{
+    GuardedListener, InheritedListener, ListenError, SharedListener,
+};
+use tokio::time::timeout;
+
+/// Limit for taking the listeners: without them, clients who wait at the predecessor's are lost.
+const TAKE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The pause until the listeners are put again, into a logkeeper that was restarted or is of another version.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// A socket of the daemon, by the name of its listener in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum StoredSocket {
+    /// For the kubelet.
+    Cri,
+    /// For the launchers of Nomad agents.
+    Nomad,
+    /// For commands.
+    Admin,
+}
+
+/// The listeners of the predecessor.
+#[derive(Debug, Default)]
+pub(super) struct InheritedListeners(BTreeMap<StoredSocket, InheritedListener>);
+
+/// Listeners to be kept for the successor.
+#[derive(Debug, Default)]
+pub(super) struct SharedListeners(BTreeMap<StoredSocket, SharedListener>);
+
+// === impl StoredSocket ===
+
+impl StoredSocket {
+    const ALL: [Self; 3] = [Self::Cri, Self::Nomad, Self::Admin];
+
+    /// The name, which later versions know too.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cri => "cri",
+            Self::Nomad => "nomad",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+// === impl InheritedListeners ===
+
+impl InheritedListeners {
+    /// Takes what the predecessor has put into this logkeeper; nothing if that does not answer at once. The caller
+    /// holds the locks of the directories, so that no other daemon uses the listeners.
+    pub(super) async fn take(logkeeper: &Path) -> Self {
+        match timeout(TAKE_LIMIT, take_all(logkeeper)).await {
+            Ok(Ok(listeners)) => listeners,
+            Ok(Err(Error::Unavailable { .. })) => {
+                tracing::debug!("the logkeeper does not run: listeners are bound");
+                Self::default()
+            }
+            Ok(Err(error)) => {
+                let error = report(&error);
+                tracing::warn!(
+                    error,
+                    "cannot take the listeners of the predecessor: its waiting clients are lost"
+                );
+                Self::default()
+            }
+            Err(_elapsed) => {
+                tracing::warn!(limit = ?TAKE_LIMIT, "the logkeeper does not answer: clients that wait at the listeners of the predecessor are lost");
+                Self::default()
+            }
+        }
+    }
+
+    /// Removes one from the others.
+    pub(super) fn remove(&mut self, socket: StoredSocket) -> Option<InheritedListener> {
+        self.0.remove(&socket)
+    }
+}
+
+async fn take_all(logkeeper: &Path) -> Result<InheritedListeners, Error> {
+    let mut listeners = BTreeMap::new();
+    let Some(mut store) = StoreClient::connect(logkeeper).await? else {
+        return Ok(InheritedListeners::default());
+    };
+    for socket in StoredSocket::ALL {
+        if let Some(TakenDescriptor { descriptor, note }) = store.take(socket.name()).await? {
+            listeners.insert(socket, InheritedListener::new(descriptor, note));
+        }
+    }
+    Ok(InheritedListeners(listeners))
+}
+
+// === impl SharedListeners ===
+
+impl SharedListeners {
+    /// Duplicates these listeners.
+    pub(super) fn of<'a>(
+        listeners: impl IntoIterator<Item = (StoredSocket, &'a GuardedListener)>,
+    ) -> Result<Self, ListenError> {
+        let shared = listeners
+            .into_iter()
+            .map(|(socket, listener)| listener.share().map(|shared| (socket, shared)));
+        shared.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Keeps the listeners in this logkeeper until it is dropped, and then for a minute. While they are there, the files
+    /// of the sockets stay when the daemon ends. Never ends. Cancel-safe.
+    pub(super) async fn keep(self, logkeeper: PathBuf) {
+        loop {
+            if let Err(error) = self.put(&logkeeper).await {
+                let error = report(&error);
+                tracing::debug!(error, "the logkeeper does not keep the listeners");
+            }
+            self.leave_files(false);
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Puts all listeners into the store, and waits until it is gone. Returns at once if the logkeeper has none.
+    async fn put(&self, logkeeper: &Path) -> Result<(), Error> {
+        let Some(mut store) = StoreClient::connect(logkeeper).await? else {
+            return Ok(());
+        };
+        for (socket, listener) in &self.0 {
+            store
+                .put(socket.name(), listener.note(), listener.descriptor())
+                .await?;
+        }
+        self.leave_files(true);
+        store.broken().await;
+        Ok(())
+    }
+
+    fn leave_files(&self, is_left: bool) {
+        for listener in self.0.values() {
+            listener.file().leave(is_left);
+        }
+    }
+}
