@@ -32,6 +32,7 @@ mod detached;
 mod holders;
 pub(crate) mod index;
 mod infos;
+mod kept_leases;
 mod layer_pipeline;
 pub(crate) mod layer_sync;
 pub(crate) mod layer_usage;
@@ -406,6 +407,11 @@ impl ContainerdImageStore {
             Err(_) => None,
         };
         self.policy.get().pins.iter().filter_map(named).collect()
+    }
+
+    /// Creates leases, and keeps those of predecessors.
+    pub(crate) const fn leases(&self) -> &lease::Leases {
+        &self.leases
     }
 
     /// Syncs layers, and removes lost ones.

@@ -55,7 +55,9 @@ pub(super) struct Target {
 pub(super) enum DaemonError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("the daemon did not answer {0} within {LIMIT:?}: does it hang, or was it stopped? Its socket keeps clients waiting for a minute then")]
+    #[error(
+        "the daemon did not answer {0} within {LIMIT:?}: does it hang, or was it stopped? Its socket keeps clients waiting for a minute then"
+    )]
     Deadline(String),
     #[error("{0}")]
     Reload(String),

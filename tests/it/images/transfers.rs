@@ -5,6 +5,7 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::PullImageRequest;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::{Code, Request};
@@ -172,6 +173,63 @@ fn interrupted_download_is_resumed() {
         .expect("it is tried again");
     assert_eq!(id, image.config.digest);
     assert_eq!(downloads(node.registry(), layer), 3);
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
+}
+
+#[test]
+fn download_that_the_end_of_the_daemon_cuts_off_is_continued_by_the_next_one() {
+    let node = TestNode::start();
+    let image = unique(7, 1, 6_000_000);
+    node.registry().push("transfers/restart:1", &image);
+    let reference = node.registry().reference("transfers/restart:1");
+    let layer = &image.layers[1].digest;
+    node.registry().proxy().add_fault(
+        &format!("/blobs/{layer}"),
+        RegistryFault::StallAfter(4_000_000),
+    );
+    let containerd = node
+        .root()
+        .containerd_socket()
+        .expect("containerd has been started");
+    let has_begun = || {
+        let active = ctr(&containerd, NAMESPACE, &["content", "active"]);
+        let ours = |line: &String| line.contains("layer-") && line.contains("MiB");
+        active.iter().any(ours)
+    };
+    std::thread::scope(|scope| {
+        let pull = scope.spawn(|| node.cri().pull(&reference, None));
+        assert!(eventually(LIMIT, has_begun));
+        node.daemon().kill9();
+        // Its answer is that of a connection that broke.
+        drop(pull.join().expect("a call does not panic"));
+    });
+    let kept = |what: &str| {
+        let findings = node.leak_scan().findings;
+        findings.iter().any(|finding| finding.starts_with(what))
+    };
+    assert!(kept("ingest layer-"));
+    node.daemon().restart();
+    assert!(kept("ingest layer-"), "{:?}", node.leak_scan().findings);
+    node.registry().proxy().release();
+    node.registry().proxy().clear_faults();
+    node.registry().proxy().clear_requests();
+    let id = node
+        .cri()
+        .pull(&reference, None)
+        .expect("nothing is in its way");
+    assert_eq!(id, image.config.digest);
+    let heads = node.registry().proxy().request_heads();
+    let is_continued = |head: &String| {
+        head.contains(&format!("/blobs/{layer}"))
+            && head.to_ascii_lowercase().contains("range: bytes=")
+    };
+    assert!(heads.iter().any(is_continued), "{heads:#?}");
+    assert!(
+        eventually(LIMIT, || !kept("lease ")),
+        "it ends with the pull"
+    );
     node.cri()
         .remove_image(&reference)
         .expect("it can be removed");

@@ -237,9 +237,16 @@ impl KillFixture {
     /// Waits until only the bystander and previously stored objects remain.
     #[track_caller]
     pub(super) fn assert_nothing_left(&self, at: KillPoint) {
+        self.assert_nothing_left_but(at, |_| false);
+    }
+
+    /// The same, apart from findings that are to stay.
+    #[track_caller]
+    pub(super) fn assert_nothing_left_but(&self, at: KillPoint, stays: impl Fn(&str) -> bool) {
         let mut left = Vec::new();
         let gone = eventually(LIMIT, || {
             left = beside_bystander(&self.node, &self.baseline);
+            left.retain(|finding| !stays(finding));
             left.is_empty()
         });
         assert!(

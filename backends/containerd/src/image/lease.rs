@@ -11,6 +11,7 @@ use switchyard_crash_points::{CrashPoint, reach};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
+use super::kept_leases::{KeptLeases, PULL, resumable_pull};
 use crate::base::random::fill_random;
 use crate::cleanup::{Cleanup, CleanupQueue};
 use crate::client::{COLLECTION, Client, QUICK, call, ignore_not_found};
@@ -26,13 +27,15 @@ pub(crate) struct Leases {
     client: Client,
     tracker: TaskTracker,
     cleanup: Arc<CleanupQueue>,
+    kept: KeptLeases,
 }
 
 /// A lease, deleted when it is dropped (in the background) or [`Lease::release`]d.
 ///
 /// It does not expire: containerd would decide that by the node's clock, and when a clock that is wrong by
 /// years is corrected, a running pull would lose what it has written so far. A lease that cannot be deleted
-/// goes to the cleanup queue, and if the daemon is killed, the recovery of the next one finds it.
+/// goes to the cleanup queue, and if the daemon is killed, the recovery of the next one finds it, and deletes it or keeps
+/// it for the same pull.
 pub(crate) struct Lease {
     id: Option<String>,
     leases: Leases,
@@ -48,6 +51,7 @@ impl Leases {
             client,
             tracker,
             cleanup,
+            kept: KeptLeases::default(),
         }
     }
 
@@ -56,12 +60,26 @@ impl Leases {
     /// # Errors
     /// containerd's error; a lease that exists all the same is deleted.
     pub(crate) async fn create(&self, what: &str) -> Result<Lease> {
+        self.create_labelled(what, HashMap::new()).await
+    }
+
+    /// Creates the lease of a pull, by whose name the next daemon keeps it if this one is killed. Cancel-safe, as
+    /// [`Leases::create`].
+    ///
+    /// # Errors
+    /// As [`Leases::create`].
+    pub(crate) async fn create_for_pull(&self, pull: &str) -> Result<Lease> {
+        let labels = HashMap::from([(PULL.to_owned(), pull.to_owned())]);
+        self.create_labelled("pull", labels).await
+    }
+
+    async fn create_labelled(&self, what: &str, labels: HashMap<String, String>) -> Result<Lease> {
         let mut random = [0; 8];
         fill_random(&mut random);
         let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
         let request = api::CreateRequest {
             id: id.clone(),
-            labels: HashMap::new(),
+            labels,
         };
         let what = format!("create lease {id}");
         // The guard exists before the call, so that a lease is also deleted if the call creates it without
@@ -99,6 +117,37 @@ impl Leases {
         )?;
         lease.id = None;
         Ok(())
+    }
+
+    /// Keeps the lease of a predecessor, if it is that of a pull which may be continued at this time, in seconds since
+    /// 1970; returns whether it does. Idempotent.
+    pub(crate) fn keep(&self, lease: &api::Lease, now: i64) -> bool {
+        let pull = resumable_pull(lease, now);
+        if let Some(pull) = pull {
+            self.kept.keep(lease.id.clone(), pull.to_owned());
+        }
+        pull.is_some()
+    }
+
+    /// Ends the kept leases of a pull that is complete.
+    pub(super) async fn end_kept_of(&self, pull: &str) {
+        self.end_kept(self.kept.take_of(pull)).await;
+    }
+
+    /// Ends the kept leases whose time is over.
+    pub(super) async fn end_expired(&self) {
+        self.end_kept(self.kept.take_expired()).await;
+    }
+
+    /// Ends all kept leases.
+    pub(super) async fn end_all_kept(&self) {
+        self.end_kept(self.kept.take_all()).await;
+    }
+
+    async fn end_kept(&self, ids: Vec<String>) {
+        for id in ids {
+            self.delete_or_queue(id).await;
+        }
     }
 
     /// Deletes a lease, or puts it on the cleanup queue.
@@ -189,6 +238,18 @@ pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
         )
         .await,
     )
+}
+
+/// The references of the unfinished downloads under a lease.
+pub(crate) async fn downloads(client: &Client, id: &str) -> Result<Vec<String>> {
+    let request = api::ListResourcesRequest { id: id.to_owned() };
+    let what = format!("list what lease {id} holds");
+    let listed = call(&what, QUICK, client.leases().list_resources(request)).await?;
+    let downloads = listed
+        .resources
+        .into_iter()
+        .filter(|resource| resource.r#type == "ingests");
+    Ok(downloads.map(|resource| resource.id).collect())
 }
 
 /// Deletes a lease that nobody needs any more.

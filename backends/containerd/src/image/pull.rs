@@ -128,6 +128,13 @@ impl PullJob {
         fingerprint(&self.credentials, &[&self.reference.name()])
     }
 
+    /// The label of the pull's lease: a later pull of the same continues what is under it, with whatever credentials.
+    fn lease_label(&self) -> String {
+        let reference = self.reference.to_string();
+        let parts = [reference.as_str(), self.snapshotter.as_str()];
+        hex::encode(fingerprint(&Credentials::Anonymous, &parts))
+    }
+
     async fn run(self) -> Result<ImageId> {
         let mut attempt = 1;
         loop {
@@ -154,7 +161,8 @@ impl PullJob {
         if let Some(disk) = &self.content_disk {
             disk.check(&self.client, &image.manifest.layers).await?;
         }
-        let lease = self.leases.create("pull").await?;
+        self.leases.end_expired().await;
+        let lease = self.leases.create_for_pull(&self.lease_label()).await?;
         reach(CrashPoint::PullLeased);
         let client = lease.client()?;
         let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
@@ -199,6 +207,7 @@ impl PullJob {
             .await?;
         // From now on the image records protect everything from garbage collection.
         layers.release().await;
+        self.leases.end_kept_of(&self.lease_label()).await;
         reach(CrashPoint::PullReleased);
         Ok(info.id.clone())
     }

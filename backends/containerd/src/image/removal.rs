@@ -84,6 +84,8 @@ impl ContainerdImageStore {
         owner: Owner,
         in_use: &InUse<'_>,
     ) -> Result<()> {
+        // Who removes an image may need the space.
+        self.leases.end_all_kept().await;
         let mut known = self.read_contents(reference).await?;
         let lock = self
             .record_lock

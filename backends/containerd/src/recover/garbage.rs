@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::RecoveryResult;
@@ -127,10 +127,10 @@ impl Recovery {
         bridge_holders: Vec<SandboxId>,
         plan: &mut RecoveryPlan,
     ) -> StartupGarbage {
-        self.delete_leases(plan).await;
+        let resumable = self.delete_leases(plan).await;
         // An unfinished download that stays is continued by the next pull of its layer. It is not queued: by then it
         // may be the download of such a pull.
-        warn_if_kept("downloads", self.abort_downloads().await);
+        warn_if_kept("downloads", self.abort_downloads(&resumable).await);
         let on_disk = self.list_files().await;
         let FilesOnDisk {
             views,
@@ -208,24 +208,30 @@ impl Recovery {
         self.close_stale_logs(known).await;
     }
 
-    /// Deletes the leases of predecessors. Those that containerd does not delete now are added to the plan;
-    /// after the first one the others are not tried, so that requests do not wait for a containerd that is
-    /// slow in it.
-    async fn delete_leases(&self, plan: &mut RecoveryPlan) {
+    /// Deletes the leases of predecessors, but for those of pulls that may be continued, whose ids are returned. Those
+    /// that containerd does not delete now are added to the plan; after the first one the others are not tried, so
+    /// that requests do not wait for a containerd that is slow in it.
+    async fn delete_leases(&self, plan: &mut RecoveryPlan) -> Vec<String> {
         let request = api::ListRequest {
             filters: Vec::new(),
         };
         let leases = match call("list leases", QUICK, self.client.leases().list(request)).await {
             Ok(listed) => listed.leases,
-            Err(error) => return warn_if_kept("leases", Err(error)),
+            Err(error) => {
+                warn_if_kept("leases", Err(error));
+                return Vec::new();
+            }
         };
         let prefix = lease::prefix(&self.client);
-        let mut refused = false;
-        for id in leases
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |age| i64::try_from(age.as_secs()).unwrap_or(i64::MAX));
+        let (resumable, others): (Vec<_>, Vec<_>) = leases
             .into_iter()
-            .map(|found| found.id)
-            .filter(|id| id.starts_with(&prefix))
-        {
+            .filter(|found| found.id.starts_with(&prefix))
+            .partition(|found| self.storage.images.leases().keep(found, now));
+        let mut refused = false;
+        for id in others.into_iter().map(|found| found.id) {
             if !refused {
                 match lease::delete(&self.client, &id).await {
                     Ok(()) => {
@@ -246,6 +252,7 @@ impl Recovery {
                 &self.context.observer,
             );
         }
+        resumable.into_iter().map(|found| found.id).collect()
     }
 
     /// Unmounts and removes views of images, and removes their snapshots and those of unpackings that were
@@ -270,12 +277,16 @@ impl Recovery {
         kept
     }
 
-    /// Aborts the unfinished downloads of predecessors. In an external containerd, which others download into
+    /// Aborts the unfinished downloads of predecessors that are not under one of these leases. In an external containerd, which others download into
     /// as well, they are left to containerd's garbage collection, which removes them once their leases are
     /// gone.
-    async fn abort_downloads(&self) -> Result<()> {
+    async fn abort_downloads(&self, resumable: &[String]) -> Result<()> {
         if self.context.settings().containerd.mode != ContainerdMode::Managed {
             return Ok(());
+        }
+        let mut kept = HashSet::new();
+        for id in resumable {
+            kept.extend(lease::downloads(&self.client, id).await?);
         }
         let request = api::ListStatusesRequest {
             filters: Vec::new(),
@@ -287,7 +298,10 @@ impl Recovery {
         )
         .await?
         .statuses;
-        for status in statuses {
+        for status in statuses
+            .into_iter()
+            .filter(|status| !kept.contains(&status.r#ref))
+        {
             let request = api::AbortRequest {
                 r#ref: status.r#ref.clone(),
             };
