@@ -186,7 +186,7 @@ fn stop_in_flight_is_answered_during_shutdown() {
     let node = TestNode::start();
     let pod = node.pod("ending");
     let script =
-        "trap 'echo asked; sleep 0.3; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
+        "trap 'echo asked; sleep 0.1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
     let id = pod.start_shell("main", script);
     pod.wait_log("main", |lines| lines.len() == 1);
     std::thread::scope(|scope| {

@@ -59,10 +59,10 @@ use processes::NeededProcesses;
 
 /// Limit for running operations when the daemon stops. It is short, since new calls wait for the successor meanwhile, which
 /// finishes what is cut off as after a kill.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// Limit for servers to close their connections after that. Some never end by themselves.
-const CLOSE: Duration = Duration::from_millis(500);
+const CLOSE: Duration = Duration::from_millis(200);
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
