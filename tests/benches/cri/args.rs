@@ -40,6 +40,8 @@ pub(crate) enum Part {
     Devices,
     /// The calls of one orchestrator while another one starts many containers.
     Storm,
+    /// Restarts of the daemon under load: how long clients wait.
+    Upgrade,
 }
 
 /// Measures Switchyard and containerd's own CRI plugin, in turns, on the same containerd.
@@ -160,6 +162,9 @@ pub(crate) struct Args {
     /// Containers of a storm
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub(crate) storm: u32,
+    /// Restarts of the daemon; 0 leaves them out
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) restarts: u32,
     /// Also writes every sample to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -231,6 +236,7 @@ impl Args {
             self.usage_calls = self.usage_calls.min(5);
             self.crun_pods = self.crun_pods.min(4);
             self.tasks = self.tasks.min(4);
+            self.restarts = self.restarts.min(5);
             self.task_bursts = self.task_bursts.min(1);
             self.task_burst = self.task_burst.min(10);
             self.tasks_running = self.tasks_running.min(20);

@@ -32,6 +32,7 @@ mod swarm;
 mod tasks;
 mod test_bed;
 mod timed;
+mod upgrade;
 mod usage;
 
 use std::fs;
@@ -90,7 +91,10 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     let mut stand = TestBed::start(args.breakdown).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.
-    let result = measure_parts(args, &mut stand, &mut report).await;
+    let mut result = measure_parts(args, &mut stand, &mut report).await;
+    if result.is_ok() && args.wants(Part::Upgrade) && args.restarts > 0 {
+        result = upgrade::measure(args.restarts, &mut report).await;
+    }
     report.leftovers(&stand.leftovers());
 
     println!("{}", report.table());
