@@ -87,6 +87,8 @@ fn healthy_node_has_no_error() {
 fn killed_daemon_and_its_sockets_are_found() {
     let node = TestNode::start();
     node.daemon().kill9();
+    // It keeps the listeners for the next daemon.
+    node.kill_managed("logkeeper");
     let found = findings(node.root());
     assert!(has(&found, "SY801 error", "admin.sock"), "{found:#?}");
     assert!(has(&found, "SY803 note", "cri.sock"), "{found:#?}");

@@ -174,9 +174,9 @@ fn kill_during_pull_leaves_no_lease_and_pull_can_be_retried() {
             .expect_err("nobody answers");
     });
     node.daemon().restart();
+    node.cri().pull(&reference, None).expect("it can be pulled");
     let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
     assert!(clean, "{:?}", node.leak_scan().findings);
-    node.cri().pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("pulled");
     let seen = pod.run_shell("ls /random | wc -l", |config| {
         config.image = Some(image_spec(&reference))
