@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     /// Longer than the tests take; shorter than a person waits.
-    const SHORT: Duration = Duration::from_millis(200);
+    const SHORT: Duration = Duration::from_secs(1);
 
     fn socket() -> OwnedFd {
         StdStream::pair().unwrap().0.into()

@@ -277,9 +277,9 @@ impl Recovery {
         kept
     }
 
-    /// Aborts the unfinished downloads of predecessors that are not under one of these leases. In an external containerd, which others download into
-    /// as well, they are left to containerd's garbage collection, which removes them once their leases are
-    /// gone.
+    /// Aborts the unfinished downloads of predecessors that are not under one of these leases. In an external
+    /// containerd, which others download into as well, they are left to containerd's garbage collection, which
+    /// removes them once their leases are gone.
     async fn abort_downloads(&self, resumable: &[String]) -> Result<()> {
         if self.context.settings().containerd.mode != ContainerdMode::Managed {
             return Ok(());

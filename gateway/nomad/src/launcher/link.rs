@@ -23,7 +23,7 @@ use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 /// The interval between attempts to reach the daemon.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Limit for the daemon to open a session.
+/// Limit for the daemon to accept the connection, and to open a session.
 const OPENING: Duration = Duration::from_secs(10);
 
 /// The daemon that the launcher was connected to has ended.
@@ -255,9 +255,10 @@ async fn connect(socket: &Path) -> io::Result<Channel> {
     let endpoint = Endpoint::from_static("http://localhost")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    endpoint
-        .connect_with_connector(connector)
+    // A listener that outlives its daemon keeps connections waiting.
+    tokio::time::timeout(OPENING, endpoint.connect_with_connector(connector))
         .await
+        .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
         .map_err(io::Error::other)
 }
 
@@ -301,6 +302,26 @@ mod tests {
     use switchyard_core::Error;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn listener_that_nobody_serves_is_taken_for_a_daemon_that_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("nomad.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let desired = DesiredSession {
+            needed: true,
+            request: wire::OpenRequest::default(),
+            generation: 0,
+        };
+        let obstacle = match connect(&socket).await {
+            Ok(channel) => {
+                let opened = open(channel, desired).await;
+                Obstacle::of_status(&opened.err().expect("nobody opens a session"))
+            }
+            Err(error) => Obstacle::of_connection(&error),
+        };
+        assert!(matches!(obstacle, Obstacle::Away(_)), "{obstacle:?}");
+    }
 
     #[test]
     fn daemon_that_refuses_is_not_taken_for_one_that_is_away() {
