@@ -1,6 +1,7 @@
 //! Restarts of the daemon, of the logkeeper and of their units do not disturb containers.
 
-use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -24,12 +25,20 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_survive_unit_stop_and_are_adopted", |node| {
         outlives(node, || {
             run(&["systemctl", "stop", "switchyard"]);
-            assert!(
-                !fs::exists(SOCKET).expect("it can be looked at"),
-                "the socket is left"
-            );
+            let mut waiting = UnixStream::connect(SOCKET).expect("a client waits");
+            // What begins a connection of HTTP/2: the preface and empty settings.
+            waiting
+                .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+                .expect("it fits into the socket");
             sleep(Duration::from_secs(3));
             run(&["systemctl", "start", "switchyard"]);
+            waiting
+                .set_read_timeout(Some(LIMIT))
+                .expect("the limit is not zero");
+            // The settings of the server.
+            waiting
+                .read_exact(&mut [0; 9])
+                .expect("the next daemon answers");
         });
     }),
     ("logkeeper_kill_loses_no_line", |node| {

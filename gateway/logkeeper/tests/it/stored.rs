@@ -85,6 +85,26 @@ async fn what_is_no_socket_or_has_a_malformed_name_is_refused() {
 }
 
 #[tokio::test]
+async fn older_logkeeper_is_asked_for_nothing() {
+    let site = Site::new();
+    let listener = UnixListener::bind(&site.config.socket).unwrap();
+    let older = std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let mut client = std::io::BufReader::new(client);
+        let mut hello = String::new();
+        std::io::BufRead::read_line(&mut client, &mut hello).unwrap();
+        std::io::Write::write_all(client.get_mut(), b"{\"ok\":{\"version\":1,\"pid\":7}}\n")
+            .unwrap();
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut client, &mut rest).unwrap();
+        rest
+    });
+    let store = StoreClient::connect(&site.config.socket).await.unwrap();
+    assert!(store.is_none());
+    assert_eq!(older.join().unwrap(), "");
+}
+
+#[tokio::test]
 async fn end_of_the_connection_is_noticed_on_both_sides() {
     let site = Site::new();
     let keeper = site.start().await;
