@@ -32,12 +32,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The stored descriptors, for all connections together. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct DescriptorStore {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<DescriptorTable>>,
     unclaimed: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct DescriptorTable {
     stored: BTreeMap<String, StoredDescriptor>,
     /// The connections that were counted so far.
     owners: u64,
@@ -209,9 +209,9 @@ impl StoreAccess {
     }
 }
 
-// === impl Table ===
+// === impl DescriptorTable ===
 
-impl Table {
+impl DescriptorTable {
     /// Refuses a descriptor for which there is no place.
     fn check_place(&self, name: &str) -> Result<(), Fault> {
         if self.stored.contains_key(name) || self.stored.len() < MAX_DESCRIPTORS {
