@@ -81,7 +81,7 @@ impl GuardedListener {
     }
 
     /// Listens as [`GuardedListener::bind`], with the listener of a predecessor if that is bound to the file at `path`:
-    /// then the clients who wait there are served.
+    /// then the clients who wait there are served, and the file is left at the end, see [`SocketFile::leave`].
     ///
     /// # Errors
     /// As for [`GuardedListener::bind`].
@@ -95,16 +95,20 @@ impl GuardedListener {
             source,
         };
         let group = group.map(find_group).transpose()?;
-        let (listener, file_group) = match inherited.and_then(|inherited| inherited.at(path)) {
-            // The predecessor may have given the file another group.
-            Some(listener) => (listener, Some(group.unwrap_or_else(getegid))),
-            None => (bind_file(path)?, group),
+        let inherited = inherited.and_then(|inherited| inherited.at(path));
+        let is_inherited = inherited.is_some();
+        let listener = match inherited {
+            Some(listener) => listener,
+            None => bind_file(path)?,
         };
+        // The predecessor may have given the file another group.
+        let file_group = group.or_else(|| is_inherited.then(getegid));
         switchyard_crash_points::reach(switchyard_crash_points::CrashPoint::SocketBound);
         let file = Arc::new(SocketFile {
             path: path.to_owned(),
             identity: identity(path),
-            is_left: AtomicBool::new(false),
+            // Others may keep the listener open, and this start may fail.
+            is_left: AtomicBool::new(is_inherited),
         });
         // A connection before these calls is harmless: each is admitted by the credentials of its peer.
         chown(path, None, file_group).map_err(|errno| fail(errno.into()))?;
@@ -365,7 +369,14 @@ mod tests {
         drop(waiting);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
+        let file = later.file();
         drop(later);
+        assert!(
+            path.exists(),
+            "whoever has kept the listener may still do so"
+        );
+        file.leave(false);
+        drop(file);
         assert!(!path.exists());
     }
 
