@@ -173,7 +173,10 @@ impl StoreAccess {
         }
         let closed = self.remove_owned();
         for name in closed.keys() {
-            tracing::info!(name, "no daemon has taken a descriptor back: closing it");
+            tracing::info!(
+                descriptor = name,
+                "no daemon has stored a descriptor again: closing it"
+            );
         }
     }
 

@@ -469,6 +469,7 @@ mod tests {
         };
         assert!(serde_json::to_vec(&Reply::Ok(page)).unwrap().len() < MAX_LINE);
     }
+
     #[test]
     fn the_largest_list_of_descriptors_fits_a_line() {
         let entry = DescriptorEntry {
