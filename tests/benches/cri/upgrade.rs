@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::Cri;
 use switchyard_tests::http;
+use switchyard_tests::image::{busybox, random_layer};
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
@@ -31,6 +32,9 @@ const REST: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Limit for a call of the load that is repeated until it is answered.
 const REPEAT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Size of the layer that is pulled.
+const PULLED: usize = 20_000_000;
 
 /// What begins a connection of HTTP/2: the preface and empty settings, which the server answers with its own.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -81,6 +85,11 @@ fn run(restarts: u32) -> Result<(Vec<Row>, String), Failure> {
             let seen = &seen;
             scope.spawn(move || load(node, loader, seen));
         }
+        {
+            let node = &node;
+            let seen = &seen;
+            scope.spawn(move || load_pulls(node, seen));
+        }
         for restart in 0..restarts {
             thread::sleep(REST);
             *seen.longest.lock() = Default::default();
@@ -126,10 +135,22 @@ fn load(node: &TestNode, loader: u32, seen: &Seen) {
     while !seen.over.load(Ordering::Acquire) {
         number += 1;
         if let Err(error) = run_pod(node, &client, &format!("load-{loader}-{number}"), seen) {
-            seen.failure
-                .lock()
-                .get_or_insert_with(|| format!("a call failed for good: {error}"));
-            return;
+            return seen.failed(&error);
+        }
+    }
+}
+
+/// Pulls an image again and again.
+fn load_pulls(node: &TestNode, seen: &Seen) {
+    let client = Cri::new(&node.root().cri_socket());
+    let image = busybox().layer(random_layer(PULLED, 1)).build();
+    node.registry().push("upgrade/pulled:1", &image);
+    let reference = node.registry().reference("upgrade/pulled:1");
+    while !seen.over.load(Ordering::Acquire) {
+        let pulled = seen.repeat(|| client.pull(&reference, None));
+        let removed = pulled.and_then(|_| seen.repeat(|| client.remove_image(&reference)));
+        if let Err(error) = removed {
+            return seen.failed(&error);
         }
     }
 }
@@ -226,11 +247,19 @@ impl Seen {
         }
     }
 
+    /// Notes that a call failed for good.
+    fn failed(&self, error: &Status) {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            *failure = Some(format!("a call failed for good: {error}"));
+        }
+    }
+
     fn note(&self, restarts: u32) -> String {
         let [refused, cut_off, answered] = [&self.refused, &self.cut_off, &self.answered]
             .map(|count| count.load(Ordering::Relaxed));
         format!(
-            "{restarts} restarts by SIGTERM while {LOADERS} clients run pods and commands. A sample is the longest wait at a socket around a restart, of\n\
+            "{restarts} restarts by SIGTERM while {LOADERS} clients run pods and commands, and one pulls an image. A sample is the longest wait at a socket around a restart, of\n\
              clients that connect every {PACE:?}; {refused} of these got no answer. Of the load {answered} calls were answered, and {cut_off} were cut off and repeated.\n"
         )
     }
