@@ -236,10 +236,12 @@ impl Listeners {
             ),
             false => None,
         };
+        let admin = AdminListeners::bind(config, &mut inherited)?;
+        inherited.discard();
         Ok(Self {
             frontends,
             streaming,
-            admin: AdminListeners::bind(config, &mut inherited)?,
+            admin,
         })
     }
 

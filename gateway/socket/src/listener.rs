@@ -389,6 +389,7 @@ mod tests {
         let inherited =
             || InheritedListener::new(shared.duplicate().unwrap(), shared.note().to_owned());
         let elsewhere = GuardedListener::inherit_or_bind(&other, None, Some(inherited())).unwrap();
+        assert!(!path.exists(), "nobody serves it any more");
         let replaced = GuardedListener::bind(&path, None).unwrap();
         let mut again = GuardedListener::inherit_or_bind(&path, None, Some(inherited())).unwrap();
         drop((former, replaced));

@@ -79,6 +79,11 @@ impl InheritedListeners {
         }
     }
 
+    /// Removes the sockets that this daemon does not serve.
+    pub(super) fn discard(self) {
+        self.0.into_values().for_each(InheritedListener::discard);
+    }
+
     /// Removes one from the others.
     pub(super) fn remove(&mut self, socket: StoredSocket) -> Option<InheritedListener> {
         self.0.remove(&socket)

@@ -1,6 +1,7 @@
 //! Listeners that outlive the process that has bound them: they are shared with somebody who keeps them open, and inherited
 //! by a successor.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
@@ -35,7 +36,23 @@ impl InheritedListener {
         Self { descriptor, note }
     }
 
-    /// The listener, if it is bound to the file at `path`.
+    /// Removes the file that it is bound to, if that is still there: nobody serves it any more.
+    pub fn discard(self) {
+        let Self { descriptor, note } = self;
+        let Ok(address) = StdListener::from(descriptor).local_addr() else {
+            return;
+        };
+        let Some(path) = address.as_pathname() else {
+            return;
+        };
+        if identity(path).is_some_and(|identity| note_of(identity) == note)
+            && let Err(error) = fs::remove_file(path)
+        {
+            tracing::warn!(socket = %path.display(), %error, "cannot remove the socket of the predecessor");
+        }
+    }
+
+    /// The listener, if it is bound to the file at `path`; otherwise it is discarded.
     pub(super) fn at(self, path: &Path) -> Option<UnixListener> {
         let Self { descriptor, note } = self;
         let listener = StdListener::from(descriptor);
@@ -46,6 +63,8 @@ impl InheritedListener {
         let is_there = identity(path).is_some_and(|identity| note_of(identity) == note);
         if !(is_bound && is_there) {
             tracing::info!(socket = %path.display(), "the listener of the predecessor is another socket's: binding a new one");
+            let descriptor = listener.into();
+            Self { descriptor, note }.discard();
             return None;
         }
         let listener = listener
