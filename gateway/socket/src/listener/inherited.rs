@@ -39,7 +39,9 @@ impl InheritedListener {
     /// Removes the file that it is bound to, if that is still there: nobody serves it any more.
     pub fn discard(self) {
         let Self { descriptor, note } = self;
-        let Ok(address) = StdListener::from(descriptor).local_addr() else {
+        // Open until the file is gone, so that its inode is nobody else's.
+        let listener = StdListener::from(descriptor);
+        let Ok(address) = listener.local_addr() else {
             return;
         };
         let Some(path) = address.as_pathname() else {
