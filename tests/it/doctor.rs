@@ -87,13 +87,23 @@ fn healthy_node_has_no_error() {
 fn killed_daemon_and_its_sockets_are_found() {
     let node = TestNode::start();
     node.daemon().kill9();
-    // It keeps the listeners for the next daemon.
-    node.kill_managed("logkeeper");
     let found = findings(node.root());
     assert!(has(&found, "SY801 error", "admin.sock"), "{found:#?}");
     assert!(has(&found, "SY803 note", "cri.sock"), "{found:#?}");
     // Found by the programs' own versions now.
     assert!(has(&found, "SY206 warning", "runc 1.1.5"), "{found:#?}");
+    // The logkeeper keeps the listener for the next daemon.
+    let status = Command::new(binary())
+        .arg("status")
+        .arg("--socket")
+        .arg(node.root().admin_socket())
+        .output()
+        .expect("the binary exists");
+    let said = String::from_utf8_lossy(&status.stderr);
+    assert!(
+        !status.status.success() && said.contains("no daemon runs"),
+        "{said}"
+    );
     node.daemon().restart();
     assert!(!has(&findings(node.root()), "SY801", ""));
 }

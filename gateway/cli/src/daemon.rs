@@ -1,7 +1,7 @@
 //! Queries to the daemon over its admin socket.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,9 @@ use crate::sources::own_sources;
 
 /// Time for the daemon to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
+
+/// Time for the successor of a daemon that has ended to answer: longer than a restart takes.
+const AWAY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The daemon.
 #[derive(Debug, Args)]
@@ -55,10 +58,12 @@ pub(super) struct Target {
 pub(super) enum DaemonError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error(
-        "the daemon did not answer {0} within {LIMIT:?}: does it hang, or was it stopped? Its socket keeps clients waiting for a minute then"
-    )]
+    #[error("the daemon did not answer {0} within {LIMIT:?}")]
     Deadline(String),
+    #[error(
+        "no daemon runs that could answer {0}, and none has started within {AWAY_LIMIT:?}: see 'systemctl status switchyard'"
+    )]
+    Away(String),
     #[error("{0}")]
     Reload(String),
     #[error("{0}")]
@@ -131,7 +136,9 @@ pub(super) async fn post(
     body: &impl Serialize,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
     let body = serde_json::to_vec(body).map_err(io::Error::from)?;
-    exchange(path, channel::post_json(&socket.path(), path, body.into())).await
+    let socket = socket.path();
+    let sent = channel::post_json(&socket, path, body.into());
+    exchange(&socket, path, sent).await
 }
 
 /// Sends a request without a body, and returns the status and the body; any status but success is an error.
@@ -140,15 +147,25 @@ pub(super) async fn request(
     method: Method,
     path: &str,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
-    exchange(path, channel::request(&socket.path(), method, path)).await
+    let socket = socket.path();
+    exchange(&socket, path, channel::request(&socket, method, path)).await
 }
 
 async fn exchange(
+    socket: &Path,
     path: &str,
     sent: impl Future<Output = Result<(StatusCode, Bytes), RequestError>>,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
-    let answer = tokio::time::timeout(LIMIT, sent).await;
-    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
+    // The request itself reports what is wrong with the socket.
+    let is_away = matches!(channel::is_attended(socket).await, Ok(false));
+    let limit = if is_away { AWAY_LIMIT } else { LIMIT };
+    let answer = tokio::time::timeout(limit, sent).await;
+    let late = if is_away {
+        DaemonError::Away
+    } else {
+        DaemonError::Deadline
+    };
+    let (status, body) = answer.map_err(|_| late(path.to_owned()))??;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
         if status == StatusCode::FORBIDDEN {

@@ -164,6 +164,7 @@ pub(super) fn passes(error: &DaemonError) -> bool {
         error,
         DaemonError::Request(_)
             | DaemonError::Deadline(_)
+            | DaemonError::Away(_)
             | DaemonError::Refused {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 ..

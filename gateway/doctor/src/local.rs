@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use switchyard_config as config;
 use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_linux::report;
-use switchyard_socket::{channel, listener};
-use tokio::net::UnixStream;
+use switchyard_socket::channel::{self, RequestError};
+use switchyard_socket::listener;
 
 use super::command;
 use super::view::{CommandError, CommandOutput, DiskSpace, FileFacts, FileKind, NodeView};
@@ -140,12 +140,14 @@ impl NodeView for LocalNode {
     }
 
     fn connect(&self, socket: &Path) -> io::Result<()> {
-        let connected = block_on(CONNECT_LIMIT, UnixStream::connect(socket));
+        let connected = block_on(CONNECT_LIMIT, channel::is_attended(socket));
         let connected =
             connected.unwrap_or_else(|why| Err(io::Error::new(io::ErrorKind::TimedOut, why)));
         match connected {
             // Its queue is full, so somebody listens.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            // The logkeeper has its listener.
+            Ok(false) => Err(io::ErrorKind::ConnectionRefused.into()),
             connected => self.note(socket, connected.map(drop)),
         }
     }
@@ -168,6 +170,13 @@ impl NodeView for LocalNode {
     }
 
     fn ask(&self, socket: &Path, page: &str) -> Result<Vec<u8>, String> {
+        // A request would wait for the next daemon.
+        self.connect(socket)
+            .map_err(|source| RequestError::Connect {
+                socket: socket.to_owned(),
+                source,
+            })
+            .map_err(|error| report(&error))?;
         let answer = block_on(
             ASK_LIMIT,
             channel::request_up_to(socket, Method::GET, page, ANSWER_MAX),

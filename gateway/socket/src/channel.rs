@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, test_kill_process};
+use switchyard_linux::process::Stat;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -39,6 +41,26 @@ pub enum RequestError {
         /// Maximum size of an answer, in bytes.
         max: usize,
     },
+}
+
+/// Returns whether the process that listens at a socket exists. A listener of the daemon outlives it in the logkeeper, and
+/// keeps clients waiting for the next daemon. One whose process cannot be seen, as from another PID namespace, counts as
+/// existing.
+///
+/// # Errors
+/// The socket cannot be connected.
+pub async fn is_attended(socket: &Path) -> io::Result<bool> {
+    let stream = UnixStream::connect(socket).await?;
+    let pid = stream.peer_cred()?.pid().filter(|pid| *pid > 0);
+    Ok(pid.is_none_or(exists))
+}
+
+/// Returns whether a process has this id and has not exited. Those of other users may be hidden in `/proc`.
+fn exists(pid: i32) -> bool {
+    let has_exited = Stat::of(pid).is_some_and(|stat| stat.ended);
+    let is_gone = Pid::from_raw(pid)
+        .is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
+    !has_exited && !is_gone
 }
 
 /// A gRPC channel over a unix socket; it reconnects after a restart of the server.

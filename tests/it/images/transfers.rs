@@ -193,14 +193,15 @@ fn download_that_the_end_of_the_daemon_cuts_off_is_continued_by_the_next_one() {
         .root()
         .containerd_socket()
         .expect("containerd has been started");
+    let active = || ctr(&containerd, NAMESPACE, &["content", "active"]);
+    // A reference, a size such as `3.99MB`, an age.
     let has_begun = || {
-        let active = ctr(&containerd, NAMESPACE, &["content", "active"]);
-        let ours = |line: &String| line.contains("layer-") && line.contains("MiB");
-        active.iter().any(ours)
+        let ours = |line: &String| line.contains("layer-") && line.contains("MB");
+        active().iter().any(ours)
     };
     std::thread::scope(|scope| {
         let pull = scope.spawn(|| node.cri().pull(&reference, None));
-        assert!(eventually(LIMIT, has_begun));
+        assert!(eventually(LIMIT, has_begun), "{:?}", active());
         node.daemon().kill9();
         // Its answer is that of a connection that broke.
         drop(pull.join().expect("a call does not panic"));

@@ -55,6 +55,7 @@ pub(super) fn pull(fixture: &KillFixture, kill: KillPoint) {
     fixture.assert_nothing_left_but(kill, |finding| {
         finding.starts_with("lease ") && finding.contains("-pull-")
             || finding.starts_with("ingest layer-")
+            || finding.starts_with("directory ") && finding.contains(".content/ingest/")
     });
     let id = fixture
         .node

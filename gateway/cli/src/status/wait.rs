@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn away() -> DaemonError {
-        DaemonError::Deadline("/statusz".into())
+        DaemonError::Away("/statusz".into())
     }
 
     #[test]

@@ -55,6 +55,12 @@ fn requests(spec: LogSpec) -> Vec<Request> {
         Request::List { after: None },
         Request::Stats,
         Request::Hold { one_call: false },
+        Request::Put {
+            name: "cri".into(),
+            note: String::new(),
+        },
+        Request::Take { name: "cri".into() },
+        Request::Descriptors,
         Request::Release,
         Request::Attach {
             id: id(),
@@ -78,6 +84,9 @@ const fn is_answered(request: &Request) -> bool {
         | Request::List { .. }
         | Request::Stats
         | Request::Hold { .. }
+        | Request::Put { .. }
+        | Request::Take { .. }
+        | Request::Descriptors
         | Request::Attach { .. } => false,
     }
 }

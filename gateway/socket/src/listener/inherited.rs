@@ -12,6 +12,9 @@ use tokio::net::UnixListener;
 
 use super::{SocketFile, identity};
 
+/// Maximum number of connections that wait to be accepted: that of a listener that is bound.
+const BACKLOG: i32 = 1024;
+
 /// A listener that a predecessor has shared.
 #[derive(Debug)]
 pub struct InheritedListener {
@@ -69,8 +72,10 @@ impl InheritedListener {
             Self { descriptor, note }.discard();
             return None;
         }
-        let listener = listener
-            .set_nonblocking(true)
+        // Listening again gives clients the credentials of this process, see `channel::is_attended`.
+        let listener = rustix::net::listen(&listener, BACKLOG)
+            .map_err(io::Error::from)
+            .and_then(|()| listener.set_nonblocking(true))
             .and_then(|()| UnixListener::from_std(listener));
         match listener {
             Ok(listener) => Some(listener),
