@@ -5,6 +5,7 @@ mod former;
 mod gap;
 mod invalid_configuration;
 mod newer;
+mod recipes;
 mod unreadable;
 
 use switchyard_proto::cri::v1 as cri;

@@ -18,6 +18,7 @@ pub mod containerd_proxy;
 pub mod cri;
 pub mod daemon;
 pub mod debian;
+pub mod documents;
 pub mod external_containerd;
 pub mod host;
 pub mod http;

@@ -13,7 +13,7 @@ use switchyard_proto::cri::v1 as cri;
 use crate::cri::{Cri, image_spec, namespaces};
 use crate::daemon::Daemon;
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{eventually, random_name};
+use crate::host::{eventually, processes, random_name};
 use crate::image::busybox;
 use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
 use crate::registry::Registry;
@@ -396,6 +396,33 @@ impl TestNode {
             .expect("the daemon writes down whom it started");
         kill(pid, Signal::SIGKILL).expect("it runs");
         pid
+    }
+
+    /// Kills a container's shim and its processes with this command line: without a daemon nobody sees the end.
+    pub fn kill_unseen(&self, container: &str, command: &str) {
+        for process in processes::belonging_to(self.root.path()) {
+            let is_shim =
+                process.command.contains("containerd-shim") && process.command.contains(container);
+            if is_shim || process.command == command {
+                // An error means that it has ended with the other.
+                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+            }
+        }
+    }
+
+    /// Waits until nothing of a container whose shim was killed is left: containerd cleans up in its own time.
+    ///
+    /// # Panics
+    /// When something stays.
+    #[track_caller]
+    pub fn wait_gone(&self, container: &str) {
+        let mut findings = Vec::new();
+        let gone = eventually(CLEAR_LIMIT * 2, || {
+            findings = self.leak_scan().findings;
+            findings.retain(|finding| finding.contains(container));
+            findings.is_empty()
+        });
+        assert!(gone, "{findings:#?}");
     }
 
     /// Scans the node for leaks.

@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
-use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 
@@ -52,13 +50,7 @@ fn task_that_ended_unseen_is_counted_as_lost_by_the_next_daemon_alone() {
     let pod = node.pod("lost");
     let id = pod.start_shell("main", "exec sleep 31998");
     node.daemon().kill9();
-    for process in processes::belonging_to(node.root().path()) {
-        let is_shim = process.command.contains("containerd-shim") && process.command.contains(&id);
-        if is_shim || process.command == "sleep 31998" {
-            // An error means that it has ended with the other.
-            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-        }
-    }
+    node.kill_unseen(&id, "sleep 31998");
     let lost = || {
         let labels = [("kind", "task"), ("result", "lost")];
         value(&scrape(&node), "switchyard_recovery_objects_total", &labels)
@@ -68,12 +60,7 @@ fn task_that_ended_unseen_is_counted_as_lost_by_the_next_daemon_alone() {
     node.daemon().restart();
     assert_eq!(lost(), None, "{}", scrape(&node));
     node.cri().remove(&id).expect("it can be removed");
-    // containerd cleans up after a lost shim in its own time.
-    let gone = || {
-        let findings = node.leak_scan().findings;
-        !findings.iter().any(|finding| finding.contains(&id))
-    };
-    assert!(eventually(LIMIT, gone), "{:#?}", node.leak_scan().findings);
+    node.wait_gone(&id);
 }
 
 #[test]

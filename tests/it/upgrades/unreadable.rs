@@ -16,20 +16,20 @@ use super::pid;
 use crate::nomad::devices::make_device;
 
 /// The extensions of container objects, and types of them that no version has.
-const RECORD: (&str, &str) = ("switchyard.io/record", "switchyard.io/record.v99+json");
+pub(super) const RECORD: (&str, &str) = ("switchyard.io/record", "switchyard.io/record.v99+json");
 const IDENTITY: (&str, &str) = ("switchyard.io/identity", "switchyard.io/identity.v99");
 /// Limit for a daemon to recover on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Extensions as a later version has written them, until they are restored.
-struct LaterVersion<'n> {
+pub(super) struct LaterVersion<'n> {
     node: &'n TestNode,
     /// Ids, keys, and the types of before.
     changed: Vec<(String, &'static str, String)>,
 }
 
 impl<'n> LaterVersion<'n> {
-    const fn of(node: &'n TestNode) -> Self {
+    pub(super) const fn of(node: &'n TestNode) -> Self {
         Self {
             node,
             changed: Vec::new(),
@@ -42,12 +42,12 @@ impl<'n> LaterVersion<'n> {
         set_extension_type(&socket, NAMESPACE, (id, key), type_url)
     }
 
-    fn write(&mut self, id: &str, (key, type_url): (&'static str, &str)) {
+    pub(super) fn write(&mut self, id: &str, (key, type_url): (&'static str, &str)) {
         let former = self.set(id, key, type_url);
         self.changed.push((id.to_owned(), key, former));
     }
 
-    fn restore(self) {
+    pub(super) fn restore(self) {
         for (id, key, former) in &self.changed {
             let _ = self.set(id, key, former);
         }
