@@ -1,12 +1,14 @@
 //! A daemon that is older than what it finds: objects that it cannot read run on, their names are refused and nothing
 //! of theirs is given out; when the version that wrote them is back, all is as before.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::documents::commands;
 use switchyard_tests::host::{eventually, free_port};
-use switchyard_tests::leak_scan::{NAMESPACE, set_extension_type};
+use switchyard_tests::leak_scan::{NAMESPACE, in_containerd, set_extension_type};
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::root::PrivateRoot;
@@ -283,5 +285,58 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     // The container's device was free for nobody, and is when it has gone.
     drop(pod);
     let next = node.pod("next");
+    let _ = next.start(&with_device(&node, "main", "acme0"));
+}
+
+/// Removes an object by the commands of docs/alerts.md, all but the last one, which restarts the daemon.
+#[track_caller]
+fn remove_by_hand(node: &TestNode, id: &str) {
+    let socket = node.root().containerd_socket();
+    let socket = socket.expect("a managed containerd runs");
+    let recipe = commands(include_str!("../../../docs/alerts.md"), "containers delete");
+    let (removal, restart) = recipe
+        .trim_end()
+        .rsplit_once('\n')
+        .expect("it has several commands");
+    assert!(
+        restart.starts_with("systemctl restart switchyard "),
+        "{restart}"
+    );
+    let script = removal
+        .replace(
+            "/run/switchyard/containerd/containerd.sock",
+            socket.to_str().expect("the path is ASCII"),
+        )
+        .replace(" ID", &format!(" {id}"));
+    let output = Command::new("sh").args(["-c", &script]).output();
+    let output = output.expect("every system has a shell");
+    let mut left = in_containerd(&socket, NAMESPACE);
+    let objects = [format!("container {id}"), format!("task {id}")];
+    left.retain(|object| objects.contains(object));
+    assert!(
+        output.status.success() && left.is_empty(),
+        "{left:?}: {script}: {output:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_read_and_is_removed_by_hand_leaves_nothing() {
+    let node = TestNode::start_configured(two_devices);
+    let port = free_port();
+    let pod = node.pod_with("web", |config| with_port(config, port));
+    let main = pod.start(&with_device(&node, "main", "acme0"));
+    node.daemon().kill9();
+    let mut later = LaterVersion::of(&node);
+    for id in [pod.id(), &main] {
+        later.write(id, RECORD);
+    }
+    start_unready(&node);
+    assert_reported(&node, &[pod.id(), &main], 0, "v99");
+    for id in [pod.id(), &main] {
+        remove_by_hand(&node, id);
+    }
+    node.daemon().restart();
+    node.assert_clean();
+    let next = node.pod_with("web", |config| with_port(config, port));
     let _ = next.start(&with_device(&node, "main", "acme0"));
 }

@@ -270,6 +270,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Trixie, RootPart::Second);
     }
     shard 5 {
+        12 Test("upgrades::unreadable::what_cannot_be_read_and_is_removed_by_hand_leaves_nothing");
         35 Fact("packages", "logkeeper_starts_and_containers_go_on_under_an_invalid_configuration");
         30 Test("breaks::execs::probes_of_a_hundred_containers_hold_after_a_stall");
         28 Test("swarm::logs::rotation_that_is_killed_at_any_step_is_continued_and_loses_no_line");
