@@ -1,9 +1,11 @@
 //! The installation of the package: it fails, with the reason, where the new daemon would not start or does not work, and
-//! succeeds where none is to be started.
+//! succeeds where none is to be started. And an upgrade by hand, without the package.
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
+
+use switchyard_tests::documents::commands;
 
 use crate::daemon::assert_counts_on;
 use crate::node::{GuestFact, GuestNode, property, run};
@@ -18,10 +20,20 @@ pub(crate) const FACTS: &[GuestFact] = &[
         "package_is_installed_where_no_daemon_is_to_start",
         nothing_to_start,
     ),
+    (
+        "program_and_units_are_replaced_and_put_back_without_the_package",
+        without_the_package,
+    ),
 ];
 
 /// A drop-in that the tests write.
 const REFUSED: &str = "/etc/switchyard/config.d/90-refused.toml";
+
+/// A checkout with a later version.
+const CHECKOUT: &str = "/var/lib/guest-checkout";
+
+/// A line that its units have.
+const LATER: &str = "# Of a later version.";
 
 fn refused_configuration(node: &GuestNode) {
     let counting = Counting::start(node, "old-daemon");
@@ -135,4 +147,98 @@ fn nothing_to_start(node: &GuestNode) {
     run(&["systemctl", "unmask", "--runtime", "switchyard"]);
     run(&["systemctl", "start", "switchyard"]);
     node.wait_ready();
+}
+
+/// Makes the checkout, and installs the units of this version where an installation without the package has them, by
+/// this command.
+fn make_checkout(install_units: &str) {
+    let script = format!(
+        "mkdir -p {CHECKOUT}/target/release {CHECKOUT}/deploy/systemd
+         cp /tests/switchyard {CHECKOUT}/target/release
+         cp /usr/lib/systemd/system/switchyard*.service {CHECKOUT}/deploy/systemd
+         cd {CHECKOUT}
+         {install_units}
+         systemctl daemon-reload
+         echo >>target/release/switchyard
+         echo '{LATER}' | tee -a deploy/systemd/*.service"
+    );
+    run(&["sh", "-ec", &script]);
+}
+
+/// Runs commands of docs/packages.md in the checkout, up to the first one that fails.
+fn in_checkout(script: &str) -> Output {
+    Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(CHECKOUT)
+        .output()
+        .expect("it can be run")
+}
+
+#[track_caller]
+fn succeeds_in_checkout(script: &str) {
+    let output = in_checkout(script);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+fn size(program: &str) -> u64 {
+    let metadata = fs::metadata(program);
+    metadata.expect("the program is there").len()
+}
+
+fn without_the_package(node: &GuestNode) {
+    let counting = Counting::start(node, "by-hand");
+    let process = counting.process();
+    let recipe = commands(
+        include_str!("../../docs/packages.md"),
+        "/usr/bin/switchyard.new",
+    );
+    let install_units = recipe
+        .lines()
+        .find(|line| line.starts_with("install -m 0644 deploy/systemd/"));
+    make_checkout(install_units.expect("the units are installed"));
+    let in_place = || {
+        let unit = fs::read_to_string("/etc/systemd/system/switchyard.service");
+        let unit = unit.expect("the unit is there");
+        (size("/usr/bin/switchyard"), unit.contains(LATER))
+    };
+    let before = in_place();
+    let later = (size(&format!("{CHECKOUT}/target/release/switchyard")), true);
+    assert_ne!(later.0, before.0);
+
+    let daemon = property("switchyard", "MainPID");
+    fs::write(REFUSED, "version = 1\n[exec]\nmax_per_container = 0\n").expect("root may");
+    let refused = in_checkout(&recipe);
+    let said = text(&refused);
+    assert!(
+        !refused.status.success() && said.contains("90-refused.toml:3"),
+        "{said}"
+    );
+    assert_eq!(in_place(), before);
+    assert_eq!(property("switchyard", "MainPID"), daemon);
+    fs::remove_file(REFUSED).expect("root may");
+
+    succeeds_in_checkout(&recipe);
+    assert_eq!(in_place(), later);
+    assert_ne!(property("switchyard", "MainPID"), daemon);
+    counting.assert_goes_on(&process);
+
+    let back: Vec<_> = recipe
+        .lines()
+        .filter(|line| !line.starts_with("cp -p "))
+        .collect();
+    let back = back.join("\n");
+    succeeds_in_checkout(
+        &back
+            .replace("target/release/", "/root/")
+            .replace("deploy/systemd/", "/root/"),
+    );
+    assert_eq!(in_place(), before);
+    counting.assert_goes_on(&process);
+
+    // The package's own again.
+    let of_hand =
+        format!("rm -r {CHECKOUT} /root/switchyard* /etc/systemd/system/switchyard*.service");
+    run(&["sh", "-ec", &of_hand]);
+    dpkg_succeeds(&["--install", NOW]);
+    counting.assert_goes_on(&process);
 }
