@@ -298,6 +298,14 @@ fn invalid_configuration(node: &GuestNode) {
     fs::write(drop_in, "version = 1\n[admin]\nno_such_key = 1\n").expect("root may");
     kill_main("switchyard-logkeeper");
     counting.assert_goes_on(&process);
+    let keeper = property("switchyard-logkeeper", "MainPID");
+    let environment = fs::read(format!("/proc/{keeper}/environ")).expect("it runs");
+    let mut has = environment.split(|byte| *byte == 0);
+    assert!(
+        has.any(|variable| variable == b"SWITCHYARD_EXEC__MAX_PER_CONTAINER=79"),
+        "{}",
+        String::from_utf8_lossy(&environment)
+    );
     for part in ["logkeeper", "containerd"] {
         let said = run(&["switchyard", "restart", part]);
         assert!(said.starts_with(&format!("{part}: process ")), "{said}");

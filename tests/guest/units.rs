@@ -65,6 +65,31 @@ fn package_is_whole(_: &GuestNode) {
         let link = Path::new("/usr/lib/switchyard/nomad-plugins").join(name);
         assert!(link.exists(), "{} leads to no program", link.display());
     }
+    assert_versions_agree();
+}
+
+/// Checks that dpkg, the program and the metrics of the daemon name the same version.
+#[track_caller]
+fn assert_versions_agree() {
+    let reported = run(&["switchyard", "version", "--output", "json"]);
+    let reported: Value = serde_json::from_str(&reported).expect("it is JSON");
+    let version = reported["version"].as_str().expect("it has a version");
+    let package = run(&[
+        "dpkg-query",
+        "--show",
+        "--showformat=${Version}",
+        "switchyard",
+    ]);
+    // dpkg sorts 1.0.0-rc.1 before 1.0.0 only with a tilde; the last number is that of the packaging.
+    assert_eq!(package, format!("{}-1", version.replace('-', "~")));
+    let metrics =
+        switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
+    let metrics = metrics.expect("they are served").text();
+    let named = metrics.lines().any(|line| {
+        line.starts_with("switchyard_build_info{")
+            && line.contains(&format!("version=\"{version}\""))
+    });
+    assert!(named, "{version}: {metrics}");
 }
 
 fn units_start_and_notify_readiness(_: &GuestNode) {
