@@ -3,6 +3,7 @@
 //! what the program does for them.
 
 mod leaving;
+mod prerm;
 mod program_calls;
 mod purge;
 

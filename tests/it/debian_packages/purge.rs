@@ -475,25 +475,3 @@ fn purge_names_directories_of_a_configuration_and_leaves_them() {
     );
     assert!(other.exists() && !node.dir("state").exists());
 }
-
-/// dpkg asks the new version if the installed one refuses to be replaced.
-#[test]
-fn package_does_not_replace_a_version_that_refuses_it() {
-    let prerm = |words: &[&str]| {
-        let mut command = Command::new("sh");
-        command.arg(repository().join("deploy/debian/prerm"));
-        command
-            .args(words)
-            .output()
-            .expect("every system has a shell")
-    };
-    let refused = prerm(&["failed-upgrade", "2.0-1", "1.0-1"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && said.contains("the installed version 2.0-1 refuses"),
-        "{refused:?}"
-    );
-    for words in [&["upgrade", "1.0-1"][..], &["deconfigure"][..]] {
-        assert!(prerm(words).status.success(), "{words:?}");
-    }
-}
