@@ -1,15 +1,24 @@
 //! The time between two daemons, as clients see it.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use serde_json::Value;
 use switchyard_logkeeper::StoreClient;
-use switchyard_tests::host::eventually;
+use switchyard_proto::cri::v1::ContainerState;
+use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
+
+use super::pid;
 
 /// Time for the daemon to hand its listeners over, and for a client to be answered.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// The grace period of a stop, in seconds: shorter than a daemon once waited for its operations, and many times longer than it
+/// needs to end without them.
+const GRACE: i64 = 9;
 
 /// The names of the stored listeners whose daemon runs.
 fn claimed(node: &TestNode) -> Vec<String> {
@@ -31,16 +40,28 @@ fn claimed(node: &TestNode) -> Vec<String> {
 }
 
 /// Connects to the admin socket and sends a request; the answer is read later.
-fn ask(node: &TestNode) -> UnixStream {
+fn ask(node: &TestNode, path: &str) -> UnixStream {
     let mut client = UnixStream::connect(node.root().run().join("admin.sock"))
         .expect("a client is not refused while no daemon runs");
     client
         .set_read_timeout(Some(LIMIT))
         .expect("the limit is not zero");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     client
-        .write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .write_all(request.as_bytes())
         .expect("the request fits into the socket");
     client
+}
+
+/// The answer to such a request.
+#[track_caller]
+fn answer(mut client: UnixStream) -> String {
+    let mut answer = String::new();
+    client
+        .read_to_string(&mut answer)
+        .expect("the next daemon answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 #[test]
@@ -57,15 +78,11 @@ fn clients_wait_between_two_daemons_however_the_first_ends() {
         } else {
             node.daemon().terminate();
         }
-        let mut clients = [ask(&node), ask(&node)];
+        let clients = [ask(&node, "/livez"), ask(&node, "/livez")];
         node.daemon().spawn();
         node.daemon().wait_ready();
-        for client in &mut clients {
-            let mut answer = String::new();
-            client
-                .read_to_string(&mut answer)
-                .expect("the next daemon answers");
-            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        for client in clients {
+            let _ = answer(client);
         }
     }
     assert_eq!(node.pod("after").run_shell("echo works", |_| {}), "works");
@@ -79,7 +96,54 @@ fn daemon_puts_its_listeners_into_the_next_logkeeper() {
     node.kill_managed("logkeeper");
     assert!(is_stored(), "{}", node.daemon().tail());
     node.daemon().kill9();
-    let waiting = ask(&node);
+    let waiting = ask(&node, "/livez");
     node.daemon().restart();
     drop(waiting);
+}
+
+fn is_stopping(node: &TestNode) -> bool {
+    let status = node.output(&["status", "--verbose", "--output", "json"]);
+    let status: Value = serde_json::from_str(&status).expect("it is JSON");
+    let operations = status["operations"].as_array().expect("they are asked for");
+    operations
+        .iter()
+        .any(|operation| operation["operation"] == "stop_task")
+}
+
+#[test]
+fn daemon_ends_amid_a_long_stop_and_the_next_one_finishes_it() {
+    let node = TestNode::start();
+    let pod = node.pod("stubborn");
+    let id = pod.start_shell(
+        "main",
+        "trap '' TERM; echo ready; while :; do sleep 1; done",
+    );
+    pod.wait_log("main", |lines| lines.len() == 1);
+    let process = i32::try_from(pid(&node, &id)).expect("Linux keeps process ids below 2^22");
+    let is_admin_stored = || eventually(LIMIT, || claimed(&node).contains(&"admin".to_owned()));
+    assert!(is_admin_stored(), "{}", node.daemon().tail());
+    let (client, stopped) = std::thread::scope(|scope| {
+        let stop = scope.spawn(|| node.cri().stop(&id, GRACE));
+        assert!(eventually(LIMIT, || is_stopping(&node)));
+        let end = scope.spawn(|| node.daemon().terminate());
+        let log = node.root().daemon_log();
+        let drains = || fs::read_to_string(&log).is_ok_and(|text| text.contains("draining"));
+        assert!(eventually(LIMIT, drains), "the daemon does not end");
+        let client = ask(&node, "/statusz");
+        end.join().expect("it ends");
+        assert!(
+            processes::find(process).is_some_and(|found| !found.zombie),
+            "the daemon has waited for the stop"
+        );
+        (client, stop.join().expect("it does not panic"))
+    });
+    stopped.expect_err("the stop is cut off");
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    let successor = format!("\"pid\":{},", node.daemon().pid());
+    let answer = answer(client);
+    assert!(answer.contains(&successor), "{successor}: {answer}");
+    node.cri().stop(&id, 0).expect("it can be repeated");
+    let status = node.cri().status(&id).expect("the container exists");
+    assert_eq!(status.state(), ContainerState::ContainerExited);
 }
