@@ -2,6 +2,7 @@
 //! more packages must not hide a gap in a list. And what the scripts of our own package find on a node, and
 //! what the program does for them.
 
+mod build;
 mod leaving;
 mod prerm;
 mod program_calls;

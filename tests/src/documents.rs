@@ -33,15 +33,3 @@ fn blocks(document: &str) -> Vec<String> {
     }
     blocks
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_found_in_lists_too() {
-        let document = "a\n```sh\nfirst\n  more\n```\n```toml\nthird\n```\n- b\n\n  ```sh\n  second\n\n  end\n  ```\n";
-        assert_eq!(blocks(document), ["first\n  more\n", "second\n\nend\n"]);
-        assert_eq!(commands(document, "second"), "second\n\nend\n");
-    }
-}

@@ -35,6 +35,7 @@ pub mod root;
 pub mod scratch;
 pub mod shards;
 pub mod streams;
+pub mod stub_programs;
 pub mod swarm;
 pub mod trace_collector;
 pub mod ustar;

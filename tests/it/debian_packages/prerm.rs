@@ -7,7 +7,7 @@ use switchyard_tests::scratch::Scratch;
 
 use super::{read, repository};
 
-/// What the script gets from dpkg for a removal, and the number of containers that run.
+/// A call by dpkg for a removal, while a number of containers run.
 const REMOVE: &str = "running_pids() { seq \"$CONTAINERS\"; }\nset -- remove\n";
 
 /// Makes a /run of its own, with programs that write down their calls, and runs the script there.

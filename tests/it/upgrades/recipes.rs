@@ -1,9 +1,8 @@
 //! The recipes of docs/fleet.md as they are written there: `upgrade-node` on a real node, whose daemon is replaced while a
 //! program in the place of apt-get waits; the roll-out and the way back with a program in the place of ssh.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::fs;
+use std::process::Output;
 use std::time::Duration;
 
 use switchyard_tests::daemon::binary;
@@ -12,6 +11,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
 use switchyard_tests::scratch::Scratch;
+use switchyard_tests::stub_programs::StubPrograms;
 
 use super::unreadable::{LaterVersion, RECORD, start_unready};
 
@@ -63,77 +63,16 @@ case $NODE in
 esac
 "#;
 
-/// A directory in which scripts run, with programs in the place of those that a test cannot call.
-struct StubPrograms {
-    dir: PathBuf,
-}
-
-// === impl StubPrograms ===
-
-impl StubPrograms {
-    fn new(dir: PathBuf, programs: &[(&str, &str)]) -> Self {
-        fs::create_dir(&dir).expect("the directory above can be written");
-        let stubs = Self { dir };
-        for (name, script) in programs {
-            stubs.put(name, script);
-        }
-        stubs
-    }
-
-    /// Puts a program there. Another process writes it: a child that another test forks meanwhile would inherit a descriptor
-    /// for writing, and executing the file would fail with ETXTBSY.
-    fn put(&self, name: &str, script: &str) {
-        let draft = self.dir.join("draft");
-        fs::write(&draft, format!("#!/bin/sh\n{script}")).expect("the directory can be written");
-        let installed = Command::new(prereq::require("install", "coreutils"))
-            .arg("-m755")
-            .arg(&draft)
-            .arg(self.dir.join(name))
-            .status();
-        assert!(
-            installed.is_ok_and(|status| status.success()),
-            "{name} cannot be put there"
-        );
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.dir.join(name), text).expect("the directory can be written");
-    }
-
-    /// A shell that reads this script from its input, as over ssh.
-    fn shell(&self, script: &str, words: &[&str]) -> Command {
-        self.write("script", script);
-        let input = File::open(self.dir.join("script")).expect("it was just written");
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("sh");
-        command
-            .arg("-s")
-            .args(words)
-            .current_dir(&self.dir)
-            .env("PATH", format!("{}:{path}", self.dir.display()))
-            .env("STUBS", &self.dir)
-            .stdin(input);
-        command
-    }
-
-    /// The calls that were written down.
-    fn calls(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.dir.join("calls")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
-/// `upgrade-node`, and the node that it upgrades.
-struct NodeUpgrade<'n> {
-    node: &'n TestNode,
+/// `upgrade-node` for one node.
+struct NodeUpgrade {
     stubs: StubPrograms,
     script: String,
 }
 
 // === impl NodeUpgrade ===
 
-impl<'n> NodeUpgrade<'n> {
-    fn of(node: &'n TestNode) -> Self {
+impl NodeUpgrade {
+    fn of(node: &TestNode) -> Self {
         // Each by itself: so the check of the list of packages finds them.
         let _ = prereq::require("jq", "jq");
         let _ = prereq::require("curl", "curl");
@@ -144,7 +83,6 @@ impl<'n> NodeUpgrade<'n> {
         let script = commands(FLEET, "switchyard status --wait");
         assert_eq!(script.matches("/run/switchyard/admin.sock").count(), 1);
         Self {
-            node,
             stubs: StubPrograms::new(
                 node.root().path().join("upgrade"),
                 &[("apt-get", APT_GET), ("switchyard", &switchyard)],
@@ -162,8 +100,8 @@ impl<'n> NodeUpgrade<'n> {
     /// Runs a script, and `replace` while apt-get installs the version.
     #[track_caller]
     fn run(&self, script: &str, replace: impl FnOnce()) -> Output {
-        let begun = self.stubs.dir.join("begun");
-        let replaced = self.stubs.dir.join("replaced");
+        let begun = self.stubs.dir().join("begun");
+        let replaced = self.stubs.dir().join("replaced");
         for file in [&begun, &replaced] {
             // It is there from the run before, if there was one.
             let _ = fs::remove_file(file);
@@ -185,7 +123,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// What the count at the end of `upgrade-node` says.
+/// The line of `upgrade-node` with the counts.
 fn last_line(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().last().unwrap_or_default().to_owned()
