@@ -1,43 +1,49 @@
 //! The gap between two daemons: the daemon of a node is restarted again and again under load, by SIGTERM as an upgrade does,
 //! and clients that connect all the time show for how long each restart keeps them waiting.
 //!
-//! The node is one of its own, with a managed containerd, and the network plugins of its pods are the usual ones.
+//! The node is one of its own, with a managed containerd, a worker of a swarm in the network namespace of its manager. A kubelet,
+//! Nomad agents and the manager work with it meanwhile.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+mod calls;
+mod load;
+mod node;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::switchyard::nomad::v1 as nomad;
+use switchyard_proto::switchyard::nomad::v1::sessions_client::SessionsClient;
 use switchyard_tests::cri::Cri;
+use switchyard_tests::host::{SetOnDrop, eventually};
 use switchyard_tests::http;
-use switchyard_tests::image::{busybox, random_layer};
-use switchyard_tests::node::TestNode;
-use tonic::{Code, Status};
+use tonic::{Response, Status};
 
 use crate::failure::Failure;
 use crate::report::{Report, progress};
 use crate::row::{Goal, Row, milliseconds, quantile};
+use calls::{CallCounts, FailedTry, FailureKind};
+use load::LoadTarget;
+use node::RestartedNode;
 
 /// Between two connections of one client.
 const PACE: Duration = Duration::from_millis(10);
 /// Clients that run pods meanwhile.
 const LOADERS: u32 = 4;
+/// Nomad agents that run tasks meanwhile.
+const AGENTS: u32 = 2;
 /// From one readiness to the next restart: a few pods of each client.
 const REST: Duration = Duration::from_secs(1);
 /// Limit of a client for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Limit for a call of the load that is repeated until it is answered.
-const REPEAT_LIMIT: Duration = Duration::from_secs(60);
-
-/// Size of the layer that is pulled.
-const PULLED: usize = 20_000_000;
-
-/// What begins a connection of HTTP/2: the preface and empty settings, which the server answers with its own.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// Number of restarts after which a pod is awaited whose network takes longer than the time between two restarts.
+const SLOW_EVERY: u32 = 5;
+/// Limit for such a pod.
+const SLOW_LIMIT: Duration = Duration::from_secs(120);
 
 /// The sockets that are measured.
 #[derive(Clone, Copy, Debug)]
@@ -52,119 +58,133 @@ enum Socket {
 struct Seen {
     /// The longest wait at each socket since the last restart began, in the order of [`Socket::ALL`].
     longest: Mutex<[Duration; 3]>,
-    /// Connections that were refused or cut off.
-    refused: AtomicU32,
-    /// Calls of the load that were cut off, and repeated.
-    cut_off: AtomicU32,
-    /// Calls of the load that were answered.
-    answered: AtomicU32,
-    /// The first call of the load that was never answered with success.
-    failure: Mutex<Option<String>>,
-    over: AtomicBool,
+    /// Their calls.
+    calls: CallCounts,
+    /// The number of pods with a slow network that were run and removed.
+    slow: AtomicU32,
+}
+
+/// The result of all restarts.
+#[derive(Debug)]
+struct Restarts {
+    rows: Vec<Row>,
+    note: String,
+    leftovers: Vec<String>,
+    failure: Option<String>,
 }
 
 /// Measures this many restarts.
 pub(crate) async fn measure(restarts: u32, report: &mut Report) -> Result<(), Failure> {
-    let (rows, note) = tokio::task::spawn_blocking(move || run(restarts)).await??;
+    let Restarts {
+        rows,
+        note,
+        leftovers,
+        failure,
+    } = tokio::task::spawn_blocking(move || run(restarts)).await??;
     report.section("between two daemons", rows, note);
-    Ok(())
+    report.leftovers(&leftovers);
+    failure.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-fn run(restarts: u32) -> Result<(Vec<Row>, String), Failure> {
-    let node = TestNode::start();
+fn run(restarts: u32) -> Result<Restarts, Failure> {
+    let mut node = RestartedNode::start()?;
+    let target = node.target();
+    let before = node.running_tasks();
     let seen = Seen::default();
     let mut waits: [Vec<f64>; 3] = Default::default();
-    thread::scope(|scope| {
+    let gave_up = thread::scope(|scope| {
+        let Seen { calls, slow, .. } = &seen;
+        let seen = &seen;
+        let target = &target;
+        let mut clients = Vec::new();
         for socket in Socket::ALL {
-            let path = socket.path(&node);
-            let seen = &seen;
-            scope.spawn(move || probe(socket, &path, seen));
+            clients.push(scope.spawn(move || probe(socket, target, seen)));
         }
         for loader in 0..LOADERS {
-            let node = &node;
-            let seen = &seen;
-            scope.spawn(move || load(node, loader, seen));
+            clients.push(scope.spawn(move || load::run_pods(target, loader, calls)));
         }
-        {
-            let node = &node;
-            let seen = &seen;
-            scope.spawn(move || load_pulls(node, seen));
+        for _ in 0..AGENTS {
+            clients.push(scope.spawn(move || load::run_tasks(target, calls)));
         }
-        for restart in 0..restarts {
+        clients.push(scope.spawn(move || load::run_slow_pods(target, calls, slow)));
+        clients.push(scope.spawn(move || load::pull_images(target, calls)));
+        let over = SetOnDrop(calls.over());
+        for restart in 1..=restarts {
             thread::sleep(REST);
             *seen.longest.lock() = Default::default();
-            node.daemon().restart();
+            node.restart();
             // Those that connected before it was ready have their answers then.
             thread::sleep(REST);
             let longest = *seen.longest.lock();
             for (socket, wait) in waits.iter_mut().zip(longest) {
                 socket.push(milliseconds(wait));
             }
-            progress("restarts", restart + 1, restarts);
+            if restart.is_multiple_of(SLOW_EVERY) {
+                seen.wait_for_slow_pod();
+            }
+            progress("restarts", restart, restarts);
         }
-        seen.over.store(true, Ordering::Release);
+        drop(over);
+        let ended: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        ended.iter().any(Result::is_err)
     });
-    if let Some(failure) = seen.failure.lock().take() {
-        return Err(failure.into());
-    }
+    node.wait_for_session();
+    let after = node.running_tasks();
+    let mut note = seen.note(restarts, &waits);
+    writeln!(
+        note,
+        "\nSwarm: {} tasks at the beginning, {} of them at the end.",
+        before.len(),
+        before.intersection(&after).count()
+    )?;
     let rows = Socket::ALL.into_iter().zip(&waits);
-    Ok((
-        rows.flat_map(|(socket, waits)| socket.rows(waits))
+    Ok(Restarts {
+        rows: rows
+            .flat_map(|(socket, waits)| socket.rows(waits))
             .collect(),
-        seen.note(restarts),
-    ))
+        note,
+        leftovers: node.end(),
+        failure: seen
+            .calls
+            .failure()
+            .or(gave_up.then(|| "a client gave up: see above".to_owned())),
+    })
 }
 
-/// Connects again and again.
-fn probe(socket: Socket, path: &Path, seen: &Seen) {
-    while !seen.over.load(Ordering::Acquire) {
+/// Calls again and again. A wait lasts from the first try of a call until one succeeds.
+fn probe(socket: Socket, target: &LoadTarget, seen: &Seen) {
+    let path = target.run.join(socket.file());
+    let client = Cri::new(&path).with_timeout(ANSWER_LIMIT);
+    while !seen.calls.is_over() {
         let begun = Instant::now();
-        if socket.ask(path).is_err() {
-            seen.refused.fetch_add(1, Ordering::Relaxed);
+        let answered = seen
+            .calls
+            .repeat(socket.operation(), || socket.ask(&client, &path));
+        if answered.is_none() {
+            return;
         }
-        let took = begun.elapsed();
-        seen.waited(socket, took);
+        seen.waited(socket, begun.elapsed());
         thread::sleep(PACE);
     }
 }
 
-/// Runs pods, one after the other, each with a command.
-fn load(node: &TestNode, loader: u32, seen: &Seen) {
-    let client = Cri::new(&node.root().cri_socket());
-    let mut number = 0;
-    while !seen.over.load(Ordering::Acquire) {
-        number += 1;
-        if let Err(error) = run_pod(node, &client, &format!("load-{loader}-{number}"), seen) {
-            return seen.failed(&error);
-        }
-    }
-}
-
-/// Pulls an image again and again.
-fn load_pulls(node: &TestNode, seen: &Seen) {
-    let client = Cri::new(&node.root().cri_socket());
-    let image = busybox().layer(random_layer(PULLED, 1)).build();
-    node.registry().push("upgrade/pulled:1", &image);
-    let reference = node.registry().reference("upgrade/pulled:1");
-    while !seen.over.load(Ordering::Acquire) {
-        let pulled = seen.repeat(|| client.pull(&reference, None));
-        let removed = pulled.and_then(|_| seen.repeat(|| client.remove_image(&reference)));
-        if let Err(error) = removed {
-            return seen.failed(&error);
-        }
-    }
-}
-
-fn run_pod(node: &TestNode, client: &Cri, name: &str, seen: &Seen) -> Result<(), Status> {
-    let config: cri::PodSandboxConfig = node.pod_config(name);
-    let main = node.container("main", &["sleep", "1000"]);
-    let pod = seen.repeat(|| client.run_pod(&config))?;
-    let container = seen.repeat(|| client.create(&pod, &main, &config))?;
-    seen.repeat(|| client.start(&container))?;
-    seen.repeat(|| client.exec(&container, &["true"], 30).map(drop))?;
-    seen.repeat(|| client.stop(&container, 0))?;
-    seen.repeat(|| client.stop_pod(&pod))?;
-    seen.repeat(|| client.remove_pod(&pod))
+/// Opens a session as the launcher of a device plugin does, which concerns no task, and ends it once it has a name.
+fn open_session(client: &Cri) -> Result<(), Status> {
+    let request = nomad::OpenRequest {
+        role: nomad::Role::Device.into(),
+        name: "bench".to_owned(),
+        ..Default::default()
+    };
+    client.channel(async |channel| {
+        let mut stream = SessionsClient::new(channel)
+            .open(request)
+            .await?
+            .into_inner();
+        let opened = stream.message().await?;
+        opened
+            .map(|_| Response::new(()))
+            .ok_or_else(|| Status::unavailable("the session ended before it had a name"))
+    })
 }
 
 // === impl Socket ===
@@ -180,25 +200,40 @@ impl Socket {
         }
     }
 
-    fn path(self, node: &TestNode) -> PathBuf {
+    const fn file(self) -> &'static str {
         match self {
-            Self::Cri => node.root().cri_socket(),
-            Self::Nomad => node.root().run().join("nomad.sock"),
-            Self::Admin => node.root().run().join("admin.sock"),
+            Self::Cri => "cri.sock",
+            Self::Nomad => "nomad.sock",
+            Self::Admin => "admin.sock",
         }
     }
 
-    /// Connects, and waits for the first answer.
-    fn ask(self, path: &Path) -> io::Result<()> {
+    /// The call that its client makes.
+    const fn operation(self) -> &'static str {
         match self {
-            Self::Cri | Self::Nomad => {
-                let mut client = UnixStream::connect(path)?;
-                client.set_read_timeout(Some(ANSWER_LIMIT))?;
-                client.write_all(PREFACE)?;
-                client.read_exact(&mut [0; 9])
-            }
-            Self::Admin => http::get_unix(path, "/livez").map(drop),
+            Self::Cri => "Version",
+            Self::Nomad => "Nomad: Open",
+            Self::Admin => "GET /livez",
         }
+    }
+
+    /// Connects, and waits for the answer of a call.
+    fn ask(self, client: &Cri, path: &Path) -> Result<(), FailedTry> {
+        match self {
+            Self::Cri => {
+                client.runtime(async |mut client| {
+                    client.version(cri::VersionRequest::default()).await
+                })?;
+            }
+            Self::Nomad => open_session(client)?,
+            Self::Admin => {
+                let answer = http::get_unix(path, "/livez")?;
+                if answer.status != 200 {
+                    return Err(FailedTry::new(FailureKind::Answered, answer.text()));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn rows(self, waits: &[f64]) -> [Row; 3] {
@@ -229,46 +264,36 @@ impl Seen {
         *longest = took.max(*longest);
     }
 
-    /// Repeats a call until it is answered with success, as kubelets do.
-    fn repeat<T>(&self, call: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
-        let end = Instant::now() + REPEAT_LIMIT;
-        loop {
-            match call() {
-                Ok(answer) => {
-                    self.answered.fetch_add(1, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Err(status) if is_cut_off(&status) && Instant::now() < end => {
-                    self.cut_off.fetch_add(1, Ordering::Relaxed);
-                    thread::sleep(PACE);
-                }
-                Err(status) => return Err(status),
-            }
+    /// Waits until one more pod with a slow network was run and removed, unless a client has failed.
+    fn wait_for_slow_pod(&self) {
+        let before = self.slow.load(Ordering::Acquire);
+        eventually(SLOW_LIMIT, || {
+            self.slow.load(Ordering::Acquire) > before || self.calls.failure().is_some()
+        });
+    }
+
+    fn note(&self, restarts: u32, waits: &[Vec<f64>; 3]) -> String {
+        let mut note = format!(
+            "{restarts} restarts by SIGTERM while {LOADERS} clients run pods and commands, {AGENTS} Nomad agents tasks and commands, one client pods whose\n\
+             network takes 5 s at its set-up and at its removal, and one pulls an image. A sample is the longest wait at a socket around a restart, of\n\
+             clients that connect every {PACE:?}: from the first try of a call until one succeeds.\n\n{:<42}{:>10}{:>10}{:>10}{:>10}\n",
+            "socket: wait at a restart, ms", "calls", "p50", "p99", "max"
+        );
+        for (socket, waits) in Socket::ALL.into_iter().zip(waits) {
+            let longest = waits.iter().copied().fold(0.0, f64::max);
+            note += &format!(
+                "{:<42}{:>10}{:>10.1}{:>10.1}{longest:>10.1}\n",
+                socket.name(),
+                self.calls.calls(socket.operation()),
+                quantile(waits, 0.5),
+                quantile(waits, 0.99)
+            );
         }
+        note += &format!(
+            "\n{}Failed: calls of which a try failed; repeated: those of them that succeeded later. The last columns count tries. A StartTask that\n\
+             was not repeated with success is an allocation that its agent has lost, a RecoverTask a task that it has lost.\n",
+            self.calls
+        );
+        note
     }
-
-    /// Notes that a call failed for good.
-    fn failed(&self, error: &Status) {
-        let mut failure = self.failure.lock();
-        if failure.is_none() {
-            *failure = Some(format!("a call failed for good: {error}"));
-        }
-    }
-
-    fn note(&self, restarts: u32) -> String {
-        let [refused, cut_off, answered] = [&self.refused, &self.cut_off, &self.answered]
-            .map(|count| count.load(Ordering::Relaxed));
-        format!(
-            "{restarts} restarts by SIGTERM while {LOADERS} clients run pods and commands, and one pulls an image. A sample is the longest wait at a socket around a restart, of\n\
-             clients that connect every {PACE:?}; {refused} of these got no answer. Of the load {answered} calls were answered, and {cut_off} were cut off and repeated.\n"
-        )
-    }
-}
-
-/// Returns whether a call got no answer because its daemon ended.
-fn is_cut_off(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal
-    )
 }
