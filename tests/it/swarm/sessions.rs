@@ -1,16 +1,31 @@
 //! Sessions: reports to managers, and their assignments.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use switchyard_proto::docker::swarmkit::v1::TaskState;
 use switchyard_proto::docker::swarmkit::v1::node_spec::Availability;
 use switchyard_swarm::{Change, Error};
+use switchyard_tests::containerd_proxy::ContainerdProxy;
+use switchyard_tests::external_containerd::ExternalContainerd;
+use switchyard_tests::host::eventually;
 use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::agent::{TestAgent, join_worker, state};
 use switchyard_tests::swarm::node::facts;
+use switchyard_tests::swarm::worker::SwarmWorker;
 
+use super::resources::running;
+use super::services::{create, ids, registry, tasks as listed, wait_all_removed};
 use super::wait_until_ready;
+
+/// Time by which a recovery is delayed: more than three heartbeats of 5 s, after which managers take a node for down by
+/// default, and less than the limit of the call to containerd that is held.
+const DELAY: Duration = Duration::from_secs(20);
+/// Time for a daemon to begin its recovery.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// The ids of the tasks that were assigned.
 fn tasks(agent: &TestAgent) -> BTreeSet<String> {
@@ -201,4 +216,68 @@ fn two_nodes_with_one_identity_are_told_of_each_other() {
             .any(|problem| problem.contains("a clone of this machine")),
         "{problems:?}"
     );
+}
+
+#[test]
+fn recovery_of_20_s_moves_no_task_where_the_heartbeats_of_managers_are_longer() {
+    // Outlives the daemon, whose last calls go through the proxy.
+    let behind: RefCell<Option<(ExternalContainerd, ContainerdProxy)>> = RefCell::new(None);
+    let cluster = SwarmCluster::new();
+    // Without it the node is down when it is back, and its tasks have successors.
+    cluster.docker(&["swarm", "update", "--dispatcher-heartbeat", "20s"]);
+    let (_registry, image) = registry(&cluster);
+    let mut worker = SwarmWorker::start(&cluster, |root| {
+        let socket = root.run().join("containerd/containerd.sock");
+        let front = root.run().join("front.sock");
+        let upstream = ExternalContainerd::start(root, &socket);
+        let proxy = ContainerdProxy::start(&front, &socket);
+        *behind.borrow_mut() = Some((upstream, proxy));
+        format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n")
+    });
+    worker.join(&cluster, &cluster.token("worker"));
+    create(
+        &cluster,
+        "web",
+        &["--replicas", "2"],
+        &image,
+        "exec sleep 1000",
+    );
+    cluster.wait_until("both tasks run", || running(&cluster, "web") == 2);
+    let mut before = worker.swarm_tasks();
+    before.sort();
+    let of_manager = ids(&listed(&cluster, "web"));
+
+    worker.daemon().terminate();
+    let held = behind
+        .borrow()
+        .as_ref()
+        .expect("it was started with the worker")
+        .1
+        .hold("Containers/List");
+    worker.daemon().spawn();
+    let has_begun = eventually(BEGIN_LIMIT, || held.has_call());
+    assert!(has_begun, "{}", worker.daemon().tail());
+    thread::sleep(DELAY);
+    let nodes = cluster.workers();
+    assert!(
+        nodes.iter().all(|line| line.contains(" Ready ")),
+        "{nodes:?}"
+    );
+    assert!(
+        !worker.status()["manager"].is_string(),
+        "{}",
+        worker.status()
+    );
+    drop(held);
+    worker.daemon().wait_ready();
+    cluster.wait_until("a session is open", || {
+        worker.status()["manager"] == cluster.address(0)
+    });
+    cluster.wait_until("both tasks run", || running(&cluster, "web") == 2);
+    assert_eq!(ids(&listed(&cluster, "web")), of_manager);
+    let mut after = worker.swarm_tasks();
+    after.sort();
+    assert_eq!(after, before);
+    cluster.docker(&["service", "rm", "web"]);
+    wait_all_removed(&cluster, &worker);
 }

@@ -172,6 +172,7 @@ pub const SLOW: &[Slow] = slow! {
     }
     shard 1 {
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
+        42 Test("swarm::sessions::recovery_of_20_s_moves_no_task_where_the_heartbeats_of_managers_are_longer");
         25 Test("upgrades::unreadable::what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back");
         17 Test("breaks::network::cni_del_of_a_stopped_daemon_is_finished_and_awaited");
         27 Test("breaks::failing_databases::ends_are_listed_and_pods_stop_although_nothing_can_be_recorded");
