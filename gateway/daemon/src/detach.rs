@@ -249,6 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn pid_files_of_the_first_version_are_read_and_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program.pid");
+        let process = ProcessId {
+            pid: 4711,
+            started: 81_234,
+        };
+        // New, and in place of a longer text.
+        replace(&path, process).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "4711 81234\n");
+        assert_eq!(read_pid_file(&path).unwrap(), Some(process));
+        fs::write(&path, "1234567 7654321\n").unwrap();
+        overwrite(&path, process).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "4711 81234     \n");
+        assert_eq!(read_pid_file(&path).unwrap(), Some(process));
+    }
+
+    #[test]
     fn start_that_hangs_does_not_hold_up_the_next_one_for_ever() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("program.pid");

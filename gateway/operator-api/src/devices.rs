@@ -402,3 +402,39 @@ impl From<SlotHolder> for HolderView {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn answer_of_the_first_version_is_read_and_written() {
+        let golden: Value = serde_json::from_str(include_str!("golden/devices.json")).unwrap();
+        let read: DevicesView = serde_json::from_value(golden.clone()).unwrap();
+        let group = &read.groups[0];
+        assert_eq!(
+            (group.title().as_str(), group.capacity, group.free),
+            ("acme/tpu/v2", 2, 1)
+        );
+        let [held, free] = read.slots.as_slice() else {
+            panic!("{read:?}")
+        };
+        assert!(!held.healthy && free.healthy && free.holders.is_empty());
+        assert_eq!(held.holders[0].state, "bound");
+        let port = &read.ports[0];
+        assert_eq!(port.address, Some("fd00::7".parse().unwrap()));
+        assert_eq!(read.compute.reserved[0].amount.cpu_milli, 500);
+        assert_eq!(read.compute.exclusive[0].cpus, "2-3");
+        let host = read.host.as_ref().expect("plugins are hosted");
+        assert!(host.fault.is_none() && host.plugins[0].last_error.is_some());
+        let of_swarm = read.clone().of_owner(Owner::Swarm);
+        assert!(of_swarm.slots.is_empty() && of_swarm.ports.is_empty());
+        assert_eq!(of_swarm.refusals[0].count, 3);
+        assert_eq!(serde_json::to_value(&read).unwrap(), golden);
+        let mut later = golden;
+        later["slots"][0]["of_a_later_version"] = Value::from(1);
+        assert_eq!(serde_json::from_value::<DevicesView>(later).unwrap(), read);
+    }
+}

@@ -41,3 +41,31 @@ pub struct EventPage {
     /// The events, in order.
     pub events: Vec<EventView>,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn answer_of_the_first_version_is_read_and_written() {
+        let golden: Value = serde_json::from_str(include_str!("golden/events.json")).unwrap();
+        let read: EventPage = serde_json::from_value(golden.clone()).unwrap();
+        assert_eq!((read.next, read.missed, read.is_restarted), (42, 7, true));
+        let [exited, refused] = read.events.as_slice() else {
+            panic!("{read:?}")
+        };
+        assert_eq!(
+            (exited.event.as_str(), exited.detail.as_str()),
+            ("task_exited", "137")
+        );
+        assert!(exited.sandbox.is_some() && exited.task.is_some());
+        assert_eq!((refused.number, refused.owner.as_str()), (42, "nomad"));
+        assert!(refused.sandbox.is_none() && refused.task.is_none());
+        assert_eq!(serde_json::to_value(&read).unwrap(), golden);
+        let mut later = golden;
+        later["events"][0]["of_a_later_version"] = Value::from(1);
+        assert_eq!(serde_json::from_value::<EventPage>(later).unwrap(), read);
+    }
+}

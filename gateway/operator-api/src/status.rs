@@ -104,3 +104,47 @@ pub fn count_views(counts: &Counts) -> Vec<CountView> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::config::Effect;
+
+    #[test]
+    fn answer_of_the_first_version_is_read_and_written() {
+        let golden: Value = serde_json::from_str(include_str!("golden/status.json")).unwrap();
+        let read: StatusReport = serde_json::from_value(golden.clone()).unwrap();
+        assert_eq!(
+            (read.pid, read.ready, read.images),
+            (Some(4711), false, None)
+        );
+        let broken = read.parts.iter().find(|part| !part.up);
+        let broken = broken.expect("a part does not work");
+        assert_eq!((broken.name.as_str(), broken.needed), ("swarm", false));
+        assert_eq!((read.sandboxes[0].count, read.tasks[0].count), (2, 3));
+        assert_eq!(read.advisories[0].ids, ["CVE-2024-21626"]);
+        let config = read.config.as_ref().expect("it is on the unix socket");
+        assert_eq!(config.pending[0].effect, Effect::EmptyNode);
+        assert!(config.refused.is_some() && config.ignored.len() == 1);
+        let program = &read.programs[0];
+        assert!(program.replaced && program.has_former_configuration());
+        assert_eq!(serde_json::to_value(&read).unwrap(), golden);
+        let mut later = golden;
+        later["parts"][0]["of_a_later_version"] = Value::from(1);
+        assert_eq!(serde_json::from_value::<StatusReport>(later).unwrap(), read);
+    }
+
+    #[test]
+    fn answer_without_what_the_unix_socket_alone_has_is_read_and_written() {
+        let mut public: Value = serde_json::from_str(include_str!("golden/status.json")).unwrap();
+        let fields = public.as_object_mut().unwrap();
+        for withheld in ["pid", "config", "programs"] {
+            fields.remove(withheld).unwrap();
+        }
+        let read: StatusReport = serde_json::from_value(public.clone()).unwrap();
+        assert!(read.pid.is_none() && read.config.is_none() && read.programs.is_empty());
+        assert_eq!(serde_json::to_value(&read).unwrap(), public);
+    }
+}

@@ -122,6 +122,17 @@ mod tests {
     }
 
     #[test]
+    fn file_of_the_first_version_is_read_and_written() {
+        let golden = "5d0b9f3c\npods/of/a\npods/of\npods\n\n";
+        let expected = left(&["/pods/of/a", "/pods/of", "/pods"]);
+        assert_eq!(
+            BusyCgroup::parse(golden, "5d0b9f3c"),
+            Some(expected.clone())
+        );
+        assert_eq!(expected.text("5d0b9f3c"), golden);
+    }
+
+    #[test]
     fn what_a_kill_cut_short_is_not_on_record() {
         let whole = left(&["/pods/of/a", "/pods/of"]).text("boot");
         for end in 0..whole.len() {

@@ -268,6 +268,17 @@ mod tests {
     }
 
     #[test]
+    fn marks_of_the_first_version_are_read_and_written() {
+        for (golden, expected) in [
+            ("5d0b9f3c 1000", mark("5d0b9f3c", 1_000, None)),
+            ("5d0b9f3c 1000 1500", mark("5d0b9f3c", 1_000, Some(1_500))),
+        ] {
+            assert_eq!(WaitRecord::parse(golden), Some(expected));
+            assert_eq!(expected.text(), golden);
+        }
+    }
+
+    #[test]
     fn a_mark_that_a_kill_cut_short_is_none() {
         assert_eq!(WaitRecord::parse(""), None);
         assert_eq!(WaitRecord::parse("a"), None);

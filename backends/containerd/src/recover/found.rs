@@ -289,7 +289,45 @@ fn read_exit_note(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
+
+    #[test]
+    fn marks_of_the_first_version_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = TaskDirs {
+            state: dir.path().join("state"),
+            run: dir.path().join("run"),
+            stage: dir.path().join("stage"),
+        };
+        let found = TaskFiles::read(&dirs);
+        assert!(!found.begun && !found.limits_pending && !found.checkpointed);
+        assert!(found.note.is_none() && found.started.is_none());
+
+        fs::create_dir_all(dirs.state.join("checkpoint")).unwrap();
+        fs::create_dir(&dirs.run).unwrap();
+        fs::write(dirs.run.join("limiting"), "500 -7").unwrap();
+        let note =
+            r#"{"code":3,"at_ns":7,"started_ns":5,"oom":false,"lost":false,"start_failed":null}"#;
+        fs::write(dirs.run.join("failed"), note).unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_764_547_200_000_000_007);
+        let started = |pid| Some(Started { pid, at });
+        for (mark, read) in [
+            (format!("{:<64}", "1764547200000000007 4711"), started(4711)),
+            // Written before marks had a pid, and reserved for a start that did not come so far.
+            ("1764547200000000007".to_owned(), started(0)),
+            (" ".repeat(64), None),
+        ] {
+            fs::write(dirs.run.join("started"), &mark).unwrap();
+            let found = TaskFiles::read(&dirs);
+            assert!(found.begun && found.limits_pending && found.checkpointed);
+            assert_eq!(found.started, read, "{mark:?}");
+            let exit = exit_of(&api::Container::default(), found.note.as_deref());
+            let (exit, started) = exit.unwrap().expect("it is noted").to_core();
+            assert_eq!((exit.code, started), (3, Some(from_ns(5))));
+        }
+    }
 
     #[test]
     fn an_exit_that_cannot_be_parsed_is_not_taken_for_none() {

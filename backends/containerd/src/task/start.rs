@@ -372,21 +372,38 @@ async fn reserve_mark(entry: &TaskEntry) -> Result<()> {
 /// Writes the time and the pid of a start to a file, for recovery. Needs no space if the file has been reserved.
 pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<()> {
     let path = entry.dirs.started();
-    let text = format!("{} {}", to_ns(started.at), started.pid);
     blocking(move || {
         let mut options = File::options();
         let opened = options.write(true).create(true).truncate(false).open(&path);
         // One write within one page, which a kill cannot tear.
         opened
-            .and_then(|mut file| file.write_all(format!("{text:<MARK_LEN$}").as_bytes()))
+            .and_then(|mut file| file.write_all(mark_text(started).as_bytes()))
             .map_err(|fault| io_error("write", &path, fault))
     })
     .await
 }
 
+/// The text of the mark, which fills what is reserved.
+fn mark_text(started: Started) -> String {
+    let text = format!("{} {}", to_ns(started.at), started.pid);
+    format!("{text:<MARK_LEN$}")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn mark_is_written_as_the_first_version_reads_it() {
+        let started = Started {
+            pid: 4711,
+            at: SystemTime::UNIX_EPOCH + Duration::from_nanos(1_764_547_200_000_000_007),
+        };
+        let golden = "1764547200000000007 4711";
+        assert_eq!(mark_text(started), format!("{golden:<64}"));
+    }
 
     #[test]
     fn longest_mark_has_room_in_what_is_reserved() {

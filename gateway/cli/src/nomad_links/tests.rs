@@ -158,6 +158,30 @@ fn links_are_removed_although_they_cannot_be_written_down() {
 }
 
 #[test]
+fn file_of_removed_links_is_that_of_the_first_version() {
+    let golden = r#"[
+  {
+    "path": "/opt/nomad/plugins/switchyard",
+    "target": "/usr/lib/switchyard/nomad-plugins/switchyard"
+  }
+]
+"#;
+    let links = BTreeSet::from([PluginLink {
+        path: "/opt/nomad/plugins/switchyard".into(),
+        target: "/usr/lib/switchyard/nomad-plugins/switchyard".into(),
+    }]);
+    let node = AgentDirs::new();
+    let removed = node.path("removed");
+    note_removed(&links, &removed).unwrap();
+    assert_eq!(fs::read_to_string(&removed).unwrap(), golden);
+    let later = golden.replace("\"path\"", "\"of_a_later_version\": 1, \"path\"");
+    for text in [golden, later.as_str()] {
+        fs::write(&removed, text).unwrap();
+        assert_eq!(read_removed(&removed).unwrap(), links, "{text}");
+    }
+}
+
+#[test]
 fn file_of_removed_links_that_cannot_be_read_is_kept() {
     let node = AgentDirs::new();
     node.install("plugins").unwrap();

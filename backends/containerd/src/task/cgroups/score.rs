@@ -144,7 +144,9 @@ mod tests {
     #[test]
     fn whoever_finds_a_mark_goes_to_what_is_on_record() {
         let change = Rescore { from: 500, to: -7 };
-        let read = Rescore::parse(&change.to_text());
+        // As the first version writes it.
+        assert_eq!(change.to_text(), "500 -7");
+        let read = Rescore::parse("500 -7");
         assert_eq!(read, Some(change));
         assert_eq!(change.toward_record(Some(-7)), change);
         assert_eq!(
