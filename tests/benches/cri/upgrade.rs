@@ -53,7 +53,7 @@ enum Socket {
     Admin,
 }
 
-/// What clients saw.
+/// Observations of the clients.
 #[derive(Debug, Default)]
 struct Seen {
     /// The longest wait at each socket since the last restart began, in the order of [`Socket::ALL`].

@@ -20,7 +20,7 @@ pub(super) const SLOW: &str = "slow";
 /// Limit for a command in a task.
 const EXEC_LIMIT: Duration = Duration::from_secs(30);
 
-/// What clients know of the node.
+/// The node, as far as clients know it.
 #[derive(Clone, Debug)]
 pub(super) struct LoadTarget {
     /// The directory of the sockets.
@@ -116,16 +116,22 @@ pub(super) fn run_tasks(target: &LoadTarget, calls: &CallCounts) {
         "image": target.image, "command": "sleep", "args": ["100000"], "network_mode": "host",
     });
     let mut task = TaskSetup::new(&target.agent, &client.agent, "load", &config);
+    let mut has_lost = false;
     while !calls.is_over() {
         task.assign_new_id();
-        // An allocation that is lost is counted; the agent continues with the next one.
-        if let Some(handle) = client.start(&task.config)
-            && client.use_and_remove(task.id(), &handle).is_none()
-        {
+        let Some(handle) = client.start(&task.config) else {
+            // The agent continues with the next one.
+            has_lost = true;
+            continue;
+        };
+        if client.use_and_remove(task.id(), &handle).is_none() {
             return;
         }
     }
-    task.remove_cgroups();
+    // A start that was lost to the agent may have left a process.
+    if !has_lost {
+        task.remove_cgroups();
+    }
 }
 
 // === impl LoadTarget ===

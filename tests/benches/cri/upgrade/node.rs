@@ -107,7 +107,7 @@ impl RestartedNode {
         ]);
     }
 
-    /// What clients know of it.
+    /// The node, as far as clients know it.
     pub(super) fn target(&self) -> LoadTarget {
         let root = self.worker.root();
         LoadTarget {
