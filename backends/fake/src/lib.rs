@@ -258,7 +258,7 @@ impl Fake {
         self.world.lock().pending_starts.insert(task, runs);
     }
 
-    /// Sets the objects that recovery cannot read from now on.
+    /// Sets the objects that recovery cannot read from now on; they need not be objects of this fake.
     pub fn set_unreadable(&self, unreadable: Vec<Unreadable>) {
         self.world.lock().unreadable = unreadable;
     }

@@ -518,6 +518,7 @@ impl State {
     }
 
     pub(crate) fn snapshot(&self) -> Recovered {
+        let is_unreadable = |id: &str| self.unreadable.iter().any(|held| held.id == id);
         let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| Sandbox {
             id: *id,
             meta: Arc::clone(&sandbox.meta),
@@ -537,8 +538,12 @@ impl State {
             },
         });
         Recovered {
-            sandboxes: sandboxes.collect(),
-            tasks: tasks.collect(),
+            sandboxes: sandboxes
+                .filter(|sandbox| !is_unreadable(&sandbox.id.to_string()))
+                .collect(),
+            tasks: tasks
+                .filter(|task| !is_unreadable(&task.id.to_string()))
+                .collect(),
             removals: self.pending_removals(),
             remnants: Vec::new(),
             unreadable: self.unreadable.clone(),

@@ -233,7 +233,8 @@ impl TaskExecutor {
         .await
     }
 
-    /// The tasks of all clusters that may have files: those that run or will, and those whose worker may write some.
+    /// The tasks of all clusters that may have files: those that run or will, those that cannot be read, and those whose
+    /// worker may write some.
     fn tasks_with_files(&self) -> Result<BTreeSet<String>> {
         let runs = |state: &TaskState| match state {
             TaskState::Created
@@ -244,6 +245,8 @@ impl TaskExecutor {
             TaskState::Exited { .. } | TaskState::Removing { .. } => false,
         };
         let mut named: BTreeSet<String> = self.assigned.tasks.lock().keys().cloned().collect();
+        let unreadable = self.shared.scope.sandboxes().unreadable()?;
+        named.extend(unreadable.iter().map(|held| held.name.clone()));
         let tasks = self.shared.scope.tasks().list()?;
         named.extend(
             tasks

@@ -14,12 +14,13 @@ use tokio::sync::watch;
 
 use crate::health::Monitor;
 use crate::life::{self, Next, Object, Outcome, Report, Resume, State, Step};
-use crate::plan::{STOP_GRACE, TaskPlan};
+use crate::plan::TaskPlan;
 use crate::record::Record;
 use crate::task_context::TaskContext;
 use crate::{from_proto, to_proto};
 
 mod devices;
+mod hold;
 mod observe;
 mod prepare;
 mod remove;
@@ -119,6 +120,9 @@ impl Worker {
     async fn work(mut self) {
         let shared = Arc::clone(&self.shared);
         let _guard = shared.locks.lock(self.id.clone()).await;
+        if self.hold().await {
+            return;
+        }
         if !self.is_removed() {
             // Boxed, as each step but the wait: most of its life a task runs, and then none of them takes memory.
             Box::pin(self.take_up()).await;
@@ -450,13 +454,7 @@ impl Worker {
     /// Stops the task, and releases what it held. Idempotent.
     async fn stop(&mut self) -> Result<()> {
         if let Some(task) = self.task_object()? {
-            let record = Record::of(&task.meta);
-            // Of a record of another version nothing is known.
-            let grace = if record.task_id.is_empty() {
-                STOP_GRACE
-            } else {
-                record.stop_grace()
-            };
+            let grace = Record::of(&task.meta).stop_grace();
             self.shared
                 .scope
                 .tasks()

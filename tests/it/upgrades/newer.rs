@@ -2,6 +2,8 @@
 //! all is as before when it is back. The newer program is this source with the feature `newer`
 //! (`record/newer.rs` of the containerd backend says what it changes).
 
+mod services;
+
 use std::process::Command;
 
 use serde_json::{Value, json};

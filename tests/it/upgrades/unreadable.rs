@@ -60,12 +60,16 @@ impl<'n> LaterVersion<'n> {
 #[track_caller]
 pub(super) fn start_unready(node: &TestNode) {
     node.daemon().spawn();
-    let socket = node.root().run().join("admin.sock");
-    let recovered = eventually(LIMIT, || {
+    assert!(recovers(node.root()), "{}", node.daemon().tail());
+}
+
+/// Waits for the end of recovery; returns whether it came.
+pub(super) fn recovers(root: &PrivateRoot) -> bool {
+    let socket = root.run().join("admin.sock");
+    eventually(LIMIT, || {
         switchyard_tests::http::get_unix(&socket, "/readyz/recovery")
             .is_ok_and(|answer| answer.status == 200)
-    });
-    assert!(recovered, "{}", node.daemon().tail());
+    })
 }
 
 #[track_caller]

@@ -25,6 +25,7 @@ mod restarts;
 mod rotation;
 mod templates;
 mod traces;
+mod unreadable;
 
 /// The statuses that a manager has.
 type Statuses = BTreeMap<String, swarm::TaskStatus>;

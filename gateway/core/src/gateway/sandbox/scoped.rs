@@ -113,6 +113,18 @@ impl<'s> ScopedSandboxes<'s> {
         self.access.ready()?.check_unreadable(is_meant, what)
     }
 
+    /// This owner's objects that cannot be read, sandboxes and tasks. While the daemon runs, none is added and none
+    /// goes.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn unreadable(self) -> Result<Vec<Arc<Unreadable>>> {
+        let owner = self.access.owner();
+        let mut all = self.access.ready()?.table.unreadable();
+        all.retain(|held| held.owner == Some(owner));
+        Ok(all)
+    }
+
     /// One of this owner's sandboxes with its tasks, as of one moment.
     ///
     /// # Errors
