@@ -27,6 +27,20 @@ pub fn decode<R: Message + Default>(bytes: &[u8]) -> Option<R> {
     R::decode(message).ok()
 }
 
+/// Checks that a record can be decoded, if there is one.
+///
+/// # Errors
+/// The defect, for people.
+pub fn check<R: Message + Default>(bytes: &[u8]) -> Result<(), String> {
+    match bytes.split_first() {
+        None => Ok(()),
+        Some((&VERSION, message)) => R::decode(message)
+            .map(drop)
+            .map_err(|fault| fault.to_string()),
+        Some((version, _)) => Err(format!("it is of version {version}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

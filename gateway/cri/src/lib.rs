@@ -51,6 +51,7 @@ pub use config::{Config, UnsetSeccomp};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;
 pub use names::{log_directory, names};
+pub use record::check_request;
 pub use routed::{MethodRouter, RoutedService};
 pub use runtime::Runtime;
 pub use service::{Services, services};

@@ -1,8 +1,8 @@
 //! The frontend's record of each object: the request that created it, so that status and lists can echo it
 //! exactly, also after a restart.
 //!
-//! The [encoding](switchyard_proto::record) has a version. A record of an unknown version is not an error: the
-//! object is then described by the core's data.
+//! The [encoding](switchyard_proto::record) has a version. Recovery leaves an object alone whose record is of an unknown one
+//! ([`check_request`]); an object without a record is described by the core's data.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
+use switchyard_core::backend::UnreadableKind;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::Meta;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
-use switchyard_proto::record::decode;
 pub(crate) use switchyard_proto::record::encode;
+use switchyard_proto::record::{check, decode};
 
 /// Maximum number of decoded records of removed objects in the cache.
 const STALE_MAX: usize = 64;
@@ -109,6 +110,18 @@ struct Cache<I, R> {
 }
 
 // === records ===
+
+/// Checks that the record of a sandbox or container can be decoded, if it has one.
+///
+/// # Errors
+/// The defect, for people.
+pub fn check_request(kind: UnreadableKind, meta: &Meta) -> Result<(), String> {
+    match kind {
+        UnreadableKind::Sandbox => check::<SandboxRecord>(&meta.record),
+        UnreadableKind::Task => check::<ContainerRecord>(&meta.record),
+        UnreadableKind::Unknown => Ok(()),
+    }
+}
 
 /// Appends `more` to an encoded record of the same type: concatenated protobuf messages are merged.
 pub(crate) fn append(record: &mut Vec<u8>, more: &impl Message) {
@@ -216,6 +229,10 @@ impl<I: Eq + Hash + Copy, R: Message + Default> Cache<I, R> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use switchyard_core::id::Owner;
+
     use super::*;
 
     fn record(name: &str) -> SandboxRecord {
@@ -229,6 +246,16 @@ mod tests {
                 ..Default::default()
             }),
             runtime_handler: "crun".into(),
+        }
+    }
+
+    fn meta(record: Vec<u8>) -> Meta {
+        Meta {
+            owner: Owner::Kubernetes,
+            name: "web".to_owned(),
+            labels: BTreeMap::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            record,
         }
     }
 
@@ -262,7 +289,7 @@ mod tests {
             ..Default::default()
         };
         let config = cri::PodSandboxConfig {
-            metadata: Some(metadata),
+            metadata: Some(metadata.clone()),
             hostname: "web".into(),
             log_directory: "/var/log/pods/web".into(),
             port_mappings: vec![port],
@@ -274,7 +301,12 @@ mod tests {
             config: Some(config),
             runtime_handler: "runc".into(),
         };
-        check_golden(&sandbox, include_bytes!("golden/sandbox-1.bin"));
+        let golden = include_bytes!("golden/sandbox-1.bin");
+        check_golden(&sandbox, golden);
+        let pod = meta(golden.to_vec());
+        assert_eq!(pod_metadata(&pod), Some(metadata));
+        assert_eq!(log_directory(&pod).as_deref(), Some("/var/log/pods/web"));
+        assert_eq!(pod_annotations(&pod)["note"], "kept");
 
         let overhead = cri::LinuxContainerResources {
             cpu_shares: 100,
@@ -307,8 +339,8 @@ mod tests {
             ..Default::default()
         };
         let config = cri::ContainerConfig {
-            metadata: Some(metadata),
-            image: Some(image),
+            metadata: Some(metadata.clone()),
+            image: Some(image.clone()),
             command: vec!["sh".into()],
             args: vec!["-c".into()],
             mounts: vec![volume],
@@ -327,7 +359,10 @@ mod tests {
             net_priority: 3,
             quota_id: "70000".into(),
         };
-        check_golden(&container, include_bytes!("golden/container-1.bin"));
+        let golden = include_bytes!("golden/container-1.bin");
+        check_golden(&container, golden);
+        let names = container_names(&meta(golden.to_vec()));
+        assert_eq!(names, (Some(metadata), Some(image)));
     }
 
     #[test]
@@ -337,6 +372,18 @@ mod tests {
         assert_eq!(decode::<SandboxRecord>(&bytes), None);
         assert_eq!(decode::<SandboxRecord>(&[]), None);
         assert_eq!(decode::<SandboxRecord>(&[1, 0xff]), None);
+        let pod = meta(bytes);
+        for kind in [UnreadableKind::Sandbox, UnreadableKind::Task] {
+            let refused = check_request(kind, &pod);
+            assert_eq!(refused, Err("it is of version 9".to_owned()));
+            assert_eq!(check_request(kind, &meta(Vec::new())), Ok(()));
+        }
+        let container = meta(encode(&ContainerRecord::default()));
+        assert_eq!(check_request(UnreadableKind::Task, &container), Ok(()));
+        let pod = meta(encode(&record("a")));
+        assert_eq!(check_request(UnreadableKind::Sandbox, &pod), Ok(()));
+        // It has a string where a container has a message.
+        assert!(check_request(UnreadableKind::Task, &pod).is_err());
     }
 
     #[test]

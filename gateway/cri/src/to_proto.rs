@@ -1,7 +1,7 @@
 //! Converts the task model to wire messages.
 //!
-//! What CRI requires to be echoed comes from the record of the request. Where a record cannot be decoded
-//! (another version of this program wrote it), most of it is filled in from the labels that the core stores.
+//! What CRI requires to be echoed comes from the record of the request. Without one, most of it is filled in
+//! from the labels that the core stores.
 
 mod checkpoint;
 mod container;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use switchyard_config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 use switchyard_containerd::{Containerd, Settings};
-use switchyard_core::backend::{Backend, BackendObserver};
+use switchyard_core::backend::{Backend, BackendObserver, UnreadableKind};
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseStore;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::reload::Reloadable;
-use switchyard_core::spec::CpuSet;
+use switchyard_core::spec::{CpuSet, Meta};
 use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted};
 use switchyard_device_plugin::Observe;
@@ -110,6 +110,18 @@ fn containerd_settings(config: &Config) -> Settings {
         state: config.paths.state.clone(),
         run: config.paths.run.clone(),
         logkeeper: config.logkeeper_socket(),
+        check_request,
+    }
+}
+
+/// Checks the request of an object's frontend.
+fn check_request(kind: UnreadableKind, meta: &Meta) -> Result<(), String> {
+    match meta.owner {
+        Owner::Kubernetes => switchyard_cri::check_request(kind, meta),
+        Owner::Nomad => switchyard_nomad::check_request(meta),
+        Owner::Swarm => switchyard_swarm::check_request(meta),
+        // The operator's frontend stores none.
+        Owner::Host => Ok(()),
     }
 }
 
@@ -285,4 +297,30 @@ pub fn cri(scope: Scope, settings: &LiveSettings, sessions: Sessions) -> Routes 
         .add_service(runtime_v1alpha2)
         .add_service(image_v1alpha2)
         .add_service(volume_v1alpha2)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn request_that_its_frontend_cannot_read_is_refused_for_each_orchestrator() {
+        let meta = |owner, record: &[u8]| Meta {
+            owner,
+            name: "web".to_owned(),
+            labels: BTreeMap::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            record: record.to_vec(),
+        };
+        for owner in [Owner::Kubernetes, Owner::Nomad, Owner::Swarm] {
+            for kind in [UnreadableKind::Sandbox, UnreadableKind::Task] {
+                let checked = |record: &[u8]| check_request(kind, &meta(owner, record));
+                assert!(checked(&[99]).is_err(), "{owner:?} {kind:?}");
+                assert_eq!(checked(&[1]), Ok(()), "{owner:?} {kind:?}");
+            }
+        }
+    }
 }

@@ -84,6 +84,14 @@ pub(crate) struct Agent {
 
 // === records ===
 
+/// Checks that the record of a sandbox or task can be decoded, if it has one.
+///
+/// # Errors
+/// The defect, for people.
+pub fn check_request(meta: &Meta) -> Result<(), String> {
+    record::check::<Record>(&meta.record)
+}
+
 impl Record {
     /// The record of the task of this request, without the results of its plan.
     pub(crate) fn new(request: &nomad::TaskConfig) -> Self {
@@ -138,7 +146,8 @@ impl Record {
         record::encode(self)
     }
 
-    /// The record of an object; empty if it has another version.
+    /// The record of an object; empty if it has none. Recovery leaves an object alone whose record is of another version
+    /// ([`check_request`]).
     pub(crate) fn of(meta: &Meta) -> Self {
         record::decode(&meta.record).unwrap_or_default()
     }
@@ -320,7 +329,10 @@ mod tests {
             (network, &include_bytes!("golden/network-1.bin")[..]),
         ] {
             assert_eq!(record.encode(), golden);
-            assert_eq!(record::decode::<Record>(golden), Some(record));
+            let read = record::decode::<Record>(golden).expect("it is of this version");
+            assert_eq!(read, record);
+            let agent = read.agent().expect("it has a directory");
+            assert_eq!(agent.dir(), Path::new("/opt/nomad/alloc"));
         }
     }
 
@@ -392,13 +404,17 @@ mod tests {
     }
 
     #[test]
-    fn record_of_another_version_is_ignored() {
+    fn record_that_cannot_be_decoded_is_refused_and_one_that_is_absent_is_not() {
         let record = Record::new(&request());
         let now = SystemTime::UNIX_EPOCH;
         let mut meta = meta(&record, &network_meta("3a7c", "", None, now), now);
+        assert_eq!(check_request(&meta), Ok(()));
         meta.record[0] = 9;
-        assert_eq!(Record::of(&meta), Record::default());
+        assert_eq!(check_request(&meta), Err("it is of version 9".to_owned()));
+        meta.record = vec![1, 10, 9];
+        assert!(check_request(&meta).is_err());
         meta.record.clear();
+        assert_eq!(check_request(&meta), Ok(()));
         assert_eq!(Record::of(&meta), Record::default());
     }
 

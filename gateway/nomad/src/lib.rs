@@ -56,6 +56,7 @@ mod transport;
 mod value;
 
 pub use device::HEALTHY_SLOTS;
+pub use identity::check_request;
 pub use names::{log_files, names};
 pub use plugin_config::PluginConfig;
 pub use services::{AT_ONCE, LIVENESS, Launchers, Services, services};

@@ -31,7 +31,7 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let display = if is_network(&meta.name) {
         format!("network ({alloc})")
     } else if alloc_id.is_empty() {
-        // A record of another version.
+        // There is no record.
         meta.name.clone()
     } else {
         let path: Vec<&str> = [&job, &group, &task_name]
@@ -114,6 +114,19 @@ mod tests {
             ("nomad_task", "web"),
         ];
         assert_eq!(names.iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn record_of_the_first_version_has_the_names_and_the_log_of_its_task() {
+        let task = Meta {
+            record: include_bytes!("golden/task-1.bin").to_vec(),
+            ..with_record(&Record::default())
+        };
+        let known = names(&task, Some(&task));
+        assert_eq!(known.to_string(), "shop/front/web (3a7c)");
+        assert_eq!(known.get("image"), Some("busybox:1"));
+        let log = (PathBuf::from("/opt/nomad/alloc/3a7c"), "web".to_owned());
+        assert_eq!(log_files(&task), Some(log));
     }
 
     #[test]

@@ -82,6 +82,7 @@ pub use plan::{
     AllowedDevices, AssignedDevice, HealthCheck, HealthCommand, LogRotation, PlanContext,
     PublishedPort, ServiceImage, TaskFile, TaskPlan,
 };
+pub use record::check_request;
 pub use renewal::{due, pause};
 pub use report::AgentReport;
 pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplicable};

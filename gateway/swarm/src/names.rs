@@ -18,7 +18,7 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
         ..
     } = Record::of(meta);
     let display = match (service_name.as_str(), slot.as_str()) {
-        // A record of another version, or a task without a service.
+        // There is no record, or the task has no service.
         ("", _) | (_, "") => meta.name.clone(),
         (service, slot) => format!("{service}.{slot}"),
     };

@@ -110,6 +110,14 @@ pub(crate) struct HealthRecord {
     pub(crate) start_interval_ms: u64,
 }
 
+/// Checks that the record of a sandbox or task can be decoded, if it has one.
+///
+/// # Errors
+/// The defect, for people.
+pub fn check_request(meta: &Meta) -> Result<(), String> {
+    record::check::<Record>(&meta.record)
+}
+
 // === impl Record ===
 
 impl Record {
@@ -148,7 +156,8 @@ impl Record {
         record::encode(self)
     }
 
-    /// The record of an object; empty if it has another version.
+    /// The record of an object; empty if it has none. Recovery leaves an object alone whose record is of another version
+    /// ([`check_request`]).
     pub(crate) fn of(meta: &Meta) -> Self {
         record::decode(&meta.record).unwrap_or_default()
     }
@@ -331,7 +340,28 @@ mod tests {
         };
         let golden = include_bytes!("golden/task-1.bin");
         assert_eq!(record.encode(), golden);
-        assert_eq!(Record::of(&meta(golden.to_vec())), record);
+        let read = Record::of(&meta(golden.to_vec()));
+        assert_eq!(read, record);
+        // What this version does with it.
+        let seconds = Duration::from_secs;
+        let check = ResolvedCheck {
+            command: ["sh", "-c", "true"].map(str::to_owned).into(),
+            timeout: seconds(5),
+            schedule: CheckSchedule {
+                interval: seconds(30),
+                retries: 3,
+                start_period: seconds(1),
+                start_interval: Duration::from_millis(500),
+            },
+        };
+        assert_eq!(read.check(), Some(check));
+        assert_eq!(read.stop_grace(), seconds(10));
+        assert_eq!(read.ports[0].protocol(), Protocol::Tcp);
+        let device = AssignedDevice {
+            kind: "acme/tpu/v2".into(),
+            id: "acme0".into(),
+        };
+        assert_eq!(AssignedDevice::from(read.devices[0].clone()), device);
     }
 
     #[test]
@@ -392,8 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn record_of_another_version_is_empty() {
-        assert_eq!(Record::of(&meta(vec![2, 10, 1, b'c'])), Record::default());
+    fn record_that_cannot_be_decoded_is_refused_and_one_that_is_absent_is_not() {
+        let check = |record: Vec<u8>| check_request(&meta(record));
+        let later = check(vec![2, 10, 1, b'c']);
+        assert_eq!(later, Err("it is of version 2".to_owned()));
+        assert!(check(vec![1, 10, 9]).is_err());
+        assert_eq!(check(Record::default().encode()), Ok(()));
+        assert_eq!(check(Vec::new()), Ok(()));
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn log_of(task: &Task, cluster: Option<&str>) -> Option<TaskLog> {
         task_id,
         ..
     } = Record::of(&task.meta);
-    // Of a record of another version nothing is known.
+    // Without a record nothing is known.
     if task_id.is_empty() || cluster.is_some_and(|cluster| cluster != cluster_id) {
         return None;
     }

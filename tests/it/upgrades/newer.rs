@@ -217,6 +217,27 @@ fn pod_in_a_phase_of_the_newer_version_is_held_until_it_is_back() {
 }
 
 #[test]
+fn pod_with_a_request_of_the_newer_version_is_held_until_it_is_back() {
+    let node = start(Containerd::Managed);
+    let pod = node.pod_with("web", |config| {
+        config
+            .labels
+            .insert(CHANGE.to_owned(), "request".to_owned());
+    });
+    let web = Counter::start_in(pod, |config| {
+        config
+            .labels
+            .insert(CHANGE.to_owned(), "request".to_owned());
+    });
+    roll_back(&node);
+    assert_reported(&node, &[web.pod.id(), &web.id], 0, "it is of version 2");
+    assert_refused(node.cri().run_pod(web.pod.config()), &["cannot read"]);
+    install_newer(&node);
+    web.assert_runs("under the newer version again");
+    web.end("under the newer version again");
+}
+
+#[test]
 fn start_ignores_a_key_and_a_value_that_only_the_newer_version_knows() {
     let node = TestNode::start_version(&newer(), Containerd::Managed, |_| {
         "[log]\nformat = \"plain\"\ncolour = true\n".to_owned()

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::backend::CheckRequest;
 use switchyard_registry::Limits;
 
 use crate::base::reserved::is_reserved;
@@ -258,7 +259,7 @@ impl AdvisoriesConfig {
 }
 
 /// The settings of the backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// `[containerd]`.
     pub containerd: ContainerdConfig,
@@ -284,6 +285,8 @@ pub struct Settings {
     pub run: PathBuf,
     /// The logkeeper's socket.
     pub logkeeper: PathBuf,
+    /// The check of requests that frontends have stored. Recovery leaves an object alone whose request it refuses.
+    pub check_request: CheckRequest,
 }
 
 impl ContainerdConfig {

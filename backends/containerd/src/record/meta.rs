@@ -10,7 +10,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::Meta;
 use switchyard_core::{Error, Result};
 
-use super::{from_ns, to_ns};
+use super::{from_ns, newer, to_ns};
 
 /// Owner, name, labels, and the frontend's own data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl MetaRecord {
             unknown: _,
         } = self;
         let owner = self.owner()?;
-        let record = hex::decode(record).map_err(|fault| {
+        let request = hex::decode(record).map_err(|fault| {
             Error::internal(format!("record of {name:?}: the bytes of its frontend"))
                 .with_source(fault)
         })?;
@@ -66,7 +66,7 @@ impl MetaRecord {
             name: name.clone(),
             labels: labels.clone(),
             created_at: from_ns(*created_at_ns),
-            record,
+            record: newer::request_read(request),
         };
         Ok(Arc::new(meta))
     }

@@ -9,16 +9,17 @@
 //! | `claim` | likewise | a claim of a kind of its own too | |
 //! | `fields` | of version 1, with a further field | a further field | |
 //! | `phase` | likewise | likewise | `halted` |
+//! | `request` | likewise, and the request of its frontend is of version 2 | likewise | |
 
 #[cfg(not(feature = "newer"))]
 pub(crate) use unchanged::phase_written;
 #[cfg(not(feature = "newer"))]
-pub(super) use unchanged::{phase_read, reads, written};
+pub(super) use unchanged::{phase_read, reads, request_read, written};
 
 #[cfg(feature = "newer")]
 pub(crate) use changed::phase_written;
 #[cfg(feature = "newer")]
-pub(super) use changed::{phase_read, reads, written};
+pub(super) use changed::{phase_read, reads, request_read, written};
 
 /// The formats of this version.
 #[cfg(not(feature = "newer"))]
@@ -40,6 +41,11 @@ mod unchanged {
     /// Returns whether this build reads a type of records besides its own.
     pub(in crate::record) const fn reads(_type_url: &str) -> bool {
         false
+    }
+
+    /// Returns the request of a frontend as this version writes it.
+    pub(in crate::record) const fn request_read(request: Vec<u8>) -> Vec<u8> {
+        request
     }
 
     /// Returns the word that this build writes for a phase of a sandbox with these labels of its client.
@@ -71,6 +77,10 @@ mod changed {
     const STOPPED: &str = "stopped";
     const HALTED: &str = "halted";
 
+    /// The first byte of the request of a frontend, which is its version: in this version and in a later one.
+    const REQUEST: u8 = 1;
+    const LATER_REQUEST: u8 = 2;
+
     fn change_of(labels: &BTreeMap<String, String>) -> &str {
         labels.get("newer").map_or("", String::as_str)
     }
@@ -86,11 +96,14 @@ mod changed {
                 edit(extension, |fields| change_identity(fields, change));
                 continue;
             }
-            if !matches!(change, "fields" | "phase") {
+            if !matches!(change, "fields" | "phase" | "request") {
                 extension.type_url = RECORD_TYPE.to_owned();
             }
             edit(extension, |fields| {
                 fields.insert("fabric".to_owned(), json!({ "link": 3 }));
+                if change == "request" {
+                    change_request(fields);
+                }
             });
         }
         extensions
@@ -110,6 +123,16 @@ mod changed {
         }
     }
 
+    fn change_request(fields: &mut Map<String, Value>) {
+        let meta = fields.get_mut("meta");
+        match meta.and_then(|meta| meta.get_mut("record")) {
+            Some(Value::String(request)) => {
+                request.replace_range(..2, &format!("{LATER_REQUEST:02x}"));
+            }
+            _ => panic!("a record has the request of its frontend"),
+        }
+    }
+
     fn edit(extension: &mut Any, change: impl FnOnce(&mut Map<String, Value>)) {
         let mut fields: Map<String, Value> =
             serde_json::from_slice(&extension.value).expect("it was just written");
@@ -120,6 +143,15 @@ mod changed {
 
     pub(in crate::record) fn reads(type_url: &str) -> bool {
         type_url == RECORD_TYPE
+    }
+
+    pub(in crate::record) fn request_read(mut request: Vec<u8>) -> Vec<u8> {
+        if let Some(version) = request.first_mut()
+            && *version == LATER_REQUEST
+        {
+            *version = REQUEST;
+        }
+        request
     }
 
     pub(crate) fn phase_written(

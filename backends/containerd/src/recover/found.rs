@@ -9,7 +9,7 @@ use std::sync::Arc;
 use containerd_client::services::v1 as api;
 use futures::{StreamExt, stream};
 use switchyard_cgroup::Group;
-use switchyard_core::backend::Started;
+use switchyard_core::backend::{Started, UnreadableKind};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
@@ -21,7 +21,7 @@ use crate::base::epoch::has_changed;
 use crate::base::fs::blocking;
 use crate::base::layout::TaskDirs;
 use crate::record::{
-    self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns,
+    self, EXIT, ExitRecord, MetaRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns,
     later_identity, view_labels,
 };
 use crate::recover::Recovery;
@@ -84,6 +84,7 @@ impl Recovery {
             Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}"))
         })?;
         let mut record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
+        self.check_request(UnreadableKind::Sandbox, &record.meta)?;
         record.later = later_identity(&container.extensions);
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.context.layout.sandbox(id);
@@ -128,6 +129,7 @@ impl Recovery {
 
     async fn read_task(&self, id: TaskId, container: Arc<api::Container>) -> Result<FoundTask> {
         let mut record: TaskRecord = record::decode(&container.id, &container.extensions)?;
+        self.check_request(UnreadableKind::Task, &record.meta)?;
         record.later = later_identity(&container.extensions);
         let sandbox = record.sandbox_id()?;
         let dirs = self.context.layout.task(id);
@@ -154,6 +156,24 @@ impl Recovery {
             files,
             files_lost,
             outdated,
+        })
+    }
+
+    /// Checks the request that the frontend of an object has stored with it. With one that it does not understand, nothing
+    /// could be done with the object that its orchestrator expects.
+    fn check_request(&self, kind: UnreadableKind, meta: &MetaRecord) -> Result<()> {
+        let check = self.context.settings().check_request;
+        // What else cannot be read of it is found where it is needed.
+        let Ok(meta) = meta.to_core() else {
+            return Ok(());
+        };
+        check(kind, &meta).map_err(|reason| {
+            Error::internal(format!(
+                "the request that {} has stored with {} {:?} cannot be read: {reason}",
+                meta.owner.as_str(),
+                kind.as_str(),
+                meta.name
+            ))
         })
     }
 

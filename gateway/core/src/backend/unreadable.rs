@@ -7,10 +7,14 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::id::{Owner, SandboxId, TaskId};
-use crate::spec::{CpuSet, HostPorts, LeaseClaim, Reserved};
+use crate::spec::{CpuSet, HostPorts, LeaseClaim, Meta, Reserved};
 
 /// Characters of an id in an error.
 const SHORT_ID: usize = 12;
+
+/// Checks the request that a frontend has stored with an object ([`Meta::record`]), which only that frontend can read.
+/// An error is the defect, for people: the object counts as one that cannot be read.
+pub type CheckRequest = fn(UnreadableKind, &Meta) -> Result<(), String>;
 
 /// An object that exists and cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +35,7 @@ pub struct Unreadable {
     pub claims: HeldClaims,
 }
 
-/// The kind of an object that cannot be read.
+/// The kind of an object that cannot be read, or that is checked for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnreadableKind {
     /// A sandbox.

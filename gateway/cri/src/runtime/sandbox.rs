@@ -165,7 +165,7 @@ impl Runtime {
     }
 }
 
-/// The error for a sandbox whose record has an unknown version.
+/// The error for a sandbox without a record.
 pub(super) fn unreadable(sandbox: &Sandbox) -> Error {
     Error::failed_precondition(format!(
         "sandbox {} was created by an incompatible version of this program: create it again",
