@@ -344,3 +344,36 @@ fn what_cannot_be_read_and_is_removed_by_hand_leaves_nothing() {
     let next = node.pod_with("web", |config| with_port(config, port));
     let _ = next.start(&with_device(&node, "main", "acme0"));
 }
+
+#[test]
+fn a_pod_with_a_container_that_cannot_be_read_gets_no_other_attempt_of_it_and_is_not_stopped() {
+    let node = TestNode::start();
+    let pod = node.pod("web");
+    let config = node.container("main", &["sleep", "1000"]);
+    let main = pod.start(&config);
+    let process = pid(&node, &main);
+    node.daemon().kill9();
+    let mut later = LaterVersion::of(&node);
+    later.write(&main, RECORD);
+    start_unready(&node);
+    assert_reported(&node, &[&main], 0, "v99");
+    // A kubelet sees the pod without the container.
+    assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady);
+    let mut again = config.clone();
+    again.metadata.as_mut().expect("it has a name").attempt = 1;
+    let words = [&main[..12], "cannot read", "docs/alerts.md"];
+    for attempt in [&config, &again] {
+        assert_refused(pod.try_create(attempt), &words);
+    }
+    let side = pod.start(&node.container("side", &["sleep", "1000"]));
+    assert_refused(node.cri().stop_pod(pod.id()), &words);
+    assert_refused(node.cri().remove_pod(pod.id()), &words);
+    assert_eq!(node.cri().sh(&side, "echo reached"), "reached");
+
+    node.daemon().kill9();
+    later.restore();
+    node.daemon().spawn();
+    node.daemon().wait_ready();
+    assert_eq!(pid(&node, &main), process);
+    assert_eq!(node.cri().sh(&side, "echo reached"), "reached");
+}
