@@ -111,6 +111,25 @@ fn assert_counted(lines: &[String], when: &str) {
     );
 }
 
+/// The numbers in an output, a line each, without what may be half a line at its end.
+fn numbers(output: &str) -> Vec<u64> {
+    let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole
+        .lines()
+        .filter_map(|line| line.trim().parse().ok())
+        .collect()
+}
+
+/// Fails unless an output counts from 1 without a gap or repetition.
+#[track_caller]
+fn assert_unbroken(output: &str, when: &str) {
+    let wrong = numbers(output)
+        .into_iter()
+        .zip(1..)
+        .find(|(number, expected)| number != expected);
+    assert_eq!(wrong, None, "{when}");
+}
+
 #[test]
 fn replaced_program_takes_over_running_containers_and_their_logkeeper() {
     let other = binary();

@@ -2,6 +2,7 @@
 //! all is as before when it is back. The newer program is this source with the feature `newer`
 //! (`record/newer.rs` of the containerd backend says what it changes).
 
+mod allocations;
 mod services;
 
 use std::process::Command;

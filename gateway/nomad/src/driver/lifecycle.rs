@@ -25,12 +25,15 @@ impl Driver {
     /// it. Idempotent.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again.
+    /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again. `FailedPrecondition` if
+    /// it cannot be read: then that start is refused too.
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
         // Before the look at the task, whose state may not show it yet: after its end there is no task.
         if self.shared.references.is_being_removed(id) || self.has_unfinished_removal(id)? {
             return Err(unknown_task(id));
         }
+        let sandboxes = self.shared.scope.sandboxes();
+        sandboxes.check_rivals(id, |name| name == id)?;
         let task = self.task(id)?;
         match &task.state {
             TaskState::Exited { exit, .. } if exit.cause == ExitCause::Lost => {

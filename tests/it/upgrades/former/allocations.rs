@@ -10,10 +10,11 @@ use switchyard_tests::node::{Containerd, TestNode};
 use switchyard_tests::nomad::{Agent, AgentPaths, TaskRunner, TaskSetup};
 use switchyard_tests::versions;
 
+use super::super::assert_unbroken;
 use super::super::unreadable::{
     assert_refused, exclusive_owners, pinned_task, two_devices, with_device, with_port,
 };
-use super::{BEFORE, LIMIT, assert_unbroken, following, install};
+use super::{BEFORE, LIMIT, following, install};
 
 /// Counts until a file appears in its directory, and then exits with 5.
 const COUNT: &str =

@@ -12,7 +12,8 @@ use switchyard_tests::swarm::worker::{SwarmWorker, WorkerTask};
 use switchyard_tests::versions;
 
 use super::super::unreadable::{assert_refused, with_port};
-use super::{BEFORE, LIMIT, assert_unbroken, following, numbers};
+use super::super::{assert_unbroken, numbers};
+use super::{BEFORE, LIMIT, following};
 use crate::swarm::resources::Pod;
 use crate::swarm::services::{create, ids, registry, tasks, wait_all_removed};
 

@@ -9,6 +9,7 @@ use switchyard_tests::swarm::SwarmCluster;
 use switchyard_tests::swarm::worker::SwarmWorker;
 use switchyard_tests::versions::newer;
 
+use super::super::assert_unbroken;
 use super::super::unreadable::recovers;
 use crate::swarm::services::{create, ids, registry, tasks, wait_all_removed};
 
@@ -30,11 +31,7 @@ fn assert_continues(cluster: &SwarmCluster, listed: &[String], shared: &Path, wh
     let numbers = shared.join("numbers");
     wait_for_lines(cluster, &numbers);
     let text = fs::read_to_string(&numbers).expect("the task writes it");
-    let wrong = text
-        .lines()
-        .zip(1_u64..)
-        .find(|(line, number)| *line != number.to_string());
-    assert_eq!(wrong, None, "{when}");
+    assert_unbroken(&text, when);
     assert_eq!(ids(&tasks(cluster, "web")), listed, "{when}");
 }
 
