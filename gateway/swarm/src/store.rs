@@ -265,19 +265,19 @@ impl Store {
         Ok(())
     }
 
-    /// The join that waits for its certificate. One that cannot be read counts as none. Blocks on the file system.
+    /// The join that waits for its certificate. Blocks on the file system.
     ///
     /// # Errors
-    /// [`Error::File`].
+    /// [`Error::File`], [`Error::InvalidFile`].
     pub fn load_join(&self) -> Result<Option<PendingJoin>, Error> {
         let Some(contents) = self.read(JOIN)? else {
             return Ok(None);
         };
-        pending(&contents).map(Some).or_else(|reason| {
-            let path = self.dir.join(JOIN);
-            tracing::warn!(path = %path.display(), reason, "an unfinished join cannot be continued");
-            Ok(None)
-        })
+        let join = pending(&contents).map_err(|reason| Error::InvalidFile {
+            path: self.dir.join(JOIN),
+            reason,
+        })?;
+        Ok(Some(join))
     }
 
     /// Forgets the join that waits for its certificate. Idempotent. Blocks on the file system.

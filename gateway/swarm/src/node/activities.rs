@@ -312,7 +312,7 @@ async fn remove_tasks(executor: &dyn Executor) -> Result<(), Error> {
 pub(super) struct StoredState {
     pub(super) identity: Result<Option<Identity>, Error>,
     pub(super) departure: Result<Option<Departure>, Error>,
-    pub(super) has_unfinished_join: bool,
+    pub(super) has_unfinished_join: Result<bool, Error>,
 }
 
 impl StoredState {
@@ -339,7 +339,7 @@ pub(super) fn load_at_start(store: &Store) -> Result<StoredState, Error> {
 /// Reads what is stored. Blocks on the file system.
 pub(super) fn load(store: &Store) -> Result<StoredState, Error> {
     let identity = store.load(SystemTime::now());
-    let has_unfinished_join = store.load_join()?.is_some();
+    let has_unfinished_join = store.load_join().map(|join| join.is_some());
     Ok(StoredState {
         identity,
         departure: store.load_departure(),

@@ -168,8 +168,13 @@ impl NodeActor {
     fn not_a_member(
         &mut self,
         departure: Option<Departure>,
-        has_unfinished_join: bool,
+        has_unfinished_join: Result<bool, Error>,
     ) -> Activity {
+        let has_unfinished_join = match has_unfinished_join {
+            Ok(has_one) => has_one,
+            // Another join would make another node, and the file may be of a later version, which continues it.
+            Err(error) => return self.ended(None, error),
+        };
         let joining = CurrentPhase::Joining {
             error: None,
             is_asked_for: false,
@@ -221,7 +226,7 @@ impl NodeActor {
             Ok(stored) => stored,
             Err(error) => return self.ended(None, error),
         };
-        if !matches!(stored.identity, Ok(None)) {
+        if !matches!(stored.identity, Ok(None)) || stored.has_unfinished_join.is_err() {
             return self.go_on(stored).await;
         }
         self.enter(CurrentPhase::NotJoined {

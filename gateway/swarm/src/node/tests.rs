@@ -427,6 +427,24 @@ async fn damaged_membership_is_told_and_a_leave_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn unfinished_join_of_another_version_is_reported_and_kept_until_a_leave() {
+    let test = ActorTest::new();
+    fs::create_dir(test.path()).unwrap();
+    let file = test.path().join("join.json");
+    let later = "{\"version\": 2}";
+    fs::write(&file, later).unwrap();
+    let (node, _running) = test.start().await;
+    let ended = wait_until(&node, "it has ended", |phase| {
+        matches!(phase, NodePhase::Ended { .. })
+    })
+    .await;
+    assert!(ended.problems()[0].contains("join.json"), "{ended:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), later);
+    node.leave().await.unwrap();
+    assert_eq!(names(&test.path()), ["departure.json"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn unfinished_join_goes_on_after_a_restart() {
     let test = ActorTest::new();
     // What a kill has left of a write.

@@ -149,8 +149,23 @@ fn unfinished_join_is_read_back_with_its_cluster() {
         store.load(now()).unwrap().is_none(),
         "a join is no membership"
     );
-    fs::write(dir.path().join("swarm").join(JOIN), "{}").unwrap();
-    assert!(store.load_join().unwrap().is_none());
+    let path = dir.path().join("swarm").join(JOIN);
+    let stored = fs::read_to_string(&path).unwrap();
+    let later = stored.replacen('{', "{\"at\": 7,", 1);
+    fs::write(&path, later).unwrap();
+    assert!(store.load_join().unwrap().is_some());
+    let of_version_2 = stored.replace("\"version\": 1", "\"version\": 2");
+    for (contents, reason) in [
+        ("{}", "line 1"),
+        (of_version_2.as_str(), "its version is 2"),
+    ] {
+        fs::write(&path, contents).unwrap();
+        let error = store.load_join().unwrap_err();
+        assert!(matches!(error, Error::InvalidFile { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(JOIN) && text.contains(reason), "{text}");
+        assert!(!text.contains("PRIVATE"), "{text}");
+    }
     store
         .save_managers(&Managers::of([Peer {
             node: String::new(),
@@ -303,5 +318,21 @@ fn files_of_the_first_version_are_read_and_written() {
     assert_eq!(store.load_departure().unwrap(), Some(departure.clone()));
     store.save_departure(&departure).unwrap();
     let written = fs::read_to_string(dir.path().join(DEPARTURE)).unwrap();
+    assert_eq!(written, golden);
+
+    // The key is of this file alone.
+    let golden = include_str!("golden/join-1.json").trim_end();
+    fs::write(dir.path().join(JOIN), golden).unwrap();
+    let join = store.load_join().unwrap().unwrap();
+    assert_eq!(
+        (join.node.as_str(), join.roots),
+        ("n1", RootDigest::of(b"roots"))
+    );
+    assert!(
+        join.request
+            .starts_with("-----BEGIN CERTIFICATE REQUEST-----\n")
+    );
+    store.save_join(&join).unwrap();
+    let written = fs::read_to_string(dir.path().join(JOIN)).unwrap();
     assert_eq!(written, golden);
 }
