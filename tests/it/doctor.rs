@@ -96,7 +96,7 @@ fn killed_daemon_and_its_sockets_are_found() {
     let status = Command::new(binary())
         .arg("status")
         .arg("--socket")
-        .arg(node.root().admin_socket())
+        .arg(node.root().run().join("admin.sock"))
         .output()
         .expect("the binary exists");
     let said = String::from_utf8_lossy(&status.stderr);
