@@ -165,7 +165,7 @@ mod tests {
         let (end, seconds) = waited(&[Some(false), None]).await;
         let error = switchyard_linux::report(&end.unwrap_err());
         assert!(
-            error.contains("not ready within 60s: the daemon did not answer"),
+            error.contains("not ready within 60s: no daemon runs"),
             "{error}"
         );
         assert!((59..=60).contains(&seconds), "{seconds}");
