@@ -8,6 +8,7 @@ mod checkpoint;
 mod clock;
 mod counters;
 mod daemon;
+mod former;
 mod installation;
 mod leases;
 mod limits;
@@ -26,10 +27,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use switchyard_tests::versions::FORMER_FACT;
+
 use node::{GuestFact, GuestNode};
 
 /// All facts, with the module that has them, in the order in which they are shown.
-const ALL: [(&str, &[GuestFact]); 14] = [
+const ALL: [(&str, &[GuestFact]); 15] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -43,6 +46,7 @@ const ALL: [(&str, &[GuestFact]); 14] = [
     ("clock", clock::FACTS),
     ("packages", packages::FACTS),
     ("installation", installation::FACTS),
+    ("former", former::FACTS),
     ("removal", removal::LAST),
 ];
 
@@ -112,6 +116,7 @@ fn facts(only: &[&str]) -> ExitCode {
     let all: Vec<GuestFact> = ALL
         .iter()
         .flat_map(|(_, facts)| facts.iter().copied())
+        .filter(|(name, _)| *name != FORMER_FACT || former::has_package())
         .collect();
     for word in only {
         assert!(

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{TaskRunner, TaskSetup};
 
@@ -62,13 +63,21 @@ pub(crate) fn text(output: &Output) -> String {
 pub(crate) struct Counting<'n> {
     node: &'n GuestNode,
     pub(crate) pod: GuestPod<'n>,
-    container: String,
+    pub(crate) container: String,
 }
 
 impl<'n> Counting<'n> {
     pub(crate) fn start(node: &'n GuestNode, name: &str) -> Self {
-        let pod = node.pod(name);
-        let container = pod.start_shell("counting", COUNT);
+        Self::start_in(node, node.pod(name), |_| {})
+    }
+
+    /// The same in this pod, with a container that `change` changes.
+    pub(crate) fn start_in(
+        node: &'n GuestNode,
+        pod: GuestPod<'n>,
+        change: impl FnOnce(&mut cri::ContainerConfig),
+    ) -> Self {
+        let container = pod.start_shell_with("counting", COUNT, change);
         assert_counts_on(&pod);
         Self {
             node,

@@ -7,7 +7,7 @@ use switchyard_tests::shards::{
     ALLOWANCE, EVERY_RUN, Extent, KILL_LISTS, KNOWN_FAILURES, Plan, ROOT_PARTS, RootPart, SHARDS,
     SLOW, Shard, Suite, What, file_of_test,
 };
-use switchyard_tests::versions::is_of_versions;
+use switchyard_tests::versions::OtherVersion;
 
 /// By how much a shard may exceed the mean.
 const MARGIN: f32 = 1.2;
@@ -60,9 +60,11 @@ fn all() -> impl Iterator<Item = What> {
 const fn integration_test(what: What) -> Option<&'static str> {
     match what {
         What::Test(name) | What::Smoke(name) => Some(name),
-        What::Fact(..) | What::PowerCut | What::Root(..) | What::Documentation | What::Versions => {
-            None
-        }
+        What::Fact(..)
+        | What::PowerCut
+        | What::Root(..)
+        | What::Documentation
+        | What::Version(_) => None,
     }
 }
 
@@ -99,11 +101,8 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
                     (listed_in, listed) == (module.as_str(), name.as_str())
                 }
                 What::Smoke(listed) => module == "smoke" && listed == name,
-                What::Test(_)
-                | What::PowerCut
-                | What::Root(..)
-                | What::Documentation
-                | What::Versions => false,
+                What::Version(version) => version.fact() == Some(name.as_str()),
+                What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
             })
         })
         .collect();
@@ -112,14 +111,22 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
         "tests/src/shards/table.rs has no shard for {missing:#?}"
     );
     let facts = all()
-        .filter(|what| matches!(what, What::Fact(..) | What::Smoke(_)))
+        .filter(|what| match what {
+            What::Fact(..) | What::Smoke(_) => true,
+            What::Version(version) => version.fact().is_some(),
+            What::Test(_) | What::PowerCut | What::Root(..) | What::Documentation => false,
+        })
         .count();
     assert_eq!(
         facts,
         of_the_guest().len(),
         "the table has facts that the guest does not know"
     );
-    for what in [What::PowerCut, What::Documentation, What::Versions] {
+    let versions = OtherVersion::ALL.map(What::Version);
+    for what in [What::PowerCut, What::Documentation]
+        .into_iter()
+        .chain(versions)
+    {
         assert!(all().any(|listed| listed == what), "no shard has: {what}");
     }
     for suite in [Suite::Trixie, Suite::Sid] {
@@ -135,6 +142,7 @@ fn everything_that_only_the_guest_or_another_suite_shows_is_in_a_shard_or_in_eve
 #[test]
 fn tests_with_other_versions_are_run_with_them_alone() {
     let tests = tests();
+    let is_of_versions = |test: &str| OtherVersion::of_test(test).is_some();
     for begin in ["upgrades::former::", "upgrades::newer::"] {
         let mut of_version = tests.iter().filter(|test| test.starts_with(begin));
         assert!(of_version.clone().count() > 0, "no test is in {begin}");
@@ -142,7 +150,10 @@ fn tests_with_other_versions_are_run_with_them_alone() {
     }
     let rows = all().filter_map(integration_test);
     let twice: Vec<_> = rows.filter(|name| is_of_versions(name)).collect();
-    assert!(twice.is_empty(), "{} runs these: {twice:?}", What::Versions);
+    assert!(
+        twice.is_empty(),
+        "other versions have these already: {twice:?}"
+    );
     let parts = [RootPart::First, RootPart::Second];
     assert!(
         tests
@@ -238,8 +249,12 @@ fn shards_together_do_everything_once() {
 fn everything_is_what_all_shards_and_every_run_do() {
     let all_of_it = Plan::new(&Extent::All);
     assert!(all_of_it.skipped.is_empty() && all_of_it.left_out.is_empty() && all_of_it.power_cut);
+    let of_versions = all_of_it
+        .versions
+        .iter()
+        .filter_map(|version| version.fact());
     assert_eq!(
-        all_of_it.facts.len() + all_of_it.smoke.len(),
+        all_of_it.facts.len() + all_of_it.smoke.len() + of_versions.count(),
         of_the_guest().len()
     );
     assert_eq!(all_of_it.tests_in_part().count(), 0);

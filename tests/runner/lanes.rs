@@ -8,7 +8,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use switchyard_tests::shards::{Plan, SHARD_VARIABLE, WHOLE_VARIABLE};
-use switchyard_tests::versions::{FORMER_VARIABLE, NEWER_VARIABLE, is_of_versions, needs_newer};
+use switchyard_tests::versions::OtherVersion;
 
 use crate::artifacts::{Artifacts, TestProgram};
 use crate::program::{Outcome, Run};
@@ -16,9 +16,6 @@ use crate::summary::Summary;
 
 /// The parts of the benchmark that every run does: that it works. What it measures of a build for tests says nothing.
 const BENCHMARK: [&str; 3] = ["--quick", "--only", "pods,streams,tasks,pulls"];
-
-/// The programs of other versions, by their names for `tests/versions`, and the variables that lead tests to them.
-const VERSIONS: [(&str, &str); 2] = [("former", FORMER_VARIABLE), ("newer", NEWER_VARIABLE)];
 
 /// The inputs for running the tests of one build.
 #[derive(Debug)]
@@ -43,12 +40,14 @@ impl Lanes<'_> {
         summary.require_tests(words, &names);
         let mut variables = Vec::new();
         let is_named = |name: &String| words.iter().any(|word| name.contains(word));
+        let newer = OtherVersion::Newer;
+        let needs_newer = |name: &String| OtherVersion::of_test(name) == Some(newer);
         let wants_newer = names.iter().any(|name| needs_newer(name) && is_named(name));
-        if wants_newer && std::env::var_os(NEWER_VARIABLE).is_none() {
-            let [_, (newer, variable)] = VERSIONS;
-            if self.build_version(newer, &Mutex::new(&mut *summary)) {
-                variables.push((variable, self.version(newer)));
-            }
+        if wants_newer
+            && std::env::var_os(newer.variable()).is_none()
+            && self.build_version(newer, &Mutex::new(&mut *summary))
+        {
+            variables.push((newer.variable(), self.version(newer)));
         }
         for program in programs() {
             let variables = variables.clone();
@@ -62,23 +61,25 @@ impl Lanes<'_> {
         summary.end(timer);
     }
 
-    /// Runs the tests of all programs, the benchmark, and the documentation where the plan has it. Returns whether the
-    /// programs of other versions are there, if the plan has tests with them.
-    pub(crate) fn tests(&self, plan: &Plan, summary: &mut Summary) -> bool {
+    /// Runs the tests of all programs, the benchmark, and the documentation where the plan has it. Returns those of the plan's
+    /// other versions whose programs are there.
+    pub(crate) fn tests(&self, plan: &Plan, summary: &mut Summary) -> Vec<OtherVersion> {
         let timer = summary.stage("tests");
         let shared = Mutex::new(summary);
-        let mut has_versions = false;
+        let mut built = Vec::new();
         thread::scope(|scope| {
             scope.spawn(|| self.integration(plan, &shared));
             scope.spawn(|| self.crates(plan, &shared));
             scope.spawn(|| {
                 self.prepare_roots(plan, &shared);
-                let mut names = VERSIONS.iter().map(|(name, _)| name);
-                has_versions = plan.versions && names.all(|name| self.build_version(name, &shared));
+                let mut versions = OtherVersion::ALL.to_vec();
+                versions.retain(|version| plan.versions.contains(version));
+                versions.retain(|version| self.build_version(*version, &shared));
+                built = versions;
             });
         });
         shared.into_inner().end(timer);
-        has_versions
+        built
     }
 
     fn integration(&self, plan: &Plan, summary: &Mutex<&mut Summary>) {
@@ -86,7 +87,7 @@ impl Lanes<'_> {
         let mut arguments = Vec::new();
         let tests = self.artifacts.it.tests();
         let of_versions = tests.iter().map(String::as_str);
-        let of_versions = of_versions.filter(|test| is_of_versions(test));
+        let of_versions = of_versions.filter(|test| OtherVersion::of_test(test).is_some());
         for name in plan.skipped.iter().copied().chain(of_versions) {
             arguments.extend(["--skip".to_owned(), name.to_owned()]);
         }
@@ -143,7 +144,8 @@ impl Lanes<'_> {
     }
 
     /// Builds the program of another version; returns whether it is there.
-    fn build_version(&self, name: &str, summary: &Mutex<&mut Summary>) -> bool {
+    fn build_version(&self, version: OtherVersion, summary: &Mutex<&mut Summary>) -> bool {
+        let name = version.name();
         let timer = summary.lock().stage(&format!("  the {name} version"));
         let mut command = Command::new(self.root.join("tests/versions"));
         command.arg(name).current_dir(self.root);
@@ -153,24 +155,30 @@ impl Lanes<'_> {
     }
 
     /// The program of another version.
-    fn version(&self, name: &str) -> String {
-        let program = self.root.join("target/versions").join(name);
+    fn version(&self, version: OtherVersion) -> String {
+        let program = self.root.join("target/versions").join(version.name());
         program.display().to_string()
     }
 
-    /// Runs the tests with the programs of other versions.
-    pub(crate) fn versions(&self, summary: &mut Summary) {
-        let timer = summary.stage("former and newer versions");
+    /// Runs the tests with the programs of these other versions.
+    pub(crate) fn versions(&self, built: &[OtherVersion], summary: &mut Summary) {
+        if built.is_empty() {
+            return;
+        }
+        let timer = summary.stage("other versions");
         let program = TestProgram {
             name: "versions".to_owned(),
             ..self.artifacts.it.clone()
         };
+        let has_program = |test: &String| {
+            OtherVersion::of_test(test).is_some_and(|version| built.contains(&version))
+        };
         let tests = program.tests().into_iter();
-        let mut arguments: Vec<_> = tests.filter(|test| is_of_versions(test)).collect();
+        let mut arguments: Vec<_> = tests.filter(has_program).collect();
         arguments.push("--exact".to_owned());
-        let variables = VERSIONS
+        let variables = built
             .iter()
-            .map(|(name, variable)| (*variable, self.version(name)))
+            .map(|version| (version.variable(), self.version(*version)))
             .collect();
         let outcome = self.test(&program, arguments, variables, threads(), &|line| {
             println!("{line}");
@@ -179,16 +187,20 @@ impl Lanes<'_> {
         summary.end(timer);
     }
 
-    /// Boots the guest, for the facts and tests of the plan.
-    pub(crate) fn guest(&self, plan: &Plan, summary: &mut Summary) {
+    /// Boots the guest, for the facts and tests of the plan, and for the facts of these other versions.
+    pub(crate) fn guest(&self, plan: &Plan, built: &[OtherVersion], summary: &mut Summary) {
         let timer = summary.stage("guest");
         let mut command = Command::new(self.root.join("tests/vm"));
         command
             .arg("--built")
             .arg(self.built)
             .current_dir(self.root);
-        for fact in &plan.facts {
+        let of_versions = built.iter().filter_map(|version| version.fact());
+        for fact in plan.facts.iter().copied().chain(of_versions) {
             command.args(["--only", fact]);
+        }
+        if built.contains(&OtherVersion::Former) {
+            command.arg("--former");
         }
         for test in &plan.smoke {
             command.args(["--smoke", test]);

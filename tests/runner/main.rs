@@ -64,11 +64,10 @@ fn main() -> ExitCode {
         return summary.finish(&arguments.logs);
     }
     let plan = Plan::new(&extent(&arguments, &root, &mut summary));
-    // Without the programs the run has failed already.
-    if lanes.tests(&plan, &mut summary) {
-        lanes.versions(&mut summary);
-    }
-    lanes.guest(&plan, &mut summary);
+    // Without the program of a version the run has failed already.
+    let built = lanes.tests(&plan, &mut summary);
+    lanes.versions(&built, &mut summary);
+    lanes.guest(&plan, &built, &mut summary);
     lanes.roots(&plan, &mut summary);
     summary.left_out(&plan);
     summary.finish(&arguments.logs)

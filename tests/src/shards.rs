@@ -17,6 +17,8 @@ use std::sync::OnceLock;
 pub use plan::{ALLOWANCE, Extent, Plan};
 pub use table::{EVERY_RUN, KILL_LISTS, KNOWN_FAILURES, ROOT_PARTS, SLOW};
 
+use crate::versions::OtherVersion;
+
 /// Number of shards.
 pub const SHARDS: u8 = 8;
 
@@ -118,8 +120,8 @@ pub enum What {
     Root(Suite, RootPart),
     /// The documentation of all crates.
     Documentation,
-    /// The tests with the programs of a former and of a newer version, and the construction of these.
-    Versions,
+    /// The construction of the program of another version, and the tests and the fact of the guest that need it.
+    Version(OtherVersion),
 }
 
 /// A suite of Debian that is not the one of the machine.
@@ -191,7 +193,7 @@ impl What {
             Self::Test(name) | Self::Smoke(name) => Some(file_of_test(name)),
             Self::Fact(module, _) => Some(format!("tests/guest/{module}.rs")),
             Self::PowerCut => Some("tests/guest/after_boot.rs".to_owned()),
-            Self::Root(..) | Self::Documentation | Self::Versions => None,
+            Self::Root(..) | Self::Documentation | Self::Version(_) => None,
         }
     }
 }
@@ -205,8 +207,12 @@ impl fmt::Display for What {
             Self::PowerCut => f.write_str("guest: a power cut and a restart"),
             Self::Root(suite, part) => write!(f, "{}: {}", suite.name(), part.modules().join(", ")),
             Self::Documentation => f.write_str("documentation"),
-            Self::Versions => {
-                f.write_str("a former and a newer version: upgrades::former, upgrades::newer")
+            Self::Version(version) => {
+                write!(f, "the {} version: {}…", version.name(), version.tests())?;
+                match version.fact() {
+                    Some(fact) => write!(f, ", guest: {fact}"),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -6,28 +6,68 @@ use std::path::PathBuf;
 
 use crate::daemon::binary;
 
-/// The variable with the former program.
-pub const FORMER_VARIABLE: &str = "SWITCHYARD_OTHER_BIN";
+/// The fact of the guest that needs the package of the former version.
+pub const FORMER_FACT: &str = "former_version_is_upgraded_and_put_back_by_the_packages_of_both";
 
-/// The variable with the newer program.
-pub const NEWER_VARIABLE: &str = "SWITCHYARD_NEWER_BIN";
-
-/// The tests that are run with both programs, by how their names begin, and not among the others.
-const TESTS: [&str; 2] = ["upgrades::former::", "upgrades::newer::"];
-
-/// Returns whether a test of `tests/it` is run with the programs of other versions.
-#[must_use]
-pub fn is_of_versions(test: &str) -> bool {
-    TESTS.iter().any(|begin| test.starts_with(begin))
+/// A version that is not the one of this source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OtherVersion {
+    /// The commit that `tests/former` names.
+    Former,
+    /// This source with the feature `newer`.
+    Newer,
 }
 
-/// Returns whether a test of `tests/it` cannot be run without the newer program.
-#[must_use]
-pub fn needs_newer(test: &str) -> bool {
-    test.starts_with(TESTS[1])
+impl OtherVersion {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Former, Self::Newer];
+
+    /// The version whose program a test of `tests/it` needs. Such a test is not run among the others.
+    #[must_use]
+    pub fn of_test(test: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|version| test.starts_with(version.tests()))
+    }
+
+    /// Its name for `tests/versions`, and that of its program in `target/versions`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Former => "former",
+            Self::Newer => "newer",
+        }
+    }
+
+    /// The variable with its program.
+    #[must_use]
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Self::Former => "SWITCHYARD_OTHER_BIN",
+            Self::Newer => "SWITCHYARD_NEWER_BIN",
+        }
+    }
+
+    /// The beginning of the names of the tests of `tests/it` that need its program.
+    #[must_use]
+    pub const fn tests(self) -> &'static str {
+        match self {
+            Self::Former => "upgrades::former::",
+            Self::Newer => "upgrades::newer::",
+        }
+    }
+
+    /// The fact of the guest that needs its package.
+    #[must_use]
+    pub const fn fact(self) -> Option<&'static str> {
+        match self {
+            Self::Former => Some(FORMER_FACT),
+            Self::Newer => None,
+        }
+    }
 }
 
-/// The former program. Without [`FORMER_VARIABLE`] it is the tested one, so that what is tested is the replacement of the
+/// The former program. Without its variable it is the tested one, so that what is tested is the replacement of the
 /// program alone.
 ///
 /// # Panics
@@ -35,18 +75,19 @@ pub fn needs_newer(test: &str) -> bool {
 #[track_caller]
 #[must_use]
 pub fn former() -> PathBuf {
-    env::var_os(FORMER_VARIABLE).map_or_else(binary, PathBuf::from)
+    env::var_os(OtherVersion::Former.variable()).map_or_else(binary, PathBuf::from)
 }
 
 /// The newer program.
 ///
 /// # Panics
-/// Without [`NEWER_VARIABLE`]: a test of it must not pass without it.
+/// Without its variable: a test of it must not pass without it.
 #[track_caller]
 #[must_use]
 pub fn newer() -> PathBuf {
-    env::var_os(NEWER_VARIABLE).map_or_else(
-        || panic!("{NEWER_VARIABLE} is not set: tests/versions newer builds target/versions/newer"),
+    let variable = OtherVersion::Newer.variable();
+    env::var_os(variable).map_or_else(
+        || panic!("{variable} is not set: tests/versions newer builds target/versions/newer"),
         PathBuf::from,
     )
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{EVERY_RUN, KILL_LISTS, RootPart, SLOW, Shard, Suite, What};
+use crate::versions::OtherVersion;
 
 /// By how many seconds the slow items of changed files may lengthen a run, so that a run of any commit stays
 /// within its time.
@@ -45,8 +46,9 @@ pub struct Plan {
     pub roots: Vec<(Suite, RootPart)>,
     /// True if the documentation is built.
     pub documentation: bool,
-    /// True if the programs of other versions are built, and the tests with them run.
-    pub versions: bool,
+    /// The other versions whose programs are built, and with which tests and facts of the guest are run: these facts are not in
+    /// `facts`.
+    pub versions: Vec<OtherVersion>,
     /// The items left to the other shards.
     pub left_out: Vec<What>,
     /// The changed files with slow items that did not fit into [`ALLOWANCE`].
@@ -120,7 +122,7 @@ impl Plan {
             What::PowerCut => self.power_cut = true,
             What::Root(suite, part) => self.roots.push((suite, part)),
             What::Documentation => self.documentation = true,
-            What::Versions => self.versions = true,
+            What::Version(version) => self.versions.push(version),
         }
     }
 

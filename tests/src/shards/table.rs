@@ -4,8 +4,9 @@
 //! are those of one run on two processors, without KVM: `tests/run` prints the slowest tests, and how long
 //! each fact of the guest took.
 
-use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test, Versions};
+use super::What::{Documentation, Fact, PowerCut, Root, Smoke, Test, Version};
 use super::{KnownFailure, RootPart, Slow, Suite, What};
+use crate::versions::OtherVersion;
 
 /// Facts that only the guest can show, and that every run checks.
 pub const EVERY_RUN: &[What] = &[
@@ -187,6 +188,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("daemon::readiness_follows_containerd");
         8 Test("ledger::ports::last_group_network_port_goes_to_a_pod_or_a_task_never_both");
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
+        30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         16 Fact("checkpoint", "checkpoint_keeps_tcp_connections");
         12 Fact("daemon", "containers_survive_restart_of_the_unit");
         9 Fact("units", "pod_lifecycle_completes");
@@ -307,7 +309,6 @@ pub const SLOW: &[Slow] = slow! {
         9 Test("undo::failed_task_start_is_recorded_and_leaves_no_process");
         7 Test("hostile::trees::deep_image_volume_is_copied_completely");
         30 Fact("clock", "clock_jumps_have_no_effect");
-        30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         15 Fact("daemon", "containers_survive_daemon_kill_and_restart_by_systemd");
         9 Fact("limits", "crun_limits_survive_systemd_daemon_reload");
         6 Fact("counters", "device_metrics_match_the_kernel");
@@ -316,6 +317,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::volumes::recursive_read_only_mount_is_applied");
         21 Smoke("cri::limits::limits_are_applied_and_can_be_updated");
         80 Root(Suite::Sid, RootPart::Second);
+        130 Version(OtherVersion::Newer);
     }
     shard 7 {
         35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
@@ -336,6 +338,6 @@ pub const SLOW: &[Slow] = slow! {
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        280 Versions;
+        290 Version(OtherVersion::Former);
     }
 };
