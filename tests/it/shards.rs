@@ -164,6 +164,38 @@ fn tests_with_other_versions_are_run_with_them_alone() {
 }
 
 #[test]
+fn tests_and_facts_that_the_table_of_upgrades_names_exist() {
+    let fleet = include_str!("../../docs/fleet.md");
+    let (_, section) = fleet
+        .split_once("\n### What is tested\n")
+        .expect("the document has the section");
+    let rows = section
+        .lines()
+        .skip_while(|line| !line.starts_with("|---"))
+        .take_while(|line| line.starts_with('|'));
+    let names: Vec<&str> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .collect();
+    assert!(!names.is_empty(), "the table names no test");
+    let tests = tests();
+    let facts = of_the_guest();
+    let is_test = |name: &str| {
+        let below = format!("upgrades::{name}");
+        let mut rests = tests.iter().filter_map(|test| test.strip_prefix(&below));
+        rests.any(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let is_fact = |name: &str| facts.iter().any(|(_, fact)| fact == name);
+    let missing: Vec<_> = names
+        .iter()
+        .filter(|name| !is_test(name) && !is_fact(name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "docs/fleet.md names what is no test: {missing:?}"
+    );
+}
+
+#[test]
 fn known_failures_are_few_and_tests_that_other_suites_run() {
     let tests = tests();
     assert!(
