@@ -201,7 +201,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
     }
     shard 2 {
-        45 Fact("installation", "program_and_units_are_replaced_and_put_back_without_the_package");
+        100 Fact("installation", "program_and_units_are_replaced_and_put_back_without_the_package");
         26 Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever");
         27 Test("breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left");
         35 Test("swarm::logs::logs_of_running_rotated_and_ended_tasks_are_what_was_printed");
