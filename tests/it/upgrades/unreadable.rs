@@ -194,6 +194,9 @@ pub(super) fn exclusive_owners(node: &TestNode) -> Vec<Value> {
 pub(super) fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) {
     let id = &pod.id()[..12];
     let words = [id, "cannot read", "docs/alerts.md"];
+    // Nothing is taken for stopped or gone.
+    assert_refused(node.cri().stop_pod(pod.id()), &words);
+    assert_refused(node.cri().remove_pod(pod.id()), &words);
     assert_refused(node.cri().run_pod(pod.config()), &words);
     // A kubelet that does not see the pod may count its attempts otherwise.
     let mut again = pod.config().clone();

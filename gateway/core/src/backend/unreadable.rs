@@ -12,6 +12,9 @@ use crate::spec::{CpuSet, HostPorts, LeaseClaim, Meta, Reserved};
 /// Characters of an id in an error.
 const SHORT_ID: usize = 12;
 
+/// Advice in an error.
+const REMEDY: &str = "install the version that wrote it again, or remove it as docs/alerts.md says under SwitchyardUnreadable";
+
 /// Checks the request that a frontend has stored with an object ([`Meta::record`]), which only that frontend can read.
 /// An error is the defect, for people: the object counts as one that cannot be read.
 pub type CheckRequest = fn(UnreadableKind, &Meta) -> Result<(), String>;
@@ -79,9 +82,14 @@ impl Unreadable {
     #[must_use]
     pub fn refusal(&self, what: &str) -> Error {
         Error::failed_precondition(format!(
-            "{what} is held by {self}, which this version cannot read: install the version that wrote it again, or \
-             remove it as docs/alerts.md says under SwitchyardUnreadable"
+            "{what} is held by {self}, which this version cannot read: {REMEDY}"
         ))
+    }
+
+    /// The error for a request about this object.
+    #[must_use]
+    pub fn defect(&self) -> Error {
+        Error::failed_precondition(format!("this version cannot read {self}: {REMEDY}"))
     }
 
     /// The holder of its claims, whatever is known of it. What no orchestrator of this version can have made is the

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::context::Context;
-use crate::error::{Error, Result};
+use crate::backend::{Unreadable, UnreadableKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{Sandbox, Task};
 use crate::operation::{Caller, OperationKind, PendingOperation, Subject};
@@ -94,11 +95,14 @@ impl OwnerAccess {
     /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
     /// ambiguous.
     pub(super) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
-        if let Ok(id) = id.parse::<SandboxId>() {
-            return self.sandbox_by_id(id);
-        }
-        let sandboxes = self.ready()?.table.sandboxes(self.owner);
-        only_match("sandbox", id, sandboxes, |sandbox| sandbox.id.to_string())
+        let found = match id.parse::<SandboxId>() {
+            Ok(id) => self.sandbox_by_id(id),
+            Err(_) => {
+                let sandboxes = self.ready()?.table.sandboxes(self.owner);
+                only_match("sandbox", id, sandboxes, |sandbox| sandbox.id.to_string())
+            }
+        };
+        found.map_err(|error| self.unreadable_instead(error, UnreadableKind::Sandbox, id))
     }
 
     /// A sandbox by id, if it still exists.
@@ -117,11 +121,29 @@ impl OwnerAccess {
     /// # Errors
     /// As for [`OwnerAccess::sandbox`].
     pub(super) fn task(&self, id: &str) -> Result<Arc<Task>> {
-        if let Ok(id) = id.parse::<TaskId>() {
-            return self.task_by_id(id);
+        let found = match id.parse::<TaskId>() {
+            Ok(id) => self.task_by_id(id),
+            Err(_) => {
+                let tasks = self.ready()?.table.tasks(self.owner);
+                only_match("task", id, tasks, |task| task.id.to_string())
+            }
+        };
+        found.map_err(|error| self.unreadable_instead(error, UnreadableKind::Task, id))
+    }
+
+    /// The error for a request about an object that was not found: another one if it exists and cannot be read, so that
+    /// nobody takes it for ended.
+    fn unreadable_instead(&self, error: Error, kind: UnreadableKind, id: &str) -> Error {
+        if error.kind() != ErrorKind::NotFound || id.is_empty() {
+            return error;
         }
-        let tasks = self.ready()?.table.tasks(self.owner);
-        only_match("task", id, tasks, |task| task.id.to_string())
+        let is_meant = |held: &Unreadable| {
+            held.has_kind(kind)
+                && held.id.starts_with(id)
+                && held.owner.is_none_or(|owner| owner == self.owner)
+        };
+        let held = self.context().table.find_unreadable(is_meant);
+        held.map_or(error, |held| held.defect())
     }
 
     /// A task by id, if it still exists.
