@@ -7,13 +7,18 @@
 //! putting loses it earlier, and a daemon that never comes to serve does not keep it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::net::sockopt::socket_type;
+use rustix::net::{SocketAddrUnix, getsockname};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
@@ -27,7 +32,7 @@ use crate::protocol::{
 const UNCLAIMED: Duration = Duration::from_secs(60);
 
 /// Pause between two looks whether an unclaimed descriptor still has to be closed; no longer than the wait for that.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The stored descriptors, for all connections together. Clones share them.
 #[derive(Debug, Clone)]
@@ -47,8 +52,18 @@ struct DescriptorTable {
 struct StoredDescriptor {
     descriptor: OwnedFd,
     note: String,
+    /// The file that the socket is bound to, if any.
+    file: Option<BoundFile>,
     owner: u64,
     claimed: bool,
+}
+
+/// The file of a socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct BoundFile {
+    path: PathBuf,
+    /// Device and inode; `None` if it is gone.
+    identity: Option<(u64, u64)>,
 }
 
 /// The store as one connection uses it.
@@ -117,6 +132,7 @@ impl StoreAccess {
     /// Stores a descriptor, in the place of that with the same name.
     fn put(&self, name: String, note: String, descriptor: OwnedFd) -> Result<(), Fault> {
         let stored = StoredDescriptor {
+            file: BoundFile::of(&descriptor),
             descriptor,
             note,
             owner: self.owner,
@@ -169,6 +185,7 @@ impl StoreAccess {
         self.disclaim();
         let end = Instant::now() + self.store.unclaimed;
         while self.owns_some() && Instant::now() < end {
+            self.close_replaced();
             sleep(LOOK.min(self.store.unclaimed)).await;
         }
         let closed = self.remove_owned();
@@ -177,6 +194,40 @@ impl StoreAccess {
                 descriptor = name,
                 "no daemon has stored a descriptor again: closing it"
             );
+        }
+    }
+
+    /// Closes those whose file is another one by now: a daemon of an older version has bound a socket of its own, nobody
+    /// finds the stored one any more, and nobody would answer those who wait there.
+    fn close_replaced(&self) {
+        let table = self.store.table.lock();
+        let owned = table
+            .stored
+            .iter()
+            .filter(|(_, stored)| stored.owner == self.owner);
+        let files: Vec<(String, BoundFile)> = owned
+            .filter_map(|(name, stored)| Some((name.clone(), stored.file.clone()?)))
+            .collect();
+        drop(table);
+        // The files are looked at without the lock.
+        for (name, file) in files {
+            if file == BoundFile::at(&file.path) {
+                continue;
+            }
+            let closed = {
+                let mut table = self.store.table.lock();
+                let is_same = |stored: &StoredDescriptor| {
+                    stored.owner == self.owner && stored.file.as_ref() == Some(&file)
+                };
+                let is_same = table.stored.get(&name).is_some_and(is_same);
+                is_same.then(|| table.stored.remove(&name)).flatten()
+            };
+            if closed.is_some() {
+                tracing::info!(
+                    descriptor = name,
+                    "its file was replaced or removed: closing it"
+                );
+            }
         }
     }
 
@@ -209,6 +260,27 @@ impl StoreAccess {
             part.insert(name, stored);
         }
         owned
+    }
+}
+
+// === impl BoundFile ===
+
+impl BoundFile {
+    /// The file that this socket is bound to.
+    fn of(descriptor: &OwnedFd) -> Option<Self> {
+        let address = getsockname(descriptor).ok()?;
+        let address = SocketAddrUnix::try_from(address).ok()?;
+        let path = address.path_bytes()?;
+        Some(Self::at(Path::new(OsStr::from_bytes(path))))
+    }
+
+    /// The file at this path. Blocks for a moment: sockets are on the file system of the logkeeper's own.
+    fn at(path: &Path) -> Self {
+        let meta = std::fs::symlink_metadata(path).ok();
+        Self {
+            path: path.to_owned(),
+            identity: meta.map(|meta| (meta.dev(), meta.ino())),
+        }
     }
 }
 
@@ -247,7 +319,8 @@ pub(crate) fn check(name: &str, note: &str) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream as StdStream;
+    use std::io::Read;
+    use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 
     use super::*;
 
@@ -297,6 +370,28 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(names(&later), [("cri".to_owned(), true)]);
+    }
+
+    #[tokio::test]
+    async fn listener_whose_file_was_replaced_is_closed_before_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cri.sock");
+        let store = DescriptorStore::closing_after(Duration::from_secs(3600));
+        let former = store.access();
+        let stored = UnixListener::bind(&path).unwrap();
+        former
+            .put("cri".into(), String::new(), stored.into())
+            .unwrap();
+        let waiting = StdStream::connect(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _next = UnixListener::bind(&path).unwrap();
+        tokio::time::timeout(Duration::from_secs(30), former.expire())
+            .await
+            .unwrap();
+        assert!(names(&former).is_empty());
+        // Who waited there learns it.
+        let error = (&waiting).read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[test]
