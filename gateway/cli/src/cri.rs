@@ -15,6 +15,7 @@ use tonic::transport::Channel;
 
 use super::log_output::PrintError;
 use super::progress::waiting;
+use crate::daemon::AWAY_LIMIT;
 use crate::output::Format;
 
 mod logs;
@@ -104,6 +105,11 @@ pub(super) enum CriError {
         #[source]
         source: tonic::transport::Error,
     },
+    #[error(
+        "no runtime runs that listens on {}, and none has started within {AWAY_LIMIT:?}: see 'systemctl status switchyard'",
+        _0.display()
+    )]
+    Away(PathBuf),
     #[error("{call}: {} ({:?})", status.message(), status.code())]
     Refused {
         call: &'static str,
@@ -145,6 +151,9 @@ pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
         timeout,
         command,
     } = args;
+    if !channel::wait_attended(&socket, AWAY_LIMIT).await {
+        return Err(CriError::Away(socket));
+    }
     let channel = channel::grpc(&socket)
         .await
         .map_err(|source| CriError::Connect {

@@ -19,7 +19,7 @@ use crate::sources::own_sources;
 const LIMIT: Duration = Duration::from_secs(35);
 
 /// Time for the successor of a daemon that has ended to answer: longer than a restart takes.
-const AWAY_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const AWAY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The daemon.
 #[derive(Debug, Args)]
@@ -156,16 +156,11 @@ async fn exchange(
     path: &str,
     sent: impl Future<Output = Result<(StatusCode, Bytes), RequestError>>,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
-    // The request itself reports what is wrong with the socket.
-    let is_away = matches!(channel::is_attended(socket).await, Ok(false));
-    let limit = if is_away { AWAY_LIMIT } else { LIMIT };
-    let answer = tokio::time::timeout(limit, sent).await;
-    let late = if is_away {
-        DaemonError::Away
-    } else {
-        DaemonError::Deadline
-    };
-    let (status, body) = answer.map_err(|_| late(path.to_owned()))??;
+    if !channel::wait_attended(socket, AWAY_LIMIT).await {
+        return Err(DaemonError::Away(path.to_owned()));
+    }
+    let answer = tokio::time::timeout(LIMIT, sent).await;
+    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
         if status == StatusCode::FORBIDDEN {

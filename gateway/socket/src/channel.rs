@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri};
@@ -11,6 +12,9 @@ use rustix::process::{Pid, test_kill_process};
 use switchyard_linux::process::Stat;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
+
+/// Pause between two looks whether a process listens at a socket.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Reason why a request over a unix socket got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +57,22 @@ pub async fn is_attended(socket: &Path) -> io::Result<bool> {
     let stream = UnixStream::connect(socket).await?;
     let pid = stream.peer_cred()?.pid().filter(|pid| *pid > 0);
     Ok(pid.is_none_or(exists))
+}
+
+/// Waits until a process listens at a socket which only the logkeeper keeps open, for `limit` at most, and returns whether
+/// there is one. The next daemon may bind another socket there, as one of an older version does, and then nobody ever
+/// answers those who have connected before. Returns true at once for a socket that cannot be connected: a request to it
+/// reports why. Cancel-safe.
+pub async fn wait_attended(socket: &Path, limit: Duration) -> bool {
+    let attended = async {
+        if !matches!(is_attended(socket).await, Ok(false)) {
+            return;
+        }
+        while !matches!(is_attended(socket).await, Ok(true)) {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(limit, attended).await.is_ok()
 }
 
 /// Returns whether a process has this id and has not exited. Those of other users may be hidden in `/proc`.
