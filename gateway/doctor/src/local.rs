@@ -33,6 +33,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the daemon to answer: counting images alone may take two seconds.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
+/// The same once it has not answered in time: it hangs, and there are some twenty pages.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The longest answer of the daemon that is read, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
 
@@ -56,6 +59,8 @@ pub(crate) const PROGRAM_DIRS: [&str; 6] = [
 #[derive(Debug, Default)]
 pub struct LocalNode {
     denied: Mutex<BTreeSet<PathBuf>>,
+    /// The sockets where a request got no answer in time.
+    silent: Mutex<BTreeSet<PathBuf>>,
     start_check: Option<StartCheck>,
 }
 
@@ -177,10 +182,12 @@ impl NodeView for LocalNode {
                 source,
             })
             .map_err(|error| report(&error))?;
-        let answer = block_on(
-            ASK_LIMIT,
-            channel::request_up_to(socket, Method::GET, page, ANSWER_MAX),
-        )?;
+        let is_silent = self.silent.lock().contains(socket);
+        let limit = if is_silent { ASK_AGAIN } else { ASK_LIMIT };
+        let asked = channel::request_up_to(socket, Method::GET, page, ANSWER_MAX);
+        let answer = block_on(limit, asked).inspect_err(|_| {
+            self.silent.lock().insert(socket.to_owned());
+        })?;
         let (status, body) = answer.map_err(|error| report(&error))?;
         if status.is_success() {
             Ok(body.to_vec())
