@@ -33,8 +33,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Time for the daemon to answer: counting images alone may take two seconds.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 
-/// The same once it has not answered in time: it hangs, and there are some twenty pages.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// The same after it has not answered in time, until it answers: it hangs, and there are some twenty pages.
+const ASK_AGAIN: Duration = Duration::from_secs(3);
 
 /// The longest answer of the daemon that is read, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
@@ -74,6 +74,23 @@ impl LocalNode {
         Self {
             start_check,
             ..Self::default()
+        }
+    }
+
+    /// The time for an answer at a socket.
+    fn ask_limit(&self, socket: &Path) -> Duration {
+        match self.silent.lock().contains(socket) {
+            true => ASK_AGAIN,
+            false => ASK_LIMIT,
+        }
+    }
+
+    fn note_silence(&self, socket: &Path, is_silent: bool) {
+        let mut silent = self.silent.lock();
+        if is_silent {
+            silent.insert(socket.to_owned());
+        } else {
+            silent.remove(socket);
         }
     }
 
@@ -182,12 +199,10 @@ impl NodeView for LocalNode {
                 source,
             })
             .map_err(|error| report(&error))?;
-        let is_silent = self.silent.lock().contains(socket);
-        let limit = if is_silent { ASK_AGAIN } else { ASK_LIMIT };
         let asked = channel::request_up_to(socket, Method::GET, page, ANSWER_MAX);
-        let answer = block_on(limit, asked).inspect_err(|_| {
-            self.silent.lock().insert(socket.to_owned());
-        })?;
+        let answer = block_on(self.ask_limit(socket), asked);
+        self.note_silence(socket, answer.is_err());
+        let answer = answer?;
         let (status, body) = answer.map_err(|error| report(&error))?;
         if status.is_success() {
             Ok(body.to_vec())
@@ -222,6 +237,17 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn server_that_was_silent_has_less_time_until_it_answers() {
+        let node = LocalNode::default();
+        let [hung, other] = ["/run/a.sock", "/run/b.sock"].map(Path::new);
+        node.note_silence(hung, true);
+        assert_eq!(node.ask_limit(hung), ASK_AGAIN);
+        assert_eq!(node.ask_limit(other), ASK_LIMIT);
+        node.note_silence(hung, false);
+        assert_eq!(node.ask_limit(hung), ASK_LIMIT);
+    }
 
     #[test]
     fn only_regular_files_within_the_limit_are_read() {
