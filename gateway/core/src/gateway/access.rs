@@ -92,8 +92,8 @@ impl OwnerAccess {
     /// The sandbox with this id, or the only one whose id has this prefix.
     ///
     /// # Errors
-    /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
-    /// ambiguous.
+    /// `NotFound` if there is none, also for a text that cannot be an id; `FailedPrecondition` if there is one that cannot
+    /// be read; `InvalidArgument` if the prefix is ambiguous.
     pub(super) fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
         let found = match id.parse::<SandboxId>() {
             Ok(id) => self.sandbox_by_id(id),

@@ -232,7 +232,7 @@ impl<'s> ScopedSandboxes<'s> {
     /// Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `FailedPrecondition` if a task in it cannot be read; those of
+    /// `FailedPrecondition` if it, or a task in it, cannot be read; those of
     /// [`SandboxBackend::stop_sandbox`](crate::backend::SandboxBackend::stop_sandbox); it can be stopped again.
     pub async fn stop(self, id: &str) -> Result<()> {
         match self.access.sandbox(id) {
@@ -289,7 +289,7 @@ impl<'s> ScopedSandboxes<'s> {
     /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of stopping and removing; it can be removed again.
+    /// Those of stopping and removing, also `FailedPrecondition` if it cannot be read; it can be removed again.
     pub async fn remove(self, id: &str) -> Result<()> {
         let id = match self.access.sandbox(id) {
             Ok(sandbox) => sandbox.id,

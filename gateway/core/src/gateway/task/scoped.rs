@@ -159,7 +159,8 @@ impl<'s> ScopedTasks<'s> {
     /// stop sends no second stop signal, but applies its own `grace`. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `DeadlineExceeded` if no exit is seen after SIGKILL; `Unavailable` if the runtime cannot be reached.
+    /// `DeadlineExceeded` if no exit is seen after SIGKILL; `Unavailable` if the runtime cannot be reached;
+    /// `FailedPrecondition` if it cannot be read.
     pub async fn stop(self, id: &str, grace: Duration) -> Result<()> {
         self.stop_by(id, None, grace).await
     }
@@ -219,8 +220,8 @@ impl<'s> ScopedTasks<'s> {
     /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`TaskBackend::remove_task`](crate::backend::TaskBackend::remove_task); it can be removed
-    /// again.
+    /// `FailedPrecondition` if it cannot be read; those of
+    /// [`TaskBackend::remove_task`](crate::backend::TaskBackend::remove_task); it can be removed again.
     pub async fn remove(self, id: &str) -> Result<()> {
         match self.access.task(id) {
             Ok(task) => self.tasks.remove(task.id).await,
