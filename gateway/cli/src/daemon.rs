@@ -18,7 +18,7 @@ use crate::sources::own_sources;
 /// Time for the daemon to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
 
-/// Time for the successor of a daemon that has ended to answer: longer than a restart takes.
+/// Time for the successor of a daemon that has ended to listen: longer than a restart takes.
 pub(super) const AWAY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The daemon.

@@ -3,11 +3,14 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 use switchyard_logkeeper::StoreClient;
 use switchyard_proto::cri::v1::ContainerState;
+use switchyard_tests::daemon::binary;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
 
@@ -51,6 +54,13 @@ fn ask(node: &TestNode, path: &str) -> UnixStream {
         .write_all(request.as_bytes())
         .expect("the request fits into the socket");
     client
+}
+
+/// The sockets that are bound to a path, or were connected to it and not accepted.
+fn connections(socket: &Path) -> usize {
+    let all = fs::read_to_string("/proc/net/unix").expect("Linux has it");
+    let path = socket.to_str().expect("the path is ASCII");
+    all.lines().filter(|line| line.ends_with(path)).count()
 }
 
 /// The answer to such a request.
@@ -146,4 +156,33 @@ fn daemon_ends_amid_a_long_stop_and_the_next_one_finishes_it() {
     node.cri().stop(&id, 0).expect("it can be repeated");
     let status = node.cri().status(&id).expect("the container exists");
     assert_eq!(status.state(), ContainerState::ContainerExited);
+}
+
+#[test]
+fn command_is_answered_also_if_the_next_daemon_binds_another_socket() {
+    let node = TestNode::start();
+    let is_stored = || claimed(&node).contains(&"admin".to_owned());
+    assert!(eventually(LIMIT, is_stored), "{}", node.daemon().tail());
+    node.daemon().kill9();
+    let socket = node.root().run().join("admin.sock");
+    let before = connections(&socket);
+    let command = Command::new(binary())
+        .args(["status", "--output", "json", "--socket"])
+        .arg(&socket)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary exists");
+    // The stored listener accepts it, and nobody answers there.
+    assert!(eventually(LIMIT, || connections(&socket) > before));
+    // As a daemon of an older version does, which takes no listener.
+    fs::remove_file(&socket).expect("the logkeeper's listener is bound to it");
+    node.daemon().restart();
+    let done = command.wait_with_output().expect("it is our child");
+    // Its status says whether the node is ready, which it may not be yet.
+    let answer = serde_json::from_slice::<Value>(&done.stdout);
+    assert!(
+        answer.is_ok_and(|status| status["parts"].is_array()),
+        "{done:?}"
+    );
 }
