@@ -134,12 +134,14 @@ impl SharedListeners {
         let Some(mut store) = StoreClient::connect(logkeeper).await? else {
             return Ok(());
         };
+        // Before they are stored: a client of a daemon that ends in between finds a socket without a listener, at worst, and
+        // never a listener without its socket.
+        self.leave_files(true);
         for (socket, listener) in &self.0 {
             store
                 .put(socket.name(), listener.note(), listener.descriptor())
                 .await?;
         }
-        self.leave_files(true);
         store.broken().await;
         Ok(())
     }
