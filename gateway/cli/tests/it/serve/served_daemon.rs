@@ -93,7 +93,11 @@ impl ServedDaemon {
             loop {
                 if let Ok(Some(mut store)) = StoreClient::connect(&socket).await
                     && let Ok(entries) = store.list().await
-                    && entries.iter().filter(|entry| entry.claimed).count() >= 2
+                    && ["cri", "nomad", "admin"].iter().all(|name| {
+                        entries
+                            .iter()
+                            .any(|entry| entry.claimed && entry.name == *name)
+                    })
                 {
                     return;
                 }
