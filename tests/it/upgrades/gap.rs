@@ -101,7 +101,7 @@ fn clients_wait_between_two_daemons_however_the_first_ends() {
 #[test]
 fn daemon_puts_its_listeners_into_the_next_logkeeper() {
     let node = TestNode::start();
-    let is_stored = || eventually(LIMIT, || claimed(&node).contains(&"cri".to_owned()));
+    let is_stored = || eventually(LIMIT, || claimed(&node).contains(&"admin".to_owned()));
     assert!(is_stored(), "{}", node.daemon().tail());
     node.kill_managed("logkeeper");
     assert!(is_stored(), "{}", node.daemon().tail());
