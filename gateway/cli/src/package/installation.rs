@@ -25,6 +25,9 @@ use crate::error::CliError;
 use crate::output::print_error;
 use crate::{admin_socket, config_files, exit_status};
 
+#[cfg(test)]
+mod tests;
+
 /// Time for the parts to work again.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -56,6 +59,12 @@ trait InstalledNode {
 
     /// The last error that a start of the daemon has written.
     fn last_error(&self, invocation: &str) -> Option<String>;
+
+    /// The time since a moment that stays the same.
+    fn clock(&self) -> Duration;
+
+    /// Waits. Blocks.
+    fn wait(&self, time: Duration);
 }
 
 /// An installation of the package.
@@ -83,7 +92,10 @@ pub(super) fn after() -> Result<ExitCode, CliError> {
 impl Installation<ThisNode> {
     fn of_this_node() -> Self {
         Self {
-            node: ThisNode(LocalNode::default()),
+            node: ThisNode {
+                local: LocalNode::default(),
+                begin: Instant::now(),
+            },
             note: note_file(),
             limit: LIMIT,
         }
@@ -96,15 +108,15 @@ impl<N: InstalledNode> Installation<N> {
     /// # Errors
     /// It does not answer: nothing may be started that was not checked.
     fn unit(&self) -> Result<LoadedUnit, CliError> {
-        let deadline = Instant::now() + self.limit;
+        let deadline = self.node.clock() + self.limit;
         loop {
             if let Some(unit) = self.node.unit() {
                 return Ok(unit);
             }
-            if Instant::now() >= deadline {
+            if self.node.clock() >= deadline {
                 return Err(CliError::Unit(UNIT.to_owned()));
             }
-            sleep(INTERVAL);
+            self.node.wait(INTERVAL);
         }
     }
 
@@ -158,7 +170,7 @@ impl<N: InstalledNode> Installation<N> {
 
     fn after(&self) -> Result<ExitCode, CliError> {
         let mut unit = self.unit()?;
-        let deadline = Instant::now() + self.limit;
+        let deadline = self.node.clock() + self.limit;
         let expected = Note::read(&self.note).parts;
         let next = NextStart::check(&unit).ok();
         // The last start that was seen to end with an error in this step.
@@ -189,7 +201,7 @@ impl<N: InstalledNode> Installation<N> {
                 ended = Some(unit.invocation.clone());
             }
             let is_final = answer.is_err() && exit_status::is_permanent(unit.exit_status);
-            if is_final || Instant::now() >= deadline {
+            if is_final || self.node.clock() >= deadline {
                 // Nothing worked before, and nobody has said yet what is to work.
                 let is_new =
                     expected.is_empty() && next.as_ref().is_some_and(NextStart::is_as_shipped);
@@ -197,7 +209,7 @@ impl<N: InstalledNode> Installation<N> {
                 let ended = ended.filter(|_| unit.active_state != "active");
                 return self.fails(down, ended.as_deref(), is_new);
             }
-            sleep(INTERVAL);
+            self.node.wait(INTERVAL);
             // A state that cannot be read now is read again.
             unit = self.node.unit().unwrap_or(unit);
         }
@@ -253,18 +265,22 @@ impl<N: InstalledNode> Installation<N> {
 // === the node ===
 
 /// The node that this process runs on.
-struct ThisNode(LocalNode);
+struct ThisNode {
+    local: LocalNode,
+    /// The moment from which its clock counts.
+    begin: Instant,
+}
 
 impl InstalledNode for ThisNode {
     fn unit(&self) -> Option<LoadedUnit> {
-        LoadedUnit::read(&self.0, UNIT)
+        LoadedUnit::read(&self.local, UNIT)
     }
 
     /// Without a configuration, the daemon is found by what it has written down.
     fn ask(&self, next: Option<&NextStart>) -> Result<RunningDaemon, String> {
         let sources = next.map_or_else(Sources::default, |next| next.loaded.sources.clone());
         let socket = admin_socket::find(&sources);
-        let body = self.0.ask(&socket, "/statusz")?;
+        let body = self.local.ask(&socket, "/statusz")?;
         serde_json::from_slice(&body)
             .map_err(|error| format!("its answer cannot be parsed: {error}"))
     }
@@ -273,7 +289,7 @@ impl InstalledNode for ThisNode {
         let mut args = vec!["--show", "--showformat=${db:Status-Abbrev} ${Package}\\n"];
         args.extend(judge::packages());
         // It fails if it does not know one of them, and lists the others.
-        let done = self.0.run(Path::new("/usr/bin/dpkg-query"), &args);
+        let done = self.local.run(Path::new("/usr/bin/dpkg-query"), &args);
         done.map_or_else(
             |_| BTreeSet::new(),
             |done| judge::unconfigured(&String::from_utf8_lossy(&done.stdout)),
@@ -291,13 +307,24 @@ impl InstalledNode for ThisNode {
             "--no-pager",
             start.as_str(),
         ];
-        let done = self.0.run(Path::new("/usr/bin/journalctl"), &args).ok()?;
+        let done = self
+            .local
+            .run(Path::new("/usr/bin/journalctl"), &args)
+            .ok()?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         let last = text
             .lines()
             .rev()
             .find_map(|line| line.strip_prefix("switchyard: "));
         last.map(str::to_owned)
+    }
+
+    fn clock(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn wait(&self, time: Duration) {
+        sleep(time);
     }
 }
 
@@ -322,172 +349,5 @@ impl Note {
         let text = serde_json::to_vec(self)?;
         files::replace(file, &text, 0o600, Durable::No, || {})?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-
-    use super::*;
-
-    #[test]
-    fn note_survives_attempts_and_a_torn_one_is_none() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(NOTE);
-        assert!(Note::read(&file).parts.is_empty());
-        let mut note = Note::default();
-        note.parts.insert("runtime".into());
-        note.write(&file).unwrap();
-        assert_eq!(Note::read(&file).parts, note.parts);
-        fs::write(&file, "{\"parts\": [").unwrap();
-        assert!(Note::read(&file).parts.is_empty());
-    }
-
-    /// A node in memory.
-    #[derive(Debug, Default)]
-    struct TestNode {
-        unit: LoadedUnit,
-        /// The daemon's parts, and whether each works; none if it does not answer.
-        parts: Vec<(&'static str, bool)>,
-        /// The starts whose error was asked for.
-        asked: RefCell<Vec<String>>,
-    }
-
-    impl InstalledNode for TestNode {
-        fn unit(&self) -> Option<LoadedUnit> {
-            Some(self.unit.clone())
-        }
-
-        fn ask(&self, _: Option<&NextStart>) -> Result<RunningDaemon, String> {
-            if self.parts.is_empty() {
-                return Err("connection refused".to_owned());
-            }
-            let part = |(name, up): &(&str, bool)| serde_json::json!({ "name": name, "up": up, "needed": true, "detail": "" });
-            let parts: Vec<_> = self.parts.iter().map(part).collect();
-            let answer = serde_json::json!({ "version": "1", "parts": parts });
-            Ok(serde_json::from_value(answer).unwrap())
-        }
-
-        fn unconfigured(&self) -> BTreeSet<String> {
-            BTreeSet::new()
-        }
-
-        fn last_error(&self, invocation: &str) -> Option<String> {
-            self.asked.borrow_mut().push(invocation.to_owned());
-            None
-        }
-    }
-
-    /// An installation whose daemon has this text as its file.
-    struct Attempts {
-        dir: tempfile::TempDir,
-        installation: Installation<TestNode>,
-    }
-
-    impl Attempts {
-        fn new(text: &str) -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let file = dir.path().join("config.toml");
-            fs::write(&file, text).unwrap();
-            let words = ["switchyard", "serve", "--config", file.to_str().unwrap()];
-            let unit = LoadedUnit {
-                name: UNIT.into(),
-                load_state: "loaded".into(),
-                file_state: "enabled".into(),
-                active_state: "active".into(),
-                main_pid: Some(7),
-                arguments: words.map(str::to_owned).to_vec(),
-                ..LoadedUnit::default()
-            };
-            let installation = Installation {
-                node: TestNode {
-                    unit,
-                    ..TestNode::default()
-                },
-                note: dir.path().join(NOTE),
-                limit: Duration::ZERO,
-            };
-            Self { dir, installation }
-        }
-
-        #[track_caller]
-        fn before(&mut self, parts: &[(&'static str, bool)]) {
-            self.installation.node.parts = parts.to_vec();
-            assert_status(self.installation.before(), ExitCode::SUCCESS);
-        }
-
-        #[track_caller]
-        fn after(&mut self, parts: &[(&'static str, bool)], expected: ExitCode) {
-            self.installation.node.parts = parts.to_vec();
-            assert_status(self.installation.after(), expected);
-        }
-
-        fn has_note(&self) -> bool {
-            self.dir.path().join(NOTE).exists()
-        }
-    }
-
-    #[track_caller]
-    fn assert_status(result: Result<ExitCode, CliError>, expected: ExitCode) {
-        // An exit status cannot be compared otherwise.
-        assert_eq!(format!("{:?}", result.unwrap()), format!("{expected:?}"));
-    }
-
-    const SET: &str = "version = 1\n[log]\nlevel = \"debug\"\n";
-
-    #[test]
-    fn part_that_worked_before_the_first_attempt_has_to_work_after_the_last_one() {
-        let works = [("runtime", true), ("network", true), ("swarm", false)];
-        let down = [("runtime", true), ("network", false), ("swarm", false)];
-        let mut attempts = Attempts::new(SET);
-        attempts.before(&works);
-        attempts.after(&down, ExitCode::FAILURE);
-        // The second attempt finds it down already.
-        attempts.before(&down);
-        attempts.after(&down, ExitCode::FAILURE);
-        assert!(attempts.has_note());
-        attempts.before(&down);
-        attempts.after(&works, ExitCode::SUCCESS);
-        assert!(!attempts.has_note());
-        // After a success, nothing of before counts.
-        attempts.before(&down);
-        attempts.after(&down, ExitCode::SUCCESS);
-        assert!(!attempts.has_note());
-    }
-
-    #[test]
-    fn each_success_removes_the_note_and_where_nothing_is_restarted_there_is_none() {
-        let works = [("runtime", true)];
-        let mut attempts = Attempts::new(SET);
-        attempts.before(&works);
-        assert!(attempts.has_note());
-        attempts.installation.node.unit.load_state = "masked".into();
-        attempts.after(&[], ExitCode::SUCCESS);
-        assert!(!attempts.has_note(), "not started");
-        // It runs, and is not restarted.
-        attempts.before(&works);
-        assert!(!attempts.has_note(), "left alone");
-
-        let mut attempts = Attempts::new("version = 1\n");
-        fs::write(&attempts.installation.note, "{\"parts\": []}").unwrap();
-        attempts.after(&[], ExitCode::SUCCESS);
-        assert!(!attempts.has_note(), "not configured yet");
-    }
-
-    #[test]
-    fn reason_is_that_of_the_start_that_has_ended_and_of_no_other() {
-        let asked = |main_pid, exit_status| {
-            let mut attempts = Attempts::new(SET);
-            let node = &mut attempts.installation.node;
-            node.unit.active_state = "activating".into();
-            node.unit.main_pid = main_pid;
-            node.unit.exit_status = exit_status;
-            node.unit.invocation = "0a1b".into();
-            attempts.after(&[], ExitCode::FAILURE);
-            attempts.installation.node.asked.take()
-        };
-        assert_eq!(asked(None, 1), ["0a1b"]);
-        assert_eq!(asked(Some(8), 0), [""; 0]);
     }
 }
