@@ -77,6 +77,20 @@ fn membership_is_read_back_and_only_root_can_read_it() {
     }
 }
 
+#[test]
+fn files_in_pem_are_what_was_issued_and_then_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let store = Store::new(dir.path().join("swarm"));
+    let identity = identity(&authority);
+    store.save_joined(&identity).unwrap();
+    let stored = |name: &str| fs::read(dir.path().join("swarm").join(name)).unwrap();
+    assert_eq!(stored(ROOTS), identity.roots().pem());
+    let node = stored(NODE);
+    let key = node.strip_prefix(identity.chain().pem()).unwrap();
+    assert_eq!(key.trim_ascii_start(), identity.key().to_pem().as_bytes());
+}
+
 fn draft_of(name: &str) -> String {
     format!("{name}.new")
 }
