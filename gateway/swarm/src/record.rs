@@ -354,6 +354,11 @@ mod tests {
                 start_interval: Duration::from_millis(500),
             },
         };
+        assert_eq!(
+            read.health,
+            Some(HealthRecord::from(&check)),
+            "what is written of it now"
+        );
         assert_eq!(read.check(), Some(check));
         assert_eq!(read.stop_grace(), seconds(10));
         assert_eq!(read.ports[0].protocol(), Protocol::Tcp);
