@@ -45,6 +45,7 @@ use crate::streaming;
 use crate::wiring::{self, ConnectedBackend, LiveSettings};
 
 mod admin;
+mod drain;
 mod error;
 mod frontends;
 mod listener_store;
@@ -52,17 +53,11 @@ mod processes;
 mod recovery;
 
 use admin::AdminListeners;
+use drain::drain;
 pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
 use listener_store::{InheritedListeners, SharedListeners};
 use processes::NeededProcesses;
-
-/// Limit for running operations when the daemon stops. It is short, since new calls wait for the successor meanwhile, which
-/// finishes what is cut off as after a kill.
-const DRAIN: Duration = Duration::from_millis(500);
-
-/// Limit for servers to close their connections after that. Some never end by themselves.
-const CLOSE: Duration = Duration::from_millis(200);
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
@@ -388,21 +383,7 @@ impl Daemon {
     /// Waits for what is in flight, for a bounded time.
     async fn end(&self, gateway: &Gateway) {
         service_manager::stopping();
-        tracing::info!(limit = ?DRAIN, "draining");
-        if let Err(error) = gateway.shut_down(DRAIN).await {
-            tracing::warn!(
-                error = error.report(),
-                "not all operations ended within the deadline"
-            );
-        }
-        self.tasks.close();
-        // Streams of events never end by themselves, so this often runs into its timeout.
-        if tokio::time::timeout(CLOSE, self.tasks.wait())
-            .await
-            .is_err()
-        {
-            tracing::debug!(left = self.tasks.len(), "connections are cut off");
-        }
+        drain(gateway, &self.tasks).await;
         self.history.flush().await;
     }
 }

@@ -23,8 +23,9 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
+use super::Daemon;
+use super::drain::{CLOSE, DRAIN};
 use super::listener_store::{InheritedListeners, StoredSocket};
-use super::{CLOSE, DRAIN, Daemon};
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::reports::swarm::SwarmHandle;
