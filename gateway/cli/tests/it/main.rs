@@ -9,6 +9,7 @@ mod binary;
 mod cli;
 mod daemon_record;
 mod managed;
+mod nomad_plugin;
 mod rpc;
 mod serve;
 mod support;

@@ -219,7 +219,11 @@ impl Obstacle {
     }
 
     fn of_status(status: &Status) -> Self {
-        let why = status.message().to_owned();
+        // A daemon without the method says nothing more than the code.
+        let why = match status.message() {
+            "" => status.code().description().to_owned(),
+            message => message.to_owned(),
+        };
         if is_permanent(status) {
             Self::Refused(why)
         } else {
@@ -332,6 +336,8 @@ mod tests {
             let obstacle = Obstacle::of_status(&crate::status::status(&error));
             assert_eq!(obstacle, Obstacle::Refused(error.report()));
         }
+        let silent = Obstacle::of_status(&Status::unimplemented(""));
+        assert!(matches!(silent, Obstacle::Refused(why) if why.contains("not implemented")));
         for status in [
             crate::status::shutting_down(),
             crate::status::status(&Error::deadline("not opened in time")),
