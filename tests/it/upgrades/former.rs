@@ -5,6 +5,7 @@
 
 mod allocations;
 mod commands;
+mod launchers;
 mod logkeepers;
 mod pods;
 mod services;
