@@ -1,4 +1,4 @@
-//! The build of the package from a binary that this machine cannot run.
+//! The build of the package from a binary that this machine cannot run, and of the one with its debug information.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,24 +16,26 @@ use super::{read, repository};
 /// Writes down its call.
 const CALL: &str = "echo \"${0##*/} $*\" >>\"$STUBS/calls\"\n";
 
-/// The packages' and the other architecture's programs, and cargo.
-fn stubs(dir: PathBuf) -> StubPrograms {
+/// The home page of whoever publishes the package.
+const HOMEPAGE: &str = "https://switchyard.example/";
+
+/// The packages' and the other architecture's programs, cargo, and more.
+fn stubs(dir: PathBuf, more: &[(&str, &str)]) -> StubPrograms {
     let dpkg_deb = format!("{CALL}cp -r \"$3\" \"$STUBS/tree\"; : >\"$4\"\n");
     let cargo = format!(
         "{CALL}case $1 in tree) echo 'switchyard v0.1.0 (/x)' ;; metadata) echo '{{\"packages\": []}}' ;; esac\n"
     );
     let libraries = "echo \"libraries of $DEB_HOST_ARCH\" >>\"$STUBS/calls\"; echo 'shlibs:Depends=libc6 (>= 2.36)'\n";
-    StubPrograms::new(
-        dir,
-        &[
-            ("dpkg", "echo amd64\n"),
-            ("dpkg-deb", &dpkg_deb),
-            ("dpkg-shlibdeps", libraries),
-            ("aarch64-linux-gnu-strip", CALL),
-            ("aarch64-linux-gnu-objcopy", CALL),
-            ("cargo", &cargo),
-        ],
-    )
+    let objcopy = format!("{CALL}for file; do :; done; : >\"$file\"\n");
+    let programs: [(&str, &str); 6] = [
+        ("dpkg", "echo amd64\n"),
+        ("dpkg-deb", &dpkg_deb),
+        ("dpkg-shlibdeps", libraries),
+        ("aarch64-linux-gnu-strip", CALL),
+        ("aarch64-linux-gnu-objcopy", &objcopy),
+        ("cargo", &cargo),
+    ];
+    StubPrograms::new(dir, &[&programs[..], more].concat())
 }
 
 /// A file that is a program for arm64 by its header, and contains this text.
@@ -50,15 +52,17 @@ fn program_for_arm64(file: PathBuf, text: &str) -> PathBuf {
     file
 }
 
-/// Packs a program for another architecture with the help of the tests' own.
-fn pack(stubs: &StubPrograms, program: &Path) -> Output {
+/// Packs a program for another architecture with the help of one for this machine.
+fn pack(stubs: &StubPrograms, host: &Path, options: &[&str], program: &Path) -> Output {
     stubs
         .command(&repository().join("deploy/debian/build"))
+        .args(options)
         .arg("--host-program")
-        .arg(binary())
+        .arg(host)
         .arg(program)
         .arg(stubs.dir())
         .env("SOURCE_DATE_EPOCH", "1")
+        .env("SWITCHYARD_HOMEPAGE", HOMEPAGE)
         .output()
         .expect("the script is in the repository")
 }
@@ -75,11 +79,12 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     let [version, revision] =
         ["version", "revision"].map(|field| reported[field].as_str().expect("it is reported"));
     let scratch = Scratch::new();
-    let stubs = stubs(scratch.path().join("stubs"));
+    let stubs = stubs(scratch.path().join("stubs"), &[]);
+    let host = binary();
 
     let identity = format!("{version} {revision}");
     let program = program_for_arm64(scratch.path().join("same"), &identity);
-    let packed = pack(&stubs, &program);
+    let packed = pack(&stubs, &host, &[], &program);
     assert!(packed.status.success(), "{packed:?}");
     let package = format!("switchyard_{}-1_arm64.deb", version.replace('-', "~"));
     let package = stubs.dir().join(package);
@@ -90,6 +95,8 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     let tree = stubs.dir().join("tree");
     let control = read(&tree.join("DEBIAN/control"));
     assert!(control.contains("\nArchitecture: arm64\n"), "{control}");
+    let homepage = format!("\nHomepage: {HOMEPAGE}\n");
+    assert!(control.contains(&homepage), "{control}");
     assert!(tree.join("usr/share/man/man1/switchyard.1.gz").exists());
     let calls = stubs.calls();
     for call in [
@@ -105,10 +112,70 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     }
 
     let other = program_for_arm64(scratch.path().join("other"), version);
-    let refused = pack(&stubs, &other);
+    let refused = pack(&stubs, &host, &[], &other);
     let why = String::from_utf8_lossy(&refused.stderr);
     assert!(
         !refused.status.success() && why.contains("is of another commit"),
         "{why}"
     );
+
+    let stripped = pack(&stubs, &host, &["--symbols"], &program);
+    let why = String::from_utf8_lossy(&stripped.stderr);
+    assert!(
+        !stripped.status.success() && why.contains("has no debug information"),
+        "{why}"
+    );
+}
+
+/// Shows a program with debug information.
+const READELF: &str = "case $1 in
+    --file-header) echo '  Machine:   AArch64' ;;
+    --section-headers) echo '  [28] .debug_info PROGBITS' ;;
+    --notes) echo '    Build ID: 0123456789abcdef' ;;
+esac
+";
+
+/// A program of a candidate for a release.
+const CANDIDATE: &str = "case $1 in
+    version) echo '{\"version\": \"1.0.0-rc.1\", \"revision\": \"0123456789ab\"}' ;;
+    man) : >\"$3/switchyard.1\" ;;
+    *) echo \"$*\" ;;
+esac
+";
+
+#[test]
+fn debug_information_is_a_package_that_needs_the_one_of_its_program_in_the_same_version() {
+    let _ = prereq::require("jq", "jq");
+    let scratch = Scratch::new();
+    let more = [("readelf", READELF), ("candidate", CANDIDATE)];
+    let stubs = stubs(scratch.path().join("stubs"), &more);
+    let identity = "1.0.0-rc.1 0123456789ab";
+    let program = program_for_arm64(scratch.path().join("program"), identity);
+    let host = stubs.dir().join("candidate");
+    let packed = pack(&stubs, &host, &["--symbols"], &program);
+    assert!(packed.status.success(), "{packed:?}");
+    let printed = String::from_utf8_lossy(&packed.stdout);
+    // dpkg takes a candidate for earlier than its release only with a tilde.
+    let expected = ["switchyard", "switchyard-dbgsym"].map(|name| {
+        let file = format!("{name}_1.0.0~rc.1-1_arm64.deb");
+        stubs.dir().join(file).display().to_string()
+    });
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+
+    // The second package is copied into the first.
+    let symbols = stubs.dir().join("tree/symbols");
+    let file = "usr/lib/debug/.build-id/01/23456789abcdef.debug";
+    assert!(symbols.join(file).is_file());
+    let control = read(&symbols.join("DEBIAN/control"));
+    for line in [
+        "Package: switchyard-dbgsym",
+        "Version: 1.0.0~rc.1-1",
+        "Architecture: arm64",
+        "Depends: switchyard (= 1.0.0~rc.1-1)",
+        "Build-Ids: 0123456789abcdef",
+    ] {
+        assert!(control.lines().any(|of| of == line), "{line}: {control}");
+    }
+    let sums = read(&symbols.join("DEBIAN/md5sums"));
+    assert!(sums.trim_end().ends_with(file), "{sums}");
 }
