@@ -36,7 +36,7 @@ fn main() {
     for variable in VARIABLES {
         println!("cargo::rerun-if-env-changed={variable}");
     }
-    if env::var("PROFILE").as_deref() != Ok("release") {
+    if !identity::is_of_commit(&env::var("PROFILE").unwrap_or_default()) {
         return;
     }
     let wanted = VARIABLES.map(|variable| env::var_os(variable).is_none());

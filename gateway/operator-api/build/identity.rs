@@ -20,6 +20,12 @@ pub(crate) struct Checkout {
     pub(crate) is_changed: bool,
 }
 
+/// Returns whether a build has the version of its commit, by what Cargo calls its profile: `release` for that and all that
+/// inherit from it, `debug` for others. Pure.
+pub(crate) fn is_of_commit(profile: &str) -> bool {
+    profile == "release"
+}
+
 /// The version in a release tag such as `v1.2.0`; `None` if the tag names no release. Pure.
 pub(crate) fn release(tag: &str) -> Option<&str> {
     let version = tag.trim().strip_prefix('v')?;

@@ -21,7 +21,7 @@ mod identity;
 mod tests {
     use std::process::Command;
 
-    use super::identity::{Checkout, release, revision, version};
+    use super::identity::{Checkout, is_of_commit, release, revision, version};
 
     fn checkout(time: &str, release: Option<&str>, is_changed: bool) -> Checkout {
         Checkout {
@@ -60,6 +60,14 @@ mod tests {
             assert_eq!(version("0.1.0", &checkout), expected);
             assert_eq!(revision(&checkout), of_commit);
         }
+    }
+
+    #[test]
+    fn release_builds_and_those_for_trying_have_the_version_of_their_commit() {
+        assert!(is_of_commit("release") && !is_of_commit("debug"));
+        let workspace = include_str!("../../../Cargo.toml");
+        let quick = "[profile.quick]\ninherits = \"release\"\n";
+        assert!(workspace.contains(quick), "deploy/quickstart builds it");
     }
 
     #[test]
