@@ -11,7 +11,7 @@ use self::layers::{Layer, LayerSource, Layers};
 use super::change::Effective;
 use super::document::{Document, Location};
 use super::error::ConfigError;
-use super::renamed::RENAMED;
+use super::renamed::{RENAMED, RenamedKey};
 use super::sections::{Config, DOCUMENTED, VERSION};
 use super::tree::{get, leaves, path_of};
 use super::validate;
@@ -102,7 +102,7 @@ enum Unknown {
 /// # Errors
 /// The first error, with its position.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    load_with(sources, Unknown::Refuse)
+    load_with(sources, Unknown::Refuse, RENAMED)
 }
 
 /// Does the same for a process that starts: unknown keys and values are ignored, save those of security, so that
@@ -111,10 +111,14 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
 /// # Errors
 /// The first error, with its position.
 pub fn load_for_start(sources: &Sources) -> Result<Loaded, ConfigError> {
-    load_with(sources, Unknown::Ignore)
+    load_with(sources, Unknown::Ignore, RENAMED)
 }
 
-fn load_with(sources: &Sources, unknown: Unknown) -> Result<Loaded, ConfigError> {
+fn load_with(
+    sources: &Sources,
+    unknown: Unknown,
+    renamed: &[RenamedKey],
+) -> Result<Loaded, ConfigError> {
     let mut layers = vec![Layer::new(parse_values(DOCUMENTED), LayerSource::Defaults)];
     let mut files = Vec::new();
     for (number, path) in files_of(sources)?.into_iter().enumerate() {
@@ -135,7 +139,7 @@ fn load_with(sources: &Sources, unknown: Unknown) -> Result<Loaded, ConfigError>
     layers.extend(sources.flags.iter().map(flag_layer));
     let mut warnings: Vec<String> = layers
         .iter_mut()
-        .flat_map(|layer| layer.modernize(RENAMED))
+        .flat_map(|layer| layer.modernize(renamed))
         .collect();
     let mut layers = Layers(layers);
     let Merged {

@@ -10,7 +10,7 @@ use crate::tests::{Etc, env, flag};
 use crate::tree::path_of;
 use crate::{Config, ConfigError, DOCUMENTED, Loaded, Sources, load, load_for_start};
 
-use super::{IGNORED_MAX, nest};
+use super::{IGNORED_MAX, Unknown, load_with, nest};
 
 /// What a start ignores, with the directory of the files left out.
 #[track_caller]
@@ -200,6 +200,40 @@ fn former_name_of_a_key_counts_with_a_warning() {
     assert!(warning.contains("has no effect"), "{warning}");
     let config: Config = Layers(vec![both]).merged().extract().unwrap();
     assert_eq!(config.exec.max_per_container, 8);
+}
+
+#[test]
+fn former_name_of_a_key_of_security_is_one_too() {
+    const fn row(key: &'static str, to: &'static str) -> RenamedKey {
+        RenamedKey {
+            key,
+            to,
+            since: "0.9.0",
+        }
+    }
+    const RENAMES: &[RenamedKey] = &[
+        row("cri.seccomp", "cri.unset_seccomp"),
+        row("log.audit", "audit.to"),
+        row("http", "admin"),
+        row("log.style", "log.format"),
+        row("admin.style", "log.format"),
+    ];
+    let start = |text: &str| {
+        let etc = Etc::new(&format!("version = 1\n{text}\n"));
+        load_with(&etc.sources(), Unknown::Ignore, RENAMES)
+    };
+    for (text, why) in [
+        ("[cri]\nseccomp = \"audit\"", ":3: cri.unset_seccomp: "),
+        ("[log]\naudit = \"syslog\"", ":3: audit.to: "),
+        ("[http]\nlater = 1", ":3: unknown key \"later\" in [admin]"),
+    ] {
+        let refused = start(text).unwrap_err().to_string();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+    for text in ["[log]\nstyle = \"xml\"", "[admin]\nstyle = \"xml\""] {
+        let [ignored] = start(text).unwrap().ignored.try_into().unwrap();
+        assert!(ignored.contains(":3: log.format: "), "{ignored}");
+    }
 }
 
 proptest! {
