@@ -67,7 +67,10 @@ fn agent_starts_without_daemon_and_tasks_wait_for_it() {
         .expect("it is no error");
     assert_eq!(first.health(), HealthState::Undetected);
     assert!(
-        first.health_description.contains("nomad.sock") && first.err.is_empty(),
+        first
+            .health_description
+            .contains("nomad.sock: the agent's log has the reason")
+            && first.err.is_empty(),
         "{first:?}"
     );
     let mut events = driver.events().expect("it is opened");

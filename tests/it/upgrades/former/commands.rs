@@ -20,6 +20,9 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["volume", "ls"], ""),
     (&["events"], ""),
     (&["config", "dump", "--running"], "[paths]"),
+    (&["config", "reload"], "reloaded "),
+    (&["log", "level", "debug", "--for", "1m"], "debug until "),
+    (&["log", "level", "--reset"], ""),
 ];
 
 /// Runs all commands of a program against the daemon of a node.
