@@ -27,7 +27,7 @@ struct TestNode {
     /// The time from which systemd answers.
     systemd_from: Duration,
     parts: Parts,
-    /// What `parts` are from a time on.
+    /// The parts from a time on, instead of those.
     later: Option<(Duration, Parts)>,
     unconfigured: BTreeSet<String>,
     time: Cell<Duration>,
