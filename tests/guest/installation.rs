@@ -29,6 +29,9 @@ pub(crate) const FACTS: &[GuestFact] = &[
 /// A drop-in that the tests write.
 const REFUSED: &str = "/etc/switchyard/config.d/90-refused.toml";
 
+/// A drop-in of the daemon's unit that the tests write.
+const OF_UNIT: &str = "/run/systemd/system/switchyard.service.d/90-refused.conf";
+
 /// A checkout with a later version.
 const CHECKOUT: &str = "/var/lib/guest-checkout";
 
@@ -55,6 +58,17 @@ fn refused_configuration(node: &GuestNode) {
         &["--install", NOW],
         &["90-refused.toml:3: exec.max_per_container", &continues],
     );
+    // A variable of a drop-in of the unit.
+    fs::remove_file(drop_in).expect("root may");
+    let of_unit = Path::new(OF_UNIT);
+    fs::create_dir_all(of_unit.parent().expect("it has one")).expect("root may");
+    let variable = "SWITCHYARD_EXEC__MAX_PER_CONTAINER";
+    fs::write(of_unit, format!("[Service]\nEnvironment={variable}=0\n")).expect("root may");
+    run(&["systemctl", "daemon-reload"]);
+    let fault = format!("{variable}: exec.max_per_container");
+    refused(&configure, &[&fault, &continues]);
+    fs::remove_file(of_unit).expect("root may");
+    run(&["systemctl", "daemon-reload"]);
     // What only the unit has, and what only the node has.
     fs::write(VARIABLES, "OTEL_EXPORTER_OTLP_ENDPOINT=collector\n").expect("root may");
     let of_node = "version = 1\n[admin]\nsocket_group = \"no-such-group\"\n\
