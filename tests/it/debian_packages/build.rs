@@ -95,6 +95,9 @@ fn binary_of_another_architecture_is_packed_by_a_program_of_the_same_commit() {
     let tree = stubs.dir().join("tree");
     let control = read(&tree.join("DEBIAN/control"));
     assert!(control.contains("\nArchitecture: arm64\n"), "{control}");
+    // crun alone would leave a node without its default runtime.
+    let depends = "\nDepends: libc6 (>= 2.36), containerd (>= 1.6) | containerd.io (>= 1.6), runc | containerd.io\n";
+    assert!(control.contains(depends), "{control}");
     let homepage = format!("\nHomepage: {HOMEPAGE}\n");
     assert!(control.contains(&homepage), "{control}");
     assert!(tree.join("usr/share/man/man1/switchyard.1.gz").exists());
