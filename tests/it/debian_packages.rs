@@ -4,14 +4,17 @@
 
 mod build;
 mod leaving;
+mod postinst;
 mod prerm;
 mod program_calls;
 mod purge;
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output};
 
 use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script};
+use switchyard_tests::scratch::Scratch;
 
 /// Scripts, what they source, and the one with the list of what they install.
 const SCRIPTS: [(&str, &[&str]); 8] = [
@@ -68,6 +71,52 @@ fn repository() -> &'static Path {
 
 fn read(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// Makes a /run of its own, with programs that write down their calls, and runs a script there.
+const IN_OWN_RUN: &str = r#"
+mount -t tmpfs tmpfs /run
+mkdir -p /run/bin $DIRECTORY
+for program in switchyard deb-systemd-helper deb-systemd-invoke systemctl; do
+    printf '#!/bin/sh\necho "call: ${0##*/} $*" >&2\n' >/run/bin/$program
+    chmod 0755 /run/bin/$program
+done
+PATH=/run/bin:$PATH exec sh "$0" "$@"
+"#;
+
+/// Runs a script of the package as dpkg does, with these words, in a /run of its own that has `directory`. `definitions` stand after the
+/// functions of all scripts.
+fn run_script(
+    name: &str,
+    definitions: &str,
+    words: &[&str],
+    directory: &str,
+    environment: &[(&str, &str)],
+) -> Output {
+    let scratch = Scratch::new();
+    let own = read(&repository().join("deploy/debian").join(name));
+    let common = read(&repository().join("deploy/debian/common.sh"));
+    let (begin, end) = own
+        .split_once("# @COMMON@\n")
+        .expect("the package's build replaces this line");
+    let script = scratch.path().join(name);
+    fs::write(&script, format!("{begin}{common}{definitions}{end}"))
+        .expect("the scratch directory can be written");
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-ec", IN_OWN_RUN])
+        .arg(&script)
+        .args(words)
+        .env("DIRECTORY", directory)
+        .envs(environment.iter().copied());
+    command.output().expect("every system has it")
+}
+
+/// The lines that a script has printed on its two outputs.
+fn said(output: &Output) -> Vec<String> {
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().map(str::to_owned).collect()
 }
 
 fn is_other(program: &str) -> bool {

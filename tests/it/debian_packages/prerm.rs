@@ -1,48 +1,19 @@
 //! The package's script before a removal or an upgrade: what it stops, and what it says.
 
-use std::fs;
 use std::process::Command;
 
-use switchyard_tests::scratch::Scratch;
+use super::{repository, run_script, said};
 
-use super::{read, repository};
-
-/// A call by dpkg for a removal, while a number of containers run.
-const REMOVE: &str = "running_pids() { seq \"$CONTAINERS\"; }\nset -- remove\n";
-
-/// Makes a /run of its own, with programs that write down their calls, and runs the script there.
-const IN_OWN_RUN: &str = r#"
-mount -t tmpfs tmpfs /run
-mkdir -p /run/bin $DIRECTORY
-for program in switchyard deb-systemd-invoke; do
-    printf '#!/bin/sh\necho "call: ${0##*/} $*" >&2\n' >/run/bin/$program
-    chmod 0755 /run/bin/$program
-done
-PATH=/run/bin:$PATH exec sh "$0"
-"#;
+/// A number of containers that run.
+const CONTAINERS: &str = "running_pids() { seq \"$CONTAINERS\"; }\n";
 
 /// The lines that the script prints on its two outputs at a removal, where `directory` is there and these containers run.
 fn said_at_removal(directory: &str, containers: u32) -> Vec<String> {
-    let scratch = Scratch::new();
-    let prerm = read(&repository().join("deploy/debian/prerm"));
-    let common = read(&repository().join("deploy/debian/common.sh"));
-    let (begin, end) = prerm
-        .split_once("# @COMMON@\n")
-        .expect("the package's build replaces this line");
-    let script = scratch.path().join("prerm");
-    fs::write(&script, format!("{begin}{common}{REMOVE}{end}"))
-        .expect("the scratch directory can be written");
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-ec", IN_OWN_RUN])
-        .arg(&script)
-        .env("DIRECTORY", directory)
-        .env("CONTAINERS", containers.to_string())
-        .output()
-        .expect("every system has it");
+    let containers = containers.to_string();
+    let environment = [("CONTAINERS", containers.as_str())];
+    let output = run_script("prerm", CONTAINERS, &["remove"], directory, &environment);
     assert!(output.status.success(), "{output:?}");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    said.lines().map(str::to_owned).collect()
+    said(&output)
 }
 
 #[test]
