@@ -23,7 +23,11 @@ pub(super) enum PackageCommand {
     /// Check what the next daemon reads, and note which parts work, before the daemon is started or restarted.
     Before,
     /// Judge the node after that.
-    After,
+    After {
+        /// Another version was configured here before: a node without a configuration of its own has to work too.
+        #[arg(long)]
+        upgrade: bool,
+    },
     /// Prepare the removal of this program: write down where the daemon works, and remove the links of Nomad agents.
     Leave {
         /// The state directory of the package.
@@ -42,7 +46,7 @@ pub(super) enum PackageCommand {
 pub(super) fn run(command: PackageCommand) -> Result<ExitCode, CliError> {
     match command {
         PackageCommand::Before => return installation::before(),
-        PackageCommand::After => return installation::after(),
+        PackageCommand::After { upgrade } => return installation::after(upgrade),
         PackageCommand::Leave { dir } => removal::leave(&dir)?,
         PackageCommand::Return { dir } => removal::put_back(&dir)?,
     }

@@ -58,7 +58,7 @@ fn daemon_is_started_between_a_check_and_a_judgement() {
             [
                 "call: switchyard package before",
                 "call: deb-systemd-invoke restart switchyard.service",
-                "call: switchyard package after",
+                "call: switchyard package after --upgrade",
             ],
         ),
     ] {

@@ -83,8 +83,8 @@ pub(super) fn before() -> Result<ExitCode, CliError> {
 }
 
 /// Judges the node after the daemon was started or restarted. Its exit status says whether the installation succeeds.
-pub(super) fn after() -> Result<ExitCode, CliError> {
-    Installation::of_this_node().after()
+pub(super) fn after(is_upgrade: bool) -> Result<ExitCode, CliError> {
+    Installation::of_this_node().after(is_upgrade)
 }
 
 // === impl Installation ===
@@ -168,7 +168,7 @@ impl<N: InstalledNode> Installation<N> {
         Ok(())
     }
 
-    fn after(&self) -> Result<ExitCode, CliError> {
+    fn after(&self, is_upgrade: bool) -> Result<ExitCode, CliError> {
         let mut unit = self.unit()?;
         let deadline = self.node.clock() + self.limit;
         let expected = Note::read(&self.note).parts;
@@ -202,9 +202,10 @@ impl<N: InstalledNode> Installation<N> {
             }
             let is_final = answer.is_err() && exit_status::is_permanent(unit.exit_status);
             if is_final || self.node.clock() >= deadline {
-                // Nothing worked before, and nobody has said yet what is to work.
-                let is_new =
-                    expected.is_empty() && next.as_ref().is_some_and(NextStart::is_as_shipped);
+                // Nothing worked before, and nobody has said yet what is to work. An upgrade has no note after a power cut.
+                let is_new = !is_upgrade
+                    && expected.is_empty()
+                    && next.as_ref().is_some_and(NextStart::is_as_shipped);
                 // One that runs and does not answer has not ended with an error.
                 let ended = ended.filter(|_| unit.active_state != "active");
                 return self.fails(down, ended.as_deref(), is_new);

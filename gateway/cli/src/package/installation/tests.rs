@@ -112,7 +112,7 @@ impl Attempts {
     #[track_caller]
     fn after(&mut self, parts: &[(&'static str, bool)], expected: ExitCode) {
         self.installation.node.parts = parts.to_vec();
-        assert_status(self.installation.after(), expected);
+        assert_status(self.installation.after(false), expected);
     }
 
     /// As `after`, with the time that the node has; returns how much of it passed.
@@ -171,6 +171,7 @@ fn each_success_removes_the_note_and_where_nothing_is_restarted_there_is_none() 
     assert!(!attempts.has_note(), "left alone");
 
     let mut attempts = Attempts::new("version = 1\n");
+    assert_status(attempts.installation.after(true), ExitCode::FAILURE);
     fs::write(&attempts.installation.note, "{\"parts\": []}").unwrap();
     attempts.after(&[], ExitCode::SUCCESS);
     assert!(!attempts.has_note(), "not configured yet");
