@@ -192,7 +192,9 @@ running_pids() {
             seen="$seen$(cgroups_of "$pid")" || true
         fi
     done
-    for pid in $(children_of "$(shims | tr '\n' ' ')") $(pids_of_unnamed) $(pids_of_lost); do
+    # A failure in the words of a loop would pass for an empty list.
+    others=$(children_of "$(shims | tr '\n' ' ')" && pids_of_unnamed && pids_of_lost)
+    for pid in $others; do
         is_running "$pid" && its=$(cgroups_of "$pid") || continue
         case $seen in
             *"$its"*) ;;

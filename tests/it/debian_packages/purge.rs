@@ -407,6 +407,28 @@ fn fill(state: &Path) {
 }
 
 #[test]
+fn purge_that_cannot_look_for_containers_removes_nothing() {
+    let postrm = read(&repository().join("deploy/debian/postrm"));
+    let (_, cases) = postrm.split_once("\ncase $1 in\n").expect("it has cases");
+    let purge = |failing: &str| {
+        let node = Node::new();
+        let calls = format!(
+            "{failing}\nend_processes() {{ echo continues; exit 0; }}\nset -- purge\ncase $1 in\n{cases}"
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &node.script(&calls)]);
+        command.output().expect("every system has a shell")
+    };
+    for function in ["served_bundles", "pids_of_unnamed", "pids_of_lost"] {
+        let output = purge(&format!("{function}() {{ return 2; }}"));
+        let is_refused = !output.status.success() && output.stdout.is_empty();
+        assert!(is_refused, "{function}: {output:?}");
+    }
+    let output = purge("running_pids() { :; }");
+    assert_eq!(sorted_lines(&output), ["continues"]);
+}
+
+#[test]
 fn purge_keeps_named_volumes_alone_unless_it_is_asked_for_them() {
     let node = Node::new();
     let state = node.dir("state");
