@@ -170,9 +170,10 @@ pub(super) fn find_all(record: &Path) -> Result<FoundLinks, LinkError> {
     Ok(found)
 }
 
-/// Removes a link.
+/// Removes a link. Durable: a power cut would bring it back beside a program that is gone.
 pub(super) fn remove(link: &PluginLink) -> Result<(), LinkError> {
-    let removed = if_present(fs::remove_file(&link.path));
+    let removed = fs::remove_file(&link.path).and_then(|()| sync_dir(files::parent(&link.path)));
+    let removed = if_present(removed);
     removed.map(drop).map_err(|source| LinkError::Remove {
         path: link.path.clone(),
         source,
@@ -242,7 +243,9 @@ impl PluginLink {
         if !file.is_ok_and(|file| file == program) {
             return Ok(false);
         }
-        match symlink(&self.target, &self.path) {
+        // Before it is forgotten that it was removed, which may be on another disk.
+        let made = symlink(&self.target, &self.path);
+        match made.and_then(|()| sync_dir(files::parent(&self.path))) {
             Ok(()) => Ok(true),
             Err(error)
                 if matches!(
