@@ -11,6 +11,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan;
 
+use crate::interrupted;
 use crate::leases;
 use crate::load::{note, remove_volume, volume_content};
 use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
@@ -59,6 +60,20 @@ struct LoadRecord {
     volumes: BTreeMap<String, RecordedVolume>,
     /// Device leases, by the pods that a kubelet has admitted with them.
     leases: BTreeMap<String, leases::RecordedLease>,
+    /// The upgrade of the package.
+    upgrade: RecordedUpgrade,
+}
+
+/// The notes about an upgrade.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum RecordedUpgrade {
+    /// There is none, or the last one is completed.
+    #[default]
+    Completed,
+    /// It was held up in its postinst.
+    InPostinst,
+    /// A boot after that has begun to complete it.
+    Completing,
 }
 
 /// The notes about a volume.
@@ -108,6 +123,7 @@ pub(crate) fn run() -> ExitCode {
         pods.len(),
         containers.len()
     );
+    wrong.extend(notes.complete_upgrade(&node));
     wrong.extend(leases::check_after_boot(&node, &notes.leases));
     wrong.extend(TaskAgent::start(&node).check_after_boot());
     for pod in &pods {
@@ -142,8 +158,9 @@ pub(crate) fn run() -> ExitCode {
     let id = pod.start_shell("main", "exec sleep 1000");
     assert_eq!(node.cri.sh(&id, "echo reached"), "reached");
     drop(pod);
+    let lasting = interrupted::lasting_errors().into_iter();
     // The last check, as it removes all images.
-    wrong.extend(orphaned_content());
+    wrong.extend(lasting.chain(orphaned_content()));
     for line in &wrong {
         println!("WRONG: {line}");
     }
@@ -202,6 +219,9 @@ impl LoadRecord {
                 ["using", name] => notes.lease_is_used(name, leases::LeaseUse::Started),
                 ["bound", name] => notes.lease_is_used(name, leases::LeaseUse::Pod),
                 ["ended", name] => drop(notes.leases.remove(*name)),
+                ["upgrading"] => notes.upgrade = RecordedUpgrade::InPostinst,
+                ["completing"] => notes.upgrade = RecordedUpgrade::Completing,
+                ["upgraded"] => notes.upgrade = RecordedUpgrade::Completed,
                 other => panic!("a note that nobody writes: {other:?}"),
             }
         }
@@ -216,6 +236,29 @@ impl LoadRecord {
         if let Some(lease) = self.leases.get_mut(name) {
             lease.is_used(by);
         }
+    }
+
+    /// Completes the upgrade that the power cut has interrupted; what is wrong then. The daemon of the unpacked program has served until now.
+    fn complete_upgrade(&self, node: &GuestNode) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.upgrade == RecordedUpgrade::Completed {
+            return wrong;
+        }
+        let state = interrupted::state();
+        println!("from before: an upgrade, {state}");
+        if self.upgrade == RecordedUpgrade::InPostinst && !state.starts_with("half-configured ") {
+            wrong.push(format!(
+                "the power was cut in postinst, and the package is {state}"
+            ));
+        }
+        note("completing");
+        wrong.extend(interrupted::complete_after_boot());
+        note("upgraded");
+        node.wait_ready();
+        let pods = node.cri.pods().expect("they can be listed");
+        let containers = node.cri.containers().expect("they can be listed");
+        self.compare(&pods, &containers, &mut wrong);
+        wrong
     }
 
     /// Compares the lists with what was acknowledged before the power cut.

@@ -1,5 +1,5 @@
 //! Load for a power cut: pods, Nomad tasks and images are created and removed, and everything that the daemon
-//! has acknowledged is noted on the host. Device leases are taken beside that.
+//! has acknowledged is noted on the host. Device leases are taken beside that, and an upgrade of the package is in its postinst.
 //!
 //! A note is on the host once it is written, and so outlives the guest. `begin` and `removing` are noted
 //! before a call, the others after its answer.
@@ -14,6 +14,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
 
+use crate::interrupted::HeldUpgrade;
 use crate::leases::LeaseKubelet;
 use crate::node::GuestNode;
 use crate::tasks::{ENDLESS_SCRIPT, TaskAgent};
@@ -57,6 +58,8 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     let kubelet = LeaseKubelet::start(2);
     kubelet.begin(&node);
     let with_device = tasks.start_with_device();
+    let upgrade = HeldUpgrade::in_postinst();
+    note("upgrading");
     println!("guest: load begins");
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -69,7 +72,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
         }
         scope.spawn(|| images(&node, boot));
     });
-    drop((kubelet, with_device));
+    drop((kubelet, with_device, upgrade));
     println!("power was not cut within {LIMIT:?}");
     ExitCode::FAILURE
 }

@@ -10,6 +10,7 @@ mod counters;
 mod daemon;
 mod former;
 mod installation;
+mod interrupted;
 mod leases;
 mod limits;
 mod load;
@@ -32,7 +33,7 @@ use switchyard_tests::versions::FORMER_FACT;
 use node::{GuestFact, GuestNode};
 
 /// All facts, with the module that has them, in the order in which they are shown.
-const ALL: [(&str, &[GuestFact]); 15] = [
+const ALL: [(&str, &[GuestFact]); 16] = [
     ("units", units::FACTS),
     ("daemon", daemon::FACTS),
     ("limits", limits::FACTS),
@@ -46,6 +47,7 @@ const ALL: [(&str, &[GuestFact]); 15] = [
     ("clock", clock::FACTS),
     ("packages", packages::FACTS),
     ("installation", installation::FACTS),
+    ("interrupted", interrupted::FACTS),
     ("former", former::FACTS),
     ("removal", removal::LAST),
 ];

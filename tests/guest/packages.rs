@@ -28,7 +28,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
 
 /// The package that is installed, and one of the same tree with a lower number.
 pub(crate) const NOW: &str = "/tests/packages/now.deb";
-const BEFORE: &str = "/tests/packages/before.deb";
+pub(crate) const BEFORE: &str = "/tests/packages/before.deb";
 
 /// The variables of both units.
 pub(crate) const VARIABLES: &str = "/etc/default/switchyard";

@@ -218,6 +218,13 @@ fn doctor_finds() -> Vec<(String, String)> {
     found
 }
 
+/// Errors that `switchyard doctor` finds, each with what it saw.
+pub(crate) fn doctor_errors() -> Vec<(String, String)> {
+    let mut found = doctor_finds();
+    found.retain(|(kind, _)| kind.ends_with(" error"));
+    found
+}
+
 fn doctor_judges_the_units(_: &GuestNode) {
     let of_units = || {
         let units = ["SY117", "SY118", "SY119"];
@@ -226,11 +233,7 @@ fn doctor_judges_the_units(_: &GuestNode) {
             .filter(|(kind, _)| units.iter().any(|code| kind.starts_with(code)))
             .collect::<Vec<_>>()
     };
-    let found = doctor_finds();
-    let errors: Vec<_> = found
-        .iter()
-        .filter(|(kind, _)| kind.ends_with(" error"))
-        .collect();
+    let errors = doctor_errors();
     assert!(
         errors.is_empty(),
         "a node as the package makes it has no error: {errors:?}"

@@ -169,7 +169,7 @@ pub const SLOW: &[Slow] = slow! {
         5 Fact("limits", "stats_match_the_cgroup");
         21 Smoke("cri::v1alpha2::v1alpha2_only_limits_are_applied_or_rejected");
         21 Smoke("cri::exits::exit_has_code_and_reason");
-        130 PowerCut;
+        180 PowerCut;
     }
     shard 1 {
         15 Test("upgrades::recipes::upgrade_node_counts_what_was_taken_over_and_fails_if_anything_was_not");
@@ -188,6 +188,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("daemon::readiness_follows_containerd");
         8 Test("ledger::ports::last_group_network_port_goes_to_a_pod_or_a_task_never_both");
         92 Fact("checkpoint", "container_continues_after_daemon_kill_during_checkpoint");
+        75 Fact("packages", "units_survive_ten_kills_in_a_row");
         30 Fact("quota", "container_cannot_exceed_its_disk_quota");
         16 Fact("checkpoint", "checkpoint_keeps_tcp_connections");
         12 Fact("daemon", "containers_survive_restart_of_the_unit");
@@ -287,7 +288,7 @@ pub const SLOW: &[Slow] = slow! {
         9 Test("reload::signals::a_thousand_hangups_with_good_and_bad_files_fail_no_request");
         8 Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners");
         8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
-        75 Fact("packages", "units_survive_ten_kills_in_a_row");
+        190 Fact("interrupted", "interrupted_upgrade_changes_no_process_and_is_completed_by_dpkg");
         80 Fact("removal", "package_removal_and_purge_leave_what_they_should");
         18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
         15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
