@@ -1,11 +1,13 @@
 //! The package of the former version, the commit in `tests/former`: this version's replaces it and is replaced by it, each with its own
-//! scripts, units and programs, by the commands of docs/fleet.md, under a pod that holds a port and a device.
+//! scripts, units and programs, by the commands of docs/fleet.md, under a pod that holds a port, a device and a volume, and a task of Nomad.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::cri::v1alpha2 as old;
+use switchyard_tests::cri::image_spec;
 use switchyard_tests::documents::commands;
 use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::http;
@@ -14,7 +16,7 @@ use switchyard_tests::versions::FORMER_FACT;
 use tonic::{Code, Status};
 
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, property, run};
-use crate::packages::{Counting, NOW, helpers, text};
+use crate::packages::{Counting, CountingTask, NOW, helpers, text};
 
 pub(crate) const FACTS: &[GuestFact] = &[(FORMER_FACT, upgrade_and_way_back)];
 
@@ -25,6 +27,9 @@ const FLEET: &str = include_str!("../../docs/fleet.md");
 
 /// A device that `tests/guest/run` creates.
 const DEVICE: &str = "/var/lib/guest-devices/given9";
+
+/// A named volume.
+const VOLUME: &str = "held";
 
 /// Serves a page on port 80.
 const SERVE: &str =
@@ -97,12 +102,16 @@ fn of_file(commands: &str, version: &str, file: &str) -> String {
     commands.replace(version, file)
 }
 
-/// A pod that counts, serves a page on a port of the host and has a device, beside a pod that wants the device.
+/// A pod that counts, serves a page on a port of the host and has a device and a volume, beside a task of Nomad, and a pod that wants the
+/// device.
 struct HoldingPod<'n> {
     node: &'n GuestNode,
     counting: Counting<'n>,
     process: String,
     port: u16,
+    /// The container with the volume.
+    keeper: String,
+    task: CountingTask,
     thief: GuestPod<'n>,
     failed_units: String,
 }
@@ -115,6 +124,10 @@ impl<'n> HoldingPod<'n> {
         let port = free_port();
         let pod = node.pod_from(with_port(node.pod_config("holding"), port), "");
         let _ = pod.start_shell("server", SERVE);
+        let keeper = node.cri.create_v1alpha2(&pod.id, &with_volume(node));
+        let keeper = keeper.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
+        node.cri.start(&keeper).expect("it was created");
+        assert_eq!(node.cri.sh(&keeper, "echo precious >/kept/file"), "");
         let counting = Counting::start_in(node, pod, |config| config.devices = devices());
         let process = counting.process();
         Self {
@@ -122,15 +135,19 @@ impl<'n> HoldingPod<'n> {
             counting,
             process,
             port,
+            keeper,
+            task: CountingTask::start(node),
             thief: node.pod("thief"),
             failed_units,
         }
     }
 
-    /// Fails unless it runs as before, without a gap in its log, and what it holds is refused to others.
+    /// Fails unless all run as before, without a gap in their logs, after this many replacements of the daemon, and what they hold is
+    /// refused to others.
     #[track_caller]
-    fn assert_continues(&self, when: &str) {
+    fn assert_continues(&self, replacements: u32, when: &str) {
         self.counting.assert_goes_on(&self.process);
+        self.task.assert_goes_on(replacements);
         assert_eq!(failed_units(), self.failed_units, "{when}");
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let answers = || http::get(address, "/").is_ok_and(|page| page.text() == "hello\n");
@@ -146,6 +163,18 @@ impl<'n> HoldingPod<'n> {
         assert_refused(refused, "is held by", when);
         let given = format!("test -c {DEVICE} && echo given");
         assert_eq!(cri.sh(&self.counting.container, &given), "given", "{when}");
+        let removed = cri.remove_volume(VOLUME);
+        assert!(removed.is_err(), "{when}: the volume is not held");
+        assert_eq!(cri.sh(&self.keeper, "cat /kept/file"), "precious", "{when}");
+    }
+
+    /// Ends all, after this many replacements of the daemon.
+    #[track_caller]
+    fn end(self, replacements: u32) {
+        self.task.end(replacements);
+        let cri = &self.node.cri;
+        drop((self.counting, self.thief));
+        cri.remove_volume(VOLUME).expect("nobody has it");
     }
 }
 
@@ -156,6 +185,26 @@ fn with_port(mut config: cri::PodSandboxConfig, port: u16) -> cri::PodSandboxCon
         ..Default::default()
     }];
     config
+}
+
+/// A container with the volume.
+fn with_volume(node: &GuestNode) -> old::ContainerConfig {
+    let mount = old::Mount {
+        container_path: "/kept".to_owned(),
+        name: VOLUME.to_owned(),
+        ..Default::default()
+    };
+    old::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata {
+            name: "keeper".to_owned(),
+            attempt: 0,
+        }),
+        image: Some(image_spec(&node.image())),
+        command: ["sleep", "10000"].map(str::to_owned).to_vec(),
+        mounts: vec![mount],
+        log_path: "keeper.log".to_owned(),
+        ..Default::default()
+    }
 }
 
 fn devices() -> Vec<cri::Device> {
@@ -222,24 +271,25 @@ fn upgrade_and_way_back(node: &GuestNode) {
     assert_ne!(former, this, "the packages have the same program");
     restart_helpers("before the upgrade");
     let pod = HoldingPod::start(node);
-    pod.assert_continues("before the upgrade");
-    for (script, program, when) in [
+    pod.assert_continues(0, "before the upgrade");
+    let ways = [
         (&recipes.upgrade, &this, "after the upgrade"),
         (&recipes.way_back, &former, "after the way back"),
-    ] {
+    ];
+    for ((script, program, when), replacements) in ways.into_iter().zip(1..) {
         let daemon = property("switchyard", "MainPID");
         let helpers_before = helpers();
         recipes.run(script);
-        pod.assert_continues(when);
+        pod.assert_continues(replacements, when);
         assert_eq!(installed(), *program, "{when}");
         assert_ne!(property("switchyard", "MainPID"), daemon, "{when}");
         assert_is_current("switchyard", when);
         assert_eq!(helpers(), helpers_before, "{when}: they continue");
         if program == &this {
             restart_helpers(when);
-            pod.assert_continues("after the upgrade of its helpers");
+            pod.assert_continues(replacements, "after the upgrade of its helpers");
         }
     }
-    drop(pod);
+    pod.end(2);
     recipes.run(&recipes.upgrade);
 }

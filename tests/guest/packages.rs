@@ -1,5 +1,6 @@
 //! The Debian package: its upgrades and downgrades while pods and tasks run.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
-use switchyard_tests::nomad::{TaskRunner, TaskSetup};
+use switchyard_tests::nomad::{Agent, TaskRunner, TaskSetup};
 
 use crate::daemon::{COUNT, assert_counts_on, kill_main};
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
@@ -105,6 +106,71 @@ impl<'n> Counting<'n> {
     }
 }
 
+/// A task of Nomad that counts, and its agent.
+pub(crate) struct CountingTask {
+    agent: Arc<Agent>,
+    task: TaskSetup,
+    runner: TaskRunner,
+    attributes: BTreeMap<String, String>,
+}
+
+// === impl CountingTask ===
+
+impl CountingTask {
+    pub(crate) fn start(node: &GuestNode) -> Self {
+        let agent = Arc::new(agent());
+        let task = task(&agent, &node.image(), COUNT_UNTIL_END, json!({}));
+        let started = agent.driver().start(&task.config).expect("it starts");
+        let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
+        let attributes = attributes(&agent, &task);
+        Self {
+            agent,
+            task,
+            runner,
+            attributes,
+        }
+    }
+
+    /// Fails unless it counts on as the same process, recovered by its agent after this many replacements of the daemon.
+    #[track_caller]
+    pub(crate) fn assert_goes_on(&self, replacements: u32) {
+        self.runner.wait_recovered(replacements);
+        let so_far = self.task.stdout().len();
+        self.task.wait_stdout(|text| text.len() > so_far + 10);
+        assert_eq!(attributes(&self.agent, &self.task), self.attributes);
+    }
+
+    /// Lets it end, and fails unless its output has no gap and its exit is that of its command.
+    #[track_caller]
+    pub(crate) fn end(mut self, replacements: u32) {
+        fs::write(self.task.task_dir().join("local/end"), "").expect("the disk can be written");
+        let ended = self.runner.join();
+        assert_eq!(
+            (ended.result.exit_code, ended.recovered),
+            (5, replacements),
+            "{ended:?}"
+        );
+        let printed = self.task.stdout();
+        assert!(
+            printed
+                .lines()
+                .zip(1..)
+                .all(|(line, number)| *line == format!("{number}")),
+            "{printed}"
+        );
+        let destroyed = self.agent.driver().destroy(self.task.id(), true);
+        destroyed.expect("it can be destroyed");
+        self.task.remove_cgroups();
+    }
+}
+
+/// The attributes of a task, among them its process.
+#[track_caller]
+fn attributes(agent: &Agent, task: &TaskSetup) -> BTreeMap<String, String> {
+    let inspected = agent.driver().inspect(task.id()).expect("it runs");
+    inspected.driver.expect("the driver has it").attributes
+}
+
 /// The processes of the logkeeper and of containerd.
 pub(crate) fn helpers() -> [String; 2] {
     let file =
@@ -162,16 +228,7 @@ fn units_survive_ten_kills(node: &GuestNode) {
 fn upgrades_change_no_process(node: &GuestNode) {
     let counting = Counting::start(node, "upgraded");
     let process = counting.process();
-    let agent = Arc::new(agent());
-    let mut task = task(&agent, &node.image(), COUNT_UNTIL_END, json!({}));
-    let started = agent.driver().start(&task.config).expect("it starts");
-    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
-    let task_process = agent
-        .driver()
-        .inspect(task.id())
-        .expect("it runs")
-        .driver
-        .map(|status| status.attributes);
+    let task = CountingTask::start(node);
     let helpers_before = helpers();
     assert_eq!(replaced(), Vec::<String>::new());
 
@@ -184,34 +241,8 @@ fn upgrades_change_no_process(node: &GuestNode) {
 
     dpkg_succeeds(&["--install", NOW]);
     counting.assert_goes_on(&process);
-    assert_task_counts_on(&task);
-    let inspected = agent
-        .driver()
-        .inspect(task.id())
-        .expect("it runs")
-        .driver
-        .map(|status| status.attributes);
-    assert_eq!(inspected, task_process);
-    fs::write(task.task_dir().join("local/end"), "").expect("the disk can be written");
-    let ended = runner.join();
-    assert_eq!(
-        (ended.result.exit_code, ended.recovered),
-        (5, 2),
-        "{ended:?}"
-    );
-    let printed = task.stdout();
-    assert!(
-        printed
-            .lines()
-            .zip(1..)
-            .all(|(line, number)| *line == format!("{number}")),
-        "{printed}"
-    );
-    agent
-        .driver()
-        .destroy(task.id(), true)
-        .expect("it can be destroyed");
-    task.remove_cgroups();
+    task.assert_goes_on(2);
+    task.end(2);
 }
 
 fn assert_restarts_replace_both(helpers_before: &[String; 2]) {
@@ -289,12 +320,6 @@ fn assert_upgrade_replaces_the_daemon_only(
         metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"),
         "{metrics}"
     );
-}
-
-#[track_caller]
-fn assert_task_counts_on(task: &TaskSetup) {
-    let so_far = task.stdout().len();
-    task.wait_stdout(|text| text.len() > so_far + 10);
 }
 
 fn invalid_configuration(node: &GuestNode) {

@@ -339,6 +339,6 @@ pub const SLOW: &[Slow] = slow! {
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        290 Version(OtherVersion::Former);
+        310 Version(OtherVersion::Former);
     }
 };
