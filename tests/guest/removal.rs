@@ -8,7 +8,10 @@ use crate::daemon::assert_counts_on;
 use crate::node::{GuestFact, GuestNode, property, run};
 use crate::packages::{Counting, NOW, dpkg, dpkg_succeeds, helpers, text};
 
-/// The last one: it leaves a node without the package.
+/// The drop-in of the guest.
+const DROP_IN: &str = "/etc/switchyard/config.d/devices.toml";
+
+/// The last one: it leaves a node without images.
 pub(crate) const LAST: &[GuestFact] = &[(
     "package_removal_and_purge_leave_what_they_should",
     removal_and_purge,
@@ -53,6 +56,8 @@ fn removal_and_purge(node: &GuestNode) {
 
     dpkg_succeeds(&["--install", NOW]);
     counting.assert_goes_on(&process);
+    let image = node.cri.image(&node.image());
+    assert!(image.expect("it is asked for").is_some(), "images are kept");
     drop(counting);
     links.assert_are_back();
 
@@ -69,6 +74,7 @@ fn removal_and_purge(node: &GuestNode) {
     let rows = Path::new("/var/lib/switchyard/volumes/swarm/guest/rows");
     fs::create_dir_all(rows.parent().expect("it has one")).expect("root may");
     fs::write(rows, "precious").expect("root may");
+    let drop_in = fs::read(DROP_IN).expect("it was written");
     let disk = state_on_a_disk();
     // As after a loss of the run directory's files: what runs is found by its command line.
     run(&[
@@ -89,10 +95,32 @@ fn removal_and_purge(node: &GuestNode) {
     let files = run(&["find", disk, "-type", "f"]);
     assert_eq!(files, format!("{disk}/volumes/swarm/guest/rows"));
     // What the disk was mounted over is no disk's.
-    run(&["umount", "/var/lib/switchyard", disk]);
-    run(&["rm", "-rf", "/var/lib/switchyard", disk]);
+    run(&["umount", "/var/lib/switchyard"]);
+    run(&["rm", "-rf", "/var/lib/switchyard"]);
     assert_nothing_is_left(&[&pod, &container]);
     links.remove();
+
+    run(&["cp", "--archive", disk, "/var/lib/switchyard"]);
+    run(&["umount", disk]);
+    run(&["rmdir", disk]);
+    assert_volume_is_found_again(node, rows, &drop_in);
+}
+
+/// Installs the package after a purge, with the drop-in that `tests/guest/run` has written, as configuration management does it. The
+/// volume that the purge has kept is one of the node then.
+#[track_caller]
+fn assert_volume_is_found_again(node: &GuestNode, rows: &Path, drop_in: &[u8]) {
+    fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("root may");
+    fs::write(DROP_IN, drop_in).expect("root may");
+    dpkg_succeeds(&["--install", NOW]);
+    node.wait_ready();
+    let volumes = run(&["switchyard", "volume", "ls", "--owner", "swarm"]);
+    assert!(volumes.contains("guest"), "{volumes}");
+    assert_eq!(fs::read_to_string(rows).expect("it is kept"), "precious");
+    run(&["switchyard", "volume", "rm", "guest"]);
+    assert!(!rows.exists());
+    // The power may be cut next.
+    run(&["sync"]);
 }
 
 /// Moves the state to a file system of its own, as operators do, and returns where else that is mounted.

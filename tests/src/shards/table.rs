@@ -289,7 +289,7 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners");
         8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
         190 Fact("interrupted", "interrupted_upgrade_changes_no_process_and_is_completed_by_dpkg");
-        80 Fact("removal", "package_removal_and_purge_leave_what_they_should");
+        110 Fact("removal", "package_removal_and_purge_leave_what_they_should");
         18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
         15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
         11 Fact("nomad", "nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied");
