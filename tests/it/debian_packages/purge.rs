@@ -1,6 +1,8 @@
 //! Detection of the node's own processes by a purge of the package, which refuses to lose their containers, and what it
 //! leaves.
 
+mod refusals;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -404,28 +406,6 @@ fn fill(state: &Path) {
     ] {
         fs::write(state.join(file), "precious").expect("the scratch directory can be written");
     }
-}
-
-#[test]
-fn purge_that_cannot_look_for_containers_removes_nothing() {
-    let postrm = read(&repository().join("deploy/debian/postrm"));
-    let (_, cases) = postrm.split_once("\ncase $1 in\n").expect("it has cases");
-    let purge = |failing: &str| {
-        let node = Node::new();
-        let calls = format!(
-            "{failing}\nend_processes() {{ echo continues; exit 0; }}\nset -- purge\ncase $1 in\n{cases}"
-        );
-        let mut command = Command::new("sh");
-        command.args(["-c", &node.script(&calls)]);
-        command.output().expect("every system has a shell")
-    };
-    for function in ["served_bundles", "pids_of_unnamed", "pids_of_lost"] {
-        let output = purge(&format!("{function}() {{ return 2; }}"));
-        let is_refused = !output.status.success() && output.stdout.is_empty();
-        assert!(is_refused, "{function}: {output:?}");
-    }
-    let output = purge("running_pids() { :; }");
-    assert_eq!(sorted_lines(&output), ["continues"]);
 }
 
 #[test]
