@@ -77,6 +77,9 @@ pub enum Reason {
     NotBegun,
     /// A command in a task was started, and did not exit in the time that its caller allowed.
     CommandTimeout,
+    /// The daemon ends before the outcome of an earlier operation on the object is known: the next daemon finds it, and
+    /// the same request can be made there.
+    DaemonEnds,
 }
 
 /// The longest status text, in bytes. It is sent as a header, where one byte takes up to three, and a second

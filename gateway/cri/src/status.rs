@@ -28,6 +28,7 @@ const fn kubelet_word(reason: Reason) -> Option<&'static str> {
         | Reason::Locked
         | Reason::ShimExited
         | Reason::CommandTimeout
+        | Reason::DaemonEnds
         | Reason::NotBegun => None,
     }
 }

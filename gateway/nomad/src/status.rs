@@ -7,7 +7,7 @@
 
 use prost::Message;
 use prost_types::Any;
-use switchyard_core::{Error, ErrorKind};
+use switchyard_core::{Error, ErrorKind, Reason};
 use switchyard_proto::google::rpc;
 use switchyard_proto::nomad::shared::structs::RecoverableError;
 use tonic::{Code, Status};
@@ -22,6 +22,9 @@ pub(crate) const UNKNOWN_TASK: &str = "task not found for given id";
 /// The status for `error`.
 pub(crate) fn status(error: &Error) -> Status {
     let text = error.status_text();
+    if error.reason() == Some(Reason::DaemonEnds) {
+        return Status::unavailable(text);
+    }
     match code(error.kind()) {
         Some(code) => Status::new(code, text),
         None => {
@@ -132,6 +135,14 @@ mod tests {
             assert!(!is_permanent(&status));
         }
         assert_eq!(shutting_down().code(), Code::Unavailable);
+    }
+
+    #[test]
+    fn call_that_the_end_of_the_daemon_cuts_off_ends_as_plugin_shutdown() {
+        let error = Error::unavailable("x").with_reason(Reason::DaemonEnds);
+        let status = status(&error.context("start task 1"));
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.details().is_empty() && !is_permanent(&status));
     }
 
     #[test]

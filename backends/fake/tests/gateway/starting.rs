@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::{FutureExt, poll};
 use switchyard_contract::refused;
 use switchyard_core::event::EventKind;
@@ -13,7 +14,7 @@ use switchyard_core::ledger::MemoryStore;
 use switchyard_core::operation::Operations;
 use switchyard_core::spec::TaskUpdate;
 use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_fake::{Fake, Hold, Method};
 use tokio::task::JoinHandle;
 
@@ -320,6 +321,42 @@ async fn stop_waits_for_the_outcome_of_a_predecessors_start() {
         }
         node.agrees().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_predecessors_start_are_unavailable_when_the_daemon_ends() {
+    let (node, task, hold) = pending(true).await;
+    hold.arrived(1).await;
+    let id = task.to_string();
+    let sandbox = node.scope.tasks().find(&id).unwrap().sandbox.to_string();
+    let calls = [
+        node.scope.tasks().start(&id).boxed_local(),
+        node.scope
+            .tasks()
+            .update(&id, TaskUpdate::default())
+            .boxed_local(),
+        node.scope.tasks().stop(&id, Duration::ZERO).boxed_local(),
+        node.scope.tasks().remove(&id).boxed_local(),
+        node.scope.sandboxes().stop(&sandbox).boxed_local(),
+    ];
+    let shut_down = node.gateway.shut_down(Duration::from_secs(1));
+    let (results, drained) = tokio::join!(join_all(calls), shut_down);
+    for (number, result) in results.into_iter().enumerate() {
+        let error = result.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.reason()),
+            (ErrorKind::Unavailable, Some(Reason::DaemonEnds)),
+            "call {number}: {error:?}"
+        );
+    }
+    drained.unwrap_err();
+    // Only the next daemon learns of it.
+    assert_eq!(node.state(task), TaskState::Unattended);
+    drop(hold);
+    let node = FakeNode::over(node.fake.reopen()).await;
+    node.scope.tasks().start(&id).await.unwrap();
+    assert!(node.state(task).is_running());
+    node.agrees().await;
 }
 
 /// A node whose operations can be listed.

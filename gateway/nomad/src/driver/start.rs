@@ -12,7 +12,7 @@ use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::waiters::Waiters;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
@@ -330,6 +330,8 @@ impl Driver {
                 let id = task.id.to_string();
                 match self.start_for(&id, callers).await {
                     Ok(()) => return Ok(Some(scope.tasks().find(&id)?)),
+                    // The next daemon finds what became of the start.
+                    Err(error) if error.reason() == Some(Reason::DaemonEnds) => return Err(error),
                     Err(error) => {
                         tracing::debug!(
                             task = record.id,

@@ -1,5 +1,5 @@
-//! Bounds on waiting while the backend is unavailable: it can then neither report an exit nor finish an
-//! operation.
+//! Bounds on waiting while the backend is unavailable, or the daemon ends: an exit is then not reported, and an
+//! operation does not finish.
 
 use std::future::Future;
 
@@ -7,20 +7,39 @@ use tokio::time::Instant;
 
 use super::Tasks;
 use crate::backend::Condition;
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
 use crate::id::TaskId;
 use crate::keyed_lock::KeyedLockGuard;
 use crate::operation::step;
+use crate::state::TaskState;
 
 impl Tasks {
     /// Locks a task, unless the backend stays unavailable: the operation that holds the lock may then never
     /// finish.
     ///
     /// # Errors
-    /// `Unavailable` with the reason.
+    /// `Unavailable` with the reason; with [`Reason::DaemonEnds`] if the lock is free because the daemon ends, and not
+    /// because the earlier operation has finished.
     pub(super) async fn lock(&self, id: TaskId) -> Result<KeyedLockGuard> {
         let locked = self.unless_outage(id, self.task_locks.lock(id));
-        step("wait_for_earlier_operation", locked).await
+        let guard = step("wait_for_earlier_operation", locked).await?;
+        self.check_attended(id)?;
+        Ok(guard)
+    }
+
+    /// Checks that the watcher of a predecessor's start has not left it without its outcome, as it does when the daemon
+    /// ends. The caller holds the lock of the task, which the watcher held.
+    fn check_attended(&self, id: TaskId) -> Result<()> {
+        let task = self.context.table.task(id);
+        let is_left = task.is_some_and(|task| task.state == TaskState::Unattended);
+        if is_left && self.context.unwatched.is_cancelled() {
+            return Err(Error::unavailable(format!(
+                "the daemon ends before it knows whether the start of task {id} by its predecessor has succeeded: try \
+                 again, the next daemon finds it"
+            ))
+            .with_reason(Reason::DaemonEnds));
+        }
+        Ok(())
     }
 
     /// Waits for an earlier operation on a task, unless the backend stays unavailable: the operation cannot

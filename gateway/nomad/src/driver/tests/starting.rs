@@ -336,6 +336,44 @@ async fn start_cut_off_by_the_end_of_the_daemon_is_found_by_the_repeated_request
 }
 
 #[tokio::test]
+async fn start_of_a_predecessor_outlives_a_daemon_that_ends_before_its_outcome_is_known() {
+    let fixture = fixture().await;
+    let held = fixture.fake.hold(Method::StartTask);
+    let request = fixture.request("00000001", &["serve"]);
+    let driver = fixture.driver.clone();
+    let message = nomad::StartTaskRequest {
+        task: Some(request.clone()),
+    };
+    let _killed = AbortOnDropHandle::new(tokio::spawn(async move {
+        driver.start_task(call(message)).await
+    }));
+    held.arrived(1).await;
+    let task = fixture.task(&request.id);
+    fixture.fake.leave_start_pending(task, true);
+    let fake = fixture.fake.reopen();
+    let resolving = fake.hold(Method::ResolveStart);
+    let DriverFixture { dir, .. } = fixture;
+    let fixture = over(fake, PluginConfig::default(), dir).await;
+    let (started, _) = tokio::join!(
+        fixture.start(&request),
+        fixture.gateway.shut_down(Duration::ZERO)
+    );
+    let refused = started.expect_err("the daemon ends");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert_eq!(fixture.fake.count(Method::BeginRemoval), 0);
+    drop(resolving);
+    let fixture = fixture.restarted().await;
+    fixture.start(&request).await.expect("it runs");
+    assert_eq!(
+        (
+            fixture.task(&request.id),
+            fixture.fake.count(Method::CreateTask)
+        ),
+        (task, 0)
+    );
+}
+
+#[tokio::test]
 async fn failed_start_leaves_nothing_behind_and_is_recoverable() {
     for step in [
         Method::Pull,
