@@ -120,14 +120,27 @@ fn shown(view: &InspectionView, now: Timestamp) -> String {
         .as_ref()
         .map(|why| format!("the runtime reports nothing now: {why}"));
     lines.add("unavailable", missing.unwrap_or_default());
+    if view.may_hold_more {
+        lines.add(
+            "may hold",
+            "any device, and any processor exclusively: none of these is given out",
+        );
+    }
+    lines.add("remedy", view.remedy.as_deref().unwrap_or_default());
     lines.0
 }
 
 fn add_identity(lines: &mut Lines, view: &InspectionView) {
-    lines.add(
-        &view.kind,
-        format!("{} ({})", view.display_name, view.owner),
-    );
+    let known = |text: &'static str, value: &str| {
+        if value.is_empty() {
+            text.to_owned()
+        } else {
+            value.to_owned()
+        }
+    };
+    let name = known("of an unknown name", &view.display_name);
+    let owner = known("of an unknown owner", &view.owner);
+    lines.add(&view.kind, format!("{name} ({owner})"));
     lines.add("id", &view.id);
     lines.add("name", &view.name);
     lines.add_all(
@@ -154,7 +167,8 @@ fn add_state(lines: &mut Lines, view: &InspectionView, now: Timestamp) {
         .unwrap_or_default();
     lines.add("state", format!("{}{process}{exit}{why}", view.state));
     let at = |time: &String| format!("{time} ({} ago)", age(time, now));
-    lines.add("created", at(&view.created_at));
+    let created = Some(&view.created_at).filter(|time| !time.is_empty());
+    lines.add("created", created.map(at).unwrap_or_default());
     lines.add(
         "started",
         view.started_at.as_ref().map(at).unwrap_or_default(),
@@ -176,7 +190,9 @@ fn add_process(lines: &mut Lines, view: &InspectionView) {
     } else {
         format!(", {}", view.runtime)
     };
-    lines.add("runtime", format!("{handler}{runtime}"));
+    if view.remedy.is_none() {
+        lines.add("runtime", format!("{handler}{runtime}"));
+    }
     lines.add("sandbox", view.sandbox.as_deref().unwrap_or_default());
     lines.add_all(
         "tasks",
@@ -227,13 +243,14 @@ fn add_confinement(lines: &mut Lines, view: &InspectionView) {
 
 fn add_surroundings(lines: &mut Lines, view: &InspectionView) {
     let network = &view.network;
-    lines.add(
-        "network",
-        network
-            .namespace
-            .as_deref()
-            .unwrap_or("that of the host, or none any more"),
-    );
+    // Of an object that cannot be read it is not known.
+    if view.remedy.is_none() {
+        let namespace = network.namespace.as_deref();
+        lines.add(
+            "network",
+            namespace.unwrap_or("that of the host, or none any more"),
+        );
+    }
     let ips = network.ips.iter().map(ToString::to_string);
     lines.add("ips", ips.collect::<Vec<_>>().join(", "));
     lines.add("host ports", network.host_ports.join(", "));
@@ -342,6 +359,8 @@ fn values(values: &WithheldValues) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_operator_api::NetworkView;
+
     use super::*;
 
     #[test]
@@ -379,5 +398,36 @@ mod tests {
             assert!(text.contains(line), "{text}");
         }
         assert!(!text.contains("labels"), "{text}");
+    }
+
+    #[test]
+    fn object_that_cannot_be_read_is_shown_with_what_is_held_for_it_and_what_to_do() {
+        let view = InspectionView {
+            kind: "task".into(),
+            id: "cd".repeat(32),
+            owner: "nomad".into(),
+            state: "unreadable".into(),
+            reason: Some("of version 9".into()),
+            remedy: Some("see docs/alerts.md".into()),
+            may_hold_more: true,
+            network: NetworkView {
+                host_ports: vec!["8080/tcp".into()],
+                ..NetworkView::default()
+            },
+            ..InspectionView::default()
+        };
+        let text = shown(&view, "2026-11-26T12:00:00Z".parse().unwrap());
+        let expected = format!(
+            "\
+task         of an unknown name (nomad)
+id           {}
+state        unreadable: of version 9
+host ports   8080/tcp
+may hold     any device, and any processor exclusively: none of these is given out
+remedy       see docs/alerts.md
+",
+            view.id
+        );
+        assert_eq!(text, expected);
     }
 }

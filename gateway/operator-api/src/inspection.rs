@@ -19,6 +19,7 @@ use crate::text::rfc3339;
 
 mod budget;
 mod spec;
+mod unreadable;
 
 use budget::Budget;
 pub use spec::{CommandView, MountView, SecurityView};
@@ -38,7 +39,7 @@ pub type WithheldValues = BTreeMap<String, Option<String>>;
 /// A sandbox or task. What does not apply, or is not known, is missing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectionView {
-    /// `sandbox` or `task`.
+    /// `sandbox` or `task`; `container` if it cannot be read and its kind is not known.
     pub kind: String,
     /// Its id.
     pub id: String,
@@ -55,7 +56,7 @@ pub struct InspectionView {
     /// Reason of this state, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Time of the request that created it, as RFC 3339, as the other times.
+    /// Time of the request that created it, as RFC 3339, as the other times; empty if it cannot be read.
     pub created_at: String,
     /// Start of its main process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +122,12 @@ pub struct InspectionView {
     /// Reason why nothing is known from the runtime at the moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// What to do about an object that cannot be read; `None` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// True for one that may hold any device, and any processor exclusively, beside what is shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_hold_more: bool,
 }
 
 /// The image of a task.
@@ -257,14 +264,6 @@ impl InspectionView {
         };
         let is_reserved =
             details.compute.reserved != Reserved::default() || reservation.exclusive_cpus;
-        let lease = |LeaseClaim {
-                         token,
-                         slots,
-                         named: _,
-                     }: &LeaseClaim| LeaseView {
-            token: token.to_string(),
-            slots: slots.iter().map(ToString::to_string).collect(),
-        };
         let view = Self {
             kind: "task".to_owned(),
             id: task.id.to_string(),
@@ -283,7 +282,7 @@ impl InspectionView {
             }),
             resources: resources(&details.resources, &mut budget),
             reserved: is_reserved.then_some(reservation),
-            leases: details.leases.iter().map(lease).collect(),
+            leases: details.leases.iter().map(LeaseView::of).collect(),
             log: details
                 .log_path
                 .as_ref()
@@ -339,6 +338,20 @@ impl InspectionView {
             labels: budget.withheld(&meta.labels),
             annotations: budget.withheld(annotations),
             ..view
+        }
+    }
+}
+
+impl LeaseView {
+    fn of(claim: &LeaseClaim) -> Self {
+        let LeaseClaim {
+            token,
+            slots,
+            named: _,
+        } = claim;
+        Self {
+            token: token.to_string(),
+            slots: slots.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use switchyard_core::backend::Unreadable;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::object::{Sandbox, Task};
@@ -13,12 +15,17 @@ use crate::owners::Owners;
 mod selection;
 use selection::{Candidate, ObjectId, OfSeveral, select};
 
-/// A sandbox, or a task in it.
-pub(crate) struct Found {
-    /// The sandbox.
-    pub(crate) sandbox: Arc<Sandbox>,
-    /// The task; `None` if the sandbox itself is meant.
-    pub(crate) task: Option<Arc<Task>>,
+/// A sandbox or task.
+pub(crate) enum Found {
+    /// A sandbox, or a task in it.
+    Readable {
+        /// The sandbox.
+        sandbox: Arc<Sandbox>,
+        /// The task; `None` if the sandbox itself is meant.
+        task: Option<Arc<Task>>,
+    },
+    /// An object that cannot be read.
+    Unreadable(Arc<Unreadable>),
 }
 
 /// The sandbox or task with this id or name: see [`select`].
@@ -32,7 +39,7 @@ pub(crate) fn object(gateway: &Gateway, owners: &Owners, name: &str) -> Result<F
 /// The same among tasks alone; of several tasks under one name, the newest.
 ///
 /// # Errors
-/// As [`object`]; `FailedPrecondition` if a sandbox is meant.
+/// As [`object`]; `FailedPrecondition` if a sandbox is meant, or an object that cannot be read.
 pub(crate) fn task(
     gateway: &Gateway,
     owners: &Owners,
@@ -40,7 +47,7 @@ pub(crate) fn task(
 ) -> Result<(Arc<Sandbox>, Arc<Task>)> {
     let (tasks, sandboxes): (Vec<_>, Vec<_>) = all(gateway)?
         .into_iter()
-        .partition(|found| found.task.is_some());
+        .partition(|found| !matches!(found, Found::Readable { task: None, .. }));
     let found = one_of(owners, tasks, name, OfSeveral::Newest).map_err(|error| {
         let is_unknown = |error: &Error| error.kind() == ErrorKind::NotFound;
         // More than one sandbox may be meant.
@@ -53,11 +60,16 @@ pub(crate) fn task(
             "{name:?} is a sandbox: name one of its tasks, which `switchyard ps` lists with it"
         ))
     })?;
-    let Found { sandbox, task } = found;
-    Ok((
-        sandbox,
-        task.ok_or_else(|| Error::internal("a sandbox was found among tasks"))?,
-    ))
+    match found {
+        Found::Readable {
+            sandbox,
+            task: Some(task),
+        } => Ok((sandbox, task)),
+        Found::Readable { task: None, .. } => {
+            Err(Error::internal("a sandbox was found among tasks"))
+        }
+        Found::Unreadable(held) => Err(held.defect()),
+    }
 }
 
 fn one_of(
@@ -86,16 +98,17 @@ fn all(gateway: &Gateway) -> Result<Vec<Found>> {
         // A task whose sandbox was removed meanwhile is being removed itself.
         all.extend(tasks.into_iter().filter_map(|task| {
             let sandbox = Arc::clone(sandboxes.get(&task.sandbox)?);
-            Some(Found {
+            Some(Found::Readable {
                 sandbox,
                 task: Some(task),
             })
         }));
-        all.extend(sandboxes.into_values().map(|sandbox| Found {
+        all.extend(sandboxes.into_values().map(|sandbox| Found::Readable {
             sandbox,
             task: None,
         }));
     }
+    all.extend(gateway.unreadable().into_iter().map(Found::Unreadable));
     Ok(all)
 }
 
@@ -103,20 +116,33 @@ fn all(gateway: &Gateway) -> Result<Vec<Found>> {
 
 impl Found {
     fn candidate(&self, owners: &Owners) -> Candidate {
-        let Self { sandbox, task } = self;
-        let meta = task.as_ref().map_or(&sandbox.meta, |task| &task.meta);
+        let (sandbox, task) = match self {
+            Self::Readable { sandbox, task } => (sandbox, task.as_deref()),
+            Self::Unreadable(held) => return of_unreadable(held),
+        };
+        let meta = task.map_or(&sandbox.meta, |task| &task.meta);
         Candidate {
             id: match task {
                 Some(task) => ObjectId::Task(task.id, sandbox.id),
                 None => ObjectId::Sandbox(sandbox.id),
             },
             owner: meta.owner.as_str(),
-            state: task
-                .as_ref()
-                .map_or(sandbox.state.as_str(), |task| task.state.as_str()),
+            state: task.map_or(sandbox.state.as_str(), |task| task.state.as_str()),
             name: meta.name.clone(),
-            display_name: owners.names(sandbox, task.as_deref()).to_string(),
+            display_name: owners.names(sandbox, task).to_string(),
             created_at: meta.created_at,
         }
+    }
+}
+
+/// The candidate for an object whose time is not known: one that can be read counts as newer.
+fn of_unreadable(held: &Unreadable) -> Candidate {
+    Candidate {
+        id: ObjectId::Unreadable(held.kind, held.id.clone()),
+        owner: held.owner.map_or("unknown", Owner::as_str),
+        state: "unreadable",
+        name: held.name.clone(),
+        display_name: held.name.escape_debug().to_string(),
+        created_at: SystemTime::UNIX_EPOCH,
     }
 }

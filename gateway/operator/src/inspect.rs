@@ -9,14 +9,14 @@ use switchyard_core::object::Task;
 use switchyard_core::{Error, Result};
 use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
 
-use crate::find;
+use crate::find::{self, Found};
 use crate::owners::Owners;
 
 /// Time for the backend to report its view of an object, and to list the images.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The sandbox or task that is meant by `name`: see `find::object`. If the backend does not answer, the answer has
-/// what the daemon knows itself; one with secrets fails then.
+/// what the daemon knows itself; one with secrets fails then. Of an object that cannot be read it has what is held for it.
 ///
 /// # Errors
 /// Those of `find::object`.
@@ -26,10 +26,16 @@ pub async fn read(
     name: &str,
     disclosure: Disclosure,
 ) -> Result<InspectionView> {
-    let found = find::object(gateway, owners, name)?;
-    let scope = gateway.scope(found.sandbox.meta.owner);
-    match found.task {
-        None => sandbox(&scope, owners, found.sandbox.id, disclosure).await,
+    let (within, of) = match find::object(gateway, owners, name)? {
+        Found::Readable {
+            sandbox: within,
+            task: of,
+        } => (within, of),
+        Found::Unreadable(held) => return Ok(InspectionView::of_unreadable(&held)),
+    };
+    let scope = gateway.scope(within.meta.owner);
+    match of {
+        None => sandbox(&scope, owners, within.id, disclosure).await,
         Some(of) => task(&scope, owners, of.id, disclosure).await,
     }
 }

@@ -224,6 +224,16 @@ pub(super) fn assert_reported(node: &TestNode, ids: &[&str], more: usize, reason
     for id in ids {
         let line = listed.lines().find(|line| line.starts_with(id));
         assert!(line.is_some_and(|line| line.contains(reason)), "{listed}");
+        let inspected = node.output(&["inspect", &id[..12]]);
+        for known in [id, reason, "unreadable", "SwitchyardUnreadable"] {
+            assert!(inspected.contains(known), "{inspected}");
+        }
+        let log = node.call(&["logs", id]);
+        let error = String::from_utf8_lossy(&log.stderr);
+        assert!(
+            !log.status.success() && error.contains("cannot read"),
+            "{error}"
+        );
     }
     let (_, metrics) = node.daemon().get("/metrics");
     let gauge = format!("switchyard_unreadable_objects {}", ids.len() + more);

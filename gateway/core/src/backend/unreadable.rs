@@ -12,9 +12,6 @@ use crate::spec::{CpuSet, HostPorts, LeaseClaim, Meta, Reserved};
 /// Characters of an id in an error.
 const SHORT_ID: usize = 12;
 
-/// Advice in an error.
-const REMEDY: &str = "install the version that wrote it again, or remove it as docs/alerts.md says under SwitchyardUnreadable";
-
 /// Checks the request that a frontend has stored with an object ([`Meta::record`]), which only that frontend can read.
 /// An error is the defect, for people: the object counts as one that cannot be read.
 pub type CheckRequest = fn(UnreadableKind, &Meta) -> Result<(), String>;
@@ -78,18 +75,22 @@ pub struct ClaimHolder {
 // === impl Unreadable ===
 
 impl Unreadable {
+    /// Advice, for people.
+    pub const REMEDY: &'static str = "install the version that wrote it again, or remove it as docs/alerts.md says under SwitchyardUnreadable";
+
     /// The error for a request that it is in the way of. `what` is the name, or the object, that was asked for.
     #[must_use]
     pub fn refusal(&self, what: &str) -> Error {
         Error::failed_precondition(format!(
-            "{what} is held by {self}, which this version cannot read: {REMEDY}"
+            "{what} is held by {self}, which this version cannot read: {}",
+            Self::REMEDY
         ))
     }
 
     /// The error for a request about this object.
     #[must_use]
     pub fn defect(&self) -> Error {
-        Error::failed_precondition(format!("this version cannot read {self}: {REMEDY}"))
+        Error::failed_precondition(format!("this version cannot read {self}: {}", Self::REMEDY))
     }
 
     /// The holder of its claims, whatever is known of it. What no orchestrator of this version can have made is the

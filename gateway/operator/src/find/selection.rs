@@ -2,7 +2,8 @@
 
 use std::time::SystemTime;
 
-use switchyard_core::id::{ID_LEN, SandboxId, TaskId};
+use switchyard_core::backend::UnreadableKind;
+use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
 /// Maximum number of objects that an error lists for an ambiguous name.
@@ -12,12 +13,14 @@ const CANDIDATES: usize = 10;
 const NAME_MAX: usize = 4096;
 
 /// The id of a sandbox or task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ObjectId {
     /// A sandbox.
     Sandbox(SandboxId),
     /// A task, and the sandbox that it belongs to.
     Task(TaskId, SandboxId),
+    /// An object that cannot be read. Its id may have another form.
+    Unreadable(UnreadableKind, String),
 }
 
 /// An object that can be meant.
@@ -58,16 +61,18 @@ impl Candidate {
     }
 
     fn kind(&self) -> &'static str {
-        match self.id {
+        match &self.id {
             ObjectId::Sandbox(_) => "sandbox",
             ObjectId::Task(..) => "task",
+            ObjectId::Unreadable(kind, _) => kind.as_str(),
         }
     }
 
     fn id(&self) -> String {
-        match self.id {
+        match &self.id {
             ObjectId::Sandbox(id) => id.to_string(),
             ObjectId::Task(id, _) => id.to_string(),
+            ObjectId::Unreadable(_, id) => id.clone(),
         }
     }
 }
@@ -87,10 +92,6 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
         );
         return Err(Error::invalid("name", why));
     }
-    let is_id = name.len() <= ID_LEN
-        && name
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let matching = |is_meant: &dyn Fn(&Candidate) -> bool| -> Vec<(usize, &Candidate)> {
         candidates
             .iter()
@@ -98,16 +99,8 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
             .filter(|(_, object)| is_meant(object))
             .collect()
     };
-    let is_whole = is_id && name.len() == ID_LEN;
     let found = [
-        (
-            false,
-            if is_whole {
-                matching(&|object| object.id() == name)
-            } else {
-                vec![]
-            },
-        ),
+        (false, matching(&|object| object.id() == name)),
         (
             true,
             without_own_sandbox(matching(&|object| object.display_name == name)),
@@ -120,14 +113,7 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
             true,
             without_own_sandbox(matching(&|object| object.name == name)),
         ),
-        (
-            false,
-            if is_id {
-                matching(&|object| object.id().starts_with(name))
-            } else {
-                vec![]
-            },
-        ),
+        (false, matching(&|object| object.id().starts_with(name))),
     ];
     let Some((is_by_name, found)) = found.into_iter().find(|(_, found)| !found.is_empty()) else {
         return Err(Error::not_found(format!(
@@ -145,7 +131,7 @@ pub(crate) fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral
 /// These objects, without the sandbox if the only other one is its task.
 fn without_own_sandbox(found: Vec<(usize, &Candidate)>) -> Vec<(usize, &Candidate)> {
     if let [one, other] = found[..] {
-        match (one.1.id, other.1.id) {
+        match (&one.1.id, &other.1.id) {
             (ObjectId::Task(_, of), ObjectId::Sandbox(sandbox)) if of == sandbox => {
                 return vec![one];
             }
@@ -251,6 +237,28 @@ mod tests {
         }
         check(&all, "", Err(ErrorKind::InvalidArgument));
         check(&all, &"x".repeat(4097), Err(ErrorKind::InvalidArgument));
+    }
+
+    #[test]
+    fn object_that_cannot_be_read_is_named_as_any_other() {
+        let held = |id: &str, name: &str| Candidate {
+            id: ObjectId::Unreadable(UnreadableKind::Task, id.to_owned()),
+            name: name.to_owned(),
+            created_at: UNIX_EPOCH,
+            ..sandbox(0, name)
+        };
+        let all = [
+            task(0xab, 1, "shop/web"),
+            held(&"cd".repeat(32), "shop/web"),
+            held("Another-Form", ""),
+        ];
+        check(&all, &"cd".repeat(32), Ok(1));
+        check(&all, "cdcd", Ok(1));
+        check(&all, "Another-Form", Ok(2));
+        check(&all, "Another", Ok(2));
+        check(&all, "shop/web", Err(ErrorKind::FailedPrecondition));
+        let newest = select(&all, "shop/web", OfSeveral::Newest);
+        assert_eq!(newest.ok(), Some(0), "the time of the other is not known");
     }
 
     #[test]

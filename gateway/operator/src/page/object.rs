@@ -152,7 +152,8 @@ fn object_facts(object: &InspectionView, usage: &NodeUsage, now: Timestamp) -> V
     add("Id", Some(object.id.clone()));
     add("Owner", Some(object.owner.clone()));
     add("Requested as", Some(text::name(&object.name)));
-    add("Created", Some(moment(&object.created_at)));
+    let created = Some(&object.created_at).filter(|at| !at.is_empty());
+    add("Created", created.map(moment));
     add("Started", object.started_at.as_ref().map(moment));
     add("Ended", object.finished_at.as_ref().map(moment));
     if object.kind == "task" && object.finished_at.is_none() {
@@ -195,6 +196,7 @@ fn object_facts(object: &InspectionView, usage: &NodeUsage, now: Timestamp) -> V
     add("Leased slots", joined(leases));
     add("Cgroup", object.cgroup.as_deref().map(text::name));
     add("Log", object.log.as_deref().map(text::name));
+    add("What to do", object.remedy.as_deref().map(text::sentence));
     facts
 }
 
