@@ -115,6 +115,14 @@ pub(super) enum CriError {
         call: &'static str,
         status: Box<tonic::Status>,
     },
+    #[error(
+        "{call}: the runtime ended before it had answered ({}): run the command again; 'switchyard cri pods' and \
+         'switchyard cri ps' show what is done", status.message()
+    )]
+    Ended {
+        call: &'static str,
+        status: Box<tonic::Status>,
+    },
     #[error("{call} was answered without {what}")]
     Incomplete {
         call: &'static str,
@@ -185,9 +193,14 @@ pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
 
 /// Names the call in its error.
 fn refused(call: &'static str) -> impl FnOnce(tonic::Status) -> CriError {
-    move |status| CriError::Refused {
-        call,
-        status: Box::new(status),
+    move |status| {
+        let is_cut_off = channel::is_cut_off(&status);
+        let status = Box::new(status);
+        if is_cut_off {
+            CriError::Ended { call, status }
+        } else {
+            CriError::Refused { call, status }
+        }
     }
 }
 
@@ -231,5 +244,27 @@ fn image_spec(image: &str) -> cri::ImageSpec {
         image: image.to_owned(),
         user_specified_image: image.to_owned(),
         ..cri::ImageSpec::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_the_runtime_during_a_call_is_named_with_what_to_do() {
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        let error = refused("RunPodSandbox")(tonic::Status::from_error(Box::new(broken)));
+        let text = error.to_string();
+        assert!(
+            text.starts_with("RunPodSandbox: the runtime ended before it had answered")
+                && text.contains("run the command again"),
+            "{text}"
+        );
+        let error = refused("RunPodSandbox")(tonic::Status::unavailable("still recovering"));
+        assert_eq!(
+            error.to_string(),
+            "RunPodSandbox: still recovering (Unavailable)"
+        );
     }
 }

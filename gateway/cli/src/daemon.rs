@@ -21,6 +21,12 @@ const LIMIT: Duration = Duration::from_secs(35);
 /// Time for the successor of a daemon that has ended to listen: longer than a restart takes.
 pub(super) const AWAY_LIMIT: Duration = Duration::from_secs(10);
 
+/// Advice after the end of the daemon during a request that changes nothing.
+const AGAIN: &str = "run the command again";
+
+/// Advice after it during a request that changes something.
+const PERHAPS_DONE: &str = "what was asked for may be done or not; run the command again";
+
 /// The daemon.
 #[derive(Debug, Args)]
 pub(super) struct Socket {
@@ -64,6 +70,14 @@ pub(super) enum DaemonError {
         "no daemon runs that could answer {0}, and none has started within {AWAY_LIMIT:?}: see 'systemctl status switchyard'"
     )]
     Away(String),
+    #[error("the daemon ended before it had answered {path}: {advice}")]
+    Ended {
+        path: String,
+        /// What to do.
+        advice: &'static str,
+        #[source]
+        source: RequestError,
+    },
     #[error("{0}")]
     Reload(String),
     #[error("{0}")]
@@ -138,7 +152,7 @@ pub(super) async fn post(
     let body = serde_json::to_vec(body).map_err(io::Error::from)?;
     let socket = socket.path();
     let sent = channel::post_json(&socket, path, body.into());
-    exchange(&socket, path, sent).await
+    exchange(&socket, path, PERHAPS_DONE, sent).await
 }
 
 /// Sends a request without a body, and returns the status and the body; any status but success is an error.
@@ -148,19 +162,37 @@ pub(super) async fn request(
     path: &str,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
     let socket = socket.path();
-    exchange(&socket, path, channel::request(&socket, method, path)).await
+    let advice = if method.is_safe() {
+        AGAIN
+    } else {
+        PERHAPS_DONE
+    };
+    let sent = channel::request(&socket, method, path);
+    exchange(&socket, path, advice, sent).await
 }
 
+/// Waits for a daemon and for its answer; `advice` is for one that ends meanwhile.
 async fn exchange(
     socket: &Path,
     path: &str,
+    advice: &'static str,
     sent: impl Future<Output = Result<(StatusCode, Bytes), RequestError>>,
 ) -> Result<(StatusCode, Bytes), DaemonError> {
     if !channel::wait_attended(socket, AWAY_LIMIT).await {
         return Err(DaemonError::Away(path.to_owned()));
     }
     let answer = tokio::time::timeout(LIMIT, sent).await;
-    let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
+    let answer = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))?;
+    let (status, body) = answer.map_err(|error| match error {
+        source @ RequestError::Ended { .. } => DaemonError::Ended {
+            path: path.to_owned(),
+            advice,
+            source,
+        },
+        other @ (RequestError::Connect { .. }
+        | RequestError::Http { .. }
+        | RequestError::TooLong { .. }) => DaemonError::Request(other),
+    })?;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
         if status == StatusCode::FORBIDDEN {
@@ -173,4 +205,57 @@ async fn exchange(
         });
     }
     Ok((status, body))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use tempfile::TempDir;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// A daemon that ends before it answers a request.
+    pub(crate) struct EndingDaemon {
+        listener: UnixListener,
+        dir: TempDir,
+    }
+
+    impl EndingDaemon {
+        pub(crate) fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let listener = UnixListener::bind(dir.path().join("admin.sock")).unwrap();
+            Self { listener, dir }
+        }
+
+        pub(crate) fn socket(&self) -> Socket {
+            Socket {
+                socket: Some(self.dir.path().join("admin.sock")),
+            }
+        }
+
+        /// Ends when a request has come.
+        pub(crate) async fn end(self) {
+            // The first connection only looks whether somebody listens.
+            drop(self.listener.accept().await.unwrap());
+            let (mut request, _) = self.listener.accept().await.unwrap();
+            assert!(request.read(&mut [0; 1024]).await.unwrap() > 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn end_of_the_daemon_during_a_request_is_named_with_what_to_do() {
+        for (method, advice) in [
+            (Method::GET, AGAIN),
+            (Method::POST, PERHAPS_DONE),
+            (Method::DELETE, PERHAPS_DONE),
+        ] {
+            let daemon = EndingDaemon::new();
+            let socket = daemon.socket();
+            let (answer, ()) = tokio::join!(send(&socket, method, "/v1/a"), daemon.end());
+            let text = answer.unwrap_err().to_string();
+            let begin = "the daemon ended before it had answered /v1/a: ";
+            assert_eq!(text, format!("{begin}{advice}"));
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! `switchyard restart`: puts an upgraded containerd or logkeeper in place while containers run.
 
+use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
 use switchyard_operator_api::RestartReport;
@@ -7,6 +8,10 @@ use switchyard_operator_api::RestartReport;
 use super::daemon::{self, DaemonError, Target};
 use super::progress::waiting;
 use crate::output::{Format, print, print_json};
+
+/// Advice after the end of the daemon during a restart.
+const CUT_OFF: &str = "the process may be the former or the next one, and one that does not run is started by the next \
+                       daemon or the service manager; containers continue; run the command again";
 
 /// The part to restart.
 #[derive(Debug, Args)]
@@ -31,13 +36,7 @@ pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
     };
     let socket = &args.target.socket;
     let asked = daemon::send(socket, Method::POST, path);
-    let body = match waiting(what, Some((socket, "restart_process")), asked).await {
-        // The text says by itself what was not done, and why.
-        Err(DaemonError::Refused { status, text, .. }) if status != StatusCode::NOT_FOUND => {
-            return Err(DaemonError::Restart(text));
-        }
-        answer => answer?,
-    };
+    let body = judged(waiting(what, Some((socket, "restart_process")), asked).await)?;
     let done: RestartReport = daemon::parse(path, &body)?;
     match args.target.output {
         Format::Json => print_json(&done)?,
@@ -52,4 +51,47 @@ pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
         }
     }
     Ok(())
+}
+
+/// The answer to the request for a restart, or the error for people.
+fn judged(answer: Result<Bytes, DaemonError>) -> Result<Bytes, DaemonError> {
+    match answer {
+        // The text says by itself what was not done, and why.
+        Err(DaemonError::Refused { status, text, .. }) if status != StatusCode::NOT_FOUND => {
+            Err(DaemonError::Restart(text))
+        }
+        Err(DaemonError::Ended {
+            path,
+            advice: _,
+            source,
+        }) => Err(DaemonError::Ended {
+            path,
+            advice: CUT_OFF,
+            source,
+        }),
+        answer => answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::tests::EndingDaemon;
+
+    #[tokio::test]
+    async fn end_of_the_daemon_during_a_restart_is_named_with_what_becomes_of_it() {
+        let daemon = EndingDaemon::new();
+        let args = RestartArgs {
+            part: RestartedPart::Logkeeper,
+            target: Target {
+                socket: daemon.socket(),
+                output: Format::Text,
+            },
+        };
+        let (restarted, ()) = tokio::join!(restart(&args), daemon.end());
+        assert_eq!(
+            restarted.unwrap_err().to_string(),
+            format!("the daemon ended before it had answered /v1/restart/logkeeper: {CUT_OFF}")
+        );
+    }
 }

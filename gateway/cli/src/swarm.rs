@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::daemon::{self, DaemonError, Target};
 use super::progress::waiting;
+use super::watch::passes;
 use crate::output::{Format, print, print_error, print_json};
 
 /// The largest file with a token that is read: several times the longest token.
@@ -175,7 +176,12 @@ async fn ended(
                 return Err(DaemonError::Message(text));
             }
             sleep(PAUSE).await;
-            view = daemon::ask(target, "/v1/swarm").await?;
+            match daemon::ask(target, "/v1/swarm").await {
+                Ok(now) => view = now,
+                // The next daemon continues the join or leave.
+                Err(error) if passes(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(view)

@@ -148,10 +148,12 @@ impl Outage {
     /// Standard error cannot be written.
     pub(super) async fn wait(&mut self, error: &DaemonError) -> io::Result<()> {
         if !std::mem::replace(&mut self.is_reported, true) {
-            print_error(format!(
-                "switchyard: {}; waiting for the daemon\n",
+            let why = if let DaemonError::Ended { path, .. } = error {
+                format!("the daemon ended before it had answered {path}")
+            } else {
                 report(error)
-            ))?;
+            };
+            print_error(format!("switchyard: {why}; waiting for the daemon\n"))?;
         }
         tokio::time::sleep(AGAIN).await;
         Ok(())
@@ -165,6 +167,7 @@ pub(super) fn passes(error: &DaemonError) -> bool {
         DaemonError::Request(_)
             | DaemonError::Deadline(_)
             | DaemonError::Away(_)
+            | DaemonError::Ended { .. }
             | DaemonError::Refused {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 ..

@@ -68,7 +68,7 @@ pub enum RefusalReason {
     #[error(transparent)]
     Hung(switchyard_core::Error),
     /// The daemon stops.
-    #[error("the daemon is stopping")]
+    #[error("the daemon is stopping; the next one starts with the configuration as it is then")]
     Stopping,
 }
 

@@ -149,6 +149,8 @@ pub enum RestartError {
         state: String,
     },
     /// The daemon ends.
-    #[error("the daemon is stopping")]
+    #[error(
+        "the daemon is stopping; the next one starts what does not run, and containers continue: run the command again"
+    )]
     Stopping,
 }

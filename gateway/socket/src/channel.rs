@@ -1,5 +1,6 @@
 //! Clients over unix sockets: a gRPC channel, and single HTTP requests.
 
+use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,7 +29,16 @@ pub enum RequestError {
         #[source]
         source: io::Error,
     },
-    /// The connection broke.
+    /// The connection was closed before the answer was complete, as happens when the process ends.
+    #[error("the connection on {} ended before it was answered", socket.display())]
+    Ended {
+        /// The socket.
+        socket: PathBuf,
+        /// The cause.
+        #[source]
+        source: hyper::Error,
+    },
+    /// The answer is none, or cannot be read.
     #[error("no answer on {}", socket.display())]
     Http {
         /// The socket.
@@ -162,9 +172,13 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<(StatusCode, Bytes), RequestError> {
-    let fail = |source| RequestError::Http {
-        socket: socket.to_owned(),
-        source,
+    let fail = |source: hyper::Error| {
+        let socket = socket.to_owned();
+        if is_closed(&source) {
+            RequestError::Ended { socket, source }
+        } else {
+            RequestError::Http { socket, source }
+        }
     };
     let stream = UnixStream::connect(socket)
         .await
@@ -197,5 +211,82 @@ async fn exchange(
     tokio::select! {
         answer = exchange => answer,
         Err(error) = connection => Err(fail(error)),
+    }
+}
+
+/// Returns whether the other end has closed the connection. Pure.
+fn is_closed(error: &hyper::Error) -> bool {
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<io::Error>());
+    error.is_incomplete_message()
+        || error.is_canceled()
+        || error.is_closed()
+        || cause.is_some_and(|cause| {
+            matches!(
+                cause.kind(),
+                io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+            )
+        })
+}
+
+/// Returns whether a call failed with its connection, as happens when the server ends, and not by an answer. Pure.
+#[must_use]
+pub fn is_cut_off(status: &tonic::Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<hyper::Error>() || error.is::<io::Error>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// The end of a request to a server that answers so much, and then closes the connection.
+    async fn answered(begin: &'static str) -> RequestError {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("a.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            stream.write_all(begin.as_bytes()).await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(get(&socket, "/statusz"), server);
+        answer.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn connection_that_is_closed_before_the_answer_is_distinguished() {
+        for begin in ["", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[1,"] {
+            let error = answered(begin).await;
+            assert!(matches!(error, RequestError::Ended { .. }), "{error:?}");
+        }
+        let error = answered("what is this?\r\n\r\n").await;
+        assert!(matches!(error, RequestError::Http { .. }), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn status_of_a_server_is_no_end_of_its_connection() {
+        let RequestError::Ended { source, .. } = answered("").await else {
+            panic!("the connection was closed");
+        };
+        assert!(is_cut_off(&tonic::Status::from_error(Box::new(source))));
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_cut_off(&tonic::Status::from_error(Box::new(broken))));
+        assert!(!is_cut_off(&tonic::Status::unavailable(
+            "the runtime is away"
+        )));
     }
 }
