@@ -177,9 +177,13 @@ fn too_many(error: TooMany) -> Error {
     Error::new(ErrorKind::ResourceExhausted, "no streaming session").with_source(error)
 }
 
-/// The error that a client gets when its session cannot be opened.
+/// The error that a client gets when its session cannot be opened, or fails.
 fn to_refusal(error: &Error) -> Refusal {
-    Refusal(error.report())
+    if error.kind() == ErrorKind::ResourceExhausted {
+        Refusal::Exhausted(error.report())
+    } else {
+        Refusal::Failed(error.report())
+    }
 }
 
 fn output(source: Source) -> Output {
@@ -192,6 +196,15 @@ fn output(source: Source) -> Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn full_disk_is_reported_as_such_to_a_streaming_client() {
+        let error = Error::exhausted("no space left on device").context("exec in task 1");
+        let text = "exec in task 1: no space left on device".to_owned();
+        assert_eq!(to_refusal(&error), Refusal::Exhausted(text));
+        let error = Error::internal("x");
+        assert_eq!(to_refusal(&error), Refusal::Failed("x".to_owned()));
+    }
 
     #[test]
     fn tty_excludes_stderr_and_one_stream_is_required() {

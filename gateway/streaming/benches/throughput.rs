@@ -44,7 +44,7 @@ impl Command for Shell {
             .stdout(Stdio::piped());
         let mut child = command
             .spawn()
-            .map_err(|error| Refusal(error.to_string()))?;
+            .map_err(|error| Refusal::Failed(error.to_string()))?;
         let stdout = child.stdout.take().unwrap().into_owned_fd().unwrap();
         let stdin = child.stdin.take().unwrap().into_owned_fd().unwrap();
         Ok(Process {

@@ -148,7 +148,7 @@ pub(crate) async fn forward(pair: Pair, dial: &dyn Dial) {
         Ok(Ok(connection)) => {
             return carry(connection, port, error, &mut inbound, &mut outbound).await;
         }
-        Ok(Err(refusal)) => refusal.0,
+        Ok(Err(refusal)) => refusal.to_string(),
         Err(_) => format!("no answer within {} s", DIAL.as_secs()),
     };
     text(&mut error, format!("cannot forward port {port}: {refusal}")).await;

@@ -147,7 +147,7 @@ pub(crate) async fn run(
             for mut outbound in stdout.into_iter().chain(stderr).chain(idle) {
                 outbound.finish().await;
             }
-            text(&mut error, status(&Outcome::Failed(refusal.0), form)).await;
+            text(&mut error, status(&Outcome::Failed(refusal), form)).await;
             return error.finish().await;
         }
     };

@@ -92,8 +92,8 @@ pub struct Size {
 pub enum Outcome {
     /// It exited with this code. For an attach whose container exited, the code is not reported: `Exited(0)`.
     Exited(i32),
-    /// Its exit status is unknown, or it never ran; the text is for the client.
-    Failed(String),
+    /// Its exit status is unknown, or it never ran.
+    Failed(Refusal),
 }
 
 /// Connects to the ports of a sandbox.
@@ -109,10 +109,16 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal>;
 }
 
-/// Reason why a session was not opened: one line for the client.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
+/// Reason why a session was not opened, or has failed: one line for the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A limit of the node is reached, as that of a full disk.
+    #[error("ResourceExhausted: {0}")]
+    Exhausted(String),
+    /// Any other reason.
+    #[error("{0}")]
+    Failed(String),
+}
 
 /// No URL was issued because too many are not opened yet. Retry after some are opened or have expired.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

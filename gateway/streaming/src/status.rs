@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::session::Outcome;
+use crate::session::{Outcome, Refusal};
 
 /// The format of the error stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,19 @@ pub(crate) fn status(outcome: &Outcome, form: Form) -> String {
             });
             (message, json)
         }
-        Outcome::Failed(why) => {
-            let message = format!("Internal error occurred: {why}");
+        Outcome::Failed(refusal) => {
+            let (message, reason, code, why) = match refusal {
+                Refusal::Exhausted(why) => (refusal.to_string(), "ResourceExhausted", 507, why),
+                Refusal::Failed(why) => (
+                    format!("Internal error occurred: {why}"),
+                    "InternalError",
+                    500,
+                    why,
+                ),
+            };
             let json = json!({
-                "metadata": {}, "status": "Failure", "message": message, "reason": "InternalError",
-                "details": {"causes": [{"message": why}]}, "code": 500,
+                "metadata": {}, "status": "Failure", "message": message, "reason": reason,
+                "details": {"causes": [{"message": why}]}, "code": code,
             });
             (message, json)
         }
@@ -47,7 +55,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{Form, status};
-    use crate::session::Outcome;
+    use crate::session::{Outcome, Refusal};
 
     fn parsed(outcome: &Outcome) -> Value {
         serde_json::from_str(&status(outcome, Form::Json)).unwrap()
@@ -74,7 +82,7 @@ mod tests {
 
     #[test]
     fn failure_status_has_both_forms() {
-        let outcome = Outcome::Failed("no such \"file\"".to_owned());
+        let outcome = Outcome::Failed(Refusal::Failed("no such \"file\"".to_owned()));
         assert_eq!(parsed(&outcome)["code"], 500);
         assert_eq!(
             parsed(&outcome)["message"],
@@ -84,5 +92,18 @@ mod tests {
             status(&outcome, Form::Plain),
             "Internal error occurred: no such \"file\""
         );
+    }
+
+    #[test]
+    fn limit_of_the_node_is_no_internal_error() {
+        let outcome = Outcome::Failed(Refusal::Exhausted("no space left on device".to_owned()));
+        let json = parsed(&outcome);
+        assert_eq!(
+            (&json["reason"], &json["code"]),
+            (&json!("ResourceExhausted"), &json!(507))
+        );
+        let text = "ResourceExhausted: no space left on device";
+        assert_eq!(json["message"], text);
+        assert_eq!(status(&outcome, Form::Plain), text);
     }
 }

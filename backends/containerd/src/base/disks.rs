@@ -241,7 +241,8 @@ impl DiskFault {
 }
 
 /// Returns whether a write failed because its disk cannot be written at the moment: the disk or a quota is
-/// full, the file system is read-only, or the device fails. Then the data to be written is not at fault.
+/// full, too many files are open, the file system is read-only, or the device fails. Then the data to be written is not at
+/// fault.
 pub(crate) fn is_unwritable(error: &Error) -> bool {
     error.kind() == ErrorKind::ResourceExhausted || mentions_failed_disk(error)
 }

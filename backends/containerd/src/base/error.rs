@@ -103,7 +103,7 @@ fn kind_by_text(text: &str) -> ErrorKind {
         ErrorKind::Unimplemented
     } else if GONE.iter().any(|part| text.contains(part)) {
         ErrorKind::NotFound
-    } else if mentions_disk_full(text) {
+    } else if mentions_exhaustion(text) {
         ErrorKind::ResourceExhausted
     } else if text.contains("cannot delete a running process") || text.contains("is not stopped") {
         ErrorKind::FailedPrecondition
@@ -131,19 +131,24 @@ fn is_shim_gone(text: &str) -> bool {
 #[error("{0}")]
 struct Cause(String);
 
-/// `ResourceExhausted` if a message in the error's chain of causes says that a disk is full, else
-/// `otherwise`. Plugins, shims and our own helper processes report a full disk only in their messages.
-pub(crate) fn disk_full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
-    if any_cause(error, mentions_disk_full) {
+/// `ResourceExhausted` if a message in the error's chain of causes says that a limit of the node is reached, else
+/// `otherwise`. Plugins, shims and our own helper processes report that only in their messages.
+pub(crate) fn exhausted_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
+    if any_cause(error, mentions_exhaustion) {
         ErrorKind::ResourceExhausted
     } else {
         otherwise
     }
 }
 
-/// Returns whether a message reports a full disk or an exhausted quota.
-pub(crate) fn mentions_disk_full(text: &str) -> bool {
-    const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+/// Returns whether a message reports that a limit of the node is reached: a full disk, in bytes or inodes, an exhausted
+/// quota, or too many open files, of a process or of all.
+pub(crate) fn mentions_exhaustion(text: &str) -> bool {
+    const FULL: [&str; 3] = [
+        "no space left on device",
+        "disk quota exceeded",
+        "too many open files",
+    ];
     let text = text.to_lowercase();
     FULL.iter().any(|part| text.contains(part))
 }
@@ -172,12 +177,12 @@ fn any_cause(error: &(dyn StdError + 'static), is_such: impl Fn(&str) -> bool) -
 }
 
 /// Converts an error of the namespaces crate: `InvalidArgument` for an invalid request, `ResourceExhausted`
-/// for a full disk, else `Internal`.
+/// for a limit of the node, else `Internal`.
 pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
     let kind = if error.is_invalid_request() {
         ErrorKind::InvalidArgument
     } else {
-        disk_full_or(ErrorKind::Internal, &error)
+        exhausted_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "sandbox").with_source(error)
 }
@@ -187,7 +192,7 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     {
         ErrorKind::Unavailable
     } else {
-        disk_full_or(ErrorKind::Internal, &error)
+        exhausted_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "network").with_source(error)
 }
@@ -315,17 +320,21 @@ mod tests {
         let deep = Error::internal("plugin")
             .with_source(Error::internal("write").with_source(io::Error::from_raw_os_error(28)));
         assert_eq!(
-            disk_full_or(ErrorKind::Internal, &deep),
+            exhausted_or(ErrorKind::Internal, &deep),
             ErrorKind::ResourceExhausted
         );
-        let quota = io::Error::from_raw_os_error(122);
-        assert_eq!(
-            disk_full_or(ErrorKind::Internal, &quota),
-            ErrorKind::ResourceExhausted
-        );
+        // EDQUOT, ENFILE and EMFILE.
+        for number in [122, 23, 24] {
+            let limit = io::Error::from_raw_os_error(number);
+            assert_eq!(
+                exhausted_or(ErrorKind::Internal, &limit),
+                ErrorKind::ResourceExhausted,
+                "{limit}"
+            );
+        }
         let other = io::Error::from_raw_os_error(13);
         assert_eq!(
-            disk_full_or(ErrorKind::Unavailable, &other),
+            exhausted_or(ErrorKind::Unavailable, &other),
             ErrorKind::Unavailable
         );
     }

@@ -14,11 +14,13 @@ use switchyard_linux::files::{Durable, if_present};
 use switchyard_namespaces::files;
 use switchyard_tree::Cancel;
 
+use crate::base::error::exhausted_or;
+
 /// Maximum number of entries of a tree that a removal visits before it counts as bulk work.
 const SHORT_WALK_ENTRIES: u32 = 1000;
 
-/// The error of a file operation: `doing` is the operation, as in "write". `ResourceExhausted` if the disk or
-/// a quota is full, else `Internal`.
+/// The error of a file operation: `doing` is the operation, as in "write". `ResourceExhausted` if a limit of the node is
+/// reached, else `Internal`.
 pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
     let full = matches!(
         fault.kind(),
@@ -27,7 +29,7 @@ pub(crate) fn io_error(doing: &str, path: &Path, fault: io::Error) -> Error {
     let kind = if full {
         ErrorKind::ResourceExhausted
     } else {
-        ErrorKind::Internal
+        exhausted_or(ErrorKind::Internal, &fault)
     };
     Error::new(kind, format!("{doing} {}", path.display())).with_source(fault)
 }
@@ -157,6 +159,16 @@ mod tests {
     use switchyard_core::threads::BULK;
 
     use super::*;
+
+    #[test]
+    fn limit_of_the_node_is_no_fault_of_it() {
+        use nix::errno::Errno;
+        let kind = |errno: Errno| io_error("write", Path::new("/x"), io::Error::from(errno)).kind();
+        for limit in [Errno::ENOSPC, Errno::EDQUOT, Errno::EMFILE, Errno::ENFILE] {
+            assert_eq!(kind(limit), ErrorKind::ResourceExhausted, "{limit}");
+        }
+        assert_eq!(kind(Errno::EIO), ErrorKind::Internal);
+    }
 
     #[test]
     fn a_directory_that_cannot_be_listed_has_no_garbage_to_remove_now() {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use containerd_client::types::Mount;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
+
+use crate::base::error::exhausted_or;
 
 /// The longest mount data that is passed as it is, in bytes. The kernel takes one page; longer lists of
 /// layers are passed as paths relative to a common directory.
@@ -30,12 +32,10 @@ pub(crate) fn mount_all(mounts: &[Mount], target: &Path) -> Result<()> {
             }),
         };
         result.map_err(|fault| {
-            Error::internal(format!(
-                "mount {} at {}",
-                describe_mount(one),
-                target.display()
-            ))
-            .with_source(fault)
+            // ENOSPC: the mount namespace has as many mounts as it may.
+            let kind = exhausted_or(ErrorKind::Internal, &fault);
+            let what = format!("mount {} at {}", describe_mount(one), target.display());
+            Error::new(kind, what).with_source(fault)
         })?;
     }
     Ok(())

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use switchyard_core::id::SandboxId;
 use switchyard_core::stream::{Dialled, Source};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::run_in_netns;
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::base::error::from_namespaces;
+use crate::base::error::{exhausted_or, from_namespaces};
 use crate::base::fs::blocking;
 use crate::sandbox::Sandboxes;
 
@@ -26,7 +26,7 @@ impl Sandboxes {
     /// Connects to a port at the loopback address of a sandbox, IPv4 first, then IPv6. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if neither address accepts the connection.
+    /// `Unavailable` if neither address accepts the connection; `ResourceExhausted` if too many files are open.
     pub(crate) async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
         let netns = self.table.get(id)?.netns();
         let loopback = [
@@ -43,10 +43,9 @@ impl Sandboxes {
             }
         }
         let refused = refused.unwrap_or_else(|| io::ErrorKind::NotConnected.into());
-        Err(
-            Error::unavailable(format!("connect to port {port} inside sandbox {id}"))
-                .with_source(refused),
-        )
+        let kind = exhausted_or(ErrorKind::Unavailable, &refused);
+        let what = format!("connect to port {port} inside sandbox {id}");
+        Err(Error::new(kind, what).with_source(refused))
     }
 }
 

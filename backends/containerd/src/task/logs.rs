@@ -82,7 +82,7 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
             | logkeeper::protocol::FaultKind::Io
             | logkeeper::protocol::FaultKind::Unsupported
             | logkeeper::protocol::FaultKind::Other => {
-                crate::base::error::disk_full_or(ErrorKind::Internal, &error)
+                crate::base::error::exhausted_or(ErrorKind::Internal, &error)
             }
         },
         logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => {

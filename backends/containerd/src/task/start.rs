@@ -21,6 +21,7 @@ use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::rootfs::check_root;
 use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::crash_points::CrashPoint;
+use crate::base::disks::full_disk_behind;
 use crate::base::fs::{blocking, create_private_dir, io_error};
 use crate::client::{SLOW, call};
 use crate::record::{OutputRecord, to_ns};
@@ -61,6 +62,7 @@ impl Tasks {
         match self.launch(&entry, withdrawal).await {
             Ok(started) => Ok(started),
             Err(error) => {
+                let error = full_disk_behind(error, self.context.layout.run()).await;
                 drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {

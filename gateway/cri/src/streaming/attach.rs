@@ -128,7 +128,9 @@ impl Control for Attached {
         let task = self.task.to_string();
         let outcome = tokio::select! {
             ended = self.scope.tasks().wait(&task) => match ended {
-                Err(error) if error.kind() != ErrorKind::NotFound => Outcome::Failed(error.report()),
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Outcome::Failed(to_refusal(&error))
+                }
                 // The output streams end when all output has been sent.
                 Ok(_) | Err(_) => return Outcome::Exited(0),
             },

@@ -67,7 +67,7 @@ impl Control for RunningExec {
     async fn wait(&self) -> Outcome {
         match self.process.wait().await {
             Ok(code) => Outcome::Exited(code),
-            Err(error) => Outcome::Failed(error.report()),
+            Err(error) => Outcome::Failed(to_refusal(&error)),
         }
     }
 

@@ -273,7 +273,7 @@ impl Command for Echo {
 impl Control for End {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
         if size.width.get() == 1 {
-            Err(Refusal("too narrow".to_owned()))
+            Err(Refusal::Failed("too narrow".to_owned()))
         } else {
             Ok(())
         }
@@ -293,7 +293,7 @@ impl Control for End {
 impl Dial for Echo {
     async fn dial(&self, port: u16) -> Result<Connection, Refusal> {
         if port == 0 {
-            return Err(Refusal("nobody listens".to_owned()));
+            return Err(Refusal::Failed("nobody listens".to_owned()));
         }
         let (input, output) = duplex(4096);
         Ok(Connection {

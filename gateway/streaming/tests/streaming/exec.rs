@@ -242,7 +242,7 @@ async fn rejected_process_is_an_internal_error() {
         ),
     ] {
         let refused = Box::new(Given {
-            process: Err(Refusal("it has gone".to_owned())),
+            process: Err(Refusal::Failed("it has gone".to_owned())),
         });
         let url = server.sessions.exec(ALL, refused).unwrap();
         let ended = soon(exec(&url, protocol, ALL, b"input")).await.unwrap();

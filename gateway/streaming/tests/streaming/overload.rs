@@ -30,7 +30,7 @@ struct Closed(CancellationToken);
 impl Dial for Closed {
     async fn dial(&self, _: u16) -> Result<Connection, Refusal> {
         self.0.cancelled().await;
-        Err(Refusal("nobody listens".to_owned()))
+        Err(Refusal::Failed("nobody listens".to_owned()))
     }
 }
 

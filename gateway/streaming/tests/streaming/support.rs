@@ -167,7 +167,7 @@ impl Command for Shell {
             .stderr(stdio(self.streams.stderr))
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| Refusal(error.to_string()))?;
+            .map_err(|error| Refusal::Failed(error.to_string()))?;
         let _unwatched = self.happened.send(Happened::Opened);
         Ok(Process {
             stdin: child.stdin.take().map(Input::new),
@@ -205,7 +205,7 @@ impl Control for Child {
                     .or(status.signal().map(|signal| 128 + signal))
                     .unwrap(),
             ),
-            Err(error) => Outcome::Failed(error.to_string()),
+            Err(error) => Outcome::Failed(Refusal::Failed(error.to_string())),
         }
     }
 
@@ -240,7 +240,7 @@ impl Dial for Loopback {
         let dialled = TcpStream::connect(("127.0.0.1", port)).await;
         dialled
             .map(Connection::from)
-            .map_err(|error| Refusal(error.to_string()))
+            .map_err(|error| Refusal::Failed(error.to_string()))
     }
 }
 

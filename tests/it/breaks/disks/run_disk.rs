@@ -1,5 +1,7 @@
 //! A full disk below `/run`.
 
+use switchyard_tests::streams::{OUTPUTS, StreamSession};
+
 use super::*;
 
 #[test]
@@ -21,6 +23,13 @@ fn run_disk_without_inodes_fails_starts_and_execs_clearly_and_recovers() {
         (ContainerState::ContainerExited, "StartError")
     );
     assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), exhausted));
+    let mut streamed = StreamSession::exec(&cri, &id, &["true"], OUTPUTS);
+    assert!(streamed.wait_end(), "{:?}", streamed.received);
+    let status = &streamed.received.status;
+    assert!(
+        status.contains(r#""reason":"ResourceExhausted""#),
+        "{status}"
+    );
     assert_full(&refused(
         "RunPodSandbox",
         cri.run_pod(&node.pod_config("new")),
@@ -91,6 +100,7 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
         }];
     });
     let removed = pod.start_shell("removed", "exec sleep 1000");
+    let created = pod.create(&node.container("created", &["sleep", "1000"]));
     let filling = FilledDisk::bytes(&node.root().run());
     for name in ["logkeeper", "containerd"] {
         let killed = node.kill_managed(name);
@@ -104,7 +114,8 @@ fn run_disk_without_space_holds_up_no_log_and_no_removal() {
         assert_recovers(&node);
     }
     // Runtimes write there for each command, if only a few bytes, and do not always say why they have failed.
-    if let Err(status) = cri.exec(&id, &["true"], 5) {
+    let needy = [cri.exec(&id, &["true"], 5).map(drop), cri.start(&created)];
+    for status in needy.into_iter().filter_map(Result::err) {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
         assert_full(&status);
     }

@@ -22,7 +22,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_namespaces::{self as namespaces, projects};
 
-use crate::base::error::disk_full_or;
+use crate::base::error::exhausted_or;
 use crate::base::fs::{blocking, io_error};
 use crate::base::mount::mount_option_dir;
 use crate::record;
@@ -289,7 +289,7 @@ fn from_projects(error: namespaces::Error) -> Error {
     let kind = if matches!(error, namespaces::Error::NoProjectQuota { .. }) {
         ErrorKind::FailedPrecondition
     } else {
-        disk_full_or(ErrorKind::Internal, &error)
+        exhausted_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "set or lift disk limits").with_source(error)
 }
