@@ -12,12 +12,9 @@ use super::codes::daemon::{
     ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, FORMER_CONFIGURATION, FORMER_PROGRAM, NO_GROUP,
     OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
 };
-use super::facts::{Facts, is_daemon, sources_of};
+use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::view::FileKind;
-
-/// Maximum number of other daemons that are examined.
-const DAEMONS_MAX: usize = 32;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -160,7 +157,7 @@ fn version(status: &StatusReport) -> Option<Finding> {
 
 /// Sockets of the daemon and of the logkeeper that nobody listens on.
 fn sockets(facts: &Facts) -> Vec<Finding> {
-    let config = &facts.config;
+    let config = &facts.served;
     let mut paths: Vec<PathBuf> = vec![facts.admin_socket.clone()];
     paths.extend(config.cri.enabled.then(|| config.cri_socket()));
     paths.extend(config.nomad.enabled.then(|| config.nomad_socket()));
@@ -217,10 +214,13 @@ fn start(facts: &Facts) -> Vec<Finding> {
     if facts.config_error.is_some() {
         return Vec::new();
     }
-    let faults = match facts.view.load(&facts.next) {
+    let Some(next) = &facts.next else {
+        return Vec::new();
+    };
+    let faults = match facts.view.load(next) {
         Ok(loaded) => {
             let config = loaded.effective.config;
-            facts.view.start_faults(&config, &facts.next.env)
+            facts.view.start_faults(&config, &next.env)
         }
         // The unit has got a variable or an argument that the process which runs does not have.
         Err(error) => vec![report(&error)],
@@ -239,28 +239,11 @@ fn exposed(facts: &Facts) -> Option<Finding> {
 
 /// Other daemons of this node that share something with this one.
 fn instances(facts: &Facts) -> Vec<Finding> {
-    let own = facts
-        .status
-        .as_ref()
-        .ok()
-        .and_then(|status| i32::try_from(status.pid?).ok());
-    let others = facts
-        .processes
-        .iter()
-        .filter(|process| is_daemon(process) && Some(process.pid) != own);
     let mut found = Vec::new();
-    for process in others.take(DAEMONS_MAX) {
-        let Ok(loaded) = facts.view.load(&sources_of(&*facts.view, process)) else {
-            continue;
-        };
-        let other = loaded.effective.config;
-        // While no daemon answers, a process with the same directories is the one that should.
-        if own.is_none() && other.paths == facts.config.paths {
-            continue;
-        }
+    for (pid, other) in facts.other_daemons() {
         let shared = shared(&facts.config, &other);
         if !shared.is_empty() {
-            let text = format!("process {} has the same {}", process.pid, shared.join(", "));
+            let text = format!("process {pid} has the same {}", shared.join(", "));
             found.push(Finding::new(&SHARED_BY_INSTANCES, text));
         }
     }

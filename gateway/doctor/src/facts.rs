@@ -23,6 +23,9 @@ const VARIABLES: &str = "SWITCHYARD_";
 /// The most variables and arguments of the daemon that are looked at.
 const VARIABLES_MAX: usize = 4096;
 
+/// Maximum number of other daemons that are examined.
+const DAEMONS_MAX: usize = 32;
+
 /// The input of an examination of a node.
 #[derive(Debug, Clone, Default)]
 pub struct DoctorRequest {
@@ -36,8 +39,11 @@ pub struct DoctorRequest {
 pub(super) struct Facts {
     /// The node.
     pub(super) view: Arc<dyn NodeView>,
-    /// The configuration of the sources; if they are invalid, the one in force, or the defaults.
+    /// The configuration of the sources; if they are invalid, or those of the daemon are not known, the one in force, or
+    /// the defaults.
     pub(super) config: Config,
+    /// The one in force in the daemon, which says where it serves; while that is not known, [`Facts::config`].
+    pub(super) served: Config,
     /// Reason why the sources are invalid.
     pub(super) config_error: Option<String>,
     /// Values that are probably not intended.
@@ -58,8 +64,8 @@ pub(super) struct Facts {
     pub(super) processes: Vec<ProcessFacts>,
     /// The directories in which the daemon and what it starts find programs.
     pub(super) program_dirs: Vec<PathBuf>,
-    /// The sources of the daemon's next start, with its whole environment.
-    pub(super) next: Sources,
+    /// The sources of the daemon's next start, with its whole environment; `None` if they are not known.
+    pub(super) next: Option<Sources>,
 }
 
 impl Facts {
@@ -77,16 +83,24 @@ impl Facts {
             status,
             processes,
             environment,
-            file: _,
+            file,
             sources,
             next,
         } = FoundDaemon::look(&*view, &request.sources, &admin_socket);
+        let pid = status.as_ref().ok().and_then(|status| status.pid);
+        let in_force = status
+            .is_ok()
+            .then(|| config_in_force(&*view, &admin_socket))
+            .flatten();
+        // The files of a process that cannot be seen, as one in another PID namespace, are not known.
+        let is_unseen = pid.is_some() && file.is_none() && request.sources.file.is_none();
         let mut facts = Self {
             program_dirs: program_dirs(&environment),
-            next,
+            next: (!is_unseen).then_some(next),
             devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
             swarm: ask(&*view, &admin_socket, "/v1/swarm").ok(),
             view,
+            served: Config::default(),
             config,
             config_error: None,
             warnings: Vec::new(),
@@ -96,11 +110,15 @@ impl Facts {
             status,
             processes,
         };
-        facts.load(&sources);
+        match in_force.as_ref().filter(|_| is_unseen) {
+            Some(config) => facts.config = config.clone(),
+            None => facts.load(&sources, in_force.as_ref()),
+        }
+        facts.served = in_force.unwrap_or_else(|| facts.config.clone());
         facts
     }
 
-    fn load(&mut self, sources: &Sources) {
+    fn load(&mut self, sources: &Sources, in_force: Option<&Config>) {
         match self.view.load(sources) {
             Ok(loaded) => {
                 self.config = loaded.effective.config;
@@ -110,7 +128,7 @@ impl Facts {
             }
             Err(error) => {
                 self.config_error = Some(report(&error));
-                self.config = config_in_force(&*self.view, &self.admin_socket).unwrap_or_default();
+                self.config = in_force.cloned().unwrap_or_default();
             }
         }
     }
@@ -118,6 +136,24 @@ impl Facts {
     /// Returns whether the daemon answers.
     pub(super) const fn is_up(&self) -> bool {
         self.status.is_ok()
+    }
+
+    /// The other daemons of this node, by process, with their configurations.
+    pub(super) fn other_daemons(&self) -> Vec<(i32, Config)> {
+        let status = self.status.as_ref().ok();
+        let own = status.and_then(|status| i32::try_from(status.pid?).ok());
+        let others = self
+            .processes
+            .iter()
+            .filter(|process| is_daemon(process) && Some(process.pid) != own);
+        let loaded = others.take(DAEMONS_MAX).filter_map(|process| {
+            let loaded = self.view.load(&sources_of(&*self.view, process)).ok()?;
+            Some((process.pid, loaded.effective.config))
+        });
+        // While no daemon answers, a process with the same directories is the one that should.
+        loaded
+            .filter(|(_, other)| own.is_some() || other.paths != self.config.paths)
+            .collect()
     }
 
     /// The file of a program, as the daemon finds it.
@@ -336,7 +372,7 @@ fn flags(process: &ProcessFacts) -> Vec<Flag> {
 }
 
 /// The sources of another daemon.
-pub(super) fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
+fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
     let pid = u32::try_from(process.pid).unwrap_or_default();
     let env = environment(view, pid)
         .into_iter()
@@ -369,7 +405,7 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
 }
 
 /// Returns whether the arguments of a process are those of a daemon.
-pub(super) fn is_daemon(process: &ProcessFacts) -> bool {
+fn is_daemon(process: &ProcessFacts) -> bool {
     process.name() == "switchyard"
         && process
             .args

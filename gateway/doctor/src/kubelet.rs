@@ -98,7 +98,7 @@ impl Kubelet {
 
     fn is_ours(&self, facts: &Facts) -> bool {
         self.endpoint()
-            .is_some_and(|endpoint| endpoint == without_var(&facts.config.cri_socket()))
+            .is_some_and(|endpoint| endpoint == without_var(&facts.served.cri_socket()))
     }
 
     fn endpoint_findings(&self, facts: &Facts) -> Vec<Finding> {
@@ -106,8 +106,8 @@ impl Kubelet {
             return Vec::new();
         };
         let shown = endpoint.display();
-        let ours = facts.config.cri_socket();
-        match (self.is_ours(facts), facts.config.cri.enabled) {
+        let ours = facts.served.cri_socket();
+        match (self.is_ours(facts), facts.served.cri.enabled) {
             (true, true) => return Vec::new(),
             (true, false) => {
                 let found = format!("the kubelet uses {shown}, and cri.enabled is false");
@@ -116,7 +116,7 @@ impl Kubelet {
             (false, _) => {}
         }
         let mut found = Vec::new();
-        if facts.config.cri.enabled {
+        if facts.served.cri.enabled && !is_of_another_daemon(facts, &endpoint) {
             let text = format!(
                 "the kubelet uses {shown}, Switchyard serves {}",
                 ours.display()
@@ -199,6 +199,14 @@ fn socket_of(endpoint: &str) -> PathBuf {
     ))
 }
 
+/// Returns whether another daemon of the node serves pods on this socket.
+fn is_of_another_daemon(facts: &Facts, socket: &Path) -> bool {
+    facts
+        .other_daemons()
+        .iter()
+        .any(|(_, other)| other.cri.enabled && without_var(&other.cri_socket()) == socket)
+}
+
 /// A path in which `/var/run`, which is a link, is `/run`.
 fn without_var(path: &Path) -> PathBuf {
     path.strip_prefix("/var/run")
@@ -250,13 +258,14 @@ fn stale_sockets(facts: &Facts) -> Vec<Finding> {
 }
 
 fn crictl(facts: &Facts) -> Option<Finding> {
-    if !facts.config.cri.enabled {
+    if !facts.served.cri.enabled {
         return None;
     }
     let text = facts.view.text("/etc/crictl.yaml")?;
     let endpoint = yaml_value(&text, "runtime-endpoint")?;
-    let ours = facts.config.cri_socket();
-    (socket_of(endpoint) != without_var(&ours)).then(|| {
+    let ours = facts.served.cri_socket();
+    let socket = socket_of(endpoint);
+    (socket != without_var(&ours) && !is_of_another_daemon(facts, &socket)).then(|| {
         let found = format!(
             "/etc/crictl.yaml: runtime-endpoint is {endpoint}, not unix://{}",
             ours.display()

@@ -222,7 +222,7 @@ impl Agent {
         })
     }
 
-    /// Checks whether the daemon serves the socket of the plugin's arguments, or its default.
+    /// Checks whether the daemon, or another one of the node, serves the socket of the plugin's arguments, or its default.
     fn other_socket(&self, facts: &Facts) -> Option<Finding> {
         let args = self.args(DRIVER);
         let named = args
@@ -232,8 +232,14 @@ impl Agent {
         let joined = args.iter().find_map(|arg| arg.strip_prefix("--socket="));
         let named = named.map(String::as_str).or(joined).map(PathBuf::from);
         let theirs = named.unwrap_or_else(|| nomad_socket(&PathsConfig::default().run));
-        let ours = facts.config.nomad_socket();
-        (theirs != ours).then(|| {
+        let ours = facts.served.nomad_socket();
+        let is_anothers = || {
+            let others = facts.other_daemons();
+            others
+                .iter()
+                .any(|(_, other)| other.nomad.enabled && other.nomad_socket() == theirs)
+        };
+        (theirs != ours && !is_anothers()).then(|| {
             let found = format!(
                 "plugin {DRIVER:?} uses {}, the daemon serves {}",
                 theirs.display(),

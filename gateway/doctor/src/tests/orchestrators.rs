@@ -289,3 +289,55 @@ fn agent_and_daemon_that_do_not_fit() {
         &[],
     );
 }
+
+/// The codes about kubelets and agents that are found by the daemon of the run directory `/srv/x/run`.
+fn found_at_x(mut node: TestNode) -> Vec<String> {
+    for name in ["admin", "cri", "nomad", "logkeeper/logkeeper"] {
+        node.socket(&format!("/srv/x/run/{name}.sock"), true);
+    }
+    let request = DoctorRequest {
+        socket: Some("/srv/x/run/admin.sock".into()),
+        ..DoctorRequest::default()
+    };
+    let report = run(Arc::new(node), request);
+    assert!(report.daemon, "{:?}", report.findings);
+    let codes = report.findings.iter().map(|found| found.code.to_string());
+    codes
+        .filter(|code| code.starts_with("SY4") || code.starts_with("SY5"))
+        .collect()
+}
+
+#[test]
+fn sockets_are_those_of_the_daemon_that_answers_also_if_its_files_are_not_known() {
+    let mut node = TestNode::healthy();
+    // As in another PID namespace.
+    node.contained.extend(i32::try_from(DAEMON));
+    node.in_force = Some("version = 1\n[paths]\nrun = \"/srv/x/run\"\n".to_owned());
+    node.file(
+        AGENT,
+        "plugin \"switchyard\" {\n  args = [\"--socket\", \"/srv/x/run/nomad.sock\"]\n}\n",
+    );
+    for file in ["/var/lib/kubelet/config.yaml", "/etc/crictl.yaml"] {
+        let text = node.files[Path::new(file)].replace("/run/switchyard/", "/srv/x/run/");
+        node.file(file, &text);
+    }
+    assert_eq!(found_at_x(node.clone()), Vec::<String>::new());
+    // What the file says takes effect later.
+    node.contained.clear();
+    assert_eq!(found_at_x(node), Vec::<String>::new());
+}
+
+#[test]
+fn orchestrators_of_another_daemon_of_the_node_are_not_looked_for_at_this_one() {
+    let mut node = TestNode::healthy();
+    node.process(300, "/usr/bin/switchyard serve --config /srv/x/config.toml");
+    node.configs.insert(
+        "/srv/x/config.toml".into(),
+        "version = 1\n[paths]\nrun = \"/srv/x/run\"\nstate = \"/srv/x/state\"\n".to_owned(),
+    );
+    node.status.as_mut().unwrap().pid = Some(300);
+    assert_eq!(found_at_x(node.clone()), Vec::<String>::new());
+    // Without it, nobody serves them.
+    node.remove(&format!("/proc/{DAEMON}"));
+    assert_eq!(found_at_x(node), ["SY504", "SY401", "SY406"]);
+}

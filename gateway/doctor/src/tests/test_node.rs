@@ -20,6 +20,8 @@ pub(super) struct TestNode {
     pub(super) configs: BTreeMap<PathBuf, String>,
     /// The daemon's answers; `None` while it does not run.
     pub(super) status: Option<StatusReport>,
+    /// Its answer with the configuration in force; `None` if it has none.
+    pub(super) in_force: Option<String>,
     pub(super) devices: DevicesView,
     pub(super) swarm: SwarmView,
     pub(super) denied: Vec<PathBuf>,
@@ -155,6 +157,7 @@ impl NodeView for TestNode {
             "/statusz" => Ok(serde_json::to_vec(status).unwrap()),
             "/v1/devices" => Ok(serde_json::to_vec(&self.devices).unwrap()),
             "/v1/swarm" => Ok(serde_json::to_vec(&self.swarm).unwrap()),
+            "/v1/config" if let Some(text) = &self.in_force => Ok(text.clone().into_bytes()),
             other => Err(format!("there is no {other}")),
         }
     }
@@ -183,6 +186,7 @@ impl TestNode {
             start_faults: BTreeMap::new(),
             configs: BTreeMap::new(),
             status: Some(status()),
+            in_force: None,
             devices: DevicesView::default(),
             swarm: SwarmView {
                 state: "not_joined".to_owned(),
