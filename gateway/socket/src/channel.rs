@@ -64,7 +64,14 @@ pub enum RequestError {
 /// # Errors
 /// The socket cannot be connected.
 pub async fn is_attended(socket: &Path) -> io::Result<bool> {
-    let stream = UnixStream::connect(socket).await?;
+    is_attended_at(&UnixStream::connect(socket).await?)
+}
+
+/// Returns whether the process that listens at the other end of a connection exists, as [`is_attended`] does.
+///
+/// # Errors
+/// The kernel does not say which process it is.
+pub fn is_attended_at(stream: &UnixStream) -> io::Result<bool> {
     let pid = stream.peer_cred()?.pid().filter(|pid| *pid > 0);
     Ok(pid.is_none_or(exists))
 }

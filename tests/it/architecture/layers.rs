@@ -153,6 +153,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-crash-points",
         ],
     ),
+    // Its launcher is a client of the daemon's socket.
     (
         "switchyard-nomad",
         &[
@@ -162,6 +163,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-linux",
             "switchyard-node-files",
             "switchyard-proto",
+            "switchyard-socket",
         ],
     ),
     // Below every crate that reads files of the node which others write.

@@ -7,12 +7,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use switchyard_logkeeper::StoreClient;
 use switchyard_proto::cri::v1::ContainerState;
+use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
 use switchyard_tests::daemon::binary;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::Agent;
 
 use super::pid;
 
@@ -185,4 +187,30 @@ fn command_is_answered_also_if_the_next_daemon_binds_another_socket() {
         answer.is_ok_and(|status| status["parts"].is_array()),
         "{done:?}"
     );
+}
+
+#[test]
+fn plugin_waits_for_the_next_daemon_and_not_at_the_listener_of_the_last_one() {
+    let node = TestNode::start();
+    let is_stored = || claimed(&node).contains(&"nomad".to_owned());
+    assert!(eventually(LIMIT, is_stored), "{}", node.daemon().tail());
+    node.daemon().kill9();
+    let agent = Agent::start(node.root(), &json!({}));
+    let waits = || {
+        agent
+            .plugin()
+            .stderr()
+            .contains("is kept open for the next")
+    };
+    assert!(eventually(LIMIT, waits), "{}", agent.plugin().stderr());
+    // As a daemon of an older version does, which takes no listener.
+    let socket = node.root().run().join("nomad.sock");
+    fs::remove_file(&socket).expect("the logkeeper's listener is bound to it");
+    node.daemon().restart();
+    let mut fingerprints = agent.driver().fingerprint().expect("it is opened");
+    let is_healthy = || {
+        let next = fingerprints.next(LIMIT).expect("it does not end");
+        next.expect("it is no error").health() == HealthState::Healthy
+    };
+    assert!(eventually(LIMIT, is_healthy), "{}", agent.plugin().stderr());
 }

@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use switchyard_proto::switchyard::nomad::v1 as wire;
 use switchyard_proto::switchyard::nomad::v1::sessions_client::SessionsClient;
+use switchyard_socket::channel::is_attended_at;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -25,6 +26,9 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Limit for the daemon to accept the connection, and to open a session.
 const OPENING: Duration = Duration::from_secs(10);
+
+/// The reason for a connection that nobody would accept.
+const UNATTENDED: &str = "no daemon runs, and its socket is kept open for the next one";
 
 /// The daemon that the launcher was connected to has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,8 +249,15 @@ impl Obstacle {
 }
 
 /// A single connection that is never re-established: a later daemon would not know this session.
+///
+/// It is made to a daemon that listens, and does not wait at a listener that has outlived its daemon: the next daemon may
+/// bind another one, as one of an older version does, and the driver would be undetected for [`OPENING`].
 async fn connect(socket: &Path) -> io::Result<Channel> {
-    let stream = Arc::new(Mutex::new(Some(UnixStream::connect(socket).await?)));
+    let stream = UnixStream::connect(socket).await?;
+    if !is_attended_at(&stream)? {
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, UNATTENDED));
+    }
+    let stream = Arc::new(Mutex::new(Some(stream)));
     let connector = tower::service_fn(move |_| {
         let stream = stream.lock().take();
         std::future::ready(
@@ -259,7 +270,7 @@ async fn connect(socket: &Path) -> io::Result<Channel> {
     let endpoint = Endpoint::from_static("http://localhost")
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
-    // A listener that outlives its daemon keeps connections waiting.
+    // A daemon may end just now, and its listener keeps connections waiting.
     tokio::time::timeout(OPENING, endpoint.connect_with_connector(connector))
         .await
         .map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
