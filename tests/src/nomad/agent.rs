@@ -268,7 +268,12 @@ fn read_schema(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
     assert_eq!(info.r#type(), base::PluginType::Driver);
     assert_eq!(info.plugin_api_versions, ["v0.1.0"]);
     assert!(!info.name.is_empty());
-    let version: Vec<&str> = info.plugin_version.split('.').collect();
+    // A pre-release and the metadata of a build may follow.
+    let numbers = info.plugin_version.split(['-', '+']).next();
+    let version: Vec<&str> = numbers
+        .into_iter()
+        .flat_map(|text| text.split('.'))
+        .collect();
     assert!(
         version.len() == 3 && version.iter().all(|part| part.parse::<u32>().is_ok()),
         "{info:?}"

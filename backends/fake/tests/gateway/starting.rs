@@ -354,8 +354,7 @@ async fn calls_that_wait_for_a_predecessors_start_are_unavailable_when_the_daemo
     assert_eq!(node.state(task), TaskState::Unattended);
     drop(hold);
     let node = FakeNode::over(node.fake.reopen()).await;
-    node.scope.tasks().start(&id).await.unwrap();
-    assert!(node.state(task).is_running());
+    until(|| node.state(task).is_running()).await;
     node.agrees().await;
 }
 
