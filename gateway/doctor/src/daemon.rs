@@ -1,5 +1,6 @@
 //! Checks of the daemon: whether it answers, its parts, its sockets, and what an upgrade left to be done.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
@@ -155,12 +156,15 @@ fn version(status: &StatusReport) -> Option<Finding> {
     })
 }
 
-/// Sockets of the daemon and of the logkeeper that nobody listens on.
+/// Sockets of the daemon, also those that only its next process serves, and of the logkeeper that nobody listens on.
 fn sockets(facts: &Facts) -> Vec<Finding> {
     let config = &facts.served;
-    let mut paths: Vec<PathBuf> = vec![facts.admin_socket.clone()];
-    paths.extend(config.cri.enabled.then(|| config.cri_socket()));
-    paths.extend(config.nomad.enabled.then(|| config.nomad_socket()));
+    let mut paths: BTreeSet<PathBuf> = BTreeSet::from([facts.admin_socket.clone()]);
+    for config in [config, &facts.config] {
+        paths.extend(config.cri.enabled.then(|| config.cri_socket()));
+        paths.extend(config.nomad.enabled.then(|| config.nomad_socket()));
+    }
+    let mut paths: Vec<PathBuf> = paths.into_iter().collect();
     let of_daemon = paths.len();
     paths.push(config.logkeeper_socket());
     let is_stale = |path: &PathBuf| {
