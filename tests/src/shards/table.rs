@@ -149,6 +149,8 @@ macro_rules! slow {
 /// Everything else that is slow.
 pub const SLOW: &[Slow] = slow! {
     shard 0 {
+        14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
+        18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
         75 Fact("installation", "package_with_a_refused_configuration_leaves_the_old_daemon");
         11 Test("breaks::execs::commands_in_a_container_whose_shim_hangs_leave_a_bounded_number");
         15 Test("nomad::bad_input::malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind");
@@ -202,6 +204,8 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("caller_resources::cgroups::oom_kill_in_leaf_cgroup_is_reported");
     }
     shard 2 {
+        15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
+        17 Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output");
         100 Fact("installation", "program_and_units_are_replaced_and_put_back_without_the_package");
         26 Test("breaks::snapshotters::snapshotter_that_hangs_does_not_delay_recovery_for_ever");
         27 Test("breaks::failing_databases::daemon_serves_although_it_can_remove_nothing_that_its_predecessor_left");
@@ -227,6 +231,9 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
+        29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
+        30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
+        35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
         32 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
         36 Test("breaks::logkeeper::hung_logkeeper_blocks_starts_and_running_containers_continue");
         31 Test("swarm::neighbours::last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which");
@@ -251,6 +258,9 @@ pub const SLOW: &[Slow] = slow! {
         40 Documentation;
     }
     shard 4 {
+        36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
+        18 Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both");
+        24 Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other");
         14 Test("nomad::task_lifecycle::fifty_tasks_start_concurrently");
         36 Test("swarm::resources::devices_are_scheduled_and_those_of_pods_are_not_offered");
         16 Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind");
@@ -288,7 +298,7 @@ pub const SLOW: &[Slow] = slow! {
         9 Test("reload::signals::a_thousand_hangups_with_good_and_bad_files_fail_no_request");
         8 Test("metrics::containers::containers_of_pods_and_jobs_have_the_names_of_their_owners");
         8 Test("status_page::page_shows_all_owners_to_who_has_a_link_and_is_readable_in_every_view");
-        190 Fact("interrupted", "interrupted_upgrade_changes_no_process_and_is_completed_by_dpkg");
+        220 Fact("interrupted", "interrupted_upgrade_changes_no_process_and_is_completed_by_dpkg");
         110 Fact("removal", "package_removal_and_purge_leave_what_they_should");
         18 Fact("checkpoint", "container_continues_after_disconnect_during_checkpoint");
         15 Fact("apparmor", "localhost_apparmor_profile_is_applied");
@@ -299,7 +309,6 @@ pub const SLOW: &[Slow] = slow! {
     shard 6 {
         11 Test("nomad::task_lifecycle::many_waiters_get_the_exit_and_block_no_other_call");
         82 Test("prometheus::alerts::alerts_fire_and_clear_as_parts_of_a_node_fail_and_recover");
-        36 Test("swarm::scale::many_tasks_outlive_kills_of_the_daemon_and_a_long_absence_is_told");
         29 Test("swarm::failover::session_moves_to_another_manager_when_the_leader_is_killed");
         16 Test("logs::top_shows_who_uses_most_of_two_readings");
         13 Test("swarm::neighbours::tasks_of_all_orchestrators_outlive_a_kill_of_the_daemon_beside_each_other");
@@ -318,27 +327,18 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::volumes::recursive_read_only_mount_is_applied");
         21 Smoke("cri::limits::limits_are_applied_and_can_be_updated");
         80 Root(Suite::Sid, RootPart::Second);
-        130 Version(OtherVersion::Newer);
+        290 Version(OtherVersion::Newer);
     }
     shard 7 {
-        35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
-        29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
-        30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
-        24 Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other");
-        17 Test("breaks::execs::exit_code_comes_although_the_shim_hangs_and_does_not_close_the_output");
-        18 Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both");
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
         12 Test("logs::followed::every_line_is_followed_once_over_rotations_and_kills_of_the_logkeeper");
         11 Test("swarm::sessions::new_description_reaches_managers_within_the_same_session");
         10 Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill");
         9 Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container");
-        18 Test("breaks::network::configuration_directory_that_hangs_stops_only_pods_on_its_network");
-        14 Test("breaks::read_only_disks::ext4_that_an_error_made_read_only_is_reported_and_what_runs_can_be_ended");
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
-        15 Fact("quota", "disk_quota_keeps_its_project_while_any_container_uses_it");
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        310 Version(OtherVersion::Former);
+        620 Version(OtherVersion::Former);
     }
 };
