@@ -13,7 +13,7 @@ use crate::channel::{Inbound, Outbound};
 use crate::copy::{CopyError, inward, outward, text};
 use crate::ends::{Input, Output};
 use crate::resize::Sizes;
-use crate::session::{Command, Control, HANG_UP, Outcome, Process, Size, Streams};
+use crate::session::{Command, Control, HANG_UP, Outcome, Process, Refusal, Size, Streams};
 use crate::spdy::Incoming;
 use crate::status::{Form, status};
 
@@ -170,7 +170,14 @@ pub(crate) async fn run(
         outcome = ended => outcome,
         () = inputs => unreachable!("the futures of inputs never complete"),
         () = end.cancelled() => {
-            if timeout(HANG_UP, control.hang_up()).await.is_err() {
+            // A client takes an error stream without a status for success.
+            let report = async {
+                let refusal = Refusal::Failed("the session was ended before the exit was known".to_owned());
+                text(&mut error, status(&Outcome::Failed(refusal), form)).await;
+                error.finish().await;
+            };
+            let ending = async { tokio::join!(report, control.hang_up()) };
+            if timeout(HANG_UP, ending).await.is_err() {
                 debug!("the process of a session did not handle the hang-up of its client in time");
             }
             return;

@@ -322,7 +322,7 @@ async fn only_idle_sessions_time_out() {
     let idle = soon(exec(&url, "v4.channel.k8s.io", ALL, b""))
         .await
         .unwrap();
-    assert_eq!(idle.status, "");
+    assert_ended_early(&idle.status);
     assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     let (command, _told) = shell(
@@ -334,6 +334,14 @@ async fn only_idle_sessions_time_out() {
         .await
         .unwrap();
     assert!(busy.status.contains("Success"), "{}", busy.status);
+}
+
+/// Fails unless a client gets an error: it would take an empty status for success.
+#[track_caller]
+fn assert_ended_early(status: &str) {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap();
+    let message = "Internal error occurred: the session was ended before the exit was known";
+    assert_eq!(status["message"], message);
 }
 
 #[tokio::test]
@@ -351,7 +359,7 @@ async fn server_stop_ends_sessions() {
     server.stop.cancel();
     assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     soon(&mut server.serving).await.unwrap();
-    assert_eq!(soon(running).await.unwrap().unwrap().status, "");
+    assert_ended_early(&soon(running).await.unwrap().unwrap().status);
     assert!(
         soon(connect(&waiting)).await.is_err(),
         "nobody listens any more"
