@@ -245,13 +245,21 @@ fn next_attempt(
     config: &ContainerConfig,
     first: &str,
 ) -> String {
-    node.cri().stop(first, 0).expect("it can be stopped");
-    let status = node.cri().status(first).expect("it has a status");
     let ended = [
         ContainerState::ContainerCreated,
         ContainerState::ContainerExited,
     ];
-    assert!(ended.contains(&status.state()), "{status:?}");
+    // The start may reach the daemon after a stop.
+    let is_ended = || {
+        node.cri().stop(first, 0).expect("it can be stopped");
+        let status = node.cri().status(first).expect("it has a status");
+        ended.contains(&status.state())
+    };
+    assert!(
+        eventually(LIMIT, is_ended),
+        "{:?}",
+        node.cri().status(first)
+    );
     let mut config = config.clone();
     config.metadata.get_or_insert_default().attempt = 1;
     let id = pod.create(&config);

@@ -231,6 +231,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
+        12 Fact("daemon", "logkeeper_kill_loses_no_line");
         29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
         30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
         35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
@@ -327,7 +328,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::volumes::recursive_read_only_mount_is_applied");
         21 Smoke("cri::limits::limits_are_applied_and_can_be_updated");
         80 Root(Suite::Sid, RootPart::Second);
-        290 Version(OtherVersion::Newer);
+        200 Version(OtherVersion::Newer);
     }
     shard 7 {
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
@@ -336,9 +337,8 @@ pub const SLOW: &[Slow] = slow! {
         10 Test("nomad::images::unused_image_is_removed_after_its_delay_across_daemon_kill");
         9 Test("breaks::shims::hung_shim_is_not_killed_while_it_serves_another_container");
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
-        12 Fact("daemon", "logkeeper_kill_loses_no_line");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        620 Version(OtherVersion::Former);
+        470 Version(OtherVersion::Former);
     }
 };

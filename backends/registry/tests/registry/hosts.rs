@@ -76,9 +76,10 @@ async fn failing_mirror_is_skipped_at_once() {
 async fn unreachable_or_wrong_mirror_is_skipped() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let down = listener.local_addr().unwrap();
-    drop(listener);
     let liar = Registry::start().await;
     let upstream = Registry::start().await;
+    // Not before: another one might get this port.
+    drop(listener);
     let image = upstream.image("v1", b"layer");
     liar.put(
         &format!("/v2/app/manifests/{}", image.digest),
