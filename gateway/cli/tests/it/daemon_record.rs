@@ -3,20 +3,17 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use switchyard_linux::process::ProcessId;
 use tempfile::TempDir;
 
-use crate::support::{exe, wait_until};
+use crate::support::{RunningChild, exe, wait_until};
 
 /// The runtime directory of a unit, with an invalid configuration.
 struct Unit {
     dir: TempDir,
 }
-
-/// A process; killed when dropped.
-struct Running(Child);
 
 impl Unit {
     fn new() -> Self {
@@ -64,13 +61,6 @@ impl Unit {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn own() -> ProcessId {
     ProcessId::of(i32::try_from(std::process::id()).unwrap()).unwrap()
 }
@@ -86,7 +76,7 @@ fn ended() -> ProcessId {
 #[track_caller]
 fn assert_serves(unit: &Unit, socket: &Path) {
     let log = fs::File::create(unit.path("log")).unwrap();
-    let _running = Running(unit.logkeeper().stderr(log).spawn().unwrap());
+    let _running = RunningChild(unit.logkeeper().stderr(log).spawn().unwrap());
     wait_until("the logkeeper serves", || {
         UnixStream::connect(socket).is_ok()
     });

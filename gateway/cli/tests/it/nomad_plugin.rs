@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_proto::nomad::base::proto as base;
@@ -13,32 +13,20 @@ use tokio::task::spawn_blocking;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-use crate::support::{exe, soon};
+use crate::support::{RunningChild, exe, soon};
 
-/// A plugin's process; killed when dropped.
-struct Plugin(Child);
-
-impl Plugin {
-    /// Starts the plugin for devices, which a daemon serves at `daemon`. Its own socket is below `dir`.
-    fn start(daemon: &Path, dir: &Path) -> Self {
-        let mut command = Command::new(exe());
-        command
-            .args(["nomad-plugin", "device", "--socket"])
-            .arg(daemon)
-            .env(COOKIE.0, COOKIE.1)
-            .env("PLUGIN_UNIX_SOCKET_DIR", dir.join("sockets"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Self(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Plugin {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the plugin for devices, which a daemon serves at `daemon`. Its own socket is below `dir`.
+fn start_plugin(daemon: &Path, dir: &Path) -> RunningChild {
+    let mut command = Command::new(exe());
+    command
+        .args(["nomad-plugin", "device", "--socket"])
+        .arg(daemon)
+        .env(COOKIE.0, COOKIE.1)
+        .env("PLUGIN_UNIX_SOCKET_DIR", dir.join("sockets"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    RunningChild(command.spawn().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +44,7 @@ async fn plugin_that_its_daemon_refuses_writes_the_reason_into_the_agents_log() 
         .serve_with_incoming(connections);
     let daemon = tokio::spawn(daemon);
 
-    let mut plugin = Plugin::start(&socket, dir.path());
+    let mut plugin = start_plugin(&socket, dir.path());
     let mut stdout = BufReader::new(plugin.0.stdout.take().unwrap());
     let stderr = BufReader::new(plugin.0.stderr.take().unwrap());
     let handshake = spawn_blocking(move || {

@@ -1,7 +1,7 @@
 //! Helpers of several tests.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -37,6 +37,18 @@ impl Drop for Killed {
             let _ = kill(Pid::from_raw(self.0.pid), Signal::SIGKILL);
             wait_until("the process is gone", || !self.0.is_alive());
         }
+    }
+}
+
+/// A child process, which is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningChild(pub(crate) Child);
+
+impl Drop for RunningChild {
+    fn drop(&mut self) {
+        // An error means that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

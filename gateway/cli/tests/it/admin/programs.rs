@@ -1,7 +1,7 @@
 //! Tests of the pages about replaced programs, and of restarts on request.
 
 use std::fs;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,17 +12,7 @@ use switchyard_operator_api::{RestartReport, StatusReport, VERSION};
 
 use super::node::{TestNode, TestProcess};
 use super::{Pages, run};
-
-/// A process that is killed when it is dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // An error means that it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::support::RunningChild;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_program_is_shown_with_what_to_do() {
@@ -41,7 +31,7 @@ async fn replaced_program_is_shown_with_what_to_do() {
                 .success()
         );
     }
-    let running = Running(Command::new(&program).arg("1000").spawn().unwrap());
+    let running = RunningChild(Command::new(&program).arg("1000").spawn().unwrap());
     let pid = i32::try_from(running.0.id()).unwrap();
     let node = node.with_process(&Arc::new(TestProcess::new("containerd").with_pid(pid)));
     let pages = Pages::serve(node).await;
@@ -81,7 +71,7 @@ async fn replaced_program_is_shown_with_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn former_configuration_is_shown_with_what_to_do() {
-    let running = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    let running = RunningChild(Command::new("sleep").arg("1000").spawn().unwrap());
     let pid = i32::try_from(running.0.id()).unwrap();
     let containerd = Arc::new(TestProcess::new("containerd").with_pid(pid));
     let node = TestNode::new().await.with_process(&containerd);
