@@ -42,7 +42,9 @@ pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };
-pub use unreadable::{CheckRequest, ClaimHolder, HeldClaims, Unreadable, UnreadableKind};
+pub use unreadable::{
+    CheckRequest, ClaimHolder, HeldClaims, ObjectFacts, Unreadable, UnreadableKind,
+};
 pub use withdrawal::Withdrawal;
 
 /// Runs sandboxes and tasks.

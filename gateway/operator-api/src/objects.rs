@@ -165,6 +165,7 @@ fn unreadable_view(held: &Unreadable) -> UnreadableView {
         sandbox: _,
         reason,
         claims: _,
+        facts: _,
     } = held;
     UnreadableView {
         id: id.clone(),

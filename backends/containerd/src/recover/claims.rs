@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
+use switchyard_core::Result;
 use switchyard_core::backend::{ClaimHolder, Remnant, UnreadableKind};
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::HostPorts;
 
-use super::decide::unreadable;
+use super::decide::{facts_of, unreadable};
 use super::found::FoundSandbox;
 use super::plan::{LeftAlone, RecoveryPlan};
+use super::process_query::ProcessQuery;
 use crate::base::fs::blocking;
 use crate::network::ports_of_journal;
 use crate::record::{HostPortsRecord, identity_of};
@@ -29,14 +31,28 @@ impl Recovery {
     }
 
     /// Reports the objects that are left alone, each with what it holds: what its identity says, and of a sandbox
-    /// without host ports there those in the journal of its network.
+    /// without host ports there those in the journal of its network; and with what containerd says of it.
+    ///
+    /// # Errors
+    /// If containerd itself stops answering meanwhile.
     pub(super) async fn add_unreadable(
         &self,
         containers: HashMap<String, Arc<api::Container>>,
         plan: &mut RecoveryPlan,
-    ) {
-        for LeftAlone { id, kind, reason } in std::mem::take(&mut plan.left_alone) {
+    ) -> Result<()> {
+        let left_alone = std::mem::take(&mut plan.left_alone);
+        if left_alone.is_empty() {
+            return Ok(());
+        }
+        let queries = left_alone
+            .iter()
+            .map(|left| ProcessQuery::of_shim(&left.id));
+        let processes = self.query_processes(queries.collect()).await?;
+        for LeftAlone { id, kind, reason } in left_alone {
             let container = containers.get(&id);
+            let facts = container
+                .map(|container| facts_of(container, processes.of(&id)))
+                .unwrap_or_default();
             let mut identity = container
                 .map(|container| identity_of(&container.labels, &container.extensions))
                 .unwrap_or_default();
@@ -52,7 +68,7 @@ impl Recovery {
                 }
             }
             let projects = std::mem::take(&mut identity.projects);
-            let held = unreadable(id, kind, identity, reason);
+            let held = unreadable(id, kind, identity, reason, facts);
             let ClaimHolder { owner, task, .. } = held.holder();
             self.storage.projects.hold(task, owner, &projects);
             tracing::error!(
@@ -63,6 +79,7 @@ impl Recovery {
             );
             plan.recovered.unreadable.push(held);
         }
+        Ok(())
     }
 
     /// The host ports in the journal of a sandbox's network; none if the journal cannot be read, which is

@@ -2,12 +2,14 @@
 
 use std::time::SystemTime;
 
-use switchyard_core::backend::{Started, Unreadable, UnreadableKind};
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::{ObjectFacts, Started, Unreadable, UnreadableKind};
 use switchyard_core::id::Owner;
 use switchyard_core::state::{Exit, SandboxState};
 
+use crate::base::reserved::is_reserved;
 use crate::client::process_state::{ProcessExit, ProcessState};
-use crate::record::{Identity, SandboxPhase};
+use crate::record::{Identity, PHASE, SandboxPhase};
 
 /// Recovery's findings about a task.
 #[derive(Debug, Clone)]
@@ -133,6 +135,29 @@ pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
     }
 }
 
+/// The facts that containerd has of an object which cannot be read, and whose main process is in this state. Most sandboxes
+/// have no process: the phase in their label counts too.
+pub(super) fn facts_of(container: &api::Container, process: ProcessState) -> ObjectFacts {
+    let has_process = matches!(
+        process,
+        ProcessState::Running { .. } | ProcessState::Unanswered { .. }
+    );
+    let phase = container.labels.get(PHASE);
+    let labels = container
+        .labels
+        .iter()
+        .filter(|(key, _)| !is_reserved(key))
+        .map(|(key, value)| (key.clone(), value.clone()));
+    ObjectFacts {
+        labels: labels.collect(),
+        image: container.image.clone(),
+        created_at: container
+            .created_at
+            .and_then(|at| SystemTime::try_from(at).ok()),
+        runs: has_process || phase.is_some_and(|word| word == SandboxPhase::Ready.as_str()),
+    }
+}
+
 /// An object that cannot be read, with what its identity says of it. An owner that this version does not know is
 /// nobody whose requests it could be in the way of.
 pub(super) fn unreadable(
@@ -140,6 +165,7 @@ pub(super) fn unreadable(
     kind: UnreadableKind,
     identity: Identity,
     reason: String,
+    facts: ObjectFacts,
 ) -> Unreadable {
     let Identity {
         owner,
@@ -156,6 +182,7 @@ pub(super) fn unreadable(
         sandbox,
         reason,
         claims,
+        facts,
     }
 }
 
@@ -208,9 +235,58 @@ mod tests {
                 ..Identity::default()
             };
             let reason = "of version 9".to_owned();
-            let held = unreadable("ab".to_owned(), UnreadableKind::Task, identity, reason);
+            let facts = ObjectFacts::default();
+            let held = unreadable(
+                "ab".to_owned(),
+                UnreadableKind::Task,
+                identity,
+                reason,
+                facts,
+            );
             assert_eq!((held.owner, held.name.as_str()), (owner, "web"));
             assert_eq!(held.claims, claims);
+        }
+    }
+
+    #[test]
+    fn facts_of_an_object_do_not_need_its_record() {
+        let of = |phase: Option<&str>, process| {
+            let own = phase.map(|phase| (PHASE, phase));
+            let labels = [
+                ("io.kubernetes.pod.uid", "u-1"),
+                ("switchyard.io/kind", "x"),
+            ];
+            let labels = labels.into_iter().chain(own);
+            let container = api::Container {
+                labels: labels
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect(),
+                image: "busybox:1".to_owned(),
+                created_at: Some(at(5).into()),
+                ..api::Container::default()
+            };
+            facts_of(&container, process)
+        };
+        let running = ObjectFacts {
+            labels: [("io.kubernetes.pod.uid".to_owned(), "u-1".to_owned())].into(),
+            image: "busybox:1".to_owned(),
+            created_at: Some(at(5)),
+            runs: true,
+        };
+        let ended = ObjectFacts {
+            runs: false,
+            ..running.clone()
+        };
+        for process in [
+            ProcessState::Running { pid: 7 },
+            ProcessState::Unanswered { pid: 0 },
+        ] {
+            assert_eq!(of(None, process), running, "{process:?}");
+        }
+        for process in [ProcessState::None, ProcessState::Created, stopped(0)] {
+            assert_eq!(of(None, process), ended, "{process:?}");
+            assert_eq!(of(Some("ready"), process), running, "{process:?}");
+            assert_eq!(of(Some("halted"), process), ended, "{process:?}");
         }
     }
 

@@ -43,6 +43,21 @@ pub(super) struct ProcessQuery {
     pub(super) visible: bool,
 }
 
+// === impl ProcessQuery ===
+
+impl ProcessQuery {
+    /// A query that the shim answers, since nothing else is known of the container.
+    pub(super) fn of_shim(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            cgroup_marker: String::new(),
+            pid: None,
+            group: None,
+            visible: false,
+        }
+    }
+}
+
 /// The states of the main processes of containers.
 #[derive(Debug, Default)]
 pub(super) struct ProcessStates {

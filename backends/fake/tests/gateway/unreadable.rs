@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use switchyard_contract::specs;
-use switchyard_core::backend::{HeldClaims, Unreadable, UnreadableKind};
+use switchyard_core::backend::{HeldClaims, ObjectFacts, Unreadable, UnreadableKind};
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, node};
 use switchyard_core::id::{LeaseToken, Owner, SandboxId, SlotId, TaskId};
 use switchyard_core::spec::{
@@ -68,6 +68,7 @@ fn sandbox() -> Unreadable {
             is_complete: true,
             ..HeldClaims::default()
         },
+        facts: ObjectFacts::default(),
     }
 }
 
@@ -106,6 +107,7 @@ fn unidentified() -> Unreadable {
         sandbox: None,
         reason: "of version 9".to_owned(),
         claims: HeldClaims::default(),
+        facts: ObjectFacts::default(),
     }
 }
 

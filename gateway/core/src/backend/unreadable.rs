@@ -3,7 +3,9 @@
 //! They may run. They are left alone, and what they hold is given to nobody until a version that can read them
 //! runs, or they are gone at a start of the daemon.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::SystemTime;
 
 use crate::error::Error;
 use crate::id::{Owner, SandboxId, TaskId};
@@ -33,6 +35,21 @@ pub struct Unreadable {
     pub reason: String,
     /// What it holds of the node.
     pub claims: HeldClaims,
+    /// The facts that the runtime has of it.
+    pub facts: ObjectFacts,
+}
+
+/// The facts that the runtime itself has of an object, whatever version has made it, as of the start of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ObjectFacts {
+    /// The labels that its client asked for.
+    pub labels: BTreeMap<String, String>,
+    /// The reference of a task's image; empty if there is none.
+    pub image: String,
+    /// The time of its creation, if that is known.
+    pub created_at: Option<SystemTime>,
+    /// A task that runs, or may; a sandbox that is ready.
+    pub runs: bool,
 }
 
 /// The kind of an object that cannot be read, or that is checked for that.
@@ -160,6 +177,7 @@ mod tests {
             sandbox: Some(SandboxId::from_bytes([1; 32])),
             reason: String::new(),
             claims: HeldClaims::default(),
+            facts: ObjectFacts::default(),
         };
         let known = held(&id.to_string(), Some(Owner::Nomad)).holder();
         let expected = ClaimHolder {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::backend::{HeldClaims, UnreadableKind};
+use crate::backend::{HeldClaims, ObjectFacts, UnreadableKind};
 use crate::spec::Meta;
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
@@ -74,6 +74,7 @@ fn objects_that_cannot_be_read_are_searched_without_the_lock() {
         sandbox: None,
         reason: String::new(),
         claims: HeldClaims::default(),
+        facts: ObjectFacts::default(),
     };
     table.lock().unreadable.push(Arc::new(held));
     let found = table.find_unreadable(|_| table.objects.try_lock().is_some());

@@ -17,6 +17,7 @@ impl InspectionView {
             sandbox,
             reason,
             claims,
+            facts: _,
         } = held;
         let HeldClaims {
             host_ports,
@@ -59,7 +60,7 @@ impl InspectionView {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::backend::UnreadableKind;
+    use switchyard_core::backend::{ObjectFacts, UnreadableKind};
     use switchyard_core::id::{Owner, SandboxId};
 
     use super::*;
@@ -81,6 +82,7 @@ mod tests {
                 },
                 ..HeldClaims::default()
             },
+            facts: ObjectFacts::default(),
         };
         let view = InspectionView::of_unreadable(&held);
         assert_eq!(

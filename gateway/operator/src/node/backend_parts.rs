@@ -98,7 +98,7 @@ fn condition(backend: BackendCondition, detail: String) -> Condition {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::backend::{HeldClaims, UnreadableKind};
+    use switchyard_core::backend::{HeldClaims, ObjectFacts, UnreadableKind};
     use switchyard_core::id::Owner;
 
     use super::*;
@@ -113,6 +113,7 @@ mod tests {
             sandbox: None,
             reason: "of version 9".to_owned(),
             claims: HeldClaims::default(),
+            facts: ObjectFacts::default(),
         });
         assert_eq!(objects(&[]), None);
         let text = |count: usize| match objects(&vec![Arc::clone(&held); count]) {

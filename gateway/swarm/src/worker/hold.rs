@@ -36,7 +36,7 @@ fn unreadable_of(id: &str, unreadable: &[Arc<Unreadable>]) -> Option<Arc<Unreada
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::backend::{HeldClaims, UnreadableKind};
+    use switchyard_core::backend::{HeldClaims, ObjectFacts, UnreadableKind};
     use switchyard_core::id::Owner;
 
     use super::*;
@@ -52,6 +52,7 @@ mod tests {
                 sandbox: None,
                 reason: "of version 9".to_owned(),
                 claims: HeldClaims::default(),
+                facts: ObjectFacts::default(),
             })
         };
         let all = [held(""), held("t1"), held("t2")];

@@ -1,6 +1,6 @@
 //! Tasks that the gateway has and cannot read: whatever their manager knows and wants, they are left as they are.
 
-use switchyard_core::backend::{HeldClaims, Unreadable, UnreadableKind};
+use switchyard_core::backend::{HeldClaims, ObjectFacts, Unreadable, UnreadableKind};
 
 use super::*;
 
@@ -25,6 +25,7 @@ impl TestNode {
                 is_complete: true,
                 ..HeldClaims::default()
             },
+            facts: ObjectFacts::default(),
         })
     }
 
