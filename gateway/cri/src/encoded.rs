@@ -36,6 +36,17 @@ struct EncodedPageCache<T> {
     last: Mutex<Arc<Page<T>>>,
 }
 
+// === impl EncodedList ===
+
+impl EncodedList {
+    /// This answer with further items at its end.
+    pub(crate) fn with<M: Message>(mut self, more: &[M]) -> Self {
+        let encoded = more.iter().map(|item| Bytes::from(item.encode_to_vec()));
+        self.items.extend(encoded);
+        self
+    }
+}
+
 // === impl EncodedCache ===
 
 impl EncodedCache {

@@ -37,7 +37,8 @@ pub(crate) fn tasks(
     Ok(found)
 }
 
-fn carries(labels: &Labels, wanted: &Labels) -> bool {
+/// Returns whether an object with these labels has all those that are wanted.
+pub(crate) fn carries(labels: &Labels, wanted: &Labels) -> bool {
     wanted
         .iter()
         .all(|(name, value)| labels.get(name) == Some(value))

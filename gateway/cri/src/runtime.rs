@@ -27,6 +27,7 @@ use crate::to_proto;
 mod checkpoint;
 mod container;
 mod events;
+mod held;
 mod metrics;
 pub(crate) mod node;
 mod rivals;

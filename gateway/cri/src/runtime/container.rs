@@ -12,7 +12,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::sandbox::unreadable;
-use super::{Runtime, rivals};
+use super::{Runtime, held, rivals};
 use crate::encoded::EncodedList;
 use crate::from_proto::Parent;
 use crate::{filter, from_proto, to_proto};
@@ -152,10 +152,12 @@ impl Runtime {
     pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
         let all = self.scope.tasks().list()?;
         self.records.retain_tasks(&all);
+        let held = held::containers(&self.scope, filter.as_ref())?;
         Ok(self
             .chosen(all, filter)?
             .iter()
             .map(|task| self.container(task))
+            .chain(held)
             .collect())
     }
 
@@ -167,7 +169,8 @@ impl Runtime {
         let all = self.scope.tasks().list()?;
         self.records.retain_tasks(&all);
         let encoded = self.encoded.tasks(&all, |task| self.container(task));
-        Ok(encoded.of(&self.chosen(all, filter)?))
+        let held = held::containers(&self.scope, filter.as_ref())?;
+        Ok(encoded.of(&self.chosen(all, filter)?).with(&held))
     }
 
     fn container(&self, task: &Task) -> cri::Container {

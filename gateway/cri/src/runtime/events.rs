@@ -19,7 +19,7 @@ use switchyard_core::table::SandboxWithTasks;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::Runtime;
+use super::{Runtime, held};
 use crate::record::Records;
 use crate::status::status;
 use crate::{batch, to_proto};
@@ -79,6 +79,10 @@ impl Feed {
     async fn next(&mut self) -> Result<cri::ContainerEventResponse> {
         loop {
             if let Some(notice) = self.pending.pop_front() {
+                // A kubelet would take a container that the message lacks for gone; it lists from time to time.
+                if held::has_container_of(&self.scope, notice.sandbox)? {
+                    continue;
+                }
                 return Ok(self.message(notice));
             }
             if let Some(id) = self.initial.next() {

@@ -1,5 +1,5 @@
-//! Pods and containers that cannot be read: a kubelet does not find them in its lists, and makes another attempt
-//! of each, whose name differs in the attempt alone.
+//! Pods and containers that cannot be read: a client that takes one for gone makes another attempt of it, whose name
+//! differs in the attempt alone.
 
 use switchyard_core::Result;
 use switchyard_core::gateway::Scope;

@@ -8,7 +8,7 @@ use switchyard_core::object::Sandbox;
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::{Runtime, rivals, unknown_handler};
+use super::{Runtime, held, rivals, unknown_handler};
 use crate::encoded::EncodedList;
 use crate::record::{SandboxNote, SandboxRecord};
 use crate::{filter, from_proto, record, to_proto};
@@ -98,13 +98,19 @@ impl Runtime {
         } else {
             BTreeMap::new()
         };
-        Ok(cri::PodSandboxStatusResponse {
+        let mut answer = cri::PodSandboxStatusResponse {
             status: Some(to_proto::sandbox_status(sandbox, record.as_deref())),
             info,
             // For kubelets that follow events: they use the later one of an event and this answer.
             containers_statuses: super::events::container_statuses(&current, &self.records),
             timestamp: to_proto::nanoseconds(current.at),
-        })
+        };
+        if held::has_container_of(&self.scope, id)? {
+            // They would take a container that the answer lacks for gone. Without a time they ask for each one.
+            answer.containers_statuses.clear();
+            answer.timestamp = 0;
+        }
+        Ok(answer)
     }
 
     /// CRI v1 UpdatePodSandboxResources. The kubelet has changed the pod's own cgroup before this call; the
@@ -141,9 +147,11 @@ impl Runtime {
     ) -> Result<Vec<cri::PodSandbox>> {
         let all = self.scope.sandboxes().list()?;
         self.records.retain_sandboxes(&all);
+        let held = held::pods(&self.scope, filter.as_ref())?;
         Ok(chosen(all, filter)
             .iter()
             .map(|sandbox| self.pod_sandbox(sandbox))
+            .chain(held)
             .collect())
     }
 
@@ -157,7 +165,8 @@ impl Runtime {
         let encoded = self
             .encoded
             .sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
-        Ok(encoded.of(&chosen(all, filter)))
+        let held = held::pods(&self.scope, filter.as_ref())?;
+        Ok(encoded.of(&chosen(all, filter)).with(&held))
     }
 
     fn pod_sandbox(&self, sandbox: &Sandbox) -> cri::PodSandbox {

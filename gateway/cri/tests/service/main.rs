@@ -3,6 +3,7 @@
 
 mod compute;
 mod containers;
+mod held;
 mod hostile;
 mod images;
 mod leases;
