@@ -4,6 +4,7 @@
 mod former;
 mod gap;
 mod invalid_configuration;
+mod kubelet;
 mod newer;
 mod recipes;
 mod unreadable;

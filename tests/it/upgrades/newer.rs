@@ -17,6 +17,7 @@ use switchyard_tests::nomad::Agent;
 use switchyard_tests::versions::newer;
 
 use super::Counter;
+use super::kubelet::{KubeletView, container_labels, label_pod};
 use super::unreadable::{
     assert_pod_is_held, assert_refused, assert_reported, container_of_task, end_task,
     exclusive_owners, pinned_task, start_unready, two_devices, with_device, with_port,
@@ -59,8 +60,13 @@ fn sample(node: &TestNode, name: &str) -> String {
 fn newer_version_comes_back(containerd: Containerd) {
     let node = start(containerd);
     let port = free_port();
-    let pod = node.pod_with("web", |config| with_port(config, port));
+    let pod = node.pod_with("web", |config| {
+        with_port(config, port);
+        label_pod(config);
+    });
+    let labels = container_labels(&pod, "counting");
     let web = Counter::start_in(pod, |config| {
+        config.labels.extend(labels);
         config.devices = with_device(&node, "counting", "acme0").devices;
     });
     let agent = Agent::start(node.root(), &json!({}));
@@ -69,9 +75,11 @@ fn newer_version_comes_back(containerd: Containerd) {
     let of_task = container_of_task(&node);
     let pods = node.cri().pods().expect("they can be listed");
     web.assert_runs("under the newer version");
+    let kubelet = KubeletView::of(&node);
     drop(agent);
 
     roll_back(&node);
+    kubelet.assert_nothing_changed("under this version");
     // Nomad's sandbox is of the newer version too.
     assert_reported(&node, &[web.pod.id(), &web.id, &of_task], 1, "v2");
     assert_pod_is_held(&node, &web.pod, port);
@@ -85,6 +93,7 @@ fn newer_version_comes_back(containerd: Containerd) {
 
     install_newer(&node);
     assert_eq!(sample(&node, "switchyard_unreadable_objects"), "0");
+    kubelet.assert_nothing_changed("under the newer version again");
     web.assert_runs("under the newer version again");
     meanwhile.assert_runs("under the newer version");
     let listed = node.cri().pods().expect("they can be listed");
@@ -209,7 +218,9 @@ fn pod_in_a_phase_of_the_newer_version_is_held_until_it_is_back() {
     });
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     let before = pod.status();
+    let kubelet = KubeletView::of(&node);
     roll_back(&node);
+    kubelet.assert_nothing_changed("under this version");
     assert_reported(&node, &[pod.id()], 0, "halted");
     assert_refused(node.cri().run_pod(pod.config()), &["cannot read"]);
     install_newer(&node);

@@ -14,6 +14,7 @@ use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
+use super::kubelet::KubeletView;
 use super::pid;
 use crate::nomad::devices::make_device;
 
@@ -198,7 +199,7 @@ pub(super) fn assert_pod_is_held(node: &TestNode, pod: &TestPod<'_>, port: u16) 
     assert_refused(node.cri().stop_pod(pod.id()), &words);
     assert_refused(node.cri().remove_pod(pod.id()), &words);
     assert_refused(node.cri().run_pod(pod.config()), &words);
-    // A kubelet that does not see the pod may count its attempts otherwise.
+    // Nor does another attempt get its place.
     let mut again = pod.config().clone();
     again.metadata.as_mut().expect("it has a name").attempt = 3;
     assert_refused(node.cri().run_pod(&again), &words);
@@ -256,6 +257,7 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     agent.driver().start(&task.config).expect("it starts");
     let of_task = container_of_task(&node);
     let pods = node.cri().pods().expect("they can be listed");
+    let kubelet = KubeletView::of(&node);
     assert_eq!(exclusive_owners(&node), ["nomad"]);
 
     node.daemon().kill9();
@@ -265,7 +267,7 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     start_unready(&node);
     // The pod's container can be read, and has no pod.
     assert_reported(&node, &[pod.id(), &of_task], 1, "v99");
-    assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
+    kubelet.assert_nothing_changed("under a daemon that cannot read them");
     assert_pod_is_held(&node, &pod, port);
     assert_eq!(exclusive_owners(&node), ["nomad"]);
     let agent = Agent::start(node.root(), &json!({}));
@@ -279,6 +281,8 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     node.daemon().kill9();
     later.write(pod.id(), IDENTITY);
     start_unready(&node);
+    // Without a name it cannot be listed.
+    assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
     let plain = node.pod("plain");
     let refused = plain.try_create(&with_device(&node, "thief", "acme1"));
     assert_refused(refused, &["cannot be read"]);
@@ -365,12 +369,13 @@ fn a_pod_with_a_container_that_cannot_be_read_gets_no_other_attempt_of_it_and_is
     let config = node.container("main", &["sleep", "1000"]);
     let main = pod.start(&config);
     let process = pid(&node, &main);
+    let kubelet = KubeletView::of(&node);
     node.daemon().kill9();
     let mut later = LaterVersion::of(&node);
     later.write(&main, RECORD);
     start_unready(&node);
     assert_reported(&node, &[&main], 0, "v99");
-    // A kubelet sees the pod without the container.
+    kubelet.assert_nothing_changed("under a daemon that cannot read the container");
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady);
     let mut again = config.clone();
     again.metadata.as_mut().expect("it has a name").attempt = 1;
