@@ -8,7 +8,7 @@ use switchyard_core::spec::Meta;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{ServiceFixture, app, code, map};
+use crate::support::{self, ServiceFixture, app, code, map};
 
 /// An object of which its identity and the runtime are known.
 fn held(id: &str, kind: UnreadableKind, meta: &Meta, sandbox: Option<SandboxId>) -> Unreadable {
@@ -132,7 +132,7 @@ async fn what_cannot_be_read_stays_in_the_lists_of_kubelets_and_its_status_is_re
 }
 
 #[tokio::test]
-async fn status_of_a_pod_sends_kubelets_to_its_container_that_cannot_be_read() {
+async fn status_and_events_do_not_look_complete_without_a_container_that_cannot_be_read() {
     let mut node = ServiceFixture::new().await;
     let (pod, container) = node.running().await;
     let side = node.create(&pod, app("side")).await.expect("it is created");
@@ -158,4 +158,11 @@ async fn status_of_a_pod_sends_kubelets_to_its_container_that_cannot_be_read() {
     assert_eq!(answer.status, whole.status);
     assert!(answer.containers_statuses.is_empty());
     assert_eq!(answer.timestamp, 0);
+    // An event of the pod would lack the container too.
+    let request = cri::GetEventsRequest {};
+    let answer = node.runtime.get_container_events(request).await;
+    let mut events = answer.expect("it is served").into_inner();
+    let next = node.run(support::pod("next")).await.expect("it runs");
+    let first = events.message().await.expect("it continues");
+    assert_eq!(first.expect("it continues").container_id, next);
 }
