@@ -10,7 +10,8 @@
 //! A removal that fails is completed in the background: agents repeat none ([`unfinished`]).
 //!
 //! Tasks belong to no session: every call finds its task by its id. Each id that a session names is noted, so
-//! that tasks that no agent references any more can be found ([`crate::reconcile`]).
+//! that tasks that no agent references any more can be found ([`crate::reconcile`]). What is answered about a task that
+//! cannot be read is in [`unreadable`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,13 +28,13 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::events::Events;
+use crate::fingerprint;
 use crate::identity;
 use crate::images::{ImageGc, Images};
 use crate::reconcile::AgentReferences;
 use crate::session::{Session, Sessions, caller};
 use crate::status::{shutting_down, status, unknown_task};
 use crate::times::{duration, interval};
-use crate::{fingerprint, to_proto};
 use unfinished::UnfinishedRemovals;
 
 mod exec;
@@ -43,6 +44,7 @@ mod start;
 mod stats;
 mod streaming;
 mod unfinished;
+mod unreadable;
 
 /// Serves `hashicorp.nomad.plugins.drivers.proto.Driver` for all sessions. Clones share state.
 #[derive(Clone)]
@@ -165,12 +167,23 @@ impl Driver {
     }
 
     /// The task with this Nomad id.
+    ///
+    /// # Errors
+    /// `NotFound`; those of [`Driver::find_task`].
     fn task(&self, id: &str) -> Result<Arc<Task>> {
-        self.shared
-            .scope
-            .tasks()
-            .named(id)?
-            .ok_or_else(|| unknown_task(id))
+        self.find_task(id)?.ok_or_else(|| unknown_task(id))
+    }
+
+    /// The task with this Nomad id, if it exists.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it exists and cannot be read; `Unavailable` before recovery.
+    fn find_task(&self, id: &str) -> Result<Option<Arc<Task>>> {
+        let found = self.shared.scope.tasks().named(id)?;
+        if found.is_none() {
+            self.check_readable(id)?;
+        }
+        Ok(found)
     }
 
     /// The sandbox of a task, unless it has just been removed.
@@ -334,10 +347,7 @@ impl nomad::driver_server::Driver for Driver {
     ) -> RpcResult<nomad::InspectTaskResponse> {
         let (metadata, _, nomad::InspectTaskRequest { task_id }) = request.into_parts();
         self.await_recovery(&metadata, &task_id).await;
-        respond(
-            self.task(&task_id)
-                .map(|task| to_proto::inspected(self.sandbox_of(&task).as_deref(), &task)),
-        )
+        respond(self.inspect(&task_id))
     }
 
     async fn signal_task(
@@ -366,15 +376,7 @@ impl nomad::driver_server::Driver for Driver {
             .session(&metadata)
             .map(|session| session.processors)
             .unwrap_or_default();
-        respond(self.task(&task_id).map(|task| -> Self::TaskStatsStream {
-            let scope = self.shared.scope.clone();
-            Box::pin(stats::stream(
-                scope,
-                &task,
-                interval(collection_interval),
-                processors,
-            ))
-        }))
+        respond(self.stats(&task_id, interval(collection_interval), processors))
     }
 
     async fn exec_task(

@@ -261,6 +261,16 @@ pub(crate) fn task_key(id: &str) -> &str {
     }
 }
 
+/// The allocation of the task with this id.
+pub(crate) fn allocation_of(id: &str) -> &str {
+    id.split('/').next().unwrap_or_default()
+}
+
+/// The name in its job of the task with this id; empty if the id has another form.
+pub(crate) fn task_name(id: &str) -> &str {
+    id.split('/').nth(1).unwrap_or_default()
+}
+
 /// The name of the sandbox that is the network of an allocation.
 pub(crate) fn network_name(alloc_id: &str) -> String {
     format!("{NETWORK}{alloc_id}")

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::driver::Driver;
-use crate::identity::{Agent, Record, is_network};
+use crate::identity::{Agent, Record, allocation_of, is_network};
 use crate::plugin_config::GcConfig;
 use crate::session::Session;
 
@@ -135,12 +135,15 @@ impl Driver {
     }
 
     /// The allocations with a task that no agent references, or with a network, of which more has to be found
-    /// out.
+    /// out; none with a task that cannot be read, which has to keep its network.
     fn allocations_to_clear(
         &self,
         session: &Session,
         sandboxes: &[Arc<Sandbox>],
     ) -> BTreeSet<String> {
+        let Ok(unreadable) = self.scope().sandboxes().unreadable() else {
+            return BTreeSet::new();
+        };
         let grace = session.config.gc.dangling.creation_grace;
         let now = (Instant::now(), SystemTime::now());
         let may_be_cleared = |sandbox: &&Arc<Sandbox>| {
@@ -153,6 +156,11 @@ impl Driver {
             .iter()
             .filter(may_be_cleared)
             .map(|sandbox| Record::of(&sandbox.meta).alloc_id)
+            .filter(|alloc| {
+                unreadable
+                    .iter()
+                    .all(|held| allocation_of(&held.name) != alloc)
+            })
             .collect()
     }
 

@@ -7,12 +7,13 @@ use std::time::SystemTime;
 
 use prost::Message;
 use prost_types::Timestamp;
+use switchyard_core::backend::Unreadable;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{Exit, ExitCause, TaskState};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
 
-use crate::identity::Record;
+use crate::identity::{Record, task_name};
 
 mod stats;
 
@@ -88,6 +89,29 @@ pub(crate) fn inspected(sandbox: Option<&Sandbox>, task: &Task) -> nomad::Inspec
         driver: Some(nomad::TaskDriverStatus {
             attributes: attributes(task),
         }),
+    }
+}
+
+/// The answer to an inspection of a task that cannot be read: it runs, with what is known of it.
+pub(crate) fn inspected_unreadable(held: &Unreadable) -> nomad::InspectTaskResponse {
+    let mut attributes = BTreeMap::from([
+        ("container_id".to_owned(), held.id.clone()),
+        ("state".to_owned(), "unreadable".to_owned()),
+    ]);
+    if let Some(sandbox) = held.sandbox {
+        attributes.insert("sandbox_id".to_owned(), sandbox.to_string());
+    }
+    nomad::InspectTaskResponse {
+        network_override: None,
+        task: Some(nomad::TaskStatus {
+            id: held.name.clone(),
+            name: task_name(&held.name).to_owned(),
+            state: nomad::TaskState::Running.into(),
+            started_at: Some(NO_TIME),
+            completed_at: Some(NO_TIME),
+            result: Some(nomad::ExitResult::default()),
+        }),
+        driver: Some(nomad::TaskDriverStatus { attributes }),
     }
 }
 

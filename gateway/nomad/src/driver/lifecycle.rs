@@ -1,4 +1,4 @@
-//! Operations on started tasks: recover, wait, signal, stop and destroy.
+//! Operations on started tasks: recover, wait, inspect, signal, stop and destroy.
 
 use std::time::Duration;
 
@@ -22,18 +22,25 @@ const RETURN_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duratio
 
 impl Driver {
     /// Answers whether a task can be recovered after a restart of the agent or the daemon. Does not change
-    /// it. Idempotent.
+    /// it. Idempotent. A task that cannot be read can: an agent that is refused gives it up, and once it can be read, nobody
+    /// would want it.
     ///
     /// # Errors
     /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again. `FailedPrecondition` if
-    /// it cannot be read: then that start is refused too.
+    /// only its sandbox is there, and cannot be read: then that start is refused too.
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
+        if let Some(held) = self.unreadable_task(id)? {
+            tracing::warn!(
+                task = id,
+                error = held.defect().report(),
+                "a task cannot be read: its agent is answered as if it ran"
+            );
+            return Ok(nomad::RecoverTaskResponse {});
+        }
         // Before the look at the task, whose state may not show it yet: after its end there is no task.
         if self.shared.references.is_being_removed(id) || self.has_unfinished_removal(id)? {
             return Err(unknown_task(id));
         }
-        let sandboxes = self.shared.scope.sandboxes();
-        sandboxes.check_rivals(id, |name| name == id)?;
         let task = self.task(id)?;
         match &task.state {
             TaskState::Exited { exit, .. } if exit.cause == ExitCause::Lost => {
@@ -56,11 +63,15 @@ impl Driver {
         }
     }
 
-    /// Waits for the exit of a task. Any number of callers; returns at once after the exit. Cancel-safe.
+    /// Waits for the exit of a task. Any number of callers; returns at once after the exit. Cancel-safe. Does not return if
+    /// the task cannot be read: its exit is observed by a daemon that reads it.
     ///
     /// # Errors
     /// `NotFound` if it does not exist.
     pub(super) async fn wait(&self, id: &str) -> Result<nomad::WaitTaskResponse> {
+        if self.unreadable_task(id)?.is_some() {
+            return std::future::pending().await;
+        }
         let task = self.task(id)?.id.to_string();
         match self.shared.scope.tasks().wait(&task).await {
             Ok(exit) => Ok(to_proto::ended(&exit)),
@@ -71,11 +82,24 @@ impl Driver {
         }
     }
 
+    /// The status of a task. One that cannot be read runs, as far as an agent is concerned.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) fn inspect(&self, id: &str) -> Result<nomad::InspectTaskResponse> {
+        if let Some(held) = self.unreadable_task(id)? {
+            return Ok(to_proto::inspected_unreadable(&held));
+        }
+        let task = self.task(id)?;
+        let sandbox = self.sandbox_of(&task);
+        Ok(to_proto::inspected(sandbox.as_deref(), &task))
+    }
+
     /// Stops a task: sends `signal`, or else its own stop signal, and SIGKILL after `grace`. Returns after
     /// its exit; succeeds if it does not exist.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown signal; those of
+    /// `InvalidArgument` for an unknown signal; `FailedPrecondition` if the task cannot be read; those of
     /// [`ScopedTasks::stop`](switchyard_core::gateway::ScopedTasks::stop).
     pub(super) async fn stop(
         &self,
@@ -83,14 +107,14 @@ impl Driver {
         signal: &str,
         grace: Duration,
     ) -> Result<nomad::StopTaskResponse> {
-        let scope = &self.shared.scope;
-        if let Some(task) = scope.tasks().named(id)? {
+        if let Some(task) = self.find_task(id)? {
             let signal = if signal.is_empty() {
                 None
             } else {
                 Some(parse_signal(signal)?)
             };
-            scope
+            self.shared
+                .scope
                 .tasks()
                 .stop_by(&task.id.to_string(), signal, grace)
                 .await?;
@@ -117,8 +141,8 @@ impl Driver {
     /// Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it runs and `force` is not set; those of the removal, which is then completed in the
-    /// background: agents do not repeat it.
+    /// `FailedPrecondition` if it cannot be read, or runs and `force` is not set; those of the removal, which is then
+    /// completed in the background: agents do not repeat it.
     pub(super) async fn destroy(
         &self,
         id: String,
@@ -133,7 +157,7 @@ impl Driver {
                 .task_locks
                 .lock(task_key(&id).to_owned())
                 .await;
-            let task = driver.shared.scope.tasks().named(&id)?;
+            let task = driver.find_task(&id)?;
             if !force && task.is_some_and(|task| task.state.may_run()) {
                 let text =
                     "must call StopTask for the given task before Destroy or set force to true";

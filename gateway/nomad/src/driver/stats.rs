@@ -1,16 +1,19 @@
 //! TaskStats: the usage of a task, repeatedly until its exit.
 
+use std::future::ready;
 use std::time::{Duration, SystemTime};
 
-use futures::Stream;
-use futures::stream;
+use futures::stream::{self, Stream, StreamExt};
+use switchyard_core::Result;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
 use switchyard_core::object::Task;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
+use super::{Driver, DriverStream};
 use crate::session::Processors;
 use crate::to_proto::{Sample, stats};
 
@@ -23,8 +26,36 @@ struct StatsSampler {
     before: Option<Sample>,
 }
 
-/// The usage of a task, immediately and at each interval. Ends when the task exits or the gateway shuts down.
-pub(super) fn stream(
+impl Driver {
+    /// The usage of a task, immediately and at each interval. Ends when the task exits or the gateway shuts down. There is
+    /// none of a task that cannot be read.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) fn stats(
+        &self,
+        id: &str,
+        interval: Duration,
+        processors: Processors,
+    ) -> Result<DriverStream<nomad::TaskStatsResponse>> {
+        let scope = self.shared.scope.clone();
+        if self.unreadable_task(id)?.is_some() {
+            return Ok(Box::pin(no_usage(scope.ended())));
+        }
+        let task = self.task(id)?;
+        Ok(Box::pin(usage(scope, &task, interval, processors)))
+    }
+}
+
+/// A stream that is empty and ends with the gateway: after an earlier end an agent would open a new one each second, and
+/// write each error to its log.
+fn no_usage(
+    ended: WaitForCancellationFutureOwned,
+) -> impl Stream<Item = Result<nomad::TaskStatsResponse, Status>> + Send {
+    stream::once(ended).filter_map(|()| ready(None))
+}
+
+fn usage(
     scope: Scope,
     task: &Task,
     interval: Duration,

@@ -27,6 +27,7 @@ mod ports;
 mod starting;
 mod storm;
 mod unfinished;
+mod unreadable;
 mod whole;
 
 const ALLOC: &str = "3a7c11aa-0000-4000-8000-0123456789ab";
@@ -95,6 +96,11 @@ fn call<T>(message: T) -> Request<T> {
 impl DriverFixture {
     /// The daemon is killed, and its successor has the same agent.
     async fn restarted(self) -> Self {
+        self.restarted_with(PluginConfig::default()).await
+    }
+
+    /// As [`DriverFixture::restarted`]; the agent has this configuration from now on.
+    async fn restarted_with(self, config: PluginConfig) -> Self {
         let Self {
             fake,
             gateway: _,
@@ -104,7 +110,7 @@ impl DriverFixture {
             dir,
         } = self;
         drop(open);
-        over(fake.reopen(), PluginConfig::default(), dir).await
+        over(fake.reopen(), config, dir).await
     }
 
     /// The request of a task that runs this command.

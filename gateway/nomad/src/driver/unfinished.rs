@@ -248,6 +248,10 @@ impl Driver {
 
     fn is_of_failed_start(&self, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
+        // A task that cannot be read may run.
+        if !matches!(self.unreadable_task(name), Ok(None)) {
+            return false;
+        }
         let Ok(task) = self.shared.scope.tasks().named(name) else {
             return false;
         };

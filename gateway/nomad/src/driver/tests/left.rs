@@ -268,6 +268,20 @@ async fn network_is_removed_with_its_dangling_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn network_of_a_task_that_cannot_be_read_is_kept() {
+    let fixture = fixture_with(hasty_config()).await;
+    assert!(fixture.create_network(SESSION, 1, "a").await);
+    fixture.start_in(SESSION, 1, "a").await;
+    let unreadable = fixture.unreadable("a/web/00000001");
+    fixture.fake.set_unreadable(unreadable.to_vec());
+    let fixture = fixture.restarted_with(hasty_config()).await;
+    let _tending = fixture.tended();
+    // The agent was restarted too, and asks neither for the task nor for its network.
+    fixture.start_in(SESSION, 2, "other").await;
+    assert_eq!(fixture.left().await, ["network/a", "other/web/00000001"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn network_without_agent_belongs_to_the_only_agent() {
     for is_alone in [true, false] {
         let fixture = hasty().await;

@@ -3,6 +3,7 @@
 use switchyard_core::state::{Exit, TaskState};
 
 use super::*;
+use crate::to_proto;
 
 const NO_TIME: i64 = -62_135_596_800;
 
