@@ -6,6 +6,7 @@ mod allocations;
 mod services;
 
 use std::process::Command;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
@@ -13,7 +14,7 @@ use switchyard_tests::daemon::binary;
 use switchyard_tests::host::free_port;
 use switchyard_tests::leak_scan::{NAMESPACE, extension};
 use switchyard_tests::node::{Containerd, TestNode};
-use switchyard_tests::nomad::Agent;
+use switchyard_tests::nomad::{Agent, TaskRunner};
 use switchyard_tests::versions::newer;
 
 use super::Counter;
@@ -69,17 +70,18 @@ fn newer_version_comes_back(containerd: Containerd) {
         config.labels.extend(labels);
         config.devices = with_device(&node, "counting", "acme0").devices;
     });
-    let agent = Agent::start(node.root(), &json!({}));
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let task = pinned_task(&node, &agent, free_port(), "exec sleep 1000");
-    agent.driver().start(&task.config).expect("it starts");
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
     let of_task = container_of_task(&node);
     let pods = node.cri().pods().expect("they can be listed");
     web.assert_runs("under the newer version");
     let kubelet = KubeletView::of(&node);
-    drop(agent);
 
     roll_back(&node);
     kubelet.assert_nothing_changed("under this version");
+    runner.wait_recovered(1);
     // Nomad's sandbox is of the newer version too.
     assert_reported(&node, &[web.pod.id(), &web.id, &of_task], 1, "v2");
     assert_pod_is_held(&node, &web.pod, port);
@@ -92,6 +94,7 @@ fn newer_version_comes_back(containerd: Containerd) {
     meanwhile.assert_runs("beside what is held");
 
     install_newer(&node);
+    runner.wait_recovered(2);
     assert_eq!(sample(&node, "switchyard_unreadable_objects"), "0");
     kubelet.assert_nothing_changed("under the newer version again");
     web.assert_runs("under the newer version again");
@@ -99,7 +102,7 @@ fn newer_version_comes_back(containerd: Containerd) {
     let listed = node.cri().pods().expect("they can be listed");
     assert!(pods.iter().all(|pod| listed.contains(pod)), "{listed:?}");
     assert_eq!(exclusive_owners(&node), ["nomad"]);
-    end_task(&node, task);
+    end_task(&agent, runner, task);
     meanwhile.end("under the newer version");
     web.end("under the newer version again");
     // The device was free for nobody, and is when its container has gone.

@@ -2,6 +2,7 @@
 //! of theirs is given out; when the version that wrote them is back, all is as before.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use switchyard_tests::documents::commands;
 use switchyard_tests::host::{eventually, free_port};
 use switchyard_tests::leak_scan::{NAMESPACE, in_containerd, set_extension_type};
 use switchyard_tests::node::{TestNode, TestPod};
-use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::nomad::{Agent, TaskRunner, TaskSetup};
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
@@ -156,15 +157,15 @@ pub(super) fn pinned_task(node: &TestNode, agent: &Agent, port: u16, script: &st
     task
 }
 
-/// Ends a task that a daemon knows, as an agent does.
+/// Ends a task that a daemon knows, as its agent does.
 #[track_caller]
-pub(super) fn end_task(node: &TestNode, mut task: TaskSetup) {
-    let agent = Agent::start(node.root(), &json!({}));
+pub(super) fn end_task(agent: &Agent, runner: TaskRunner, mut task: TaskSetup) {
     let driver = agent.driver();
     let _ = driver.inspect(task.id()).expect("it is known");
     driver
         .stop(task.id(), Duration::ZERO, "")
         .expect("it stops");
+    assert_eq!(runner.join().result.exit_code, 137);
     driver.destroy(task.id(), true).expect("it can be removed");
     task.remove_cgroups();
 }
@@ -251,10 +252,11 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     let pod = node.pod_with("web", |config| with_port(config, port));
     let main = pod.start(&with_device(&node, "main", "acme0"));
     let main_pid = pid(&node, &main);
-    let agent = Agent::start(node.root(), &json!({}));
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let task_port = free_port();
     let mut task = pinned_task(&node, &agent, task_port, "exec sleep 1000");
-    agent.driver().start(&task.config).expect("it starts");
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
     let of_task = container_of_task(&node);
     let pods = node.cri().pods().expect("they can be listed");
     let kubelet = KubeletView::of(&node);
@@ -265,12 +267,12 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     later.write(pod.id(), RECORD);
     later.write(&of_task, RECORD);
     start_unready(&node);
+    runner.wait_recovered(1);
     // The pod's container can be read, and has no pod.
     assert_reported(&node, &[pod.id(), &of_task], 1, "v99");
     kubelet.assert_nothing_changed("under a daemon that cannot read them");
     assert_pod_is_held(&node, &pod, port);
     assert_eq!(exclusive_owners(&node), ["nomad"]);
-    let agent = Agent::start(node.root(), &json!({}));
     let first = task.config.id.clone();
     task.config.id = first.replace("00000001", "00000002");
     let refused = agent.driver().start(&task.config);
@@ -281,6 +283,7 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     node.daemon().kill9();
     later.write(pod.id(), IDENTITY);
     start_unready(&node);
+    runner.wait_recovered(2);
     // Without a name it cannot be listed.
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
     let plain = node.pod("plain");
@@ -296,13 +299,14 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     later.restore();
     node.daemon().spawn();
     node.daemon().wait_ready();
+    runner.wait_recovered(3);
     assert_eq!(node.cri().pods().expect("they can be listed"), pods);
     assert_eq!(pid(&node, &main), main_pid);
     assert_eq!(node.cri().sh(&main, "echo reached"), "reached");
     assert_eq!(exclusive_owners(&node), ["nomad"]);
     let listed = node.output(&["ps", "--state", "unreadable"]);
     assert!(!listed.contains(pod.id()), "{listed}");
-    end_task(&node, task);
+    end_task(&agent, runner, task);
     // The container's device was free for nobody, and is when it has gone.
     drop(pod);
     let next = node.pod("next");

@@ -1,5 +1,5 @@
 //! An agent's handling of one task: it waits for its exit, and recovers the task after the plugin was
-//! restarted.
+//! restarted. It starts one plugin and asks it once: a task that is refused then is destroyed, and started under a new id.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +9,8 @@ use std::time::Duration;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::agent::{Agent, CallFailure};
+use super::driver::BlockingDriver;
+use super::task::next_id;
 use crate::host::eventually;
 
 /// Limit for the run of a test's task.
@@ -53,9 +55,10 @@ impl TaskRunner {
     /// When it is not.
     #[track_caller]
     pub fn wait_recovered(&self, times: u32) {
+        let is_recovered = || self.recovered.load(Ordering::SeqCst) == times;
+        let is_over = || is_recovered() || self.thread.is_finished();
         assert!(
-            eventually(RECOVER_LIMIT, || self.recovered.load(Ordering::SeqCst)
-                == times),
+            eventually(RECOVER_LIMIT, is_over) && is_recovered(),
             "it was recovered {:?} times",
             self.recovered
         );
@@ -76,15 +79,11 @@ impl TaskRunner {
 }
 
 fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> TaskEnd {
-    let id = handle
-        .config
-        .as_ref()
-        .expect("a handle has the task's configuration")
-        .id
-        .clone();
+    let config = handle.config.as_ref();
+    let config = config.expect("a handle has the task's configuration");
     let mut driver = agent.driver();
     loop {
-        let status = match driver.wait(&id, RUN_LIMIT) {
+        let status = match driver.wait(&config.id, RUN_LIMIT) {
             Ok(result) => {
                 return TaskEnd {
                     result,
@@ -96,15 +95,31 @@ fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> Task
         match agent.classify_failure(status) {
             CallFailure::PluginShutdown => {
                 driver = agent.dispense();
-                // Once, and if that fails the task is started a second time.
-                driver
-                    .recover(handle)
-                    .expect("a task is recovered at the first try");
+                if let Err(refused) = driver.recover(handle) {
+                    panic!("RecoverTask: {refused}; {}", give_up(&driver, config));
+                }
                 recovered.fetch_add(1, Ordering::SeqCst);
             }
             CallFailure::Status(status) => {
-                panic!("the agent takes the task {id} for failed: {status}")
+                panic!(
+                    "the agent takes the task {} for failed: {status}",
+                    config.id
+                )
             }
         }
     }
+}
+
+/// What an agent does with a task that it could not recover; returns how that went.
+fn give_up(driver: &BlockingDriver, config: &nomad::TaskConfig) -> String {
+    let destroyed = driver.destroy(&config.id, true);
+    let next = nomad::TaskConfig {
+        id: next_id(config),
+        ..config.clone()
+    };
+    let started = driver.start(&next).map(drop);
+    format!(
+        "DestroyTask of {}: {destroyed:?}; StartTask of {}: {started:?}",
+        config.id, next.id
+    )
 }

@@ -55,7 +55,7 @@ impl TaskSetup {
         let logs = dir.join("alloc/logs");
         let leaf = TaskCgroups::make(&place.cgroup, &alloc, name);
         let config = nomad::TaskConfig {
-            id: format!("{alloc}/{name}/{}", random_name()),
+            id: start_id(&alloc, name),
             name: name.to_owned(),
             msgpack_driver_config: encode(&agent.task_schema(), driver_config),
             env: environment(&alloc, name),
@@ -128,12 +128,7 @@ impl TaskSetup {
 
     /// Another start of the same task: a new id, all else as before.
     pub fn assign_new_id(&mut self) {
-        self.config.id = format!(
-            "{}/{}/{}",
-            self.config.alloc_id,
-            self.config.name,
-            random_name()
-        );
+        self.config.id = next_id(&self.config);
     }
 
     /// Encodes another configuration of the driver.
@@ -225,6 +220,15 @@ impl Drop for TaskSetup {
         // Dropping the root removes what remains.
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The id of another start of a task.
+pub(super) fn next_id(config: &nomad::TaskConfig) -> String {
+    start_id(&config.alloc_id, &config.name)
+}
+
+fn start_id(alloc: &str, name: &str) -> String {
+    format!("{alloc}/{name}/{}", random_name())
 }
 
 /// The environment that an agent sets for a task, as far as the driver depends on it.

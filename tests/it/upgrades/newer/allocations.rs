@@ -1,12 +1,14 @@
-//! A task of Nomad that the newer version has started, and whose agent stays: under this one it is neither recovered nor
-//! started a second time.
+//! A task of Nomad that the newer version has started, and whose agent stays: the agent takes it for running under this one,
+//! which does nothing with it, and neither ends it nor starts it a second time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::free_port;
 use switchyard_tests::node::{Containerd, TestNode};
-use switchyard_tests::nomad::{Agent, BlockingDriver};
+use switchyard_tests::nomad::{Agent, TaskRunner, TaskSetup};
 
 use super::super::assert_unbroken;
 use super::super::unreadable::{assert_refused, pinned_task};
@@ -14,6 +16,9 @@ use super::{install_newer, roll_back, start};
 
 /// Limit for an answer on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// As often an agent tries to kill a task.
+const KILLS: usize = 5;
 
 /// Counts until a file appears in its directory, and then exits with 5. A second instance would begin again.
 const COUNT: &str =
@@ -27,44 +32,51 @@ fn processes(node: &TestNode) -> Vec<Value> {
     tasks.iter().map(|task| task["pid"].clone()).collect()
 }
 
-/// The driver of the plugin that an agent starts after the daemon, and with it the last plugin, has ended.
+/// Fails unless the task runs as far as its agent is concerned, which can do nothing with it and start no other one.
 #[track_caller]
-fn next_driver(agent: &Agent) -> BlockingDriver {
-    let ended = agent.plugin().exit(LIMIT);
-    assert!(ended.is_some(), "the plugin outlives its daemon");
-    agent.dispense()
-}
-
-#[test]
-fn task_is_neither_recovered_nor_started_again_until_the_newer_version_is_back() {
-    let node = start(Containerd::Managed);
-    let agent = Agent::start(node.root(), &json!({}));
-    let mut task = pinned_task(&node, &agent, free_port(), COUNT);
-    let started = agent.driver().start(&task.config).expect("it starts");
-    let handle = started.handle.expect("it has a handle");
-    let before = processes(&node);
-    assert_eq!(before.len(), 1, "{before:?}");
-
-    roll_back(&node);
-    let driver = next_driver(&agent);
+fn assert_held(agent: &Agent, task: &mut TaskSetup) {
+    let driver = agent.driver();
+    let answer = driver.inspect(task.id()).expect("it is known");
+    let status = answer.task.expect("an agent looks at the task");
+    assert_eq!(status.state(), nomad::TaskState::Running);
     let words = ["cannot read", "docs/alerts.md"];
-    assert_refused(driver.recover(&handle), &words);
+    for _ in 0..KILLS {
+        assert_refused(driver.stop(task.id(), Duration::ZERO, ""), &words);
+    }
+    assert_refused(driver.destroy(task.id(), true), &words);
+    assert_refused(driver.signal(task.id(), "SIGHUP"), &words);
+    assert_refused(driver.exec(task.id(), &["true"], LIMIT), &words);
     let first = task.config.id.clone();
     task.assign_new_id();
     assert_refused(driver.start(&task.config), &words);
     task.config.id = first;
-    assert_eq!(processes(&node), Vec::<Value>::new());
     let seen = task.stdout().len();
     task.wait_stdout(|text| text.len() > seen + 20);
+}
+
+#[test]
+fn task_whose_agent_stays_is_recovered_under_this_version_and_under_the_newer_one_again() {
+    let node = start(Containerd::Managed);
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let mut task = pinned_task(&node, &agent, free_port(), COUNT);
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
+    let before = processes(&node);
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    roll_back(&node);
+    runner.wait_recovered(1);
+    assert_eq!(processes(&node), Vec::<Value>::new());
+    assert_held(&agent, &mut task);
 
     install_newer(&node);
-    let driver = next_driver(&agent);
-    driver.recover(&handle).expect("it is there again");
+    runner.wait_recovered(2);
     assert_eq!(processes(&node), before);
     std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
-    let ended = driver.wait(task.id(), LIMIT).expect("it ends");
-    assert_eq!(ended.exit_code, 5);
+    let ended = runner.join();
+    assert_eq!((ended.result.exit_code, ended.recovered), (5, 2));
     assert_unbroken(&task.stdout(), "at the end");
-    driver.destroy(task.id(), true).expect("it can be removed");
+    let destroyed = agent.driver().destroy(task.id(), true);
+    destroyed.expect("it can be removed");
     task.remove_cgroups();
 }
