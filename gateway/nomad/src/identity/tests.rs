@@ -199,3 +199,12 @@ fn request_without_id_or_with_a_network_id_is_rejected() {
         );
     }
 }
+
+#[test]
+fn id_of_a_task_begins_with_its_allocation_and_its_name() {
+    let parts = |id| (allocation_of(id), task_name(id));
+    assert_eq!(parts("3a7c/web/0123abcd"), ("3a7c", "web"));
+    // Whatever a later version gives.
+    assert_eq!(parts("3a7c"), ("3a7c", ""));
+    assert_eq!(parts(""), ("", ""));
+}
