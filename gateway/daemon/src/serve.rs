@@ -36,6 +36,7 @@ use crate::daemon_record::PublishedRecord;
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
 use crate::managed::make_dir;
+use crate::managed::restart::KeptListeners;
 use crate::reload::{ReloadedParts, Reloader};
 use crate::reports::DeviceReport;
 use crate::self_check::{Question, SelfCheck};
@@ -56,7 +57,7 @@ use admin::AdminListeners;
 use drain::drain;
 pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
-use listener_store::{InheritedListeners, SharedListeners};
+use listener_store::{InheritedListeners, ListenerKeeper, SharedListeners};
 use processes::NeededProcesses;
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
@@ -132,7 +133,8 @@ pub async fn run(
     follow_signals(&shutdown, &reloader)?;
 
     let daemon = Daemon::new(Arc::clone(&config), shutdown, traces.as_ref())?;
-    let processes = NeededProcesses::new(&config, record, reloads.sources());
+    let (kept, places) = watch::channel(KeptListeners::default());
+    let processes = NeededProcesses::new(&config, record, reloads.sources(), places);
     // Before the files are read, so that a change meanwhile is noticed later.
     let stamps = Stamps::of(&config);
     // The sockets come first, so that no client is refused while the daemon starts.
@@ -174,7 +176,12 @@ pub async fn run(
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     questions.push(admin_question);
     // Not sooner, so that a start that fails leaves what its predecessor has put to its end.
-    daemon.spawn("listener store", shared.keep(config.logkeeper_socket()));
+    let keeper = ListenerKeeper {
+        socket: config.logkeeper_socket(),
+        state: states.1.clone(),
+        kept,
+    };
+    daemon.spawn("listener store", shared.keep(keeper));
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
     let parts = ReloadedParts {

@@ -19,6 +19,8 @@ use crate::wire;
 #[derive(Debug)]
 pub struct StoreClient {
     socket: PathBuf,
+    /// The id of the logkeeper's process.
+    process: u32,
     connection: BufReader<UnixStream>,
 }
 
@@ -42,8 +44,15 @@ impl StoreClient {
         let (connection, welcome) = limited("hello", greet(socket)).await??;
         Ok((welcome.descriptors > 0).then(|| Self {
             socket: socket.to_owned(),
+            process: welcome.pid,
             connection,
         }))
+    }
+
+    /// The id of the logkeeper's process.
+    #[must_use]
+    pub const fn process(&self) -> u32 {
+        self.process
     }
 
     /// Stores a duplicate of a socket, in the place of the one of this name. Not cancel-safe: drop the client then.

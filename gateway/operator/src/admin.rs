@@ -324,7 +324,9 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
                 RestartError::Systemctl { .. } | RestartError::Refused { .. } => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
-                RestartError::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
+                RestartError::Deadline { .. } | RestartError::Listeners { .. } => {
+                    StatusCode::GATEWAY_TIMEOUT
+                }
                 RestartError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
             };
             text(status, format!("{}\n", report(&error)))

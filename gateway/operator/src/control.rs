@@ -38,7 +38,7 @@ pub trait RestartableProcess: Reporter {
     /// not known.
     fn is_configuration_current(&self) -> Option<bool>;
 
-    /// Ends it and waits for the next one to serve. If it is dropped, the restart continues.
+    /// Ends it and waits for the next one to serve, and to keep the listeners of the daemon if it does so. If it is dropped, the restart continues.
     fn restart(&self) -> BoxFuture<'_, std::result::Result<RestartReport, RestartError>>;
 }
 
@@ -147,6 +147,18 @@ pub enum RestartError {
         limit: Duration,
         /// Its state.
         state: String,
+    },
+    /// The new process serves, and does not keep the listeners of the daemon yet.
+    #[error(
+        "{name} was restarted and serves as process {pid}, but does not keep the sockets of the daemon after {limit:?}: clients are refused if the daemon ends before it does; the daemon continues to try, and its log at level debug says why it fails"
+    )]
+    Listeners {
+        /// The part.
+        name: &'static str,
+        /// Its process.
+        pid: i32,
+        /// Time limit for that.
+        limit: Duration,
     },
     /// The daemon ends.
     #[error(

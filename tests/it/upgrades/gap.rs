@@ -113,6 +113,19 @@ fn daemon_puts_its_listeners_into_the_next_logkeeper() {
     drop(waiting);
 }
 
+#[test]
+fn restart_of_the_logkeeper_lasts_until_the_next_one_has_the_listeners() {
+    let node = TestNode::start();
+    for _ in 0..2 {
+        let _ = node.output(&["restart", "logkeeper"]);
+        node.daemon().kill9();
+        let client = ask(&node, "/livez");
+        node.daemon().spawn();
+        node.daemon().wait_ready();
+        let _ = answer(client);
+    }
+}
+
 fn is_stopping(node: &TestNode) -> bool {
     let status = node.output(&["status", "--verbose", "--output", "json"]);
     let status: Value = serde_json::from_str(&status).expect("it is JSON");

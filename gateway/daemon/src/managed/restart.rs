@@ -19,8 +19,15 @@ use tokio::sync::watch;
 use super::State;
 use crate::daemon_record::PublishedRecord;
 
+#[cfg(test)]
+mod tests;
+
 /// Limit for a restart until the answer; the process may still come up after it.
 const LIMIT: Duration = Duration::from_secs(25);
+
+/// Limit for the next process to keep the listeners of the daemon, once it serves; together with [`LIMIT`] shorter than that
+/// of a page.
+const KEEP_LIMIT: Duration = Duration::from_secs(3);
 
 // A request has a number, and a process serves those that were made before it was started:
 //
@@ -35,6 +42,20 @@ pub struct Restarter {
     name: &'static str,
     state: watch::Receiver<State>,
     means: Means,
+    /// Where the listeners of the daemon are; `None` if the process keeps none.
+    kept: Option<watch::Receiver<KeptListeners>>,
+}
+
+/// The place of the listeners of the daemon that its successor can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeptListeners {
+    /// In no process but the daemon, or not known.
+    #[default]
+    Nowhere,
+    /// In the process with this id.
+    In(u32),
+    /// The process that serves is of a version that keeps none.
+    Unsupported,
 }
 
 /// The component that starts the process again.
@@ -109,6 +130,7 @@ pub fn supervised(
             name,
             state,
             means: Means::Supervisor(supervisor),
+            kept: None,
         },
         RestartRequests(Some(requests)),
     )
@@ -124,6 +146,16 @@ impl Restarter {
             name,
             state,
             means: Means::ServiceManager(start),
+            kept: None,
+        }
+    }
+
+    /// The same process, which keeps the listeners of the daemon: a restart lasts until the next one has them.
+    #[must_use]
+    pub fn with_listeners(self, kept: watch::Receiver<KeptListeners>) -> Self {
+        Self {
+            kept: Some(kept),
+            ..self
         }
     }
 
@@ -136,7 +168,8 @@ impl Restarter {
         }
     }
 
-    /// Ends the process and waits for the next one to serve. If the caller is dropped, the restart continues.
+    /// Ends the process and waits for the next one to serve, and to keep the listeners of the daemon if it does so. If the
+    /// caller is dropped, the restart continues.
     ///
     /// # Errors
     /// [`RestartError`]; containers keep running in any case.
@@ -162,6 +195,7 @@ impl Restarter {
             name: self.name,
             state: describe(&self.state.borrow()),
         })??;
+        self.keeps_listeners(after).await?;
         let report = RestartReport {
             part: self.name.to_owned(),
             before: before.map(|process| process.pid),
@@ -174,6 +208,29 @@ impl Restarter {
             "restarted on request"
         );
         Ok(report)
+    }
+
+    /// Waits until this process keeps the listeners of the daemon, unless it keeps none: until then, clients of a daemon
+    /// that is killed are refused.
+    async fn keeps_listeners(&self, process: ProcessId) -> Result<(), RestartError> {
+        let Some(mut kept) = self.kept.clone() else {
+            return Ok(());
+        };
+        let is_done = |kept: &KeptListeners| match kept {
+            KeptListeners::Nowhere => false,
+            KeptListeners::In(pid) => i32::try_from(*pid) == Ok(process.pid),
+            KeptListeners::Unsupported => true,
+        };
+        let waited = tokio::time::timeout(KEEP_LIMIT, kept.wait_for(is_done)).await;
+        match waited.map(|kept| kept.is_ok()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RestartError::Stopping),
+            Err(_elapsed) => Err(RestartError::Listeners {
+                name: self.name,
+                pid: process.pid,
+                limit: KEEP_LIMIT,
+            }),
+        }
     }
 
     /// Waits until another process than this one serves.
@@ -385,92 +442,4 @@ fn unit_in(text: &str) -> Option<String> {
         of(":name=systemd:").or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
     let unit = path.split('/').find(|part| part.ends_with(".service"))?;
     Some(unit.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn service_of_a_process_is_found_in_its_cgroups() {
-        let unified = "0::/system.slice/switchyard-logkeeper.service\n";
-        assert_eq!(
-            unit_in(unified).as_deref(),
-            Some("switchyard-logkeeper.service")
-        );
-        let delegated = "0::/system.slice/containerd.service/payload\n";
-        assert_eq!(unit_in(delegated).as_deref(), Some("containerd.service"));
-        let hybrid = "5:memory:/\n1:name=systemd:/system.slice/keeper.service\n0::/other.service\n";
-        assert_eq!(unit_in(hybrid).as_deref(), Some("keeper.service"));
-        assert_eq!(unit_in("0::/user.slice/session-1.scope\n"), None);
-        assert_eq!(unit_in(""), None);
-    }
-
-    /// The input of a process whose configuration has this content.
-    fn start(dir: &Path, record: Option<&Path>, text: &str) -> ServiceStart {
-        let file = dir.join("config.toml");
-        fs::write(&file, text).unwrap();
-        let sources = Sources {
-            file: Some(file),
-            ..Sources::default()
-        };
-        ServiceStart::new(
-            PublishedRecord::at(record, &config::Config::default()),
-            sources,
-        )
-    }
-
-    #[tokio::test]
-    async fn configuration_must_be_valid_only_where_the_daemon_has_written_no_record() {
-        let dir = tempfile::tempdir().unwrap();
-        for invalid in ["version = 1\n[cri]\nenabled = 1\n", "[[[\n"] {
-            let recorded = start(dir.path(), Some(dir.path()), invalid);
-            assert!(recorded.check("logkeeper").await.is_ok());
-            let refused = start(dir.path(), None, invalid).check("logkeeper").await;
-            let Err(RestartError::Configuration { name, why }) = refused else {
-                panic!("{refused:?}");
-            };
-            assert_eq!(name, "logkeeper");
-            assert!(why.contains("config.toml:"), "{why}");
-        }
-        let valid = start(dir.path(), None, "version = 1\n");
-        assert!(valid.check("logkeeper").await.is_ok());
-    }
-
-    #[test]
-    fn version_is_the_second_word_of_a_description() {
-        assert_eq!(version_in("containerd 1.7.2"), Some("1.7.2"));
-        assert_eq!(version_in("logkeeper 0.2.0 protocol 1"), Some("0.2.0"));
-        assert_eq!(version_in("logkeeper protocol 1"), None);
-        assert_eq!(version_in(""), None);
-    }
-
-    #[tokio::test]
-    async fn a_process_of_no_service_is_not_restarted() {
-        let process = ProcessId::of(1).unwrap();
-        let up = State::Up {
-            process,
-            adopted: true,
-            version: "logkeeper 0.1.0 protocol 1".into(),
-            is_configuration_current: None,
-        };
-        let (sender, state) = watch::channel(State::Down("is not there".into()));
-        let dir = tempfile::tempdir().unwrap();
-        let keeper =
-            Restarter::service("logkeeper", state, start(dir.path(), None, "version = 1\n"));
-        assert!(matches!(
-            keeper.restart().await,
-            Err(RestartError::Absent("logkeeper"))
-        ));
-        assert_eq!(keeper.version(), None);
-        sender.send_replace(up);
-        assert_eq!(keeper.version().as_deref(), Some("0.1.0"));
-        // The first process is in no service.
-        assert!(matches!(
-            keeper.restart().await,
-            Err(RestartError::External { pid: 1, .. })
-        ));
-    }
 }

@@ -5,18 +5,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use switchyard_core::backoff::Backoff;
 use switchyard_linux::report;
 use switchyard_logkeeper::{Error, StoreClient, TakenDescriptor};
 use switchyard_socket::listener::{
     GuardedListener, InheritedListener, ListenError, SharedListener,
 };
+use tokio::sync::watch;
 use tokio::time::timeout;
+
+use crate::managed::State;
+use crate::managed::restart::KeptListeners;
 
 /// Limit for taking the listeners: without them, clients who wait at the predecessor's are lost.
 const TAKE_LIMIT: Duration = Duration::from_secs(1);
 
-/// The pause until the listeners are put again, into a logkeeper that was restarted or is of another version.
-const RETRY: Duration = Duration::from_millis(500);
+/// The first and the longest pause until the listeners are put again, into a logkeeper that was restarted or is of another
+/// version. Until then a kill of the daemon has its clients refused.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// A socket of the daemon, by the name of its listener in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +42,17 @@ pub(super) struct InheritedListeners(BTreeMap<StoredSocket, InheritedListener>);
 /// Listeners to be kept for the successor.
 #[derive(Debug, Default)]
 pub(super) struct SharedListeners(BTreeMap<StoredSocket, SharedListener>);
+
+/// The logkeeper that keeps listeners.
+#[derive(Debug)]
+pub(super) struct ListenerKeeper {
+    /// Its socket.
+    pub(super) socket: PathBuf,
+    /// Its state: each change is a reason to try at once.
+    pub(super) state: watch::Receiver<State>,
+    /// Reports whether it keeps them.
+    pub(super) kept: watch::Sender<KeptListeners>,
+}
 
 // === impl StoredSocket ===
 
@@ -118,21 +135,42 @@ impl SharedListeners {
 
     /// Keeps the listeners in this logkeeper until it is dropped, and then for a minute. While they are there, the files
     /// of the sockets stay when the daemon ends. Never ends. Cancel-safe.
-    pub(super) async fn keep(self, logkeeper: PathBuf) {
+    pub(super) async fn keep(self, keeper: ListenerKeeper) {
+        let ListenerKeeper {
+            socket,
+            mut state,
+            kept,
+        } = keeper;
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
         loop {
-            if let Err(error) = self.put(&logkeeper).await {
-                let error = report(&error);
-                tracing::debug!(error, "the logkeeper does not keep the listeners");
-            }
+            let now = match self.put(&socket).await {
+                Ok(Some(mut store)) => {
+                    kept.send_replace(KeptListeners::In(store.process()));
+                    store.broken().await;
+                    backoff.reset();
+                    KeptListeners::Nowhere
+                }
+                Ok(None) => KeptListeners::Unsupported,
+                Err(error) => {
+                    let error = report(&error);
+                    tracing::debug!(error, "the logkeeper does not keep the listeners");
+                    KeptListeners::Nowhere
+                }
+            };
             self.leave_files(false);
-            tokio::time::sleep(RETRY).await;
+            kept.send_replace(now);
+            tokio::select! {
+                () = backoff.wait() => {}
+                // Its sender is gone only when the daemon ends.
+                Ok(()) = state.changed() => {}
+            }
         }
     }
 
-    /// Puts all listeners into the store, and waits until it is gone. Returns at once if the logkeeper has none.
-    async fn put(&self, logkeeper: &Path) -> Result<(), Error> {
+    /// Puts all listeners into the store, where they stay until it is broken; `None` if the logkeeper has none.
+    async fn put(&self, logkeeper: &Path) -> Result<Option<StoreClient>, Error> {
         let Some(mut store) = StoreClient::connect(logkeeper).await? else {
-            return Ok(());
+            return Ok(None);
         };
         // Before they are stored: a client of a daemon that ends in between finds a socket without a listener, at worst, and
         // never a listener without its socket.
@@ -142,8 +180,7 @@ impl SharedListeners {
                 .put(socket.name(), listener.note(), listener.descriptor())
                 .await?;
         }
-        store.broken().await;
-        Ok(())
+        Ok(Some(store))
     }
 
     fn leave_files(&self, is_left: bool) {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::Daemon;
 use crate::daemon_record::PublishedRecord;
-use crate::managed::restart::{self, RestartRequests, Restarter, ServiceStart};
+use crate::managed::restart::{self, KeptListeners, RestartRequests, Restarter, ServiceStart};
 use crate::managed::{self, Program, State};
 
 /// The pause between two probes of an external logkeeper.
@@ -37,8 +37,13 @@ pub(super) type ProcessStates = (Option<watch::Receiver<State>>, watch::Receiver
 
 impl NeededProcesses {
     /// Creates the processes that the configuration names. A logkeeper that a unit starts reads the record or the
-    /// sources.
-    pub(super) fn new(config: &Config, record: PublishedRecord, sources: &Sources) -> Self {
+    /// sources; `kept` is where the listeners are that it keeps.
+    pub(super) fn new(
+        config: &Config,
+        record: PublishedRecord,
+        sources: &Sources,
+        kept: watch::Receiver<KeptListeners>,
+    ) -> Self {
         let containerd = (config.containerd.mode == ContainerdMode::Managed)
             .then(|| NeededProcess::managed("containerd"));
         let logkeeper = match config.logkeeper.mode {
@@ -49,7 +54,10 @@ impl NeededProcesses {
         };
         Self {
             containerd,
-            logkeeper,
+            logkeeper: NeededProcess {
+                restarter: logkeeper.restarter.with_listeners(kept),
+                ..logkeeper
+            },
         }
     }
 
