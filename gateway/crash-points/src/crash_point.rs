@@ -1,4 +1,6 @@
 //! The list of all crash points.
+//!
+//! Longer than 500 lines because all crash points are in one list, in the order of their operations.
 
 use crate::define::Fault;
 
@@ -411,6 +413,8 @@ crash_points! {
         DirLocked: Kill,
         /// A socket is bound, or taken from the predecessor, and does not have its owner and mode yet.
         SocketBound: Kill,
+        /// The files of the sockets stay when the daemon ends, and the logkeeper does not have their listeners yet.
+        SocketsLeft: Kill,
         /// The temporary file of the admin address is written.
         AddressDrafted: Kill,
         /// The admin address is in its place.

@@ -1,6 +1,8 @@
 //! Kills during the start of the daemon and of the processes that it supervises.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 
 use switchyard_crash_points::CrashPoint::{self, *};
 use switchyard_crash_points::Operation;
@@ -21,6 +23,7 @@ pub(super) const KILLS: &[KillCase] = &[
     ]),
     KillCase::of(start_alone, Operation::StartManaged).and(&[(ProcessSpawned, 2)]),
     KillCase::of(detach, Operation::Detach),
+    KillCase::at(next_logkeeper, &[(SocketsLeft, 1)]),
 ];
 
 fn start(fixture: &KillFixture, kill: KillPoint) {
@@ -66,6 +69,25 @@ fn detach(fixture: &KillFixture, kill: KillPoint) {
     fixture.child_killed_during(&[(kill.step, kill.nth)], || {
         fixture.node.kill_managed("containerd")
     });
+    fixture.assert_undisturbed(kill);
+    fixture.with_pod("after", |pod| {
+        assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}")
+    });
+    fixture.assert_nothing_left(kill);
+}
+
+/// The daemon leaves the files of its sockets while the next logkeeper has none of their listeners: the next daemon binds
+/// sockets in their place.
+fn next_logkeeper(fixture: &KillFixture, kill: KillPoint) {
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    fixture.node.kill_managed("logkeeper");
+    fixture.node.daemon().wait_killed();
+    for name in ["cri.sock", "nomad.sock", "admin.sock"] {
+        let socket = fixture.node.root().run().join(name);
+        let refused = UnixStream::connect(&socket).expect_err("nobody has the listener");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{name}");
+    }
+    fixture.node.daemon().restart();
     fixture.assert_undisturbed(kill);
     fixture.with_pod("after", |pod| {
         assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}")

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use switchyard_core::backoff::Backoff;
+use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::report;
 use switchyard_logkeeper::{Error, StoreClient, TakenDescriptor};
 use switchyard_socket::listener::{
@@ -175,6 +176,7 @@ impl SharedListeners {
         // Before they are stored: a client of a daemon that ends in between finds a socket without a listener, at worst, and
         // never a listener without its socket.
         self.leave_files(true);
+        reach(CrashPoint::SocketsLeft);
         for (socket, listener) in &self.0 {
             store
                 .put(socket.name(), listener.note(), listener.descriptor())
