@@ -4,7 +4,7 @@
 //!
 //! Longer than 500 lines because one image store implements all calls of its trait.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -407,6 +407,15 @@ impl ContainerdImageStore {
             Err(_) => None,
         };
         self.policy.get().pins.iter().filter_map(named).collect()
+    }
+
+    /// The images that have layers, by the snapshot of the top layer.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be read.
+    pub(crate) async fn by_top_layer(&self) -> Result<BTreeMap<String, BTreeSet<ImageId>>> {
+        let records = self.records().await?;
+        Ok(index::by_top_layer(&records.usable))
     }
 
     /// Creates leases, and keeps those of predecessors.

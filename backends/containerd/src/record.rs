@@ -47,7 +47,7 @@ pub(crate) use meta::MetaRecord;
 pub(crate) use newer::phase_written;
 pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
-pub(crate) use staged::{StagedRecord, view_labels};
+pub(crate) use staged::{StagedRecord, view_labels, viewed_keys};
 
 /// The key of the extension that holds the record, and the type URL of its value.
 pub(crate) const EXTENSION: &str = "switchyard.io/record";

@@ -1,21 +1,21 @@
 //! Facts about images.
 
-use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, ImageId, Right};
+use switchyard_core::{ErrorKind, Result};
 
 use crate::Fixture;
 use crate::contract_test::ContractTest;
 use crate::refused;
 
 /// Other owners use no image.
-fn unused(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> bool {
-    false
+fn unused(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> Result<bool> {
+    Ok(false)
 }
 
 /// Other owners use every image.
-fn used(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> bool {
-    true
+fn used(_image: &ImageId, _is_named: &dyn Fn(&str) -> bool) -> Result<bool> {
+    Ok(true)
 }
 
 /// By tag, by tag again, and by digest.

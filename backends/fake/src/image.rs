@@ -221,16 +221,18 @@ impl Images {
         }
     }
 
-    fn remove(&mut self, text: &str, owner: Owner, in_use: &InUse<'_>) {
-        let Some(local) = self.find(text) else { return };
+    fn remove(&mut self, text: &str, owner: Owner, in_use: &InUse<'_>) -> Result<()> {
+        let Some(local) = self.find(text) else {
+            return Ok(());
+        };
         let manifest = local.manifest.clone();
         let is_named = |reference: &str| {
             self.find(reference)
                 .is_some_and(|local| local.manifest == manifest)
         };
-        let in_use = in_use(&local.id, &is_named);
+        let in_use = in_use(&local.id, &is_named)?;
         let Some(local) = self.local.get_mut(&manifest) else {
-            return;
+            return Ok(());
         };
         if let Some(right) = local.holders.remove(&owner) {
             local.unheld = right == Right::Private;
@@ -238,6 +240,7 @@ impl Images {
         if local.holders.is_empty() && !in_use {
             self.local.remove(&manifest);
         }
+        Ok(())
     }
 }
 

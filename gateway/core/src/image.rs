@@ -177,8 +177,8 @@ pub struct PullProgress {
 }
 
 /// Function that returns whether other owners use the image with this id, or are creating tasks from a
-/// reference for which the second argument is true. It does not block.
-pub type InUse<'a> = dyn Fn(&ImageId, &dyn Fn(&str) -> bool) -> bool + Send + Sync + 'a;
+/// reference for which the second argument is true. An error refuses the removal of the image. It does not block.
+pub type InUse<'a> = dyn Fn(&ImageId, &dyn Fn(&str) -> bool) -> Result<bool> + Send + Sync + 'a;
 
 /// The images of a backend.
 ///
@@ -232,7 +232,7 @@ pub trait ImageStore: Send + Sync {
     /// it: nobody can use it. Idempotent: succeeds if the image does not exist.
     ///
     /// # Errors
-    /// `Unavailable` if the store cannot be written.
+    /// That of `in_use`, and nothing is changed then; `Unavailable` if the store cannot be written.
     fn remove<'a>(
         &'a self,
         reference: &'a str,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::backend::Unreadable;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
 use switchyard_core::object::Task;
@@ -46,20 +47,40 @@ pub struct ImageView {
 pub struct ImageUserView {
     /// Its id.
     pub id: String,
-    /// Its owner.
+    /// Its owner; empty if it cannot be read and its owner is not known.
     pub owner: String,
 }
 
 impl ImageView {
-    /// The images with those of these tasks that were created from them, or have them as volumes, ordered by
-    /// name.
+    /// The images with those of these tasks that were created from them, or have them as volumes, and with the objects
+    /// that cannot be read and use them; ordered by name.
     #[must_use]
-    pub fn of_all(images: Vec<Image>, tasks: &[Arc<Task>]) -> Vec<Self> {
-        let mut users: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+    pub fn of_all(
+        images: Vec<Image>,
+        tasks: &[Arc<Task>],
+        unreadable: &[Arc<Unreadable>],
+    ) -> Vec<Self> {
+        let mut users: BTreeMap<&str, Vec<ImageUserView>> = BTreeMap::new();
         for task in tasks {
             let used = std::iter::once(&task.details.image_id).chain(&task.details.volume_images);
             for id in used.collect::<BTreeSet<_>>() {
-                users.entry(id.as_str()).or_default().push(task);
+                let user = ImageUserView {
+                    id: task.id.to_string(),
+                    owner: task.meta.owner.to_string(),
+                };
+                users.entry(id.as_str()).or_default().push(user);
+            }
+        }
+        for held in unreadable {
+            for id in &held.claims.images {
+                let user = ImageUserView {
+                    id: held.id.clone(),
+                    owner: held
+                        .owner
+                        .map(|owner| owner.to_string())
+                        .unwrap_or_default(),
+                };
+                users.entry(id.as_str()).or_default().push(user);
             }
         }
         let mut views: Vec<_> = images
@@ -76,7 +97,7 @@ impl ImageView {
         views
     }
 
-    fn of(image: Image, tasks: &[&Task]) -> Self {
+    fn of(image: Image, tasks: &[ImageUserView]) -> Self {
         let Image {
             id,
             repo_tags,
@@ -98,10 +119,6 @@ impl ImageView {
             };
             (owner.to_string(), right.to_owned())
         };
-        let user = |task: &&Task| ImageUserView {
-            id: task.id.to_string(),
-            owner: task.meta.owner.to_string(),
-        };
         Self {
             id: id.to_string(),
             tags: repo_tags,
@@ -113,9 +130,10 @@ impl ImageView {
             holders: holders.into_iter().map(right).collect(),
             users: tasks
                 .iter()
-                .map(|task| task.meta.owner.to_string())
+                .map(|user| user.owner.clone())
+                .filter(|owner| !owner.is_empty())
                 .collect(),
-            tasks: tasks.iter().take(TASKS).map(user).collect(),
+            tasks: tasks.iter().take(TASKS).cloned().collect(),
             task_count: tasks.len(),
         }
     }
@@ -124,5 +142,57 @@ impl ImageView {
     #[must_use]
     pub fn concerns(&self, owner: Owner) -> bool {
         self.holders.contains_key(owner.as_str()) || self.users.contains(owner.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_core::backend::{HeldClaims, UnreadableKind};
+    use switchyard_core::image::ImageId;
+
+    use super::*;
+
+    fn image(id: &str) -> Image {
+        Image {
+            id: ImageId::new(id),
+            repo_tags: vec![format!("registry.test/{id}:1")],
+            repo_digests: Vec::new(),
+            size_bytes: 1,
+            user: String::new(),
+            volumes: Vec::new(),
+            labels: BTreeMap::new(),
+            pinned: false,
+            holders: BTreeMap::new(),
+            imported: false,
+            stored_at: None,
+        }
+    }
+
+    #[test]
+    fn object_that_cannot_be_read_counts_among_the_tasks_of_its_images() {
+        let held = |id: &str, owner| {
+            Arc::new(Unreadable {
+                id: id.to_owned(),
+                kind: UnreadableKind::Task,
+                owner,
+                name: String::new(),
+                sandbox: None,
+                reason: "of version 9".to_owned(),
+                claims: HeldClaims {
+                    images: [ImageId::new("a")].into(),
+                    ..HeldClaims::default()
+                },
+            })
+        };
+        let held = [held("known", Some(Owner::Nomad)), held("unknown", None)];
+        let views = ImageView::of_all(vec![image("b"), image("a")], &[], &held);
+        let counts: Vec<_> = views
+            .iter()
+            .map(|view| (view.id.as_str(), view.task_count))
+            .collect();
+        assert_eq!(counts, [("a", 2), ("b", 0)]);
+        let users: Vec<&str> = views[0].tasks.iter().map(|user| user.id.as_str()).collect();
+        assert_eq!(users, ["known", "unknown"]);
+        assert!(views[0].concerns(Owner::Nomad) && views[0].users.len() == 1);
     }
 }

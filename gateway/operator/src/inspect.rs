@@ -56,7 +56,7 @@ pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
     for owner in Owner::ALL {
         tasks.extend(gateway.scope(owner).tasks().list()?);
     }
-    Ok(ImageView::of_all(images, &tasks))
+    Ok(ImageView::of_all(images, &tasks, &gateway.unreadable()))
 }
 
 async fn sandbox(

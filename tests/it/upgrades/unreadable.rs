@@ -380,6 +380,13 @@ fn a_pod_with_a_container_that_cannot_be_read_gets_no_other_attempt_of_it_and_is
     start_unready(&node);
     assert_reported(&node, &[&main], 0, "v99");
     kubelet.assert_nothing_changed("under a daemon that cannot read the container");
+    let listed = node.output(&["images", "--output", "json"]);
+    let images: Value = serde_json::from_str(&listed).expect("it is JSON");
+    let mut images = images.as_array().expect("it is a list").iter();
+    let of_main = images.find(|image| image["tasks"][0]["id"] == main.as_str());
+    assert_eq!(of_main.expect("it is in use")["task_count"], 1, "{listed}");
+    let refused = node.cri().remove_image(&node.image());
+    assert_refused(refused, &[&main[..12], "cannot read"]);
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady);
     let mut again = config.clone();
     again.metadata.as_mut().expect("it has a name").attempt = 1;

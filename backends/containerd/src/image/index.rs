@@ -133,6 +133,18 @@ fn holders_of(names: &[&ImageRecord]) -> Holders {
     all
 }
 
+/// The images of these records that have layers, by the snapshot of the top layer, which images may share.
+pub(super) fn by_top_layer(records: &[ImageRecord]) -> BTreeMap<String, BTreeSet<ImageId>> {
+    let mut images: BTreeMap<String, BTreeSet<ImageId>> = BTreeMap::new();
+    for record in records {
+        if let Some(top) = record.info.top() {
+            let sharing = images.entry(top).or_default();
+            sharing.insert(record.info.id.clone());
+        }
+    }
+    images
+}
+
 /// A record of the image that a query means: by id, by name, by digest, or by the beginning of an id.
 ///
 /// # Errors

@@ -31,7 +31,7 @@ struct ImageRemoval<'r> {
 /// that have the same target, whoever holds it: nobody can use it, and it is known to no list.
 ///
 /// # Errors
-/// `InvalidArgument` if the reference is the beginning of several ids.
+/// `InvalidArgument` if the reference is the beginning of several ids; that of `in_use`.
 fn plan<'r>(
     records: &'r ImageRecords,
     reference: &str,
@@ -58,7 +58,7 @@ fn plan<'r>(
         index::find(usable, other)
             .is_ok_and(|other| other.is_some_and(|other| other.info.id == *id))
     };
-    let in_use = in_use(id, &is_named);
+    let in_use = in_use(id, &is_named)?;
     let others = usable
         .iter()
         .filter(|record| record.info.id == *id && record.name != found.name);

@@ -90,10 +90,28 @@ impl StagedRecord {
     }
 }
 
+/// The keys of the view snapshots that the labels of a container object keep, of whatever version they are.
+pub(crate) fn viewed_keys<'l>(
+    labels: &'l HashMap<String, String>,
+    snapshotter: &str,
+) -> impl Iterator<Item = &'l str> + use<'l> {
+    let begin = view_label(snapshotter);
+    let views = labels
+        .iter()
+        .filter(move |(label, _)| label.starts_with(&begin));
+    views.map(|(_, key)| key.as_str())
+}
+
+/// The beginning of the label of each view.
+fn view_label(snapshotter: &str) -> String {
+    format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.")
+}
+
 /// The labels of a task's container object that keep containerd from garbage-collecting the view snapshots in
 /// `staged`.
 pub(crate) fn view_labels(staged: &[StagedRecord], snapshotter: &str) -> HashMap<String, String> {
-    let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
+    let begin = view_label(snapshotter);
+    let label = |at: &str| format!("{begin}{at}");
     let views = staged.iter().filter_map(StagedRecord::view);
     views
         .map(|(at, key, _)| (label(at), key.to_owned()))

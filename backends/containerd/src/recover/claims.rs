@@ -1,17 +1,19 @@
 //! What objects claim of the node and nobody else may get: also those whose creation was cut off, and those that
 //! cannot be read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use switchyard_core::backend::{ClaimHolder, Remnant, UnreadableKind};
 use switchyard_core::id::SandboxId;
+use switchyard_core::image::ImageId;
 use switchyard_core::spec::HostPorts;
 
 use super::decide::{facts_of, unreadable};
 use super::found::FoundSandbox;
+use super::inventory::Snapshots;
 use super::plan::{LeftAlone, RecoveryPlan};
 use super::process_query::ProcessQuery;
 use crate::base::fs::blocking;
@@ -30,14 +32,16 @@ impl Recovery {
         }
     }
 
-    /// Reports the objects that are left alone, each with what it holds: what its identity says, and of a sandbox
-    /// without host ports there those in the journal of its network; and with what containerd says of it.
+    /// Reports the objects that are left alone, each with what it holds: what its identity says, the images below its
+    /// snapshots, and of a sandbox without host ports those in the journal of its network; and with what containerd says
+    /// of it.
     ///
     /// # Errors
     /// If containerd itself stops answering meanwhile.
     pub(super) async fn add_unreadable(
         &self,
         containers: HashMap<String, Arc<api::Container>>,
+        snapshots: &Snapshots,
         plan: &mut RecoveryPlan,
     ) -> Result<()> {
         let left_alone = std::mem::take(&mut plan.left_alone);
@@ -48,6 +52,7 @@ impl Recovery {
             .iter()
             .map(|left| ProcessQuery::of_shim(&left.id));
         let processes = self.query_processes(queries.collect()).await?;
+        let images = self.images_by_top_layer().await;
         for LeftAlone { id, kind, reason } in left_alone {
             let container = containers.get(&id);
             let facts = container
@@ -67,6 +72,11 @@ impl Recovery {
                     self.storage.volumes.mark_unreadable(&id);
                 }
             }
+            if let Some(container) = container {
+                let layers = snapshots.top_layers(container);
+                let used = layers.filter_map(|layer| images.get(layer)).flatten();
+                identity.claims.images = used.cloned().collect();
+            }
             let projects = std::mem::take(&mut identity.projects);
             let held = unreadable(id, kind, identity, reason, facts);
             let ClaimHolder { owner, task, .. } = held.holder();
@@ -80,6 +90,18 @@ impl Recovery {
             plan.recovered.unreadable.push(held);
         }
         Ok(())
+    }
+
+    /// The images by their top layers; none if they cannot be read, which is logged.
+    async fn images_by_top_layer(&self) -> BTreeMap<String, BTreeSet<ImageId>> {
+        let read = self.storage.images.by_top_layer().await;
+        read.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = error.report(),
+                "cannot read the images of containers that cannot be read: they can be removed"
+            );
+            BTreeMap::new()
+        })
     }
 
     /// The host ports in the journal of a sandbox's network; none if the journal cannot be read, which is

@@ -11,7 +11,7 @@ use switchyard_core::{Error, Result};
 
 use crate::client::{Client, QUICK, call};
 use crate::image::snapshots::{self, SnapshotInfo, stale_keys};
-use crate::record::{INSTANCE, KIND, OWNER};
+use crate::record::{INSTANCE, KIND, OWNER, viewed_keys};
 use crate::recover::Recovery;
 
 /// The container objects of this gateway, and the snapshots of all snapshotters in use.
@@ -41,6 +41,19 @@ impl Snapshots {
             Some(Some(layers)) => layers.contains_key(key),
             Some(None) | None => true,
         }
+    }
+
+    /// The top layers of the image that a container was made from and of those that it has as volumes: the parents of its
+    /// snapshots, whatever its record says. Those of a snapshotter that could not be listed are not known.
+    pub(super) fn top_layers<'s>(
+        &'s self,
+        container: &'s api::Container,
+    ) -> impl Iterator<Item = &'s str> {
+        let layers = self.by_name.get(&container.snapshotter);
+        let layers = layers.and_then(Option::as_ref);
+        let views = viewed_keys(&container.labels, &container.snapshotter);
+        let keys = std::iter::once(container.snapshot_key.as_str()).chain(views);
+        keys.filter_map(move |key| Some(layers?.get(key)?.parent.as_str()))
     }
 
     /// The keys of the views and the unfinished unpackings that predecessors left, by snapshotter.
@@ -167,4 +180,50 @@ fn push_parsed<I: FromStr>(
     };
     list.push((id, container));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child_of(parent: &str) -> SnapshotInfo {
+        SnapshotInfo {
+            parent: parent.to_owned(),
+            committed: false,
+            unsynced: None,
+        }
+    }
+
+    #[test]
+    fn layers_below_a_container_are_those_of_its_image_and_of_its_views() {
+        let listed = [("task", "app"), ("task-0", "data"), ("other", "other-app")];
+        let listed = listed.map(|(key, parent)| (key.to_owned(), child_of(parent)));
+        let snapshots = Snapshots {
+            by_name: HashMap::from([
+                ("overlayfs".to_owned(), Some(BTreeMap::from(listed))),
+                ("away".to_owned(), None),
+            ]),
+        };
+        let container = |snapshotter: &str| {
+            let view = format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.0");
+            let labels = [
+                (view, "task-0".to_owned()),
+                ("another".to_owned(), "other".to_owned()),
+            ];
+            api::Container {
+                snapshotter: snapshotter.to_owned(),
+                snapshot_key: "task".to_owned(),
+                labels: labels.into(),
+                ..Default::default()
+            }
+        };
+        let layers = |container: &api::Container| -> BTreeSet<String> {
+            let layers = snapshots.top_layers(container);
+            layers.map(str::to_owned).collect()
+        };
+        let expected = ["app", "data"].map(str::to_owned);
+        assert_eq!(layers(&container("overlayfs")), BTreeSet::from(expected));
+        assert!(layers(&container("away")).is_empty());
+        assert!(layers(&api::Container::default()).is_empty());
+    }
 }

@@ -86,7 +86,8 @@ impl Recovery {
         }
         self.recover_tasks(tasks, &processes, &snapshots, &mut plan)
             .await?;
-        self.add_unreadable(containers, &mut plan).await?;
+        self.add_unreadable(containers, &snapshots, &mut plan)
+            .await?;
         phases.done("tasks");
         // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
         // snapshot.

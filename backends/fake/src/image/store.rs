@@ -158,10 +158,7 @@ impl ImageStore for Fake {
         in_use: &'a InUse<'a>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let effect = || {
-                self.world.lock().images.remove(reference, owner, in_use);
-                Ok(())
-            };
+            let effect = || self.world.lock().images.remove(reference, owner, in_use);
             self.session
                 .act(Method::RemoveImage, reference, effect)
                 .await

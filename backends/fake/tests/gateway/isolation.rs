@@ -115,7 +115,7 @@ async fn image_content_is_visible_only_with_access() {
     // Also not after its holder has released it, while the other uses it.
     node.fake
         .images()
-        .remove(private, Owner::Kubernetes, &|_, _| true)
+        .remove(private, Owner::Kubernetes, &|_, _| Ok(true))
         .await
         .unwrap();
     for scope in [&nomad, &node.scope] {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use switchyard_contract::specs;
-use switchyard_core::backend::{HeldClaims, ObjectFacts, Unreadable, UnreadableKind};
+use switchyard_core::backend::{Backend, HeldClaims, ObjectFacts, Unreadable, UnreadableKind};
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, node};
 use switchyard_core::id::{LeaseToken, Owner, SandboxId, SlotId, TaskId};
 use switchyard_core::spec::{
@@ -210,6 +210,36 @@ async fn one_that_cannot_be_identified_may_hold_any_device_and_processor() {
     let spec = specs::task(Owner::Nomad, "plain", BUSYBOX, ENDLESS);
     let plain = nomad.tasks().create(&own.to_string(), spec).await.unwrap();
     nomad.tasks().start(&plain.id.to_string()).await.unwrap();
+}
+
+#[tokio::test]
+async fn image_of_one_is_removed_for_no_owner_until_it_can_be_read_again() {
+    let fake = Fake::with_local_busybox().await;
+    let image = fake.images().get(BUSYBOX).await.unwrap().unwrap().id;
+    let held = Unreadable {
+        claims: HeldClaims {
+            images: [image.clone()].into(),
+            ..task().claims
+        },
+        ..task()
+    };
+    let node = node_with(fake, vec![held]).await;
+    for owner in [Owner::Host, Owner::Kubernetes] {
+        let scope = node.gateway.scope(owner);
+        let words = [image.as_str(), "02020202", "docs/alerts.md"];
+        assert_refused(scope.images().remove(BUSYBOX).await, &words);
+        // Collectors leave it alone.
+        let listed = scope.images().list().await.unwrap();
+        assert!(listed.iter().all(|image| image.pinned), "{listed:?}");
+        assert!(listed[0].holders.contains_key(&Owner::Host), "{listed:?}");
+    }
+
+    let fake = node.fake.reopen();
+    drop(node);
+    let node = node_with(fake, Vec::new()).await;
+    let host = node.gateway.scope(Owner::Host);
+    host.images().remove(BUSYBOX).await.unwrap();
+    assert_eq!(host.images().list().await.unwrap(), []);
 }
 
 #[tokio::test]

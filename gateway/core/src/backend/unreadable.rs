@@ -3,12 +3,13 @@
 //! They may run. They are left alone, and what they hold is given to nobody until a version that can read them
 //! runs, or they are gone at a start of the daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
 use crate::error::Error;
 use crate::id::{Owner, SandboxId, TaskId};
+use crate::image::ImageId;
 use crate::spec::{CpuSet, HostPorts, LeaseClaim, Meta, Reserved};
 
 /// Characters of an id in an error.
@@ -74,6 +75,8 @@ pub struct HeldClaims {
     pub exclusive_cpus: Option<CpuSet>,
     /// Its reservation.
     pub reserved: Reserved,
+    /// The images that it was made from or has as volumes, as far as they are known: nobody removes one.
+    pub images: BTreeSet<ImageId>,
     /// False if it may hold more: any device, and any processor exclusively.
     pub is_complete: bool,
 }

@@ -271,6 +271,8 @@ fn record_unreadable(ledger: &mut Ledger, held: &Unreadable, of_task: Option<&Sa
         leases,
         exclusive_cpus,
         reserved,
+        // Their removal is refused by what the table says.
+        images: _,
         is_complete,
     } = &held.claims;
     let ClaimHolder {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::access::OwnerAccess;
 use super::context::Context;
+use crate::backend::Unreadable;
 use crate::error::{Error, Result};
 use crate::id::{Owner, TaskId};
 use crate::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
@@ -64,6 +65,14 @@ impl Images {
     /// backend looks them up.
     pub(super) fn use_in_creation(&self, id: TaskId, spec: &TaskSpec) -> CreationGuard<'_> {
         self.in_creation.add(id, spec)
+    }
+
+    /// Checks that no object that cannot be read uses an image: its orchestrator does not know that it exists, and takes
+    /// the image for unused.
+    fn check_not_held(&self, image: &ImageId) -> Result<()> {
+        let uses = |held: &Unreadable| held.claims.images.contains(image);
+        self.context
+            .check_unreadable(uses, || format!("image {image}"))
     }
 
     /// Returns whether tasks of other owners than this one were created from this image or have it as a
@@ -203,7 +212,8 @@ impl<'s> ScopedImages<'s> {
     /// continues, because a call that is given up halfway may take effect after a later pull.
     ///
     /// # Errors
-    /// `Unavailable` before recovery, or if the store cannot be written.
+    /// `FailedPrecondition` if an object that cannot be read uses the image; `Unavailable` before recovery, or if the
+    /// store cannot be written.
     pub async fn remove(self, reference: &str) -> Result<()> {
         self.access.ready()?;
         let operation = self
@@ -214,8 +224,9 @@ impl<'s> ScopedImages<'s> {
         let owner = self.access.owner();
         let images = Arc::clone(self.images);
         let work = operation.run(async move {
-            let in_use = |image: &ImageId, is_named: &dyn Fn(&str) -> bool| {
-                images.used_by_others(owner, image, is_named)
+            let in_use = |image: &ImageId, is_named: &dyn Fn(&str) -> bool| -> Result<bool> {
+                images.check_not_held(image)?;
+                Ok(images.used_by_others(owner, image, is_named))
             };
             images.store().remove(&reference, owner, &in_use).await
         });
@@ -237,6 +248,7 @@ impl<'s> ScopedImages<'s> {
             && !image.holders.contains_key(&self.access.owner());
         let pinned = image.pinned
             || others_alone
+            || self.images.check_not_held(&image.id).is_err()
             || self
                 .images
                 .used_by_others(self.access.owner(), &image.id, &|_| false);

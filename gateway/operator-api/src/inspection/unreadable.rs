@@ -24,6 +24,8 @@ impl InspectionView {
             leases,
             exclusive_cpus,
             reserved,
+            // `/v1/images` has the tasks that use an image.
+            images: _,
             is_complete,
         } = claims;
         let cpus = exclusive_cpus

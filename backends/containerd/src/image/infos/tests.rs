@@ -105,7 +105,7 @@ async fn assert_costs_one_image(
         error.report()
     );
     store
-        .remove(A, Owner::Kubernetes, &|_, _| false)
+        .remove(A, Owner::Kubernetes, &|_, _| Ok(false))
         .await
         .unwrap();
     assert_eq!(
@@ -116,7 +116,7 @@ async fn assert_costs_one_image(
     assert_eq!(store.list().await.unwrap().len(), 1);
     assert_eq!(store.damaged_summary(), None, "{damage}");
     store
-        .remove(B, Owner::Kubernetes, &|_, _| false)
+        .remove(B, Owner::Kubernetes, &|_, _| Ok(false))
         .await
         .unwrap();
     assert!(model.store().images.is_empty(), "{damage}");
@@ -191,7 +191,7 @@ async fn document_that_no_parser_accepts_is_ignored_and_not_damaged() {
         error.report()
     );
     store
-        .remove(A, Owner::Kubernetes, &|_, _| false)
+        .remove(A, Owner::Kubernetes, &|_, _| Ok(false))
         .await
         .unwrap();
     assert!(
@@ -258,7 +258,7 @@ async fn index_of_another_client_without_the_image_for_this_platform_is_ignored(
     assert_eq!(store.list().await.unwrap().len(), 1);
     assert_eq!(store.damaged_summary(), None);
     store
-        .remove(A, Owner::Kubernetes, &|_, _| false)
+        .remove(A, Owner::Kubernetes, &|_, _| Ok(false))
         .await
         .unwrap();
     assert!(model.store().images.contains_key(A));
@@ -275,7 +275,7 @@ async fn containerd_that_does_not_answer_is_an_error_and_no_damage() {
         store.list().await.unwrap_err().kind(),
         ErrorKind::Unavailable
     );
-    let removed = store.remove(A, Owner::Kubernetes, &|_, _| false).await;
+    let removed = store.remove(A, Owner::Kubernetes, &|_, _| Ok(false)).await;
     assert_eq!(removed.unwrap_err().kind(), ErrorKind::Unavailable);
     model.refuse(&format!("Content/Read {}", image.config), None);
     assert_eq!(store.list().await.unwrap().len(), 2);

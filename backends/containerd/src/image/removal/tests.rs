@@ -22,8 +22,8 @@ struct HeldImage {
     image: Arc<StoredImage>,
 }
 
-fn unused(_: &ImageId, _: &dyn Fn(&str) -> bool) -> bool {
-    false
+fn unused(_: &ImageId, _: &dyn Fn(&str) -> bool) -> Result<bool> {
+    Ok(false)
 }
 
 /// Lets everything continue that can.
@@ -298,11 +298,18 @@ fn task_that_is_being_created_keeps_the_image_under_any_of_its_names() {
         damaged: Vec::new(),
     };
     let removed = |creating: &str| {
-        let in_use = |_: &ImageId, is_named: &dyn Fn(&str) -> bool| is_named(creating);
+        let in_use = |_: &ImageId, is_named: &dyn Fn(&str) -> bool| -> Result<bool> {
+            Ok(is_named(creating))
+        };
         plan(&records, NAME, K, &in_use).unwrap().deleted.len()
     };
     assert_eq!(removed("registry.test/other:1"), 0);
     assert_eq!(removed(records.usable[0].info.id.as_str()), 0);
     assert_eq!(removed("registry.test/another:1"), 2);
     assert_eq!(removed("registry.test/absent:1"), 2);
+    let refused = |_: &ImageId, _: &dyn Fn(&str) -> bool| -> Result<bool> {
+        Err(switchyard_core::Error::failed_precondition("held"))
+    };
+    let error = plan(&records, NAME, K, &refused).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
 }
