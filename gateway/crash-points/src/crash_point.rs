@@ -415,9 +415,9 @@ crash_points! {
         SocketBound: Kill,
         /// The files of the sockets stay when the daemon ends, and the logkeeper does not have their listeners yet.
         SocketsLeft: Kill,
-        /// The temporary file of the admin address is written.
+        /// The temporary file of an address, or of the daemon's record, is written.
         AddressDrafted: Kill,
-        /// The admin address is in its place.
+        /// That file is in its place.
         AddressWritten: Kill,
     }
     /// Starting containerd and the logkeeper.

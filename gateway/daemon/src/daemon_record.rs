@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use switchyard_config::Config;
-use switchyard_linux::files::{self, Durable, if_present};
+use switchyard_linux::files::if_present;
 use switchyard_linux::process::ProcessId;
 
+use crate::run_file::RunFile;
 use crate::service_manager;
 
 /// The name of the file.
@@ -47,7 +48,7 @@ pub struct RecordedLogkeeper {
     pub sandbox: bool,
 }
 
-/// The record of this process, and where it was written.
+/// The record of this process, and where it is written.
 #[derive(Debug, Clone)]
 pub struct PublishedRecord {
     /// The runtime directory; `None` if no unit has started this process.
@@ -97,12 +98,15 @@ impl DaemonRecord {
         decode(&text).map(Some)
     }
 
-    /// Replaces the record in a directory, which every user may read. Not durable: it is of this boot. Blocks.
-    fn write(&self, dir: &Path) -> io::Result<()> {
+    /// The file of the record in a directory.
+    ///
+    /// # Errors
+    /// `InvalidData` if a path is no text.
+    fn file(&self, dir: &Path) -> io::Result<RunFile> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
-        files::replace(&dir.join(FILE), &text, 0o644, Durable::No, || {})?;
-        Ok(())
+        let without = "a logkeeper that has to start again needs a valid configuration";
+        Ok(RunFile::new(dir.join(FILE), text, without))
     }
 }
 
@@ -119,23 +123,21 @@ fn decode(text: &[u8]) -> io::Result<DaemonRecord> {
 // === impl PublishedRecord ===
 
 impl PublishedRecord {
-    /// Writes the record of this process, if a unit has started it. One that cannot be written is only logged,
-    /// because a daemon starts on a full disk too.
-    pub(crate) fn publish(config: &Config) -> Self {
-        let published = Self {
+    /// The record of this process, to be written.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
             dir: service_manager::runtime_dir(),
             record: DaemonRecord::of(config),
-        };
-        if let Some(dir) = &published.dir
-            && let Err(error) = published.record.write(dir)
-        {
-            tracing::warn!(
-                dir = %dir.display(),
-                %error,
-                "cannot write down where this daemon and its logkeeper serve: a logkeeper that has to start again needs a valid configuration"
-            );
         }
-        published
+    }
+
+    /// The file of the record; `None` if no unit has started this process, or if a path is no text, which is logged.
+    pub(crate) fn file(&self) -> Option<RunFile> {
+        let file = self.record.file(self.dir.as_deref()?);
+        file.inspect_err(|error| {
+            tracing::warn!(%error, "cannot write down where this daemon and its logkeeper serve");
+        })
+        .ok()
     }
 
     /// Returns whether a process of the unit that starts now finds it. Blocks.
@@ -146,12 +148,12 @@ impl PublishedRecord {
         )
     }
 
-    /// A record in a directory, as [`PublishedRecord::publish`] writes it.
+    /// A record that is written in a directory.
     #[cfg(test)]
     pub(crate) fn at(dir: Option<&Path>, config: &Config) -> Self {
         let record = DaemonRecord::of(config);
         if let Some(dir) = dir {
-            record.write(dir).unwrap();
+            record.file(dir).unwrap().write().unwrap();
         }
         Self {
             dir: dir.map(Path::to_owned),
@@ -183,7 +185,7 @@ mod tests {
             }
         );
         let dir = tempfile::tempdir().unwrap();
-        record.write(dir.path()).unwrap();
+        record.file(dir.path()).unwrap().write().unwrap();
         let written = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert_eq!(written, golden);
     }

@@ -5,6 +5,7 @@
 //!   │
 //!   ├── reload        the same again at SIGHUP, as a whole or not at all
 //!   ├── daemon_record where the daemon and its logkeeper serve, for processes that cannot read the configuration
+//!   ├── run_file      files for other processes, which a full disk refuses at first
 //!   ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!   ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!   ├── reports       what frontends, devices and the swarm report, for the admin server (the crate `operator`)
@@ -32,6 +33,7 @@ pub mod lock;
 pub mod managed;
 pub mod reload;
 pub mod reports;
+mod run_file;
 pub mod self_check;
 pub mod serve;
 pub mod service_manager;

@@ -35,10 +35,11 @@ use crate::credentials::{Credentials, MetricsCredentials, Stamps};
 use crate::daemon_record::PublishedRecord;
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::lock::{DirLocks, LockError};
-use crate::managed::make_dir;
 use crate::managed::restart::KeptListeners;
+use crate::managed::{State, make_dir};
 use crate::reload::{ReloadedParts, Reloader};
 use crate::reports::DeviceReport;
+use crate::run_file::RunFile;
 use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;
 use crate::shutdown::Shutdown;
@@ -128,11 +129,12 @@ pub async fn run(
     );
     let (reloader, reloads) = Reloader::new(loaded);
     raise_file_limit();
-    let record = take_directories(&config, locks)?;
+    take_directories(&config, locks)?;
     let begin = StartTimes::locked_now(begin);
     follow_signals(&shutdown, &reloader)?;
 
     let daemon = Daemon::new(Arc::clone(&config), shutdown, traces.as_ref())?;
+    let record = daemon.publish_record();
     let (kept, places) = watch::channel(KeptListeners::default());
     let processes = NeededProcesses::new(&config, record, reloads.sources(), places);
     // Before the files are read, so that a change meanwhile is noticed later.
@@ -176,12 +178,7 @@ pub async fn run(
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     questions.push(admin_question);
     // Not sooner, so that a start that fails leaves what its predecessor has put to its end.
-    let keeper = ListenerKeeper {
-        socket: config.logkeeper_socket(),
-        state: states.1.clone(),
-        kept,
-    };
-    daemon.spawn("listener store", shared.keep(keeper));
+    daemon.keep_listeners(shared, states.1.clone(), kept);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
     let parts = ReloadedParts {
@@ -214,14 +211,13 @@ fn follow_signals(shutdown: &Shutdown, reloader: &Reloader) -> Result<(), ServeE
         .map_err(ServeError::Signals)
 }
 
-/// Makes the directories and locks them, and writes down where this daemon serves.
-fn take_directories(config: &Config, locks: &mut DirLocks) -> Result<PublishedRecord, ServeError> {
+/// Makes the directories and locks them.
+fn take_directories(config: &Config, locks: &mut DirLocks) -> Result<(), ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
         make_dir(path, mode).map_err(|source| LockError::at(path, path.clone(), source))?;
     }
-    locks.acquire([&paths.state, &paths.run])?;
-    Ok(PublishedRecord::publish(config))
+    Ok(locks.acquire([&paths.state, &paths.run])?)
 }
 
 // === impl Listeners ===
@@ -357,6 +353,38 @@ impl Daemon {
                 }
             }
         });
+    }
+
+    /// Writes a file of the start, now or when that is possible: a daemon starts on a full disk too.
+    fn write_file(&self, file: RunFile) {
+        if let Err(error) = file.write() {
+            tracing::warn!(path = %file.path().display(), %error, without = file.without(), "cannot write a file of the start: trying again until it is written");
+            self.spawn("files of the start", file.write_later());
+        }
+    }
+
+    /// Writes down where this daemon and its logkeeper serve.
+    fn publish_record(&self) -> PublishedRecord {
+        let record = PublishedRecord::of(&self.config);
+        if let Some(file) = record.file() {
+            self.write_file(file);
+        }
+        record
+    }
+
+    /// Keeps the listeners in the logkeeper, whose state this is; `kept` reports whether they are there.
+    fn keep_listeners(
+        &self,
+        shared: SharedListeners,
+        state: watch::Receiver<State>,
+        kept: watch::Sender<KeptListeners>,
+    ) {
+        let keeper = ListenerKeeper {
+            socket: self.config.logkeeper_socket(),
+            state,
+            kept,
+        };
+        self.spawn("listener store", shared.keep(keeper));
     }
 
     /// Starts the parts that find and offer devices.

@@ -220,13 +220,6 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
         ),
     ),
     (
-        "gateway/daemon/src/daemon_record.rs",
-        "write",
-        Harmless(
-            "until it is replaced, the former daemon's is there as a whole, and names no process that runs",
-        ),
-    ),
-    (
         "gateway/daemon/src/detach.rs",
         "prepare",
         Harmless("an empty log of a managed process is as good as none"),

@@ -3,12 +3,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use switchyard_config::Config;
-use switchyard_crash_points::{CrashPoint, reach};
-use switchyard_linux::files::{self, Durable};
 use switchyard_operator::admin::{self, AdminPages, Hosts, Reach};
 use switchyard_operator::node::Node;
 use switchyard_operator::page::StatusPage;
@@ -20,6 +18,7 @@ use super::listener_store::{InheritedListeners, StoredSocket};
 use super::{Daemon, ServeError};
 use crate::credentials::MetricsCredentials;
 use crate::reload::Reloader;
+use crate::run_file::RunFile;
 use crate::self_check::Question;
 
 /// Maximum number of connections to an address that wait to be accepted.
@@ -173,12 +172,10 @@ impl Daemon {
 
     /// Writes an address to a file of this name; returns its path.
     fn write_address(&self, name: &str, bound: SocketAddr) -> PathBuf {
-        let file = self.config.paths.run.join(name);
-        if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
-            // Not fatal: clients may know the address, and the daemon must also serve while the disk is full.
-            tracing::error!(path = %file.display(), %error, "cannot write the file with an address");
-        }
-        file
+        let path = self.config.paths.run.join(name);
+        let without = "clients that do not know the address cannot find it";
+        self.write_file(RunFile::new(path.clone(), format!("{bound}\n"), without));
+        path
     }
 }
 
@@ -195,13 +192,4 @@ fn listen(address: SocketAddr) -> io::Result<BoundListener> {
     let listener = socket.listen(BACKLOG)?;
     let address = listener.local_addr()?;
     Ok(BoundListener { listener, address })
-}
-
-/// Not durable: the address is that of this process.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    files::replace(path, text.as_bytes(), 0o644, Durable::No, || {
-        reach(CrashPoint::AddressDrafted)
-    })?;
-    reach(CrashPoint::AddressWritten);
-    Ok(())
 }

@@ -78,6 +78,13 @@ fn daemon_starts_on_full_run_disk_with_a_warning() {
         &[Code::ResourceExhausted],
     ));
     drop(filling);
+    let address = node.root().run().join("admin.addr");
+    assert!(
+        eventually(LIMIT, || address.exists()),
+        "{}",
+        node.daemon().tail()
+    );
+    node.daemon().wait_ready();
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
