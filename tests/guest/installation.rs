@@ -202,14 +202,12 @@ fn size(program: &str) -> u64 {
 fn without_the_package(node: &GuestNode) {
     let counting = Counting::start(node, "by-hand");
     let process = counting.process();
-    let recipe = commands(
-        include_str!("../../docs/packages.md"),
-        "/usr/bin/switchyard.new",
-    );
-    let install_units = recipe
-        .lines()
-        .find(|line| line.starts_with("install -m 0644 deploy/systemd/"));
+    let document = include_str!("../../docs/packages.md");
+    let is_of_units = |line: &&str| line.starts_with("install -m 0644 deploy/systemd/");
+    let first = commands(document, "systemctl enable --now");
+    let install_units = first.lines().find(is_of_units);
     make_checkout(install_units.expect("the units are installed"));
+    let recipe = commands(document, "/usr/bin/switchyard.new");
     let in_place = || {
         let unit = fs::read_to_string("/etc/systemd/system/switchyard.service");
         let unit = unit.expect("the unit is there");
@@ -230,6 +228,16 @@ fn without_the_package(node: &GuestNode) {
     assert_eq!(in_place(), before);
     assert_eq!(property("switchyard", "MainPID"), daemon);
     fs::remove_file(REFUSED).expect("root may");
+
+    // As on a full disk, what is written of a unit ends in the middle.
+    let cut = |line| match is_of_units(&line) {
+        true => format!("sh -c 'ulimit -f 1; exec {line}'\n"),
+        false => format!("{line}\n"),
+    };
+    let cut: String = recipe.lines().map(cut).collect();
+    assert!(!in_checkout(&cut).status.success(), "{cut}");
+    assert_eq!(in_place(), before);
+    assert_eq!(property("switchyard", "MainPID"), daemon);
 
     succeeds_in_checkout(&recipe);
     assert_eq!(in_place(), later);
