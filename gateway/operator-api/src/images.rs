@@ -147,7 +147,7 @@ impl ImageView {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_core::backend::{HeldClaims, UnreadableKind};
+    use switchyard_core::backend::{HeldClaims, ObjectFacts, UnreadableKind};
     use switchyard_core::image::ImageId;
 
     use super::*;
@@ -182,6 +182,7 @@ mod tests {
                     images: [ImageId::new("a")].into(),
                     ..HeldClaims::default()
                 },
+                facts: ObjectFacts::default(),
             })
         };
         let held = [held("known", Some(Owner::Nomad)), held("unknown", None)];

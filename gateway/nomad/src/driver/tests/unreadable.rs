@@ -2,7 +2,7 @@
 
 use futures::stream;
 use nomad::exec_task_streaming_request::Setup;
-use switchyard_core::backend::{HeldClaims, Unreadable, UnreadableKind};
+use switchyard_core::backend::{HeldClaims, ObjectFacts, Unreadable, UnreadableKind};
 use switchyard_core::id::SandboxId;
 
 use super::unfinished::LONG;
@@ -46,6 +46,7 @@ fn held(id: &str, name: &str, sandbox: Option<SandboxId>) -> Unreadable {
             is_complete: true,
             ..HeldClaims::default()
         },
+        facts: ObjectFacts::default(),
     }
 }
 
