@@ -1,9 +1,11 @@
 //! The launcher: the process that an agent starts as its plugin. It runs until the agent, or the daemon, ends
-//! it.
+//! it. It outlives daemons while its agent may be recovering tasks.
 //!
 //! ```text
 //! start ─► handshake line ─► serving ─┬─ Shutdown call of the agent ────────► exit within two seconds
-//!                                     ├─ the connected daemon ends ─────────► exit at once
+//!                                     ├─ the connected daemon ends ─┬───────► exit at once
+//!                                     │                             └ while the agent may be recovering its tasks:
+//!                                     │                               continue with the next daemon, repeat calls
 //!                                     ├─ SIGTERM ───────────────────────────► exit at once
 //!                                     └─ the agent exits without a call ────► keep running for reattachment
 //! ```
@@ -22,13 +24,17 @@ mod calls;
 mod delayed_error;
 mod exit_deadline;
 mod fallback;
+mod forward;
 mod handshake;
 mod launch;
 mod link;
 mod local;
+mod recovery;
 mod routing;
 mod service;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use handshake::{COOKIE, HandshakeError, check_cookie};
 pub use launch::{Launch, Role, SocketEnv};
@@ -46,7 +52,7 @@ use crate::transport::tune;
 pub enum End {
     /// The agent requested it.
     Requested,
-    /// The daemon that it was connected to has ended.
+    /// The daemon that it was connected to has ended, and the agent was not recovering its tasks.
     DaemonGone,
     /// SIGTERM.
     Signal,

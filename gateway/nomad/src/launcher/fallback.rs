@@ -1,5 +1,6 @@
 //! Streams that begin before the daemon is available: the launcher sends a first message itself, and the
-//! daemon's messages follow.
+//! daemon's messages follow. They begin again when the launcher has outlived a session: the end of a daemon must not
+//! appear as an error.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,74 +17,70 @@ const GRACE: Duration = Duration::from_millis(700);
 
 /// The state of such a stream.
 enum StreamState<T> {
-    /// No message was sent; this one is sent if the daemon is not available.
+    /// No message was sent since its beginning, or since the session has ended; this one is sent if the daemon is not
+    /// available.
     Begin(Option<T>),
-    /// The daemon's stream is forwarded.
-    Daemon(Box<Streaming<T>>),
+    /// The daemon's stream in this session is forwarded.
+    Daemon(Box<Streaming<T>>, SessionHandle),
 }
 
 /// The messages of the stream that `open` opens at the daemon, preceded by `first` if the daemon is not
-/// available. Ends only with the launcher, unless the daemon refuses the stream.
+/// available, also when the launcher has outlived a session. Ends only with the launcher, unless the daemon
+/// refuses the stream.
 pub(super) fn stream<T, F>(
     link: Link,
     first: Option<T>,
     open: impl Fn(SessionHandle) -> F + Send + 'static,
 ) -> impl Stream<Item = Result<T, Status>> + Send
 where
-    T: Send + 'static,
+    T: Clone + Send + 'static,
     F: Future<Output = Result<Streaming<T>, Status>> + Send + 'static,
 {
     futures::stream::unfold(
-        (StreamState::Begin(first), link, open),
-        |(mut at, link, open)| async move {
+        (StreamState::Begin(first.clone()), link, open, first),
+        |(mut at, link, open, first)| async move {
             loop {
                 at = match at {
-                    StreamState::Begin(first) => {
+                    StreamState::Begin(message) => {
                         // The link opens a session with the daemon only once a call needs one.
                         link.need();
-                        let up = match (tokio::time::timeout(GRACE, link.session()).await, first) {
+                        let session = tokio::time::timeout(GRACE, link.session()).await;
+                        let up = match (session, message) {
                             (Ok(up), _) => up,
-                            (Err(_), Some(first)) => {
-                                return Some((Ok(first), (StreamState::Begin(None), link, open)));
+                            (Err(_), Some(message)) => {
+                                let next = (StreamState::Begin(None), link, open, first);
+                                return Some((Ok(message), next));
                             }
                             (Err(_), None) => link.session().await,
                         };
-                        match open(up).await {
-                            Ok(daemon) => StreamState::Daemon(Box::new(daemon)),
+                        match open(up.clone()).await {
+                            Ok(daemon) => StreamState::Daemon(Box::new(daemon), up),
                             Err(status) => {
-                                return Some((
-                                    Err(delay_error(status).await),
-                                    (StreamState::Begin(None), link, open),
-                                ));
+                                if !link.ended_within(&up, ERROR_DELAY).await {
+                                    let next = (StreamState::Begin(None), link, open, first);
+                                    return Some((Err(status), next));
+                                }
+                                StreamState::Begin(first.clone())
                             }
                         }
                     }
-                    StreamState::Daemon(mut daemon) => match daemon.message().await {
-                        Ok(Some(message)) => {
-                            return Some((Ok(message), (StreamState::Daemon(daemon), link, open)));
+                    StreamState::Daemon(mut daemon, up) => {
+                        let status = match daemon.message().await {
+                            Ok(Some(message)) => {
+                                let next = (StreamState::Daemon(daemon, up), link, open, first);
+                                return Some((Ok(message), next));
+                            }
+                            Ok(None) => broken(),
+                            Err(status) => status,
+                        };
+                        if !link.ended_within(&up, ERROR_DELAY).await {
+                            let next = (StreamState::Daemon(daemon, up), link, open, first);
+                            return Some((Err(status), next));
                         }
-                        Ok(None) => {
-                            return Some((
-                                Err(delay_error(broken()).await),
-                                (StreamState::Daemon(daemon), link, open),
-                            ));
-                        }
-                        Err(status) => {
-                            return Some((
-                                Err(delay_error(status).await),
-                                (StreamState::Daemon(daemon), link, open),
-                            ));
-                        }
-                    },
+                        StreamState::Begin(first.clone())
+                    }
                 }
             }
         },
     )
-}
-
-/// Returns an error only after the launcher has had time to exit: the end of the daemon must not appear as an
-/// error.
-async fn delay_error(status: Status) -> Status {
-    tokio::time::sleep(ERROR_DELAY).await;
-    status
 }

@@ -1,5 +1,5 @@
-//! The link to the daemon: one connection and one session, opened when a call first needs them, and never
-//! reopened: when they end, the launcher exits.
+//! The link to the daemon: one connection and one session, opened when a call first needs them. When they end, the
+//! launcher exits, or opens others with the next daemon, as [`RecoveryWatch`] decides.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use super::launch::{Launch, Role};
+use super::recovery::RecoveryWatch;
 use crate::status::is_permanent;
 use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 
@@ -30,13 +31,15 @@ const OPENING: Duration = Duration::from_secs(10);
 /// The reason for a connection that nobody would accept.
 const UNATTENDED: &str = "no daemon runs, and its socket is kept open for the next one";
 
-/// The daemon that the launcher was connected to has ended.
+/// The daemon that the launcher was connected to has ended, and the launcher is to end with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DaemonGone;
 
 /// The link as seen by calls. Clones share state.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
+    /// The calls of the agent that decide whether the launcher outlives its session.
+    pub(super) recovery: RecoveryWatch,
     desired: Arc<watch::Sender<DesiredSession>>,
     session: watch::Receiver<Option<SessionHandle>>,
 }
@@ -45,6 +48,9 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct LinkTask {
     daemon: PathBuf,
+    recovery: RecoveryWatch,
+    /// Number of connections to daemons on which a session was opened.
+    connections: u64,
     desired: watch::Receiver<DesiredSession>,
     session: watch::Sender<Option<SessionHandle>>,
 }
@@ -58,6 +64,8 @@ pub(super) struct SessionHandle {
     pub(super) session: MetadataValue<Ascii>,
     /// The generation of the request that it was opened for.
     generation: u64,
+    /// The number of its connection. A session that is reopened on the same one is not another one to calls.
+    connection: u64,
 }
 
 /// The desired session.
@@ -108,13 +116,17 @@ impl Link {
             generation: 0,
         });
         let (session_tx, session_rx) = watch::channel(None);
+        let recovery = RecoveryWatch::new(launch.role);
         (
             Self {
+                recovery: recovery.clone(),
                 desired: Arc::new(desired_tx),
                 session: session_rx,
             },
             LinkTask {
                 daemon: launch.daemon.clone(),
+                recovery,
+                connections: 0,
                 desired: desired_rx,
                 session: session_tx,
             },
@@ -156,33 +168,69 @@ impl Link {
             Ok(None) | Err(_) => std::future::pending().await,
         }
     }
+
+    /// Returns when this session has ended and the launcher outlives it; never if the launcher is about to exit.
+    /// Cancel-safe.
+    pub(super) async fn ended(&self, session: &SessionHandle) {
+        let connection = session.connection;
+        let mut up = self.session.clone();
+        let is_outlived = up
+            .wait_for(|up| up.as_ref().is_none_or(|up| up.connection != connection))
+            .await
+            .is_ok();
+        if !is_outlived {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Returns whether [`Link::ended`] returns within this time. Cancel-safe.
+    pub(super) async fn ended_within(&self, session: &SessionHandle, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.ended(session))
+            .await
+            .is_ok()
+    }
 }
 
 // === impl LinkTask ===
 
 impl LinkTask {
     /// Opens the session when it is needed, retries until that succeeds, and holds it until the daemon ends
-    /// it.
+    /// it; then the same with the next daemon, as long as the launcher outlives its sessions.
     pub(super) async fn run(mut self) -> DaemonGone {
         // The link lives as long as the launcher.
         let _ = self.desired.wait_for(|desired| desired.needed).await;
-        let mut session = self.first_session().await;
+        loop {
+            let session = self.next_session().await;
+            self.hold(session).await;
+            if !self.recovery.outlives_session() {
+                return DaemonGone;
+            }
+            tracing::warn!(
+                "the session has ended while the agent may be recovering its tasks: this plugin continues with the next daemon"
+            );
+            self.session.send_replace(None);
+        }
+    }
+
+    /// Publishes a session, and returns when the daemon has ended it. Reopens it when the request changes.
+    async fn hold(&mut self, mut session: OpenSession) {
         loop {
             self.session.send_replace(Some(session.handle.clone()));
             tokio::select! {
-                _ = session.stream.message() => return DaemonGone,
+                _ = session.stream.message() => return,
                 Ok(()) = self.desired.changed() => {
                     let desired = self.desired.borrow_and_update().clone();
                     if desired.generation == session.handle.generation {
                         continue;
                     }
-                    match open(session.handle.channel.clone(), desired).await {
+                    let SessionHandle { channel, connection, .. } = session.handle.clone();
+                    match open(channel, desired, connection).await {
                         Ok(other) => session = other,
                         Err(status) => {
                             // The daemon that served the first session would serve this one too, so it must
                             // be shutting down.
                             tracing::warn!(status = %status.message(), "the daemon did not reopen the session: assuming that it is shutting down");
-                            return DaemonGone;
+                            return;
                         }
                     }
                 }
@@ -190,12 +238,13 @@ impl LinkTask {
         }
     }
 
-    async fn first_session(&mut self) -> OpenSession {
+    async fn next_session(&mut self) -> OpenSession {
+        self.connections += 1;
         let mut logged = None;
         loop {
             let desired = self.desired.borrow_and_update().clone();
             let obstacle = match connect(&self.daemon).await {
-                Ok(channel) => match open(channel, desired).await {
+                Ok(channel) => match open(channel, desired, self.connections).await {
                     Ok(session) => return session,
                     Err(status) => Obstacle::of_status(&status),
                 },
@@ -277,7 +326,11 @@ async fn connect(socket: &Path) -> io::Result<Channel> {
         .map_err(io::Error::other)
 }
 
-async fn open(channel: Channel, desired: DesiredSession) -> Result<OpenSession, Status> {
+async fn open(
+    channel: Channel,
+    desired: DesiredSession,
+    connection: u64,
+) -> Result<OpenSession, Status> {
     let opening = async {
         let mut stream = SessionsClient::new(channel.clone())
             .open(desired.request)
@@ -294,6 +347,7 @@ async fn open(channel: Channel, desired: DesiredSession) -> Result<OpenSession, 
                 channel,
                 session,
                 generation: desired.generation,
+                connection,
             },
             stream,
         })
@@ -330,7 +384,7 @@ mod tests {
         };
         let obstacle = match connect(&socket).await {
             Ok(channel) => {
-                let opened = open(channel, desired).await;
+                let opened = open(channel, desired, 1).await;
                 Obstacle::of_status(&opened.err().expect("nobody opens a session"))
             }
             Err(error) => Obstacle::of_connection(&error),

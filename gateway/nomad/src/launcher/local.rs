@@ -96,6 +96,7 @@ impl LocalServices {
         let this = self.clone();
         match method {
             DriverCall::Init => unary(call, move |nomad::InitRequest {}| {
+                this.link.recovery.begin();
                 this.link.need();
                 Ok(nomad::InitResponse {})
             }),

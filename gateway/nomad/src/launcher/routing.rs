@@ -8,9 +8,20 @@ pub(super) enum CallTarget {
     /// The launcher answers it.
     Local(LocalCall),
     /// The daemon answers it.
-    Daemon,
+    Daemon(DaemonCall),
     /// No such service exists.
     Unknown,
+}
+
+/// The treatment of a call that the daemon answers, if the daemon ends before and the launcher outlives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DaemonCall {
+    /// `RecoverTask`: it is repeated with the next daemon, and until its answer the launcher outlives its daemons.
+    Recovery,
+    /// It is repeated with the next daemon: it changes nothing, or what a former daemon has done of it is found.
+    Repeated,
+    /// It fails: its effect would come twice, or it is a stream.
+    Once,
 }
 
 /// A call that the launcher answers.
@@ -66,11 +77,12 @@ pub(super) fn target_of(role: Role, path: &str) -> CallTarget {
             ours(base(method).map(LocalCall::Base), CallTarget::Unknown)
         }
         ("hashicorp.nomad.plugins.drivers.proto.Driver", Role::Driver) => {
-            ours(driver(method).map(LocalCall::Driver), CallTarget::Daemon)
+            let daemon = CallTarget::Daemon(driver_in_daemon(method));
+            ours(driver(method).map(LocalCall::Driver), daemon)
         }
         ("hashicorp.nomad.plugins.device.DevicePlugin", Role::Device) => ours(
             (method == "Fingerprint").then_some(LocalCall::DeviceFingerprint),
-            CallTarget::Daemon,
+            CallTarget::Daemon(DaemonCall::Once),
         ),
         (service, _) => ours(
             host(service, method).map(LocalCall::Host),
@@ -100,6 +112,17 @@ fn driver(method: &str) -> Option<DriverCall> {
     })
 }
 
+/// The treatment of a call of the driver that the daemon answers.
+fn driver_in_daemon(method: &str) -> DaemonCall {
+    match method {
+        "RecoverTask" => DaemonCall::Recovery,
+        "WaitTask" | "StartTask" | "StopTask" | "DestroyTask" | "InspectTask" | "CreateNetwork"
+        | "DestroyNetwork" => DaemonCall::Repeated,
+        // `SignalTask`, `ExecTask`, streams, and what Nomad adds later.
+        _ => DaemonCall::Once,
+    }
+}
+
 fn host(service: &str, method: &str) -> Option<GoPluginCall> {
     Some(match (service, method) {
         ("grpc.health.v1.Health", "Check") => GoPluginCall::HealthCheck,
@@ -120,24 +143,27 @@ mod tests {
 
     #[test]
     fn task_and_device_calls_are_forwarded_also_unknown_ones() {
-        for method in [
-            "StartTask",
-            "RecoverTask",
-            "WaitTask",
-            "ExecTaskStreaming",
-            "TaskStats",
-            "SomethingNew",
+        for (method, treatment) in [
+            ("RecoverTask", DaemonCall::Recovery),
+            ("StartTask", DaemonCall::Repeated),
+            ("WaitTask", DaemonCall::Repeated),
+            ("DestroyTask", DaemonCall::Repeated),
+            ("SignalTask", DaemonCall::Once),
+            ("ExecTask", DaemonCall::Once),
+            ("ExecTaskStreaming", DaemonCall::Once),
+            ("TaskStats", DaemonCall::Once),
+            ("SomethingNew", DaemonCall::Once),
         ] {
             assert_eq!(
                 target_of(Role::Driver, &format!("{DRIVER}/{method}")),
-                CallTarget::Daemon,
+                CallTarget::Daemon(treatment),
                 "{method}"
             );
         }
         for method in ["Reserve", "Stats"] {
             assert_eq!(
                 target_of(Role::Device, &format!("{DEVICE}/{method}")),
-                CallTarget::Daemon,
+                CallTarget::Daemon(DaemonCall::Once),
                 "{method}"
             );
         }

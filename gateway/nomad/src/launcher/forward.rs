@@ -1,0 +1,157 @@
+//! Forwards calls to the daemon: they wait while it is away. Those that may be repeated are, if the daemon ends and the
+//! launcher outlives it.
+//!
+//! ```text
+//! call ─► session ─► request ─┬─ answer ───────────────────────────────────────────► agent
+//!            ▲                ├─ broken connection ──────┐
+//!            │                └─ error that may be due ──┴─ session ended? ─┬─ no ─► agent: that error
+//!            │                   to the daemon's end                        │
+//!            └───────────── next session ◄────────────────────────── yes ───┘
+//! ```
+//!
+//! If the launcher does not outlive the session, it exits meanwhile, and nobody is answered.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use switchyard_linux::process::ProcessId;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::transport::Channel;
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Code, Status};
+use tower::{BoxError, ServiceExt};
+
+use super::calls::{Call, refuse};
+use super::delayed_error::{DelayedErrorBody, ERROR_DELAY, broken};
+use super::link::{Link, SessionHandle};
+use crate::session::{CALLER_KEY, SESSION_KEY};
+use crate::transport::MAX_MESSAGE;
+
+/// Limit for the end of a session after an answer that a daemon may have given because it ends: it ends its sessions
+/// first.
+const DRAIN_GRACE: Duration = Duration::from_millis(250);
+
+/// The length of the prefix of a gRPC message.
+const PREFIX: usize = 5;
+
+/// Forwards a call with its streaming body, and the answer with its trailers.
+pub(super) async fn once(link: Link, call: Call) -> http::Response<Body> {
+    let up = link.session().await;
+    link.recovery.note_call();
+    let (head, body) = call.into_parts();
+    let request = http::Request::from_parts(addressed(head, &up), body);
+    match up.channel.oneshot(request).await {
+        Ok(response) => response.map(|body| Body::new(DelayedErrorBody::new(body))),
+        Err(error) => {
+            tracing::debug!(%error, "a forwarded call was interrupted");
+            tokio::time::sleep(ERROR_DELAY).await;
+            refuse(broken())
+        }
+    }
+}
+
+/// As [`repeated`]. Until the answer, the launcher outlives its sessions.
+pub(super) async fn recovery(link: Link, call: Call) -> http::Response<Body> {
+    let _recovering = link.recovery.recovering();
+    repeated(link, call).await
+}
+
+/// Forwards a call, whole, and returns its whole answer; repeats it with each next daemon until one answers it.
+/// Cancel-safe: the daemon learns that the agent has given the call up.
+pub(super) async fn repeated(link: Link, call: Call) -> http::Response<Body> {
+    let (head, body) = call.into_parts();
+    let message = match Limited::new(body, PREFIX + MAX_MESSAGE).collect().await {
+        Ok(message) => message.to_bytes(),
+        Err(error) => return refuse(unread(error)),
+    };
+    loop {
+        let up = link.session().await;
+        link.recovery.note_call();
+        let body = Body::new(Full::new(message.clone()));
+        let request = http::Request::from_parts(addressed(head.clone(), &up), body);
+        let answer = tokio::select! {
+            answer = ask(up.channel.clone(), request) => answer,
+            () = overdue(&link, &up) => continue,
+        };
+        let patience = match &answer {
+            Ok(answer) if may_be_due_to_end(answer) => DRAIN_GRACE,
+            Ok(_) => Duration::ZERO,
+            Err(error) => {
+                tracing::debug!(%error, "a forwarded call was interrupted");
+                ERROR_DELAY
+            }
+        };
+        if !patience.is_zero() && link.ended_within(&up, patience).await {
+            continue;
+        }
+        return answer.map_or_else(|_| refuse(broken()), respond);
+    }
+}
+
+/// Sends a request, and collects its answer.
+async fn ask(
+    channel: Channel,
+    request: http::Request<Body>,
+) -> Result<http::Response<Collected<Bytes>>, BoxError> {
+    let (head, body) = channel.oneshot(request).await?.into_parts();
+    let body = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await?;
+    Ok(http::Response::from_parts(head, body))
+}
+
+/// Returns when an answer is not waited for any more: the session has ended, and its daemon would have answered. The
+/// next session must name the tasks of the call before the daemon takes them for dangling.
+async fn overdue(link: &Link, up: &SessionHandle) {
+    link.ended(up).await;
+    tokio::time::sleep(ERROR_DELAY).await;
+}
+
+/// Returns whether a daemon may have given this answer because it ends: it says so, or has ended the session of the call
+/// already, which is then an unmet condition.
+pub(super) fn may_be_due_to_end(answer: &http::Response<Collected<Bytes>>) -> bool {
+    let status = Status::from_header_map(answer.headers())
+        .or_else(|| Status::from_header_map(answer.body().trailers()?));
+    status
+        .is_some_and(|status| matches!(status.code(), Code::Unavailable | Code::FailedPrecondition))
+}
+
+/// An answer as it came.
+fn respond(answer: http::Response<Collected<Bytes>>) -> http::Response<Body> {
+    answer.map(|body| {
+        if body.trailers().is_some() {
+            Body::new(body)
+        } else {
+            // One without a body ends with its headers, which have the status.
+            Body::new(Full::new(body.to_bytes()))
+        }
+    })
+}
+
+fn unread(error: BoxError) -> Status {
+    let error = switchyard_core::Error::invalid(
+        "request",
+        format!("it cannot be read, or has more than {MAX_MESSAGE} bytes"),
+    )
+    .with_source(io::Error::other(error));
+    crate::status::status(&error)
+}
+
+/// The head of a call with its session and its caller.
+fn addressed(mut head: http::request::Parts, up: &SessionHandle) -> http::request::Parts {
+    let session: &[u8] = up.session.as_bytes();
+    let session = http::HeaderValue::from_bytes(session).expect("what is metadata is a header");
+    head.headers.insert(SESSION_KEY, session);
+    head.headers.remove(CALLER_KEY);
+    if let Some(caller) = caller(&head.extensions) {
+        head.headers.insert(CALLER_KEY, caller);
+    }
+    head
+}
+
+/// The process at the other end of the connection; it changes with a restart of the agent.
+pub(super) fn caller(extensions: &http::Extensions) -> Option<http::HeaderValue> {
+    let pid = extensions.get::<UdsConnectInfo>()?.peer_cred?.pid()?;
+    http::HeaderValue::try_from(ProcessId::of(pid)?.to_string()).ok()
+}
