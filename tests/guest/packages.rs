@@ -138,6 +138,8 @@ impl CountingTask {
         let so_far = self.task.stdout().len();
         self.task.wait_stdout(|text| text.len() > so_far + 10);
         assert_eq!(attributes(&self.agent, &self.task), self.attributes);
+        // The plugin outlives a replacement before that.
+        self.runner.wait_recovery_over();
     }
 
     /// Lets it end, and fails unless its output has no gap and its exit is that of its command.
@@ -238,6 +240,8 @@ fn upgrades_change_no_process(node: &GuestNode) {
 
     assert_restarts_replace_both(&helpers_before);
     counting.assert_goes_on(&process);
+
+    task.assert_goes_on(1);
 
     dpkg_succeeds(&["--install", NOW]);
     counting.assert_goes_on(&process);

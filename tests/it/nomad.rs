@@ -10,6 +10,7 @@ mod kills;
 mod launchers;
 mod networks;
 mod options;
+mod recoveries;
 mod repeated_starts;
 mod resources;
 mod stats_and_events;

@@ -36,6 +36,8 @@ fn task_survives_daemon_kills_and_waiters_get_its_exit() {
     let handle = started.handle.expect("it has a handle");
     let runner = TaskRunner::start(&agent, handle);
     for times in 1..=2 {
+        // Until then a plugin outlives its daemon.
+        runner.wait_recovery_over();
         let seen = task.stdout().len();
         task.wait_stdout(|text| text.len() > seen + 10);
         node.daemon().kill9();

@@ -163,6 +163,36 @@ fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
 }
 
 #[test]
+fn task_start_interrupted_by_kill_during_recovery_is_repeated_by_the_plugin() {
+    let node = TestNode::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let recovered = shell(&node, &agent, ONCE);
+    let started = agent.driver().start(&recovered.config).expect("it starts");
+    let handle = started.handle.expect("it has a handle");
+    let plugin = agent.plugin().pid();
+    for step in [TaskPrepared, TaskStarted] {
+        let task = shell(&node, &agent, ONCE);
+        // The agent takes other tasks over, and starts this one meanwhile.
+        agent.driver().recover(&handle).expect("it is there");
+        amid(&node, step, || agent.driver().start(&task.config)).expect("the plugin repeats it");
+        assert_eq!(agent.plugin().pid(), plugin, "{step:?}");
+        task.wait_stdout(|text| text.contains("begun"));
+        std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
+        let ended = agent.driver().wait(task.id(), RUN).expect("it ends");
+        assert_eq!(ended.exit_code, 5, "{step:?}");
+        assert_eq!(
+            task.stdout(),
+            "begun\n",
+            "{step:?}: it has run more than once"
+        );
+        finish(&agent, task);
+    }
+    assert_eq!(recovered.stdout(), "begun\n");
+    finish(&agent, recovered);
+    node.assert_clean();
+}
+
+#[test]
 fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));

@@ -93,6 +93,7 @@ fn newer_version_comes_back(containerd: Containerd) {
     let meanwhile = Counter::start(&node, "meanwhile");
     meanwhile.assert_runs("beside what is held");
 
+    runner.wait_recovery_over();
     install_newer(&node);
     runner.wait_recovered(2);
     assert_eq!(sample(&node, "switchyard_unreadable_objects"), "0");

@@ -283,7 +283,6 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     node.daemon().kill9();
     later.write(pod.id(), IDENTITY);
     start_unready(&node);
-    runner.wait_recovered(2);
     // Without a name it cannot be listed.
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 0);
     let plain = node.pod("plain");
@@ -299,7 +298,6 @@ fn what_a_later_version_wrote_is_held_and_as_before_when_that_version_is_back() 
     later.restore();
     node.daemon().spawn();
     node.daemon().wait_ready();
-    runner.wait_recovered(3);
     assert_eq!(node.cri().pods().expect("they can be listed"), pods);
     assert_eq!(pid(&node, &main), main_pid);
     assert_eq!(node.cri().sh(&main, "echo reached"), "reached");

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::agent::{Agent, CallFailure};
@@ -15,6 +16,8 @@ use crate::host::eventually;
 
 /// Limit for the run of a test's task.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
+/// Time after the last recovery of a task within which a plugin outlives its daemon.
+const RECOVERY_WINDOW: Duration = Duration::from_secs(10);
 /// Within which a task is recovered once a plugin can be started.
 const RECOVER_LIMIT: Duration = Duration::from_secs(60);
 
@@ -23,6 +26,7 @@ const RECOVER_LIMIT: Duration = Duration::from_secs(60);
 pub struct TaskRunner {
     thread: JoinHandle<TaskEnd>,
     recovered: Arc<AtomicU32>,
+    latest: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The end of a task.
@@ -42,10 +46,12 @@ impl TaskRunner {
     pub fn start(agent: &Arc<Agent>, handle: nomad::TaskHandle) -> Self {
         let agent = Arc::clone(agent);
         let recovered = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&recovered);
+        let latest = Arc::default();
+        let seen = (Arc::clone(&recovered), Arc::clone(&latest));
         Self {
-            thread: std::thread::spawn(move || run(&agent, &handle, &count)),
+            thread: std::thread::spawn(move || run(&agent, &handle, (&seen.0, &seen.1))),
             recovered,
+            latest,
         }
     }
 
@@ -64,6 +70,19 @@ impl TaskRunner {
         );
     }
 
+    /// Waits until the plugin, which has recovered the task, ends with its daemon again.
+    ///
+    /// # Panics
+    /// When the task is recovered again and again meanwhile.
+    #[track_caller]
+    pub fn wait_recovery_over(&self) {
+        let is_over = || {
+            let latest = *self.latest.lock();
+            latest.is_none_or(|latest| latest.elapsed() > RECOVERY_WINDOW)
+        };
+        assert!(eventually(RECOVER_LIMIT, is_over));
+    }
+
     /// The end of the task.
     ///
     /// # Panics
@@ -78,7 +97,11 @@ impl TaskRunner {
     }
 }
 
-fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> TaskEnd {
+fn run(
+    agent: &Agent,
+    handle: &nomad::TaskHandle,
+    (recovered, latest): (&AtomicU32, &Mutex<Option<Instant>>),
+) -> TaskEnd {
     let config = handle.config.as_ref();
     let config = config.expect("a handle has the task's configuration");
     let mut driver = agent.driver();
@@ -98,6 +121,7 @@ fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> Task
                 if let Err(refused) = driver.recover(handle) {
                     panic!("RecoverTask: {refused}; {}", give_up(&driver, config));
                 }
+                *latest.lock() = Some(Instant::now());
                 recovered.fetch_add(1, Ordering::SeqCst);
             }
             CallFailure::Status(status) => {

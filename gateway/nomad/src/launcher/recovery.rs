@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::launch::Role;
 
-/// Time after a `RecoverTask`, or its answer, within which an agent may still send the next one. Agents send them one after
-/// the other, or one from each task at once.
+/// Time after a `RecoverTask` or its answer, or after an agent has begun with this launcher, within which the agent may still
+/// send the next one. Agents send them one after the other, or one from each task at once.
 const RECOVERY_WINDOW: Duration = Duration::from_secs(10);
 
 /// Follows the calls of the agent. Clones share state.
@@ -25,7 +25,9 @@ pub(super) struct RecoveryWatch {
 /// The calls of the agent as far as they show whether it recovers tasks.
 #[derive(Debug, Clone, Copy, Default)]
 struct RecoveryProgress {
-    /// True if a call about a task was passed on since the agent has begun with this launcher.
+    /// The time at which the agent has begun with this launcher, or the last session was opened.
+    begun: Option<Instant>,
+    /// True if a call about a task was passed on since the agent has begun.
     has_called: bool,
     /// Number of unanswered `RecoverTask` calls.
     unanswered: usize,
@@ -52,7 +54,14 @@ impl RecoveryWatch {
 
     /// An agent begins with this launcher, which it has started or found: it may recover its tasks next.
     pub(super) fn begin(&self) {
-        self.lock().has_called = false;
+        let mut progress = self.lock();
+        progress.has_called = false;
+        progress.begun = Some(Instant::now());
+    }
+
+    /// A session is open: what the agent waits to send comes next.
+    pub(super) fn opened(&self) {
+        self.lock().begun = Some(Instant::now());
     }
 
     /// A call about a task is passed on.
@@ -86,8 +95,9 @@ impl RecoveryWatch {
 impl RecoveryProgress {
     /// Returns whether a `RecoverTask` may be under way at this time, or come next.
     fn may_continue(&self, now: Instant) -> bool {
-        let is_recent = |latest: Instant| now.saturating_duration_since(latest) < RECOVERY_WINDOW;
-        !self.has_called || self.unanswered > 0 || self.latest.is_some_and(is_recent)
+        let is_recent = |time: Instant| now.saturating_duration_since(time) < RECOVERY_WINDOW;
+        let is_next = !self.has_called && self.begun.is_some_and(is_recent);
+        is_next || self.unanswered > 0 || self.latest.is_some_and(is_recent)
     }
 }
 
@@ -111,11 +121,22 @@ mod tests {
     #[test]
     fn recovery_may_be_under_way_until_ten_seconds_after_its_last_call() {
         let now = Instant::now();
-        let called = RecoveryProgress {
-            has_called: true,
+        let begun = RecoveryProgress {
+            begun: Some(now),
             ..RecoveryProgress::default()
         };
-        assert!(RecoveryProgress::default().may_continue(now), "it is next");
+        assert!(
+            begun.may_continue(now + RECOVERY_WINDOW - TICK),
+            "it is next"
+        );
+        assert!(
+            !begun.may_continue(now + RECOVERY_WINDOW),
+            "this agent has no tasks"
+        );
+        let called = RecoveryProgress {
+            has_called: true,
+            ..begun
+        };
         assert!(!called.may_continue(now), "this agent recovers nothing");
         let unanswered = RecoveryProgress {
             unanswered: 1,
@@ -134,6 +155,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn recovery_that_the_agent_gives_up_does_not_count_for_ever() {
         let watch = RecoveryWatch::new(Role::Driver);
+        watch.opened();
         assert!(watch.outlives_session());
         let (first, second) = (watch.recovering(), watch.recovering());
         watch.note_call();
@@ -152,6 +174,8 @@ mod tests {
 
     #[test]
     fn launcher_of_a_device_plugin_ends_with_its_session() {
-        assert!(!RecoveryWatch::new(Role::Device).outlives_session());
+        let watch = RecoveryWatch::new(Role::Device);
+        watch.opened();
+        assert!(!watch.outlives_session());
     }
 }

@@ -86,6 +86,8 @@ fn tasks_go_through_versions(containerd: Containerd) {
     let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
     assert_works(&node, &agent, &task, of, BEFORE);
     for ((program, when), times) in following().into_iter().zip(1..) {
+        // Until then a plugin of the present version outlives its daemon.
+        runner.wait_recovery_over();
         install(&node, &program);
         runner.wait_recovered(times);
         assert_works(&node, &agent, &task, of, when);

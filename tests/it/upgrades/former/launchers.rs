@@ -99,6 +99,10 @@ fn plugins_of_each_version_are_served_by_the_daemons_of_both() {
         agent.assert_works(&node, BEFORE);
     }
     for ((program, when), times) in following().into_iter().zip(1..) {
+        // Until then a plugin of the present version outlives its daemon.
+        agents
+            .iter()
+            .for_each(|agent| agent.runner.wait_recovery_over());
         install(&node, &program);
         for agent in &agents {
             agent.runner.wait_recovered(times);

@@ -68,6 +68,7 @@ fn task_whose_agent_stays_is_recovered_under_this_version_and_under_the_newer_on
     runner.wait_recovered(1);
     assert_eq!(processes(&node), Vec::<Value>::new());
     assert_held(&agent, &mut task);
+    runner.wait_recovery_over();
 
     install_newer(&node);
     runner.wait_recovered(2);
