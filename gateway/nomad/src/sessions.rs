@@ -20,7 +20,7 @@ use crate::status::status;
 const VERSION_LIMIT: usize = 64;
 
 /// Opens sessions, and ends all of them when the daemon shuts down: their launchers exit then, and the agents
-/// start new ones.
+/// start new ones; or they open one with the next daemon, while their agents recover tasks.
 #[derive(Debug)]
 pub(crate) struct SessionService {
     drivers: Sessions,

@@ -216,6 +216,7 @@ pub const SLOW: &[Slow] = slow! {
         13 Test("breaks::execs::commands_whose_children_keep_their_output_leave_no_descriptor");
         12 Test("breaks::shims::shim_with_changing_containers_is_not_killed_during_its_check");
         11 Test("cri::logs::kills::last_lines_are_logged_after_exit_without_a_logkeeper");
+        16 Test("nomad::recoveries::recovery_that_kills_cut_off_three_times_is_answered_by_the_plugin_that_was_asked");
         11 Test("nomad::resources::common_task_options_are_visible_in_the_task");
         9 Test("reload::images::registry_directories_are_reloaded");
         8 Test("breaks::network::failing_cni_del_is_named_and_stop_can_be_retried");
@@ -227,7 +228,7 @@ pub const SLOW: &[Slow] = slow! {
         5 Fact("pressure", "memory_high_throttles_and_kills_nobody");
         1 Fact("user_namespaces", "handlers_report_and_support_their_features");
         21 Smoke("caller_resources::cgroups::task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged");
-        21 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
+        31 Smoke("nomad::crashes::task_survives_daemon_kills_and_waiters_get_its_exit");
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
@@ -275,7 +276,7 @@ pub const SLOW: &[Slow] = slow! {
         10 Test("swarm::updates::service_is_updated_in_both_orders_and_moves_with_the_availability_of_the_node");
         8 Test("cri::logs::full_disk::log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes");
         7 Test("ledger::ports::last_host_network_port_goes_to_a_pod_or_a_task_never_both");
-        120 Fact("packages", "package_upgrade_and_downgrade_change_no_process");
+        140 Fact("packages", "package_upgrade_and_downgrade_change_no_process");
         22 Fact("nomad", "nomad_tasks_run_in_the_agents_cgroup_and_survive_daemon_kill");
         15 Fact("checkpoint", "failed_checkpoint_is_explained_and_leaves_nothing_behind");
         13 Fact("checkpoint", "checkpoint_has_process_state_and_processes_continue");
@@ -328,7 +329,7 @@ pub const SLOW: &[Slow] = slow! {
         21 Smoke("cri::volumes::recursive_read_only_mount_is_applied");
         21 Smoke("cri::limits::limits_are_applied_and_can_be_updated");
         80 Root(Suite::Sid, RootPart::Second);
-        200 Version(OtherVersion::Newer);
+        210 Version(OtherVersion::Newer);
     }
     shard 7 {
         13 Test("cri::limits::usage_stats_are_reported_and_increase");
@@ -339,6 +340,6 @@ pub const SLOW: &[Slow] = slow! {
         8 Test("breaks::disks::state_disk_without_space_still_reports_exits_and_allows_removals");
         4 Fact("apparmor", "unloaded_default_profile_is_loaded_again");
         1 Fact("units", "socket_is_accessible_to_root_only");
-        470 Version(OtherVersion::Former);
+        480 Version(OtherVersion::Former);
     }
 };

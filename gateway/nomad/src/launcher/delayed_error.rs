@@ -1,4 +1,5 @@
-//! Calls that are cut off by the end of the daemon get no answer: the launcher exits instead.
+//! Calls that are cut off by the end of the daemon get no answer: the launcher exits instead. Those that are not repeated
+//! fail if it outlives the daemon.
 //!
 //! An agent whose call fails waits three seconds for the exit of its plugin, and recovers its tasks if the
 //! plugin exits. Otherwise it takes the error as final, and starts a task whose wait failed a second time.
@@ -14,14 +15,14 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-/// Delay of an error. If the daemon has ended, the launcher exits long before; otherwise only the connection
-/// broke, and the error must be returned.
+/// Delay of an error. If the daemon has ended, the launcher exits long before; otherwise it outlives the daemon, or only the
+/// connection broke, and the error must be returned.
 pub(super) const ERROR_DELAY: Duration = Duration::from_secs(5);
 
-/// The error for a connection that broke while the daemon lives.
+/// The error for a connection that broke while the launcher continues.
 pub(super) fn broken() -> Status {
     crate::status::status(&switchyard_core::Error::unavailable(
-        "the connection to the switchyard daemon broke, but its session did not end: see the daemon's log",
+        "the connection to the switchyard daemon broke before its answer: see the daemon's log",
     ))
 }
 

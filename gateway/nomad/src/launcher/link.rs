@@ -201,6 +201,7 @@ impl LinkTask {
         let _ = self.desired.wait_for(|desired| desired.needed).await;
         loop {
             let session = self.next_session().await;
+            self.recovery.opened();
             self.hold(session).await;
             if !self.recovery.outlives_session() {
                 return DaemonGone;
