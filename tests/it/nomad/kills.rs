@@ -89,11 +89,12 @@ fn removal_steps() -> impl Iterator<Item = CrashPoint> {
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
 fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status>) -> T {
-    let status = match call(&agent.driver()) {
+    let driver = agent.driver();
+    let status = match call(&driver) {
         Ok(answer) => return answer,
         Err(status) => status,
     };
-    match agent.classify_failure(status) {
+    match agent.classify_failure(&driver, status) {
         CallFailure::PluginShutdown => {
             call(&agent.dispense()).expect("it is done at the second try")
         }
@@ -325,8 +326,9 @@ fn task_removal_interrupted_by_kill_is_completed_without_retry() {
             let mut task = shell(&node, &agent, script);
             agent.driver().start(&task.config).expect("it starts");
             task.wait_stdout(|text| text.contains("begun"));
-            let cut_off = amid(&node, step, || agent.driver().destroy(task.id(), true));
-            let fault = agent.classify_failure(cut_off.expect_err("nobody answers"));
+            let driver = agent.driver();
+            let cut_off = amid(&node, step, || driver.destroy(task.id(), true));
+            let fault = agent.classify_failure(&driver, cut_off.expect_err("nobody answers"));
             assert!(
                 matches!(fault, CallFailure::PluginShutdown),
                 "{step:?}: {fault:?}"

@@ -178,13 +178,17 @@ impl Agent {
     }
 
     /// Classifies the failure of a call as an agent does: it waits a while for the exit of the plugin.
-    pub fn classify_failure(&self, status: Status) -> CallFailure {
+    pub fn classify_failure(&self, driver: &BlockingDriver, status: Status) -> CallFailure {
         // Go's client reports `Unavailable` for a broken connection.
         let broke = status
             .source()
             .is_some_and(|source| source.is::<tonic::transport::Error>());
         let may_be_end = broke || matches!(status.code(), Code::Unavailable | Code::Cancelled);
-        let ended = may_be_end && self.plugin().exit(EXIT_WAIT).is_some();
+        let ended = may_be_end && {
+            let mut plugin = self.plugin();
+            // Another caller has seen its exit already.
+            plugin.pid() != driver.plugin() || plugin.exit(EXIT_WAIT).is_some()
+        };
         if ended {
             CallFailure::PluginShutdown
         } else {

@@ -21,6 +21,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// The calls on one connection. Each blocks.
 #[derive(Clone)]
 pub struct BlockingDriver {
+    plugin: u32,
     channel: Channel,
     runtime: Arc<Runtime>,
 }
@@ -61,9 +62,16 @@ impl BlockingDriver {
     #[must_use]
     pub fn new(plugin: &PluginProcess, runtime: &Arc<Runtime>) -> Self {
         Self {
+            plugin: plugin.pid(),
             channel: plugin.channel(),
             runtime: Arc::clone(runtime),
         }
+    }
+
+    /// The process of the plugin.
+    #[must_use]
+    pub const fn plugin(&self) -> u32 {
+        self.plugin
     }
 
     fn call<T>(

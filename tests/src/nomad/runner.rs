@@ -115,7 +115,7 @@ fn run(
             }
             Err(status) => status,
         };
-        match agent.classify_failure(status) {
+        match agent.classify_failure(&driver, status) {
             CallFailure::PluginShutdown => {
                 driver = agent.dispense();
                 if let Err(refused) = driver.recover(handle) {

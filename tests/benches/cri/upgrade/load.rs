@@ -187,14 +187,15 @@ impl NomadClient<'_> {
         const OPERATION: &str = "Nomad: StartTask";
         let mut failed = Vec::new();
         for _ in 0..2 {
-            let status = match self.agent.dispense().start(task) {
+            let driver = self.agent.dispense();
+            let status = match driver.start(task) {
                 Ok(answer) => {
                     self.calls.count(OPERATION, &failed, true);
                     return answer.handle;
                 }
                 Err(status) => status,
             };
-            match self.agent.classify_failure(status) {
+            match self.agent.classify_failure(&driver, status) {
                 CallFailure::PluginShutdown => failed.push(FailureKind::CutOff),
                 CallFailure::Status(status) => {
                     failed.push(FailureKind::of_status(&status));
@@ -218,7 +219,7 @@ impl NomadClient<'_> {
             match driver.destroy(id, true) {
                 // The try before took effect.
                 Err(status) if status.code() == Code::NotFound => Ok(()),
-                Err(status) => Err(self.failed(status)),
+                Err(status) => Err(self.failed(&driver, status)),
                 Ok(()) => Ok(()),
             }
         })
@@ -232,8 +233,9 @@ impl NomadClient<'_> {
         call: impl Fn(&BlockingDriver) -> Result<T, Status>,
     ) -> Option<T> {
         self.calls.repeat(operation, || {
-            call(&self.agent.driver()).map_err(|status| {
-                let failed = self.failed(status);
+            let driver = self.agent.driver();
+            call(&driver).map_err(|status| {
+                let failed = self.failed(&driver, status);
                 if failed.kind() == FailureKind::CutOff {
                     self.recover(handle);
                 }
@@ -244,17 +246,18 @@ impl NomadClient<'_> {
 
     /// Gives the task to the next plugin. An agent tries it once: a task that is not recovered is lost to it.
     fn recover(&self, handle: &nomad::TaskHandle) {
-        let failed: Vec<FailureKind> = match self.agent.dispense().recover(handle) {
+        let driver = self.agent.dispense();
+        let failed: Vec<FailureKind> = match driver.recover(handle) {
             Ok(()) => Vec::new(),
-            Err(status) => vec![self.failed(status).kind()],
+            Err(status) => vec![self.failed(&driver, status).kind()],
         };
         self.calls
             .count("Nomad: RecoverTask", &failed, failed.is_empty());
     }
 
     /// The failure of a call, as the agent sees it.
-    fn failed(&self, status: Status) -> FailedTry {
-        match self.agent.classify_failure(status) {
+    fn failed(&self, driver: &BlockingDriver, status: Status) -> FailedTry {
+        match self.agent.classify_failure(driver, status) {
             CallFailure::PluginShutdown => {
                 FailedTry::new(FailureKind::CutOff, "the plugin has ended with its daemon")
             }
