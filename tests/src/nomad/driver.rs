@@ -19,7 +19,7 @@ use super::plugin::PluginProcess;
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The calls on one connection. Each blocks.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct BlockingDriver {
     plugin: u32,
     channel: Channel,
@@ -41,12 +41,6 @@ pub struct ExecOutput {
     pub stderr: String,
     /// Its exit code.
     pub code: i32,
-}
-
-impl fmt::Debug for BlockingDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").finish_non_exhaustive()
-    }
 }
 
 impl<T> fmt::Debug for ResponseStream<T> {
