@@ -34,9 +34,7 @@ mod versions;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use switchyard_tests::host::{eventually, processes};
+use switchyard_tests::host::{SuspendedProcess, eventually};
 use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
@@ -45,30 +43,6 @@ use tonic::{Code, Status};
 const LIMIT: Duration = Duration::from_secs(40);
 /// Time for a call that uses only the daemon's own memory, or that is refused at once.
 const FAST_CALL_LIMIT: Duration = Duration::from_secs(3);
-
-/// A process that is stopped (SIGSTOP) until this is dropped.
-struct SuspendedProcess(Pid);
-
-impl SuspendedProcess {
-    fn new(pid: i32) -> Self {
-        let pid = Pid::from_raw(pid);
-        kill(pid, Signal::SIGSTOP).expect("it runs");
-        let stopped = Self(pid);
-        // The signal is sent; a busy machine may run its threads a while longer.
-        assert!(
-            eventually(LIMIT, || processes::is_stopped(pid.as_raw())),
-            "{pid} is not stopped"
-        );
-        stopped
-    }
-}
-
-impl Drop for SuspendedProcess {
-    fn drop(&mut self) {
-        // The process may have been killed meanwhile.
-        let _ = kill(self.0, Signal::SIGCONT);
-    }
-}
 
 /// The process that the daemon has recorded as its containerd or logkeeper.
 fn managed(node: &TestNode, name: &str) -> i32 {
@@ -80,11 +54,7 @@ fn managed(node: &TestNode, name: &str) -> i32 {
 
 /// The shim of a container.
 fn shim(node: &TestNode, container: &str) -> i32 {
-    let all = processes::belonging_to(node.root().path());
-    let mut shims = all.iter().filter(|process| {
-        process.command.contains("containerd-shim") && process.command.contains(container)
-    });
-    shims.next().expect("a running container has a shim").pid
+    node.shim(container).as_raw()
 }
 
 /// Waits until every status interface of the node reports that it is not ready, for a reason that contains

@@ -5,6 +5,7 @@ pub mod cgroups;
 pub mod mounts;
 pub mod processes;
 pub mod runtimes;
+mod suspended;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+pub use suspended::SuspendedProcess;
 
 /// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);

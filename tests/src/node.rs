@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::cri::v1 as cri;
@@ -13,7 +12,7 @@ use switchyard_proto::cri::v1 as cri;
 use crate::cri::{Cri, image_spec, namespaces};
 use crate::daemon::Daemon;
 use crate::external_containerd::ExternalContainerd;
-use crate::host::{eventually, processes, random_name};
+use crate::host::{eventually, random_name};
 use crate::image::busybox;
 use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
 use crate::registry::Registry;
@@ -21,6 +20,7 @@ use crate::registry_proxy::Access;
 use crate::root::PrivateRoot;
 
 mod pod;
+mod processes;
 mod version;
 
 pub use pod::{TestPod, log_content};
@@ -382,32 +382,6 @@ impl TestNode {
             },
             |upstream| upstream.pid(),
         )
-    }
-
-    /// Kills a process that the daemon supervises; returns its id.
-    ///
-    /// # Panics
-    /// When the daemon has started none, or it does not run.
-    #[track_caller]
-    pub fn kill_managed(&self, name: &str) -> Pid {
-        let pid = self
-            .root
-            .managed(name)
-            .expect("the daemon writes down whom it started");
-        kill(pid, Signal::SIGKILL).expect("it runs");
-        pid
-    }
-
-    /// Kills a container's shim and its processes with this command line: without a daemon nobody sees the end.
-    pub fn kill_unseen(&self, container: &str, command: &str) {
-        for process in processes::belonging_to(self.root.path()) {
-            let is_shim =
-                process.command.contains("containerd-shim") && process.command.contains(container);
-            if is_shim || process.command == command {
-                // An error means that it has ended with the other.
-                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-            }
-        }
     }
 
     /// Waits until nothing of a container whose shim was killed is left: containerd cleans up in its own time.

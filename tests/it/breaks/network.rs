@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use std::time::Duration;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use serde_json::{Value, json};
 use switchyard_proto::cri::v1::{NamespaceMode, PodSandboxState, VersionRequest};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::daemon::Daemon;

@@ -1,16 +1,15 @@
 //! The device plugin as an agent uses it: the devices it lists, what a task is given, and what works without
 //! the daemon.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::json;
 use switchyard_proto::nomad::base::proto as base;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_proto::nomad::drivers::proto as driver;
+pub(crate) use switchyard_tests::devices::make_device;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::{install_plugins, socket_args};
 use switchyard_tests::nomad::plugin::GRACE;
@@ -113,20 +112,6 @@ impl LaunchedDevicePlugin {
             }
         }
     }
-}
-
-/// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which are harmless: each has a
-/// device number of its own.
-pub(crate) fn make_device(path: &Path) {
-    let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    let minor = match path.file_name().and_then(|name| name.to_str()) {
-        Some("acme0") => 3,
-        Some("acme1") => 5,
-        Some("acme2") => 7,
-        Some(_) | None => 9,
-    };
-    mknod(path, SFlag::S_IFCHR, mode, makedev(1, minor))
-        .expect("tests make device nodes and so must run as root");
 }
 
 /// A node with two devices, of a group that may have more.

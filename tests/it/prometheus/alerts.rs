@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use switchyard_tests::devices::{container_with_device, device_group};
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::prometheus::Prometheus;
-
-use super::{ScrapedTestNode, container_with_device, device_group};
+use switchyard_tests::scraped_node::ScrapedTestNode;
 
 /// Time for an alert to fire or to clear: the longest looks back over fifteen minutes, which are half a
 /// minute here.

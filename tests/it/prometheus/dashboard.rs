@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use switchyard_tests::devices::{container_with_device, device_group};
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prometheus::Prometheus;
-
-use super::{ScrapedTestNode, container_with_device, device_group};
+use switchyard_tests::scraped_node::ScrapedTestNode;
 
 /// Time for a figure to appear: some scrapes and evaluations.
 const SOON: Duration = Duration::from_secs(60);

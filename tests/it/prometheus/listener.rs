@@ -9,16 +9,27 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use switchyard_tests::daemon::binary;
 use switchyard_tests::host::eventually;
+use switchyard_tests::scraped_node::{ScrapedTestNode, TOKEN, write_token};
 use switchyard_tls::testing::Authority;
-
-use super::{ScrapedTestNode, TOKEN, write_token};
 
 /// Number of connections that a stranger holds.
 const HELD: usize = 10_000;
 /// Time for a changed file to be noticed.
 const SOON: Duration = Duration::from_secs(60);
 
-impl ScrapedTestNode {
+/// What these tests ask of a node.
+trait AskedNode {
+    /// Returns whether it serves its metrics to whoever sends this token and trusts this authority.
+    fn is_served(&self, token: &str, authority: &Authority) -> bool;
+
+    /// Runs a command of the command line against the daemon; whether it succeeds, and what it prints.
+    fn run(&self, words: &[&str]) -> (bool, String);
+
+    /// The daemon's log.
+    fn log(&self) -> String;
+}
+
+impl AskedNode for ScrapedTestNode {
     fn is_served(&self, token: &str, authority: &Authority) -> bool {
         let answer = self.get("/metrics", token, authority);
         answer.is_ok_and(|answer| {
@@ -26,7 +37,6 @@ impl ScrapedTestNode {
         })
     }
 
-    /// Runs a command of the command line against the daemon; whether it succeeds, and what it prints.
     fn run(&self, words: &[&str]) -> (bool, String) {
         let socket = self.node.root().run().join("admin.sock");
         let done = Command::new(binary())

@@ -1,12 +1,12 @@
 //! A node whose network plugin fails on request.
 
+use switchyard_tests::cni_plugin;
+
 use super::*;
 
 /// A plugin at the end of the chain. A file named after the command says how it misbehaves; without the file
 /// it passes on the result.
-const PLUGIN: &str = r#"#!/bin/sh
-input=$(cat)
-echo "$CNI_COMMAND begins" >>"DIR/runs"
+const PLUGIN: &str = r#"echo "$CNI_COMMAND begins" >>"DIR/runs"
 case $(cat "DIR/$CNI_COMMAND" 2>/dev/null) in
 fail) echo '{"cniVersion":"1.0.0","code":7,"msg":"a planned failure"}'; exit 1 ;;
 held)
@@ -22,9 +22,6 @@ giant) head -c 3000000 /dev/zero | tr '\0' ' '; exit 0 ;;
 killed) kill -9 $$ ;;
 full) echo '{"cniVersion":"1.0.0","code":5,"msg":"write lease: no space left on device"}'; exit 1 ;;
 esac
-[ "$CNI_COMMAND" = ADD ] || exit 0
-# The result of the plugin before is the last key, or the last before the type.
-echo "$input" | sed -e 's/.*"prevResult"://' -e 't next' -e ':next' -e 's/,"type":"wayward".*//' -e t -e 's/}$//'
 "#;
 
 /// A node whose network ends with a plugin that a test controls.
@@ -42,20 +39,9 @@ impl FaultyCniNode {
     pub(super) fn start_within(seconds: u32) -> Self {
         let mut place = PathBuf::new();
         let node = TestNode::start_configured(|root| {
-            let dir = root.path().join("cni/wayward");
-            fs::create_dir_all(&dir).expect("the root can be written");
-            let plugin = dir.join("wayward");
-            let script = PLUGIN.replace("DIR", dir.to_str().expect("the path is ASCII"));
-            fs::write(&plugin, script).expect("the root can be written");
-            fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it is ours");
+            let dir = cni_plugin::add(root, "wayward", PLUGIN);
             // The name under which its process is found.
             symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
-            let file = root.cni_conf().join("10-test.conflist");
-            let text = fs::read(&file).expect("the root has written it");
-            let mut list: Value = serde_json::from_slice(&text).expect("it is JSON");
-            let plugins = list["plugins"].as_array_mut().expect("it is a list");
-            plugins.push(json!({ "type": "wayward" }));
-            fs::write(&file, list.to_string()).expect("the root can be written");
             let conf = format!(
                 "[network]\nplugin_timeout_seconds = {seconds}\nbin_dirs = [{dir:?}, {:?}]\n",
                 prereq::CNI_BIN_DIR
