@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::{major, minor};
+use nix::sys::statvfs::statvfs;
 
 use crate::host::eventually;
 use crate::host::processes::{self, Process};
@@ -43,6 +44,25 @@ impl FilledDisk {
             }
         }
         filling
+    }
+
+    /// Writes a file until so much of the disk that it is on is used.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    #[must_use]
+    pub fn up_to(file: PathBuf, percent: u64) -> Self {
+        let filling = Self(file);
+        let mut file = File::create(&filling.0).expect("there is an inode left");
+        let piece = vec![1; 64 << 10];
+        loop {
+            let disk = statvfs(&filling.0).expect("the file is there");
+            let used = disk.blocks() - disk.blocks_available();
+            if used * 100 >= disk.blocks() * percent {
+                return filling;
+            }
+            file.write_all(&piece).expect("there is space left");
+        }
     }
 
     /// Uses up all inodes of the disk that `dir` is on.

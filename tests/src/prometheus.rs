@@ -1,6 +1,6 @@
 //! A real Prometheus with the shipped configuration, adapted to one node and to the patience of a test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -231,6 +231,26 @@ impl Prometheus {
         let query = format!("ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}");
         let found = self.query(&query).expect("the query is valid");
         found.into_iter().map(|sample| sample.labels).collect()
+    }
+
+    /// The names of all alerts that have fired since it was started.
+    ///
+    /// # Panics
+    /// As [`Prometheus::query`].
+    #[must_use]
+    pub fn fired(&self) -> BTreeSet<String> {
+        let query = "count by (alertname) (count_over_time(ALERTS{alertstate=\"firing\"}[1d]))";
+        let found = self.query(query).expect("the query is valid");
+        let names = found
+            .into_iter()
+            .filter_map(|mut sample| sample.labels.remove("alertname"));
+        names.collect()
+    }
+
+    /// The address of its page.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Waits until an alert fires, or does not.

@@ -51,6 +51,8 @@ pub enum RegistryFault {
     Endless(u16),
     /// The answer stalls after this many bytes, until [`RegistryProxy::release`] or for a minute.
     StallAfter(usize),
+    /// The answer comes slowly: so many bytes a second.
+    Drip(usize),
     /// The connection is closed after this many bytes of the answer.
     CutAfter(usize),
     /// One bit of the last byte of the answer is flipped.
@@ -392,6 +394,7 @@ impl ProxyServer {
                 self.wait_release(releases);
                 begun.map(drop)
             }
+            Some(RegistryFault::Drip(rate)) => drip(&mut upstream, client, rate),
             Some(
                 RegistryFault::Status(_)
                 | RegistryFault::Answer(..)
@@ -405,6 +408,21 @@ impl ProxyServer {
         let _ = client.shutdown(Shutdown::Both);
         let _ = up.join();
         copied
+    }
+}
+
+/// Copies so many bytes a second, until the end or until the client disconnects.
+fn drip(from: &mut TcpStream, to: &mut TcpStream, rate: usize) -> io::Result<()> {
+    // A tenth of it each tenth of a second.
+    let mut block = vec![0; (rate / 10).max(1)];
+    loop {
+        match from.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Ok(count) => to.write_all(&block[..count])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        thread::sleep(Duration::from_millis(100));
     }
 }
 

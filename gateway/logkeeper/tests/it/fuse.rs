@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -25,6 +26,8 @@ struct State {
     hung: Mutex<bool>,
     /// True if it hangs from the creation of the next file on.
     hangs_at_creation: Mutex<bool>,
+    /// The time that each write takes.
+    delay: Mutex<Duration>,
     changed: Condvar,
     /// By inode number less 2; the root is 1.
     nodes: Mutex<Vec<Inode>>,
@@ -58,6 +61,11 @@ mod op {
 
 impl Fuse {
     pub(crate) fn mount(point: PathBuf) -> Self {
+        Self::mount_as("hung", point)
+    }
+
+    /// Mounts it under a name, which the mount tables show.
+    pub(crate) fn mount_as(source: &str, point: PathBuf) -> Self {
         fs::create_dir_all(&point).unwrap();
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device =
@@ -67,7 +75,7 @@ impl Fuse {
             device.as_raw_fd()
         );
         mount(
-            Some("hung"),
+            Some(source),
             &point,
             Some("fuse"),
             MsFlags::empty(),
@@ -92,6 +100,12 @@ impl Fuse {
     /// Stops answering requests with the next one that creates a file.
     pub(crate) fn hang_at_creation(&self) {
         *self.state.hangs_at_creation.lock() = true;
+    }
+
+    /// Takes so long for each write from now on.
+    #[allow(dead_code, reason = "for other tests that include this file")]
+    pub(crate) fn delay_writes(&self, delay: Duration) {
+        *self.state.delay.lock() = delay;
     }
 
     /// Answers the pending requests, and all later ones.
@@ -146,6 +160,10 @@ impl State {
             self.changed.wait_while(&mut self.hung.lock(), |hung| *hung);
             if [op::FORGET, op::BATCH_FORGET, op::INTERRUPT].contains(&code) {
                 continue;
+            }
+            if code == op::WRITE {
+                let delay = *self.delay.lock();
+                std::thread::sleep(delay);
             }
             let (error, body) = match self.answer(code, long(request, 16), &request[40..]) {
                 Ok(body) => (0, body),
