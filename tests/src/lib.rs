@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod debian;
 pub mod devices;
 pub mod documents;
+pub mod drill;
 pub mod external_containerd;
 pub mod host;
 pub mod http;

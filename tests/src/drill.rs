@@ -1,0 +1,181 @@
+//! The drill: incidents that are made for real on a private node, one at a time, to see what the node says of them.
+//!
+//! [`list::PLANS`] has the incidents. [`measure`] makes one, waits until it shows, and gives its row of the table.
+//! [`hold`] makes one and leaves it standing for somebody who is to find its cause: what it shows of the incident is
+//! what a user would report, from a file of `tests/drill.d`. Names of pods, jobs, images, files and processes do not reveal
+//! the cause either.
+
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+pub mod incident;
+pub mod list;
+pub mod node;
+pub mod report;
+pub mod row;
+
+/// The file system of the logkeeper's own tests.
+#[allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "helpers of other tests too, which may fail"
+)]
+#[path = "../../gateway/logkeeper/tests/it/fuse.rs"]
+mod fuse;
+mod incidents;
+mod load;
+mod observe;
+
+use incident::{Incident, Place, Plan, Setup};
+use node::DrillNode;
+use observe::Baseline;
+use row::Row;
+
+/// The file with the symptom of an incident.
+#[must_use]
+pub fn symptom_file(number: u8) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("drill.d/{number:02}.md"))
+}
+
+/// What a user reports of an incident.
+///
+/// # Panics
+/// When it has no file.
+#[must_use]
+pub fn symptom(number: u8) -> String {
+    let file = symptom_file(number);
+    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+/// The same in a line: the heading of the file.
+///
+/// # Panics
+/// As [`symptom`].
+#[must_use]
+pub fn title(number: u8) -> String {
+    let text = symptom(number);
+    let heading = text.lines().next().unwrap_or_default();
+    heading.trim_start_matches('#').trim().to_owned()
+}
+
+/// An incident with its node.
+#[derive(Debug)]
+pub struct StandingIncident {
+    // It ends before its node.
+    incident: Incident,
+    node: DrillNode,
+}
+
+/// Starts a node and makes an incident on it.
+///
+/// # Panics
+/// When a prerequisite is missing, or the incident cannot be made.
+#[must_use]
+pub fn make(setup: &Setup) -> StandingIncident {
+    let node = DrillNode::start(setup);
+    let incident = (setup.make)(&node);
+    StandingIncident { incident, node }
+}
+
+// === impl StandingIncident ===
+
+impl StandingIncident {
+    /// Waits until it shows; `false` if it does not within three minutes.
+    #[must_use]
+    pub fn wait_sign(&self) -> bool {
+        observe::wait_for(&self.node, self.incident.sign)
+    }
+
+    /// Its node.
+    #[must_use]
+    pub const fn node(&self) -> &DrillNode {
+        &self.node
+    }
+}
+
+/// Makes an incident, and looks at its node until it shows. An incident that cannot be made has a row that says why.
+#[must_use]
+pub fn measure(plan: &Plan) -> Row {
+    let Plan { number, place } = *plan;
+    let symptom = title(number);
+    let setup = match place {
+        Place::Elsewhere(why) => return Row::not_made(number, &symptom, why),
+        Place::Here(setup) => setup,
+    };
+    let measured = catch_unwind(AssertUnwindSafe(|| {
+        let node = DrillNode::start(&setup);
+        let before = Baseline::of(&node);
+        let incident = (setup.make)(&node);
+        before.row(&node, &incident)
+    }));
+    match measured {
+        Ok(row) => Row {
+            number,
+            symptom,
+            ..row
+        },
+        Err(panic) => {
+            let why = format!("it failed: {}", panic_text(panic.as_ref()));
+            Row::not_made(number, &symptom, &why)
+        }
+    }
+}
+
+/// The text of a panic.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+/// Makes an incident and leaves it standing while `show` runs, which gets the symptom and the ways to the node.
+///
+/// # Errors
+/// The incident belongs elsewhere: where, and why.
+///
+/// # Panics
+/// When it cannot be made.
+pub fn hold(plan: &Plan, show: impl FnOnce(&str)) -> Result<(), &'static str> {
+    let setup = match plan.place {
+        Place::Elsewhere(why) => return Err(why),
+        Place::Here(setup) => setup,
+    };
+    let standing = make(&setup);
+    // One that does not show yet may do so later.
+    let _ = standing.wait_sign();
+    show(&format!(
+        "{}\n{}",
+        symptom(plan.number),
+        directions(standing.node())
+    ));
+    Ok(())
+}
+
+/// How to reach a node, and how to end it.
+fn directions(node: &DrillNode) -> String {
+    let root = node.root();
+    let dir = root.path().display();
+    let containerd = root
+        .containerd_socket()
+        .map_or_else(|| "none".to_owned(), |socket| socket.display().to_string());
+    format!(
+        "The node is in {dir}. In its times, a minute of a real node lasts two seconds.\n\
+         \n  export PATH={dir}:$PATH SWITCHYARD_ADMIN_SOCKET={run}/admin.sock\n\
+         \n  switchyard     --config {config} for `switchyard doctor` and `switchyard config`\n\
+         \x20 crictl         --config {dir}/crictl.yaml, or any client of {cri}\n\
+         \x20 ctr            --namespace k8s.io --address {containerd}\n\
+         \x20 Nomad agents   {run}/nomad.sock\n\
+         \x20 journal        {log}: what the unit would write there\n\
+         \x20 orchestrators  {report}: events of pods, logs of agents\n\
+         \x20 Prometheus     http://{prometheus}\n\
+         \nEnter, SIGINT or SIGTERM ends it and removes everything.\n",
+        run = root.run().display(),
+        config = root.config().display(),
+        cri = root.cri_socket().display(),
+        log = root.daemon_log().display(),
+        report = node.report().file().display(),
+        prometheus = node.prometheus().address(),
+    )
+}

@@ -1,0 +1,126 @@
+//! What an incident is: how it is made, what shows it, and what ends it.
+
+use std::any::Any;
+use std::time::Duration;
+
+use super::node::DrillNode;
+use crate::node::Containerd;
+use crate::root::PrivateRoot;
+
+/// An incident of the list.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Its number.
+    pub number: u8,
+    /// The place where it can be made.
+    pub place: Place,
+}
+
+/// The place where an incident can be made.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// A private node on this machine.
+    Here(Setup),
+    /// Another one: the text says which, and why.
+    Elsewhere(&'static str),
+}
+
+/// The steps that make an incident.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// The containerd of the node.
+    pub containerd: Containerd,
+    /// Prepares the root of the node before its daemon runs, and gives more configuration.
+    pub prepare: fn(&PrivateRoot) -> String,
+    /// Makes the incident on the running node.
+    pub make: fn(&DrillNode) -> Incident,
+}
+
+/// An incident that stands until this is dropped.
+#[derive(Debug)]
+pub struct Incident {
+    /// The name of a pod or a task that users ask about.
+    pub object: String,
+    /// What shows that it is there.
+    pub sign: Sign,
+    /// What it consists of. Dropping them, in this order, ends it.
+    parts: Vec<Box<dyn Any>>,
+}
+
+/// What shows that an incident is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// This alert fires.
+    Alert(&'static str),
+    /// The orchestrator has reported so many lines.
+    Reported(usize),
+    /// Nothing but that it has lasted so long.
+    Lasts(Duration),
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// On a node with a managed containerd, without more configuration.
+    #[must_use]
+    pub const fn plain(make: fn(&DrillNode) -> Incident) -> Self {
+        Self::prepared(no_configuration, make)
+    }
+
+    /// On a node with a managed containerd.
+    #[must_use]
+    pub const fn prepared(
+        prepare: fn(&PrivateRoot) -> String,
+        make: fn(&DrillNode) -> Incident,
+    ) -> Self {
+        Self {
+            containerd: Containerd::Managed,
+            prepare,
+            make,
+        }
+    }
+
+    /// On a node beside a containerd that is not the daemon's own.
+    #[must_use]
+    pub const fn external(make: fn(&DrillNode) -> Incident) -> Self {
+        Self {
+            containerd: Containerd::External,
+            prepare: no_configuration,
+            make,
+        }
+    }
+}
+
+fn no_configuration(_: &PrivateRoot) -> String {
+    String::new()
+}
+
+// === impl Incident ===
+
+impl Incident {
+    /// An incident about which users name this pod or task.
+    #[must_use]
+    pub fn new(object: &str, sign: Sign) -> Self {
+        Self {
+            object: object.to_owned(),
+            sign,
+            parts: Vec::new(),
+        }
+    }
+
+    /// Adds a part.
+    #[must_use]
+    pub fn with(mut self, part: impl Any) -> Self {
+        self.parts.push(Box::new(part));
+        self
+    }
+
+    /// Adds parts of one kind.
+    #[must_use]
+    pub fn with_all<T: Any>(mut self, parts: impl IntoIterator<Item = T>) -> Self {
+        for part in parts {
+            self.parts.push(Box::new(part));
+        }
+        self
+    }
+}
