@@ -17,7 +17,7 @@ use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script}
 use switchyard_tests::scratch::Scratch;
 
 /// Scripts, what they source, and the one with the list of what they install.
-const SCRIPTS: [(&str, &[&str]); 8] = [
+const SCRIPTS: [(&str, &[&str]); 9] = [
     (
         "deploy/quickstart",
         &[
@@ -30,6 +30,7 @@ const SCRIPTS: [(&str, &[&str]); 8] = [
     ("tests/advisories", &["deploy/packages.sh"]),
     ("tests/bench", &["deploy/packages.sh"]),
     ("tests/chaos", &["deploy/packages.sh"]),
+    ("tests/drill", &["deploy/packages.sh"]),
     (
         "tests/root",
         &["deploy/packages.sh", "tests/guest/sources.sh"],

@@ -110,6 +110,7 @@ fn scripts_are_executable_and_strict() {
         "tests/advisories",
         "tests/bench",
         "tests/chaos",
+        "tests/drill",
         "tests/fuzz",
         "tests/root",
         "tests/versions",
