@@ -8,6 +8,7 @@ mod cri;
 mod daemon;
 mod debian_packages;
 mod doctor;
+mod drill;
 mod fuzzing;
 mod history;
 mod hostile;
