@@ -74,7 +74,7 @@ fn hold_one(plans: &[Plan]) -> ExitCode {
     };
     // From here on signals end it in order.
     let end = End::new();
-    let held = hold(plan, |text| {
+    let held = hold(plan, move |text| {
         print!("{text}");
         end.wait();
     });

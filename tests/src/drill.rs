@@ -7,8 +7,18 @@
 
 use std::any::Any;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use incident::{Incident, Place, Plan, Setup};
+use node::{DrillNode, SharedCluster};
+use observe::Baseline;
+use parking_lot::Mutex;
+use row::Row;
+
+use crate::swarm::SwarmCluster;
 
 pub mod incident;
 pub mod list;
@@ -27,11 +37,6 @@ mod fuse;
 mod incidents;
 mod load;
 mod observe;
-
-use incident::{Incident, Place, Plan, Setup};
-use node::DrillNode;
-use observe::Baseline;
-use row::Row;
 
 /// The file with the symptom of an incident.
 #[must_use]
@@ -68,15 +73,34 @@ pub struct StandingIncident {
     node: DrillNode,
 }
 
-/// Starts a node and makes an incident on it.
+/// Starts a node and makes an incident on it, which needs no swarm.
 ///
 /// # Panics
 /// When a prerequisite is missing, or the incident cannot be made.
 #[must_use]
 pub fn make(setup: &Setup) -> StandingIncident {
-    let node = DrillNode::start(setup);
+    make_beside(setup, None)
+}
+
+fn make_beside(setup: &Setup, cluster: Option<SharedCluster>) -> StandingIncident {
+    let node = DrillNode::start(setup, cluster);
     let incident = (setup.make)(&node);
     StandingIncident { incident, node }
+}
+
+/// Does something where the node of an incident has to be: for one in a swarm, on a thread in the network namespace of the
+/// manager, so that whatever it starts is there too. A panic is the error.
+fn in_place<T: Send + 'static>(
+    setup: Setup,
+    work: impl FnOnce(Option<SharedCluster>) -> T + Send + 'static,
+) -> thread::Result<T> {
+    if !setup.is_in_swarm {
+        return catch_unwind(AssertUnwindSafe(|| work(None)));
+    }
+    let cluster = Arc::new(Mutex::new(catch_unwind(SwarmCluster::new)?));
+    let given = Arc::clone(&cluster);
+    let thread = cluster.lock().within(move || work(Some(given)));
+    thread.join()
 }
 
 // === impl StandingIncident ===
@@ -104,12 +128,12 @@ pub fn measure(plan: &Plan) -> Row {
         Place::Elsewhere(why) => return Row::not_made(number, &symptom, why),
         Place::Here(setup) => setup,
     };
-    let measured = catch_unwind(AssertUnwindSafe(|| {
-        let node = DrillNode::start(&setup);
+    let measured = in_place(setup, move |cluster| {
+        let node = DrillNode::start(&setup, cluster);
         let before = Baseline::of(&node);
         let incident = (setup.make)(&node);
         before.row(&node, &incident)
-    }));
+    });
     match measured {
         Ok(row) => Row {
             number,
@@ -137,20 +161,26 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 ///
 /// # Panics
 /// When it cannot be made.
-pub fn hold(plan: &Plan, show: impl FnOnce(&str)) -> Result<(), &'static str> {
-    let setup = match plan.place {
+pub fn hold(plan: &Plan, show: impl FnOnce(&str) + Send + 'static) -> Result<(), &'static str> {
+    let Plan { number, place } = *plan;
+    let setup = match place {
         Place::Elsewhere(why) => return Err(why),
         Place::Here(setup) => setup,
     };
-    let standing = make(&setup);
-    // One that does not show yet may do so later.
-    let _ = standing.wait_sign();
-    show(&format!(
-        "{}\n{}",
-        symptom(plan.number),
-        directions(standing.node())
-    ));
-    Ok(())
+    let held = in_place(setup, move |cluster| {
+        let standing = make_beside(&setup, cluster);
+        // One that does not show yet may do so later.
+        let _ = standing.wait_sign();
+        show(&format!(
+            "{}\n{}",
+            symptom(number),
+            directions(standing.node())
+        ));
+    });
+    match held {
+        Ok(()) => Ok(()),
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// How to reach a node, and how to end it.
@@ -160,6 +190,15 @@ fn directions(node: &DrillNode) -> String {
     let containerd = root
         .containerd_socket()
         .map_or_else(|| "none".to_owned(), |socket| socket.display().to_string());
+    let namespace = node.cluster().map_or_else(String::new, |cluster| {
+        let cluster = cluster.lock();
+        format!(
+            "  network        nsenter --net={}: the node and Prometheus are in this namespace\n  \
+             docker         docker --host unix://{}, the manager of the swarm\n",
+            cluster.netns().display(),
+            cluster.socket(0).display()
+        )
+    });
     format!(
         "The node is in {dir}. In its times, a minute of a real node lasts two seconds.\n\
          \n  export PATH={dir}:$PATH SWITCHYARD_ADMIN_SOCKET={run}/admin.sock\n\
@@ -169,7 +208,7 @@ fn directions(node: &DrillNode) -> String {
          \x20 Nomad agents   {run}/nomad.sock\n\
          \x20 journal        {log}: what the unit would write there\n\
          \x20 orchestrators  {report}: events of pods, logs of agents\n\
-         \x20 Prometheus     http://{prometheus}\n\
+         \x20 Prometheus     http://{prometheus}\n{namespace}\
          \nEnter, SIGINT or SIGTERM ends it and removes everything.\n",
         run = root.run().display(),
         config = root.config().display(),

@@ -30,6 +30,8 @@ pub enum Place {
 pub struct Setup {
     /// The containerd of the node.
     pub containerd: Containerd,
+    /// True if everything is in the network namespace of the manager of a swarm.
+    pub is_in_swarm: bool,
     /// Prepares the root of the node before its daemon runs, and gives more configuration.
     pub prepare: fn(&PrivateRoot) -> String,
     /// Makes the incident on the running node.
@@ -75,6 +77,7 @@ impl Setup {
     ) -> Self {
         Self {
             containerd: Containerd::Managed,
+            is_in_swarm: false,
             prepare,
             make,
         }
@@ -85,8 +88,16 @@ impl Setup {
     pub const fn external(make: fn(&DrillNode) -> Incident) -> Self {
         Self {
             containerd: Containerd::External,
-            prepare: no_configuration,
-            make,
+            ..Self::plain(make)
+        }
+    }
+
+    /// On a node beside the manager of a swarm.
+    #[must_use]
+    pub const fn in_swarm(make: fn(&DrillNode) -> Incident) -> Self {
+        Self {
+            is_in_swarm: true,
+            ..Self::plain(make)
         }
     }
 }

@@ -10,3 +10,4 @@ pub(super) mod network;
 pub(super) mod nomad;
 pub(super) mod processes;
 pub(super) mod runtime;
+pub(super) mod swarm;

@@ -3,6 +3,7 @@
 use super::incident::{Place, Plan, Setup};
 use super::incidents::{
     clients, containerd, devices, disks, images, monitoring, network, nomad, processes, runtime,
+    swarm,
 };
 
 /// All incidents.
@@ -47,10 +48,7 @@ pub const PLANS: [Plan; 24] = [
         Setup::prepared(devices::with_kubelet, devices::kubelet_does_not_register),
     ),
     here(18, Setup::plain(nomad::socket_is_gone)),
-    elsewhere(
-        19,
-        "a manager of a swarm, the node and Prometheus would have to share a network namespace: see tests/it/swarm",
-    ),
+    here(19, Setup::in_swarm(swarm::has_a_clone)),
     here(20, Setup::plain(processes::children_are_killed)),
     here(21, Setup::plain(images::held_by_others)),
     elsewhere(

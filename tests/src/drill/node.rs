@@ -3,8 +3,10 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use switchyard_proto::cri::v1 as cri;
 
 use super::incident::Setup;
@@ -16,6 +18,7 @@ use crate::node::TestNode;
 use crate::prometheus::Prometheus;
 use crate::root::PrivateRoot;
 use crate::scraped_node::ScrapedTestNode;
+use crate::swarm::SwarmCluster;
 
 /// Time until the node is scraped.
 const SCRAPE_LIMIT: Duration = Duration::from_secs(60);
@@ -26,6 +29,9 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Time for a call that stops a pod.
 const STOP_LIMIT: Duration = Duration::from_secs(120);
 
+/// A swarm that a node may join.
+pub(super) type SharedCluster = Arc<Mutex<SwarmCluster>>;
+
 /// A node for one incident.
 #[derive(Debug)]
 pub struct DrillNode {
@@ -34,6 +40,7 @@ pub struct DrillNode {
     prometheus: Prometheus,
     scraped: ScrapedTestNode,
     report: OrchestratorReport,
+    cluster: Option<SharedCluster>,
 }
 
 /// A pod with one container.
@@ -54,12 +61,12 @@ pub(super) struct DrillPod {
 // === impl DrillNode ===
 
 impl DrillNode {
-    /// Starts the node of an incident, and waits until it is scraped.
+    /// Starts the node of an incident, and waits until it is scraped. The thread is in the namespace of the swarm, if there is one.
     ///
     /// # Panics
     /// When a prerequisite is missing, or something does not start.
     #[must_use]
-    pub fn start(setup: &Setup) -> Self {
+    pub(super) fn start(setup: &Setup, cluster: Option<SharedCluster>) -> Self {
         let scraped = ScrapedTestNode::start_beside(setup.containerd, setup.prepare);
         // What an incident leaves is no fault here: it is killed with the root.
         scraped.node.skip_leak_check();
@@ -79,6 +86,7 @@ impl DrillNode {
             prometheus,
             scraped,
             report,
+            cluster,
         };
         for name in ["web-1", "cache-1"] {
             let _ = node.app("shop", name, "while :; do echo served; sleep 1; done");
@@ -117,6 +125,11 @@ impl DrillNode {
     #[must_use]
     pub const fn report(&self) -> &OrchestratorReport {
         &self.report
+    }
+
+    /// The swarm that it may join.
+    pub(super) const fn cluster(&self) -> Option<&SharedCluster> {
+        self.cluster.as_ref()
     }
 
     /// A client of its CRI socket.
