@@ -13,8 +13,8 @@ use std::{fs, thread};
 
 use clap::Parser;
 use serde_json::Value;
-use switchyard_tests::drill::incident::{Place, Plan};
-use switchyard_tests::drill::list::{PLANS, plan};
+use switchyard_tests::drill::incident::{ListedIncident, Place};
+use switchyard_tests::drill::list::{INCIDENTS, find};
 use switchyard_tests::drill::row::Row;
 use switchyard_tests::drill::{hold, measure, title};
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,49 +50,49 @@ fn main() -> ExitCode {
         json,
     } = Args::parse();
     if list {
-        for Plan { number, .. } in PLANS {
+        for ListedIncident { number, .. } in INCIDENTS {
             println!("{number:2}  {}", title(number));
         }
         return ExitCode::SUCCESS;
     }
-    let plans: Vec<Plan> = if all {
-        PLANS.into()
+    let chosen: Vec<ListedIncident> = if all {
+        INCIDENTS.into()
     } else {
-        numbers.into_iter().filter_map(plan).collect()
+        numbers.into_iter().filter_map(find).collect()
     };
     if hold {
-        return hold_one(&plans);
+        return hold_one(&chosen);
     }
-    print_rows(&plans, json)
+    print_rows(&chosen, json)
 }
 
 /// Leaves the only incident standing.
-fn hold_one(plans: &[Plan]) -> ExitCode {
-    let [plan] = plans else {
+fn hold_one(incidents: &[ListedIncident]) -> ExitCode {
+    let [incident] = incidents else {
         eprintln!("one incident can be left standing at a time");
         return ExitCode::FAILURE;
     };
     // From here on signals end it in order.
     let end = End::new();
-    let held = hold(plan, move |text| {
+    let held = hold(incident, move |text| {
         print!("{text}");
         end.wait();
     });
     match held {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("{} is not made here: {why}", plan.number);
+            eprintln!("{} is not made here: {why}", incident.number);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Makes incidents and prints a row for each.
-fn print_rows(plans: &[Plan], json: Option<PathBuf>) -> ExitCode {
+fn print_rows(incidents: &[ListedIncident], json: Option<PathBuf>) -> ExitCode {
     println!("{}", Row::HEADINGS.join("\t"));
     let mut rows = Vec::new();
-    for plan in plans {
-        let row = measure(plan);
+    for incident in incidents {
+        let row = measure(incident);
         println!("{}", row.tsv());
         rows.push(row);
     }
@@ -103,10 +103,10 @@ fn print_rows(plans: &[Plan], json: Option<PathBuf>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let is_seen = |(plan, row): (&Plan, &Row)| {
-        matches!(plan.place, Place::Elsewhere(_)) || row.made == "here"
+    let is_seen = |(incident, row): (&ListedIncident, &Row)| {
+        matches!(incident.place, Place::Elsewhere(_)) || row.made == "here"
     };
-    if plans.iter().zip(&rows).all(is_seen) {
+    if incidents.iter().zip(&rows).all(is_seen) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

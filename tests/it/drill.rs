@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::json;
 use switchyard_tests::drill::incident::Place;
-use switchyard_tests::drill::list::{PLANS, plan};
+use switchyard_tests::drill::list::{INCIDENTS, find};
 use switchyard_tests::drill::report::time_of_day;
 use switchyard_tests::drill::row::{
     DoctorFinding, Row, alerts_since, doctor_line, findings, line_about, reported_line, shortened,
@@ -38,12 +38,12 @@ const REVEALING: [&str; 18] = [
 
 #[test]
 fn each_incident_has_a_number_and_a_symptom() {
-    let numbers: Vec<u8> = PLANS.iter().map(|plan| plan.number).collect();
+    let numbers: Vec<u8> = INCIDENTS.iter().map(|listed| listed.number).collect();
     assert_eq!(numbers, (1..=24).collect::<Vec<_>>());
     let dir = symptom_file(1);
     let dir = dir.parent().expect("a file is in a directory");
     let files = fs::read_dir(dir).expect("it is there").count();
-    assert_eq!(files, PLANS.len(), "a symptom has no incident");
+    assert_eq!(files, INCIDENTS.len(), "a symptom has no incident");
     let mut titles = BTreeSet::new();
     for number in numbers {
         let text = symptom(number);
@@ -60,10 +60,10 @@ fn each_incident_has_a_number_and_a_symptom() {
 
 #[test]
 fn incident_that_belongs_elsewhere_has_a_row_that_says_where() {
-    let row = measure(&plan(22).expect("it is on the list"));
+    let row = measure(&find(22).expect("it is on the list"));
     assert_eq!((row.number, row.symptom), (22, title(22)));
     assert!(row.made.contains("tests/vm --only clock"), "{}", row.made);
-    assert!(plan(25).is_none());
+    assert!(find(25).is_none());
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn what_commands_say_is_a_line() {
 /// Makes an incident, and waits until it shows.
 #[track_caller]
 fn shown(number: u8) -> StandingIncident {
-    let Some(Place::Here(setup)) = plan(number).map(|plan| plan.place) else {
+    let Some(Place::Here(setup)) = find(number).map(|listed| listed.place) else {
         panic!("{number} cannot be made here")
     };
     let standing = make(&setup);
@@ -173,7 +173,7 @@ fn shown(number: u8) -> StandingIncident {
     standing
 }
 
-/// The same; what the orchestrator reported must contain this.
+/// Makes an incident that shows, of which the orchestrator reports this text.
 #[track_caller]
 fn shown_and_reported(number: u8, text: &str) {
     let standing = shown(number);

@@ -1,6 +1,6 @@
 //! The drill: incidents that are made for real on a private node, one at a time, to see what the node says of them.
 //!
-//! [`list::PLANS`] has the incidents. [`measure`] makes one, waits until it shows, and gives its row of the table.
+//! [`list::INCIDENTS`] has the incidents. [`measure`] makes one, waits until it shows, and gives its row of the table.
 //! [`hold`] makes one and leaves it standing for somebody who is to find its cause: what it shows of the incident is
 //! what a user would report, from a file of `tests/drill.d`. Names of pods, jobs, images, files and processes do not reveal
 //! the cause either.
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use incident::{Incident, Place, Plan, Setup};
+use incident::{Incident, ListedIncident, Place, Setup};
 use node::{DrillNode, SharedCluster};
 use observe::Baseline;
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ pub fn symptom_file(number: u8) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("drill.d/{number:02}.md"))
 }
 
-/// What a user reports of an incident.
+/// The report of a user about an incident.
 ///
 /// # Panics
 /// When it has no file.
@@ -54,7 +54,7 @@ pub fn symptom(number: u8) -> String {
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// The same in a line: the heading of the file.
+/// The heading of that report, a line.
 ///
 /// # Panics
 /// As [`symptom`].
@@ -121,8 +121,8 @@ impl StandingIncident {
 
 /// Makes an incident, and looks at its node until it shows. An incident that cannot be made has a row that says why.
 #[must_use]
-pub fn measure(plan: &Plan) -> Row {
-    let Plan { number, place } = *plan;
+pub fn measure(listed: &ListedIncident) -> Row {
+    let ListedIncident { number, place } = *listed;
     let symptom = title(number);
     let setup = match place {
         Place::Elsewhere(why) => return Row::not_made(number, &symptom, why),
@@ -161,8 +161,11 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 ///
 /// # Panics
 /// When it cannot be made.
-pub fn hold(plan: &Plan, show: impl FnOnce(&str) + Send + 'static) -> Result<(), &'static str> {
-    let Plan { number, place } = *plan;
+pub fn hold(
+    listed: &ListedIncident,
+    show: impl FnOnce(&str) + Send + 'static,
+) -> Result<(), &'static str> {
+    let ListedIncident { number, place } = *listed;
     let setup = match place {
         Place::Elsewhere(why) => return Err(why),
         Place::Here(setup) => setup,
@@ -183,7 +186,7 @@ pub fn hold(plan: &Plan, show: impl FnOnce(&str) + Send + 'static) -> Result<(),
     }
 }
 
-/// How to reach a node, and how to end it.
+/// The ways to a node, and the way to end it.
 fn directions(node: &DrillNode) -> String {
     let root = node.root();
     let dir = root.path().display();

@@ -56,7 +56,7 @@ impl ScrapedTestNode {
         Self::start_with(None, prepare)
     }
 
-    /// The same beside a managed or an external containerd. Its daemon runs a copy of the binary in its root.
+    /// Starts a node beside a managed or an external containerd. Its daemon runs a copy of the binary in its root.
     ///
     /// # Panics
     /// As [`TestNode::start`].
@@ -123,7 +123,7 @@ impl ScrapedTestNode {
         self.adapt_by(self.address())
     }
 
-    /// The same for a Prometheus that reaches the listener at another address.
+    /// Writes them for a Prometheus that reaches the listener at another address.
     ///
     /// # Panics
     /// When they cannot be written.

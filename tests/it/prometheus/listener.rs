@@ -17,7 +17,7 @@ const HELD: usize = 10_000;
 /// Time for a changed file to be noticed.
 const SOON: Duration = Duration::from_secs(60);
 
-/// What these tests ask of a node.
+/// Questions of these tests to a node.
 trait AskedNode {
     /// Returns whether it serves its metrics to whoever sends this token and trusts this authority.
     fn is_served(&self, token: &str, authority: &Authority) -> bool;

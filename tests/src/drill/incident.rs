@@ -1,4 +1,4 @@
-//! What an incident is: how it is made, what shows it, and what ends it.
+//! The parts of an incident: steps that make it, signs that show it, and guards that end it.
 
 use std::any::Any;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::root::PrivateRoot;
 
 /// An incident of the list.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct ListedIncident {
     /// Its number.
     pub number: u8,
     /// The place where it can be made.
@@ -43,13 +43,13 @@ pub struct Setup {
 pub struct Incident {
     /// The name of a pod or a task that users ask about.
     pub object: String,
-    /// What shows that it is there.
+    /// The sign that it is there.
     pub sign: Sign,
-    /// What it consists of. Dropping them, in this order, ends it.
+    /// Its guards. Dropping them, in this order, ends it.
     parts: Vec<Box<dyn Any>>,
 }
 
-/// What shows that an incident is there.
+/// A sign that an incident is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// This alert fires.

@@ -1,13 +1,13 @@
 //! The incidents of the drill, by their numbers.
 
-use super::incident::{Place, Plan, Setup};
+use super::incident::{ListedIncident, Place, Setup};
 use super::incidents::{
     clients, containerd, devices, disks, images, monitoring, network, nomad, processes, runtime,
     swarm,
 };
 
 /// All incidents.
-pub const PLANS: [Plan; 24] = [
+pub const INCIDENTS: [ListedIncident; 24] = [
     here(1, Setup::plain(images::slow_registry)),
     here(2, Setup::plain(images::old_password)),
     here(
@@ -61,19 +61,19 @@ pub const PLANS: [Plan; 24] = [
 
 /// The incident with a number.
 #[must_use]
-pub fn plan(number: u8) -> Option<Plan> {
-    PLANS.into_iter().find(|plan| plan.number == number)
+pub fn find(number: u8) -> Option<ListedIncident> {
+    INCIDENTS.into_iter().find(|listed| listed.number == number)
 }
 
-const fn here(number: u8, setup: Setup) -> Plan {
-    Plan {
+const fn here(number: u8, setup: Setup) -> ListedIncident {
+    ListedIncident {
         number,
         place: Place::Here(setup),
     }
 }
 
-const fn elsewhere(number: u8, why: &'static str) -> Plan {
-    Plan {
+const fn elsewhere(number: u8, why: &'static str) -> ListedIncident {
+    ListedIncident {
         number,
         place: Place::Elsewhere(why),
     }

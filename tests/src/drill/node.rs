@@ -121,7 +121,7 @@ impl DrillNode {
         &self.prometheus
     }
 
-    /// What its orchestrators report.
+    /// The report of its orchestrators.
     #[must_use]
     pub const fn report(&self) -> &OrchestratorReport {
         &self.report
@@ -169,7 +169,7 @@ impl DrillNode {
         self.app_with(team, name, script, |_| {})
     }
 
-    /// The same with a container that `change` changes.
+    /// Runs such a pod with a container that `change` changes.
     #[track_caller]
     pub(super) fn app_with(
         &self,
@@ -296,7 +296,8 @@ impl DrillNode {
     ) -> Load {
         let cri = self.cri().with_timeout(limit);
         let report = self.report.clone();
-        let (pod, image) = (pod.to_owned(), image.to_owned());
+        let pod = pod.to_owned();
+        let image = image.to_owned();
         Load::start(Duration::from_secs(3), move || {
             report.say(&pod, &format!("Pulling image \"{image}\""));
             match cri.pull(&image, auth.clone()) {

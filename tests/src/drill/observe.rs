@@ -28,7 +28,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// The status with which the command line ends if it does not know a command.
 const USAGE: i32 = 2;
 
-/// What there was before an incident.
+/// The alerts and findings before an incident.
 #[derive(Debug)]
 pub(super) struct Baseline {
     alerts: BTreeSet<String>,
@@ -126,7 +126,7 @@ fn ask_doctor(node: &DrillNode) -> Vec<DoctorFinding> {
     }
 }
 
-/// What the doctor itself does wrong.
+/// A fault of the doctor itself.
 fn finding(found: String) -> DoctorFinding {
     DoctorFinding {
         code: "doctor".to_owned(),

@@ -1,4 +1,4 @@
-//! What the orchestrators of a node report to their users: the events of a pod, the log of an agent.
+//! Reports of a node's orchestrators to their users: the events of a pod, the log of an agent.
 
 use std::fs::File;
 use std::io::Write;

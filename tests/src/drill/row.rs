@@ -11,24 +11,24 @@ const ROOT: (&str, usize) = ("/tmp/sw-", 8);
 /// Hex digits of an id, of which so many are kept.
 const ID: (usize, usize) = (32, 12);
 
-/// What was seen of an incident.
+/// The cells of an incident.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
     /// Its number.
     pub number: u8,
-    /// What a user says of it, in a line.
+    /// The report of a user, in a line.
     pub symptom: String,
-    /// Whether and where it was made.
+    /// The place where it was made, or the reason why it was not.
     pub made: String,
     /// The alerts that fired, with the time that each waits as shipped.
     pub alerts: Vec<String>,
-    /// What `switchyard status` said.
+    /// The answer of `switchyard status`.
     pub status: String,
-    /// What `switchyard doctor` found beyond what it found before.
+    /// The first new finding of `switchyard doctor`.
     pub doctor: String,
-    /// What `switchyard history` said of the object, or `switchyard events` where there is no such command.
+    /// The last line of `switchyard history` about the object, or of `switchyard events` where there is no such command.
     pub history: String,
-    /// What the orchestrator reported.
+    /// The report of the orchestrator.
     pub orchestrator: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Row {
 pub struct DoctorFinding {
     /// Its code.
     pub code: String,
-    /// What was found.
+    /// The text.
     pub found: String,
 }
 
@@ -206,7 +206,7 @@ pub fn alerts_since(
     .collect()
 }
 
-/// What `switchyard status` says in a line: whether the node is ready, and the first part that failed.
+/// Cuts the answer of `switchyard status` down to a line: whether the node is ready, and the first part that failed.
 #[must_use]
 pub fn status_line(text: &str) -> String {
     let first = text.lines().next().unwrap_or_default();

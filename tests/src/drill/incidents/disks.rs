@@ -67,7 +67,7 @@ pub(crate) fn with_small_disk(root: &PrivateRoot) -> String {
     String::new()
 }
 
-/// That disk is used to 95 %: images do not fit any more.
+/// The disk of containerd is used to 95 %: images do not fit any more.
 pub(crate) fn nearly_full(node: &DrillNode) -> Incident {
     let file = node.root().state().join("containerd/containerd.log.1");
     let filling = FilledDisk::up_to(file, 95);

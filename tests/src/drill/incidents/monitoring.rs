@@ -55,7 +55,8 @@ impl Drop for SlowLink {
 /// Carries a connection in both directions, late in one of them.
 fn carry(client: TcpStream, target: SocketAddr) -> io::Result<()> {
     let server = TcpStream::connect(target)?;
-    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    let mut from = client.try_clone()?;
+    let mut to = server.try_clone()?;
     thread::spawn(move || {
         let copied = io::copy(&mut from, &mut to);
         // The server may have closed its side.
