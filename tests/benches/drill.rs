@@ -104,7 +104,7 @@ fn print_rows(incidents: &[ListedIncident], json: Option<PathBuf>) -> ExitCode {
         }
     }
     let is_seen = |(incident, row): (&ListedIncident, &Row)| {
-        matches!(incident.place, Place::Elsewhere(_)) || row.made == "here"
+        matches!(incident.place, Place::Elsewhere(_)) || row.is_seen
     };
     if incidents.iter().zip(&rows).all(is_seen) {
         ExitCode::SUCCESS

@@ -122,7 +122,11 @@ impl StandingIncident {
 /// Makes an incident, and looks at its node until it shows. An incident that cannot be made has a row that says why.
 #[must_use]
 pub fn measure(listed: &ListedIncident) -> Row {
-    let ListedIncident { number, place } = *listed;
+    let ListedIncident {
+        number,
+        place,
+        elsewhere,
+    } = *listed;
     let symptom = title(number);
     let setup = match place {
         Place::Elsewhere(why) => return Row::not_made(number, &symptom, why),
@@ -138,6 +142,10 @@ pub fn measure(listed: &ListedIncident) -> Row {
         Ok(row) => Row {
             number,
             symptom,
+            made: match elsewhere {
+                None => row.made,
+                Some(elsewhere) => format!("{}; {elsewhere}", row.made),
+            },
             ..row
         },
         Err(panic) => {
@@ -165,7 +173,7 @@ pub fn hold(
     listed: &ListedIncident,
     show: impl FnOnce(&str) + Send + 'static,
 ) -> Result<(), &'static str> {
-    let ListedIncident { number, place } = *listed;
+    let ListedIncident { number, place, .. } = *listed;
     let setup = match place {
         Place::Elsewhere(why) => return Err(why),
         Place::Here(setup) => setup,

@@ -14,6 +14,8 @@ pub struct ListedIncident {
     pub number: u8,
     /// The place where it can be made.
     pub place: Place,
+    /// A form of it that is made elsewhere, if there is one.
+    pub elsewhere: Option<&'static str>,
 }
 
 /// The place where an incident can be made.

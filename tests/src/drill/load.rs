@@ -9,7 +9,7 @@ use crate::host::eventually;
 
 /// Time for which the end of a load waits for work that has begun. What takes longer, such as a call to a node that
 /// hangs, ends with the node.
-const END_LIMIT: Duration = Duration::from_secs(10);
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Work that is repeated until this is dropped.
 #[derive(Debug)]

@@ -48,7 +48,8 @@ impl Baseline {
 
     /// Waits until an incident shows, watches the node, and fills the cells of the incident's row.
     pub(super) fn row(&self, node: &DrillNode, incident: &Incident) -> Row {
-        let made = if wait_for(node, incident.sign) {
+        let is_seen = wait_for(node, incident.sign);
+        let made = if is_seen {
             thread::sleep(WATCH);
             "here".to_owned()
         } else {
@@ -60,6 +61,7 @@ impl Baseline {
         let rules = fs::read_to_string(shipped().join("alerts.yaml")).expect("the rules are there");
         Row {
             made,
+            is_seen,
             alerts: alerts_since(&self.alerts, &node.prometheus().fired(), &waits(&rules)),
             status: ask_status(node),
             doctor: doctor_line(&self.findings, &ask_doctor(node)),

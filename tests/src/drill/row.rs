@@ -20,6 +20,8 @@ pub struct Row {
     pub symptom: String,
     /// The place where it was made, or the reason why it was not.
     pub made: String,
+    /// True if it was made, and has shown.
+    pub is_seen: bool,
     /// The alerts that fired, with the time that each waits as shipped.
     pub alerts: Vec<String>,
     /// The answer of `switchyard status`.
@@ -74,6 +76,7 @@ impl Row {
             number,
             symptom,
             made,
+            is_seen: _,
             alerts,
             status,
             doctor,
@@ -107,6 +110,7 @@ impl Row {
             "incident": self.number,
             "symptom": self.symptom,
             "made": self.made,
+            "seen": self.is_seen,
             "alerts": self.alerts,
             "status": self.status,
             "doctor": self.doctor,
