@@ -192,11 +192,6 @@ fn device_that_a_job_holds_is_made_and_alerted() {
 }
 
 #[test]
-fn runtime_that_begins_no_command_is_made_and_alerted() {
-    shown_and_reported(4, "Readiness probe errored");
-}
-
-#[test]
 fn slow_registry_is_made_and_alerted() {
     shown_and_reported(1, "shop/cart-1: Pulling image");
 }

@@ -237,7 +237,6 @@ pub const SLOW: &[Slow] = slow! {
         29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
         30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
         35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
-        45 Test("drill::runtime_that_begins_no_command_is_made_and_alerted");
         15 Test("drill::containerd_that_hangs_is_made_and_alerted");
         14 Test("drill::device_that_a_job_holds_is_made_and_alerted");
         32 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
