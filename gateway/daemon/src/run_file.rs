@@ -1,6 +1,7 @@
 //! Small files that a daemon writes at its start, for other processes of this boot. A full disk refuses one: it is written
 //! when there is space again.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub(crate) struct RunFile {
     contents: Vec<u8>,
     /// For people: what does not work without it.
     without: &'static str,
+    /// True if one of an earlier daemon misleads its readers.
+    misleads: bool,
 }
 
 impl RunFile {
@@ -28,6 +31,15 @@ impl RunFile {
             path,
             contents: contents.into(),
             without,
+            misleads: false,
+        }
+    }
+
+    /// The same, with an address: that of an earlier daemon may be another program's now.
+    pub(crate) fn with_address(self) -> Self {
+        Self {
+            misleads: true,
+            ..self
         }
     }
 
@@ -41,11 +53,15 @@ impl RunFile {
         self.without
     }
 
-    /// Replaces the file. Not durable: it is of this boot. Blocks.
+    /// Replaces the file. If that fails, one that misleads is removed. Not durable: it is of this boot. Blocks.
     pub(crate) fn write(&self) -> io::Result<()> {
-        files::replace(&self.path, &self.contents, 0o644, Durable::No, || {
+        let replaced = files::replace(&self.path, &self.contents, 0o644, Durable::No, || {
             reach(CrashPoint::AddressDrafted)
-        })?;
+        });
+        if replaced.is_err() && self.misleads {
+            files::if_present(fs::remove_file(&self.path))?;
+        }
+        replaced?;
         reach(CrashPoint::AddressWritten);
         Ok(())
     }
@@ -69,8 +85,6 @@ impl RunFile {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -85,5 +99,25 @@ mod tests {
         fs::create_dir(dir.path().join("run")).unwrap();
         tokio::time::timeout(minute, later).await.unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "127.0.0.1:1\n");
+    }
+
+    #[test]
+    fn address_of_an_earlier_daemon_is_removed_if_it_cannot_be_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, is_address: bool| {
+            let path = dir.path().join(name);
+            fs::write(&path, "earlier").unwrap();
+            fs::create_dir(files::draft_of(&path)).unwrap();
+            let file = RunFile::new(path.clone(), "new", "nothing works");
+            let file = if is_address {
+                file.with_address()
+            } else {
+                file
+            };
+            file.write().unwrap_err();
+            path.exists()
+        };
+        assert!(!write("admin.addr", true));
+        assert!(write("daemon.json", false));
     }
 }

@@ -30,6 +30,8 @@ const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum silence of a logkeeper. One that is silent for less is busy, as on a node under load: its callers
 /// keep waiting.
 pub(crate) const LOGKEEPER_SILENCE: Duration = Duration::from_secs(30);
+/// Time for which a logkeeper that is gone is expected back, as one that is restarted: its callers wait.
+const LOGKEEPER_RETURN: Duration = Duration::from_secs(2);
 
 /// Into how many parts the time for an answer is divided. A pause of this daemon or of the node costs one of them: what
 /// was answered meanwhile is read in the next.
@@ -50,8 +52,19 @@ enum LogkeeperContact {
     Up,
     /// It is late for its checks.
     Busy,
-    /// It is gone, or was silent for [`LOGKEEPER_SILENCE`].
+    /// It is gone, for less than [`LOGKEEPER_RETURN`].
+    Returning,
+    /// It is gone for longer, or was silent for [`LOGKEEPER_SILENCE`].
     Down { reason: String },
+}
+
+/// The times that a check of the logkeeper is judged by.
+#[derive(Debug, Clone, Copy)]
+struct ContactTimes {
+    /// Since its latest answer.
+    silence: Duration,
+    /// Since the first of the checks in a row that have failed.
+    failing: Duration,
 }
 
 /// The latest results of the health checks. Clones share them.
@@ -82,7 +95,7 @@ impl Health {
         self.contact.subscribe()
     }
 
-    /// Checks that the logkeeper is reachable, by its latest check; it may be busy.
+    /// Checks that the logkeeper is reachable, by its latest check; it may be busy, or about to return.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -90,16 +103,15 @@ impl Health {
         self.logkeeper.borrow().error().map_or(Ok(()), Err)
     }
 
-    /// Waits until the logkeeper is not busy, which it is for [`LOGKEEPER_SILENCE`] at most. Cancel-safe.
+    /// Waits until the logkeeper is neither busy nor about to return, which it is for [`LOGKEEPER_SILENCE`] at most.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` with the reason if it is down.
     pub(crate) async fn wait_logkeeper(&self) -> Result<()> {
         let mut view = self.logkeeper.subscribe();
         // Fails only when the sender is dropped, which `self` holds.
-        let _ = view
-            .wait_for(|contact| *contact != LogkeeperContact::Busy)
-            .await;
+        let _ = view.wait_for(|contact| !contact.is_passing()).await;
         self.check_logkeeper()
     }
 
@@ -122,7 +134,9 @@ impl Health {
     pub(crate) fn condition(&self) -> Condition {
         match self.current() {
             Contact::Up { .. } => match &*self.logkeeper.borrow() {
-                LogkeeperContact::Up | LogkeeperContact::Busy => Condition::True,
+                LogkeeperContact::Up | LogkeeperContact::Busy | LogkeeperContact::Returning => {
+                    Condition::True
+                }
                 // Without the logkeeper no task with a log can be started.
                 LogkeeperContact::Down { reason } => Condition::False {
                     reason: "LogkeeperUnavailable".to_owned(),
@@ -216,12 +230,21 @@ impl Health {
     pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
         let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
         let mut answered = Instant::now();
+        let mut failing = None;
         loop {
             let answer = client.hello().await;
+            let now = Instant::now();
             if answer.is_ok() {
-                answered = Instant::now();
+                answered = now;
+                failing = None;
+            } else {
+                failing.get_or_insert(now);
             }
-            let contact = LogkeeperContact::of(answer.err().as_ref(), answered.elapsed());
+            let times = ContactTimes {
+                silence: now - answered,
+                failing: failing.map_or(Duration::ZERO, |since| now - since),
+            };
+            let contact = LogkeeperContact::of(answer.err().as_ref(), times);
             let pause = if contact == LogkeeperContact::Up {
                 CHECK_INTERVAL
             } else {
@@ -244,12 +267,16 @@ impl Health {
 // === impl LogkeeperContact ===
 
 impl LogkeeperContact {
-    /// Evaluates a check that ended so, `silence` after the latest answer. Pure.
-    fn of(fault: Option<&switchyard_logkeeper::Error>, silence: Duration) -> Self {
+    /// Evaluates a check that ended so. Pure.
+    fn of(fault: Option<&switchyard_logkeeper::Error>, times: ContactTimes) -> Self {
+        let ContactTimes { silence, failing } = times;
         match fault {
             None => Self::Up,
             Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => {
                 Self::Busy
+            }
+            Some(switchyard_logkeeper::Error::Unavailable { .. }) if failing < LOGKEEPER_RETURN => {
+                Self::Returning
             }
             Some(fault) => Self::Down {
                 reason: report(fault),
@@ -257,9 +284,14 @@ impl LogkeeperContact {
         }
     }
 
+    /// Returns whether this does not last: those who need the logkeeper wait.
+    const fn is_passing(&self) -> bool {
+        matches!(self, Self::Busy | Self::Returning)
+    }
+
     fn error(&self) -> Option<Error> {
         match self {
-            Self::Up | Self::Busy => None,
+            Self::Up | Self::Busy | Self::Returning => None,
             Self::Down { reason } => Some(Error::unavailable(format!("logkeeper: {reason}"))),
         }
     }
@@ -267,16 +299,21 @@ impl LogkeeperContact {
     /// Logs a change from what was known.
     fn log_after(&self, known: &Self) {
         match (self, known) {
-            (Self::Up, Self::Busy | Self::Down { .. }) => {
+            (Self::Up, Self::Busy | Self::Returning | Self::Down { .. }) => {
                 tracing::info!("the logkeeper answers again")
             }
             (Self::Busy, Self::Up) => {
                 tracing::warn!("the logkeeper is late for its check: starts wait for it");
             }
-            (Self::Down { reason }, Self::Up | Self::Busy) => {
+            (Self::Returning, Self::Up | Self::Busy) => {
+                tracing::warn!("the logkeeper is gone: starts wait for its return");
+            }
+            (Self::Down { reason }, Self::Up | Self::Busy | Self::Returning) => {
                 tracing::warn!(reason, "the logkeeper does not answer");
             }
-            (Self::Up, Self::Up) | (Self::Busy, _) | (Self::Down { .. }, Self::Down { .. }) => {}
+            (Self::Up, Self::Up)
+            | (Self::Busy | Self::Returning, _)
+            | (Self::Down { .. }, Self::Down { .. }) => {}
         }
     }
 }
@@ -362,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_logkeeper_is_busy_at_first_and_one_that_is_gone_is_down() {
+    fn logkeeper_that_is_silent_or_gone_is_waited_for_at_first() {
         let late = switchyard_logkeeper::Error::Deadline {
             op: "hello",
             limit: LIMIT,
@@ -371,12 +408,22 @@ mod tests {
             socket: "/run/x".into(),
             source: std::io::ErrorKind::ConnectionRefused.into(),
         };
-        let of = |fault, silence| LogkeeperContact::of(fault, Duration::from_secs(silence));
-        assert_eq!(of(None, 100), LogkeeperContact::Up);
-        assert_eq!(of(Some(&late), 29), LogkeeperContact::Busy);
-        for (fault, silence) in [(&late, 30), (&gone, 0)] {
+        let of = |fault, silence, failing| {
+            let times = ContactTimes {
+                silence: Duration::from_secs(silence),
+                failing: Duration::from_secs(failing),
+            };
+            LogkeeperContact::of(fault, times)
+        };
+        assert_eq!(of(None, 100, 0), LogkeeperContact::Up);
+        assert_eq!(of(Some(&late), 29, 29), LogkeeperContact::Busy);
+        assert_eq!(of(Some(&gone), 3, 1), LogkeeperContact::Returning);
+        for (fault, silence, failing) in [(&late, 30, 1), (&gone, 3, 2)] {
             assert!(
-                matches!(of(Some(fault), silence), LogkeeperContact::Down { .. }),
+                matches!(
+                    of(Some(fault), silence, failing),
+                    LogkeeperContact::Down { .. }
+                ),
                 "{fault} {silence}"
             );
         }

@@ -174,7 +174,8 @@ impl Daemon {
     fn write_address(&self, name: &str, bound: SocketAddr) -> PathBuf {
         let path = self.config.paths.run.join(name);
         let without = "clients that do not know the address cannot find it";
-        self.write_file(RunFile::new(path.clone(), format!("{bound}\n"), without));
+        let file = RunFile::new(path.clone(), format!("{bound}\n"), without);
+        self.write_file(file.with_address());
         path
     }
 }
