@@ -29,6 +29,7 @@ mod handshake;
 mod launch;
 mod link;
 mod local;
+mod outputs;
 mod recovery;
 mod routing;
 mod service;

@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use switchyard_crash_points::CrashPoint::{self, *};
 use switchyard_crash_points::Operation;
-use switchyard_tests::host::eventually;
+use switchyard_tests::host::processes::Process;
+use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::leak_scan::{NAMESPACE, stored};
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::CallFailure;
@@ -189,6 +192,44 @@ fn task_start_interrupted_by_kill_during_recovery_is_repeated_by_the_plugin() {
         finish(&agent, task);
     }
     assert_eq!(recovered.stdout(), "begun\n");
+    finish(&agent, recovered);
+    node.assert_clean();
+}
+
+#[test]
+fn output_of_a_task_has_no_end_while_its_start_is_interrupted() {
+    let node = TestNode::start();
+    let agent = Arc::new(Agent::start(node.root(), &json!({})));
+    let recovered = shell(&node, &agent, ONCE);
+    let started = agent.driver().start(&recovered.config).expect("it starts");
+    let handle = started.handle.expect("it has a handle");
+    agent.driver().recover(&handle).expect("it is there");
+    let other = node.shim("");
+    let task = shell(&node, &agent, ONCE);
+    node.daemon().kill_at(&[(TaskCreated, 1)]);
+    std::thread::scope(|scope| {
+        let starting = scope.spawn(|| agent.driver().start(&task.config));
+        let mut daemon = node.daemon();
+        daemon.wait_killed();
+        // As when a second daemon is killed that has removed it: nobody has the output open then but the plugin.
+        let all = processes::belonging_to(node.root().path());
+        let is_shim = |process: &&Process| process.command.contains("containerd-shim");
+        let mut shims = all.iter().filter(is_shim);
+        let of_task = shims.find(|shim| shim.pid != other.as_raw());
+        let of_task = of_task.expect("it was started").pid;
+        kill(Pid::from_raw(of_task), Signal::SIGKILL).expect("it runs");
+        daemon.spawn();
+        daemon.wait_ready();
+        drop(daemon);
+        let started = starting.join().expect("a call does not panic");
+        started.expect("the plugin repeats it");
+    });
+    task.wait_stdout(|text| text.contains("begun"));
+    assert!(
+        !task.has_output_ended(),
+        "an agent would read no more of it"
+    );
+    finish(&agent, task);
     finish(&agent, recovered);
     node.assert_clean();
 }

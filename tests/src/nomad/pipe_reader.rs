@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Interval at which a pipe is polled.
@@ -41,6 +42,8 @@ struct PipeState {
 struct PipeContent {
     bytes: Vec<u8>,
     ended: bool,
+    /// All writers of a FIFO were gone once.
+    hung_up: bool,
 }
 
 // === impl PipeReader ===
@@ -68,6 +71,11 @@ impl PipeReader {
     /// Returns whether its end was seen.
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().ended
+    }
+
+    /// Returns whether all writers of a FIFO were gone once, at which a collector of an agent ends.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.state.lock().hung_up
     }
 
     /// Waits until `condition` holds of what was read, or the end was seen; whether it holds.
@@ -104,18 +112,20 @@ impl PipeState {
         while !self.stop.load(Ordering::SeqCst) {
             match file.read(&mut chunk) {
                 Ok(0) if eof == OnEof::EndOfInput => break,
-                Ok(0) => std::thread::sleep(POLL_INTERVAL),
+                Ok(0) => {
+                    // Not before the first writer.
+                    if polled(&file, 0).contains(PollFlags::POLLHUP) {
+                        self.lock().hung_up = true;
+                    }
+                    std::thread::sleep(POLL_INTERVAL);
+                }
                 Ok(count) => {
                     self.lock().bytes.extend_from_slice(&chunk[..count]);
                     self.changed.notify_all();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let mut fds = [nix::poll::PollFd::new(
-                        file.as_fd(),
-                        nix::poll::PollFlags::POLLIN,
-                    )];
                     // The next read shows the outcome.
-                    let _ = nix::poll::poll(&mut fds, 20_u16);
+                    let _ = polled(&file, 20);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
@@ -123,5 +133,14 @@ impl PipeState {
         }
         self.lock().ended = true;
         self.changed.notify_all();
+    }
+}
+
+/// The events at a file within this time, ms.
+fn polled(file: &File, limit: u16) -> PollFlags {
+    let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut fds, limit) {
+        Ok(_) => fds[0].revents().unwrap_or(PollFlags::empty()),
+        Err(_) => PollFlags::empty(),
     }
 }

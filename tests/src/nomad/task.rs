@@ -175,6 +175,14 @@ impl TaskSetup {
             .unwrap_or_default()
     }
 
+    /// Returns whether its output has ended once, at which an agent reads no more of it.
+    #[must_use]
+    pub fn has_output_ended(&self) -> bool {
+        self.logs
+            .as_ref()
+            .is_some_and(|(stdout, stderr)| stdout.has_hung_up() || stderr.has_hung_up())
+    }
+
     /// Returns its output on standard error.
     #[must_use]
     pub fn stderr(&self) -> String {

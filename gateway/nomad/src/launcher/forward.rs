@@ -27,6 +27,7 @@ use tower::{BoxError, ServiceExt};
 use super::calls::{Call, refuse};
 use super::delayed_error::{DelayedErrorBody, ERROR_DELAY, broken};
 use super::link::{Link, SessionHandle};
+use super::outputs;
 use crate::session::{CALLER_KEY, SESSION_KEY};
 use crate::transport::MAX_MESSAGE;
 
@@ -59,14 +60,37 @@ pub(super) async fn recovery(link: Link, call: Call) -> http::Response<Body> {
     repeated(link, call).await
 }
 
+/// As [`repeated`], for a `StartTask`: until the answer, the task's output stays open.
+pub(super) async fn start(link: Link, call: Call) -> http::Response<Body> {
+    match read(call).await {
+        Ok((head, message)) => {
+            let request = message.get(PREFIX..).unwrap_or_default();
+            let _outputs = outputs::keep_open(request).await;
+            answered(link, head, message).await
+        }
+        Err(status) => refuse(status),
+    }
+}
+
 /// Forwards a call, whole, and returns its whole answer; repeats it with each next daemon until one answers it.
 /// Cancel-safe: the daemon learns that the agent has given the call up.
 pub(super) async fn repeated(link: Link, call: Call) -> http::Response<Body> {
+    match read(call).await {
+        Ok((head, message)) => answered(link, head, message).await,
+        Err(status) => refuse(status),
+    }
+}
+
+/// Reads a call, whole.
+async fn read(call: Call) -> Result<(http::request::Parts, Bytes), Status> {
     let (head, body) = call.into_parts();
-    let message = match Limited::new(body, PREFIX + MAX_MESSAGE).collect().await {
-        Ok(message) => message.to_bytes(),
-        Err(error) => return refuse(unread(error)),
-    };
+    let message = Limited::new(body, PREFIX + MAX_MESSAGE).collect().await;
+    let message = message.map_err(unread)?;
+    Ok((head, message.to_bytes()))
+}
+
+/// The answer of the first daemon that gives one.
+async fn answered(link: Link, head: http::request::Parts, message: Bytes) -> http::Response<Body> {
     loop {
         let up = link.session().await;
         link.recovery.note_call();

@@ -18,6 +18,8 @@ pub(super) enum CallTarget {
 pub(super) enum DaemonCall {
     /// `RecoverTask`: it is repeated with the next daemon, and until its answer the launcher outlives its daemons.
     Recovery,
+    /// `StartTask`: it is repeated with the next daemon, and the task's output stays open meanwhile.
+    Start,
     /// It is repeated with the next daemon: it changes nothing, or what a former daemon has done of it is found.
     Repeated,
     /// It fails: its effect would come twice, or it is a stream.
@@ -116,7 +118,8 @@ fn driver(method: &str) -> Option<DriverCall> {
 fn driver_in_daemon(method: &str) -> DaemonCall {
     match method {
         "RecoverTask" => DaemonCall::Recovery,
-        "WaitTask" | "StartTask" | "StopTask" | "DestroyTask" | "InspectTask" | "CreateNetwork"
+        "StartTask" => DaemonCall::Start,
+        "WaitTask" | "StopTask" | "DestroyTask" | "InspectTask" | "CreateNetwork"
         | "DestroyNetwork" => DaemonCall::Repeated,
         // `SignalTask`, `ExecTask`, streams, and what Nomad adds later.
         _ => DaemonCall::Once,
@@ -145,7 +148,7 @@ mod tests {
     fn task_and_device_calls_are_forwarded_also_unknown_ones() {
         for (method, treatment) in [
             ("RecoverTask", DaemonCall::Recovery),
-            ("StartTask", DaemonCall::Repeated),
+            ("StartTask", DaemonCall::Start),
             ("WaitTask", DaemonCall::Repeated),
             ("DestroyTask", DaemonCall::Repeated),
             ("SignalTask", DaemonCall::Once),

@@ -50,6 +50,7 @@ impl Service<Call> for PluginService {
             CallTarget::Daemon(DaemonCall::Recovery) => {
                 boxed(forward::recovery(self.link.clone(), call))
             }
+            CallTarget::Daemon(DaemonCall::Start) => boxed(forward::start(self.link.clone(), call)),
             CallTarget::Daemon(DaemonCall::Repeated) => {
                 boxed(forward::repeated(self.link.clone(), call))
             }
