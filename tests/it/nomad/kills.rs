@@ -140,12 +140,20 @@ fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in own_points_of_this_run(start_steps()) {
         let task = shell(&node, &agent, ONCE);
-        let started = amid(&node, step, || {
+        let plugin = agent.plugin().pid();
+        amid(&node, step, || {
             as_agent(&agent, |driver| driver.start(&task.config))
         });
-        let handle = started.handle.expect("it has a handle");
-        agent.driver().recover(&handle).expect("it is there");
+        assert_ne!(
+            agent.plugin().pid(),
+            plugin,
+            "{step:?}: the plugin repeated it"
+        );
         task.wait_stdout(|text| text.contains("begun"));
+        assert!(
+            !task.has_output_ended(),
+            "{step:?}: an agent would read no more of it"
+        );
         std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
         assert_eq!(
             agent
@@ -196,6 +204,15 @@ fn task_start_interrupted_by_kill_during_recovery_is_repeated_by_the_plugin() {
     node.assert_clean();
 }
 
+/// Returns whether a process has the standard output of a task open.
+fn has_output_open(pid: u32, task: &TaskSetup) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs");
+    let output = std::path::Path::new(&task.config.stdout_path);
+    files
+        .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok())
+        .any(|path| path == output)
+}
+
 #[test]
 fn output_of_a_task_has_no_end_while_its_start_is_interrupted() {
     let node = TestNode::start();
@@ -212,6 +229,8 @@ fn output_of_a_task_has_no_end_while_its_start_is_interrupted() {
         let mut daemon = node.daemon();
         daemon.wait_killed();
         // As when a second daemon is killed that has removed it: nobody has the output open then but the plugin.
+        let plugin = agent.plugin().pid();
+        assert!(eventually(RUN, || has_output_open(plugin, &task)));
         let all = processes::belonging_to(node.root().path());
         let is_shim = |process: &&Process| process.command.contains("containerd-shim");
         let mut shims = all.iter().filter(is_shim);

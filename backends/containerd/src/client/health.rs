@@ -63,8 +63,8 @@ enum LogkeeperContact {
 struct ContactTimes {
     /// Since its latest answer.
     silence: Duration,
-    /// Since the first of the checks in a row that have failed.
-    failing: Duration,
+    /// Since the first of the latest checks at which it was not there.
+    gone: Duration,
 }
 
 /// The latest results of the health checks. Clones share them.
@@ -230,19 +230,21 @@ impl Health {
     pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
         let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
         let mut answered = Instant::now();
-        let mut failing = None;
+        let mut gone = None;
         loop {
             let answer = client.hello().await;
             let now = Instant::now();
             if answer.is_ok() {
                 answered = now;
-                failing = None;
+            }
+            if matches!(answer, Err(switchyard_logkeeper::Error::Unavailable { .. })) {
+                gone.get_or_insert(now);
             } else {
-                failing.get_or_insert(now);
+                gone = None;
             }
             let times = ContactTimes {
                 silence: now - answered,
-                failing: failing.map_or(Duration::ZERO, |since| now - since),
+                gone: gone.map_or(Duration::ZERO, |since| now - since),
             };
             let contact = LogkeeperContact::of(answer.err().as_ref(), times);
             let pause = if contact == LogkeeperContact::Up {
@@ -269,13 +271,13 @@ impl Health {
 impl LogkeeperContact {
     /// Evaluates a check that ended so. Pure.
     fn of(fault: Option<&switchyard_logkeeper::Error>, times: ContactTimes) -> Self {
-        let ContactTimes { silence, failing } = times;
+        let ContactTimes { silence, gone } = times;
         match fault {
             None => Self::Up,
             Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => {
                 Self::Busy
             }
-            Some(switchyard_logkeeper::Error::Unavailable { .. }) if failing < LOGKEEPER_RETURN => {
+            Some(switchyard_logkeeper::Error::Unavailable { .. }) if gone < LOGKEEPER_RETURN => {
                 Self::Returning
             }
             Some(fault) => Self::Down {
@@ -408,20 +410,20 @@ mod tests {
             socket: "/run/x".into(),
             source: std::io::ErrorKind::ConnectionRefused.into(),
         };
-        let of = |fault, silence, failing| {
+        let of = |fault, silence, gone| {
             let times = ContactTimes {
                 silence: Duration::from_secs(silence),
-                failing: Duration::from_secs(failing),
+                gone: Duration::from_secs(gone),
             };
             LogkeeperContact::of(fault, times)
         };
         assert_eq!(of(None, 100, 0), LogkeeperContact::Up);
-        assert_eq!(of(Some(&late), 29, 29), LogkeeperContact::Busy);
+        assert_eq!(of(Some(&late), 29, 0), LogkeeperContact::Busy);
         assert_eq!(of(Some(&gone), 3, 1), LogkeeperContact::Returning);
-        for (fault, silence, failing) in [(&late, 30, 1), (&gone, 3, 2)] {
+        for (fault, silence, lasts) in [(&late, 30, 0), (&gone, 3, 2)] {
             assert!(
                 matches!(
-                    of(Some(fault), silence, failing),
+                    of(Some(fault), silence, lasts),
                     LogkeeperContact::Down { .. }
                 ),
                 "{fault} {silence}"

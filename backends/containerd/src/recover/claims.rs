@@ -1,14 +1,13 @@
 //! What objects claim of the node and nobody else may get: also those whose creation was cut off, and those that
 //! cannot be read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use switchyard_core::backend::{ClaimHolder, Remnant, UnreadableKind};
 use switchyard_core::id::SandboxId;
-use switchyard_core::image::ImageId;
 use switchyard_core::spec::HostPorts;
 
 use super::decide::{facts_of, unreadable};
@@ -37,7 +36,7 @@ impl Recovery {
     /// of it.
     ///
     /// # Errors
-    /// If containerd itself stops answering meanwhile.
+    /// If containerd itself stops answering meanwhile, or its images cannot be read.
     pub(super) async fn add_unreadable(
         &self,
         containers: HashMap<String, Arc<api::Container>>,
@@ -52,7 +51,8 @@ impl Recovery {
             .iter()
             .map(|left| ProcessQuery::of_shim(&left.id));
         let processes = self.query_processes(queries.collect()).await?;
-        let images = self.images_by_top_layer().await;
+        // Without them, images that are in use could be removed.
+        let images = self.storage.images.by_top_layer().await?;
         for LeftAlone { id, kind, reason } in left_alone {
             let container = containers.get(&id);
             let facts = container
@@ -90,18 +90,6 @@ impl Recovery {
             plan.recovered.unreadable.push(held);
         }
         Ok(())
-    }
-
-    /// The images by their top layers; none if they cannot be read, which is logged.
-    async fn images_by_top_layer(&self) -> BTreeMap<String, BTreeSet<ImageId>> {
-        let read = self.storage.images.by_top_layer().await;
-        read.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = error.report(),
-                "cannot read the images of containers that cannot be read: they can be removed"
-            );
-            BTreeMap::new()
-        })
     }
 
     /// The host ports in the journal of a sandbox's network; none if the journal cannot be read, which is

@@ -216,13 +216,20 @@ impl Restarter {
         let Some(mut kept) = self.kept.clone() else {
             return Ok(());
         };
+        // That of the process before, perhaps. Each try to store them publishes its outcome.
+        let may_be_former = *kept.borrow_and_update() == KeptListeners::Unsupported;
         let is_done = |kept: &KeptListeners| match kept {
             KeptListeners::Nowhere => false,
             KeptListeners::In(pid) => i32::try_from(*pid) == Ok(process.pid),
             KeptListeners::Unsupported => true,
         };
-        let waited = tokio::time::timeout(KEEP_LIMIT, kept.wait_for(is_done)).await;
-        match waited.map(|kept| kept.is_ok()) {
+        let waited = tokio::time::timeout(KEEP_LIMIT, async {
+            if may_be_former {
+                kept.changed().await?;
+            }
+            kept.wait_for(is_done).await.map(drop)
+        });
+        match waited.await.map(|kept| kept.is_ok()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(RestartError::Stopping),
             Err(_elapsed) => Err(RestartError::Listeners {

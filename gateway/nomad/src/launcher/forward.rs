@@ -11,6 +11,7 @@
 //!
 //! If the launcher does not outlive the session, it exits meanwhile, and nobody is answered.
 
+use std::fs::File;
 use std::io;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use super::calls::{Call, refuse};
 use super::delayed_error::{DelayedErrorBody, ERROR_DELAY, broken};
 use super::link::{Link, SessionHandle};
 use super::outputs;
+use super::recovery::RecoveryGuard;
 use crate::session::{CALLER_KEY, SESSION_KEY};
 use crate::transport::MAX_MESSAGE;
 
@@ -60,14 +62,10 @@ pub(super) async fn recovery(link: Link, call: Call) -> http::Response<Body> {
     repeated(link, call).await
 }
 
-/// As [`repeated`], for a `StartTask`: until the answer, the task's output stays open.
+/// As [`repeated`], for a `StartTask`: once it is repeated, the task's output stays open until the answer.
 pub(super) async fn start(link: Link, call: Call) -> http::Response<Body> {
     match read(call).await {
-        Ok((head, message)) => {
-            let request = message.get(PREFIX..).unwrap_or_default();
-            let _outputs = outputs::keep_open(request).await;
-            answered(link, head, message).await
-        }
+        Ok((head, message)) => answered(link, head, message, WhileRepeated::KeepsOutput).await,
         Err(status) => refuse(status),
     }
 }
@@ -76,7 +74,7 @@ pub(super) async fn start(link: Link, call: Call) -> http::Response<Body> {
 /// Cancel-safe: the daemon learns that the agent has given the call up.
 pub(super) async fn repeated(link: Link, call: Call) -> http::Response<Body> {
     match read(call).await {
-        Ok((head, message)) => answered(link, head, message).await,
+        Ok((head, message)) => answered(link, head, message, WhileRepeated::Waits).await,
         Err(status) => refuse(status),
     }
 }
@@ -89,9 +87,40 @@ async fn read(call: Call) -> Result<(http::request::Parts, Bytes), Status> {
     Ok((head, message.to_bytes()))
 }
 
+/// What a call does until a daemon answers its repetition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WhileRepeated {
+    /// It waits.
+    Waits,
+    /// It keeps the output of the task that it starts open.
+    KeepsOutput,
+}
+
+/// Output that is kept open. The launcher outlives its daemons meanwhile: its end would be the end of the output.
+struct KeptOutput {
+    _fifos: Vec<File>,
+    _recovering: RecoveryGuard,
+}
+
 /// The answer of the first daemon that gives one.
-async fn answered(link: Link, head: http::request::Parts, message: Bytes) -> http::Response<Body> {
+async fn answered(
+    link: Link,
+    head: http::request::Parts,
+    message: Bytes,
+    while_repeated: WhileRepeated,
+) -> http::Response<Body> {
+    let mut kept: Option<KeptOutput> = None;
+    let mut is_repeated = false;
     loop {
+        if is_repeated && kept.is_none() && while_repeated == WhileRepeated::KeepsOutput {
+            let recovering = link.recovery.recovering();
+            let request = message.get(PREFIX..).unwrap_or_default();
+            kept = Some(KeptOutput {
+                _fifos: outputs::keep_open(request).await,
+                _recovering: recovering,
+            });
+        }
+        is_repeated = true;
         let up = link.session().await;
         link.recovery.note_call();
         let body = Body::new(Full::new(message.clone()));

@@ -19,7 +19,8 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Opens the FIFOs of the task of a `StartTask` request for writing; those that nobody reads have no end of file to see, and
-/// are left out. `request` is the message without its prefix. Cancel-safe.
+/// are left out. One that is closed again is an end of file, also to a collector that waited for its first writer: a caller
+/// keeps them until another process has them open, or the start has failed. `request` is the message without its prefix.
 pub(super) async fn keep_open(request: &[u8]) -> Vec<File> {
     // The daemon reports what is wrong with a request that cannot be decoded.
     let Some(task) = nomad::StartTaskRequest::decode(request)
@@ -30,7 +31,15 @@ pub(super) async fn keep_open(request: &[u8]) -> Vec<File> {
     };
     let paths = [task.stdout_path, task.stderr_path];
     let open = move || {
-        let open = |path: &String| open_writer(Path::new(path)).ok().flatten();
+        let open = |path: &String| {
+            let opened = open_writer(Path::new(path));
+            opened
+                .inspect_err(
+                    |error| tracing::debug!(path, %error, "the output of a task is not kept open"),
+                )
+                .ok()
+                .flatten()
+        };
         Ok::<_, io::Error>(paths.iter().filter_map(open).collect())
     };
     let opened = tokio::time::timeout(LIMIT, blocking("open the output of a task", open)).await;

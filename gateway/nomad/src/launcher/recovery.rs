@@ -29,13 +29,13 @@ struct RecoveryProgress {
     begun: Option<Instant>,
     /// True if a call about a task was passed on since the agent has begun.
     has_called: bool,
-    /// Number of unanswered `RecoverTask` calls.
+    /// Number of unanswered `RecoverTask` calls, and of repeated `StartTask` calls that keep output open.
     unanswered: usize,
-    /// The time at which the last `RecoverTask` came, or was answered or given up.
+    /// The time at which the last of these came, or was answered or given up.
     latest: Option<Instant>,
 }
 
-/// A `RecoverTask` call without an answer, until it is dropped.
+/// A call without an answer that the launcher outlives its daemons for, until it is dropped.
 #[derive(Debug)]
 pub(super) struct RecoveryGuard {
     watch: RecoveryWatch,
@@ -69,7 +69,7 @@ impl RecoveryWatch {
         self.lock().has_called = true;
     }
 
-    /// A `RecoverTask` has come, and is unanswered until the guard is dropped.
+    /// A `RecoverTask` has come, or a start keeps output open, and is unanswered until the guard is dropped.
     pub(super) fn recovering(&self) -> RecoveryGuard {
         let mut progress = self.lock();
         progress.unanswered += 1;

@@ -112,6 +112,8 @@ async fn restart_is_answered_when_the_next_process_keeps_the_listeners() {
         assert!(futures::poll!(&mut restart).is_pending());
         requests.starting();
         requests.serves(process);
+        assert!(futures::poll!(&mut restart).is_pending(), "{place:?}");
+        kept.send_replace(place);
         let done = restart.await;
         assert_eq!(done.is_ok(), is_ok, "{place:?}: {done:?}");
         assert!(is_ok || matches!(done, Err(RestartError::Listeners { pid: 1, .. })));
