@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
 
 use serde_json::json;
 use switchyard_tests::drill::incident::Place;
@@ -12,7 +13,11 @@ use switchyard_tests::drill::row::{
     status_line, waits,
 };
 use switchyard_tests::drill::{StandingIncident, make, measure, symptom, symptom_file, title};
+use switchyard_tests::host::eventually;
 use switchyard_tests::prometheus::shipped;
+
+/// Limit for the orchestrator to report an incident that an alert has shown.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Words that would reveal a cause to whoever reads a symptom.
 const REVEALING: [&str; 18] = [
@@ -177,8 +182,10 @@ fn shown(number: u8) -> StandingIncident {
 #[track_caller]
 fn shown_and_reported(number: u8, text: &str) {
     let standing = shown(number);
-    let lines = standing.node().report().lines();
-    assert!(lines.iter().any(|line| line.contains(text)), "{lines:#?}");
+    let report = standing.node().report();
+    let is_reported = || report.lines().iter().any(|line| line.contains(text));
+    // An alert may come before the first call has failed.
+    assert!(eventually(LIMIT, is_reported), "{:#?}", report.lines());
 }
 
 #[test]
