@@ -52,9 +52,9 @@ enum LogkeeperContact {
     Up,
     /// It is late for its checks.
     Busy,
-    /// It is gone, for less than [`LOGKEEPER_RETURN`].
+    /// It is gone, for less than [`LOGKEEPER_RETURN`], and has answered within [`LOGKEEPER_SILENCE`].
     Returning,
-    /// It is gone for longer, or was silent for [`LOGKEEPER_SILENCE`].
+    /// It is gone for longer, or has not answered for [`LOGKEEPER_SILENCE`].
     Down { reason: String },
 }
 
@@ -277,7 +277,10 @@ impl LogkeeperContact {
             Some(switchyard_logkeeper::Error::Deadline { .. }) if silence < LOGKEEPER_SILENCE => {
                 Self::Busy
             }
-            Some(switchyard_logkeeper::Error::Unavailable { .. }) if gone < LOGKEEPER_RETURN => {
+            // One that fails and returns again and again does not answer either.
+            Some(switchyard_logkeeper::Error::Unavailable { .. })
+                if gone < LOGKEEPER_RETURN && silence < LOGKEEPER_SILENCE =>
+            {
                 Self::Returning
             }
             Some(fault) => Self::Down {
@@ -420,7 +423,7 @@ mod tests {
         assert_eq!(of(None, 100, 0), LogkeeperContact::Up);
         assert_eq!(of(Some(&late), 29, 0), LogkeeperContact::Busy);
         assert_eq!(of(Some(&gone), 3, 1), LogkeeperContact::Returning);
-        for (fault, silence, lasts) in [(&late, 30, 0), (&gone, 3, 2)] {
+        for (fault, silence, lasts) in [(&late, 30, 0), (&gone, 3, 2), (&gone, 30, 0)] {
             assert!(
                 matches!(
                     of(Some(fault), silence, lasts),
