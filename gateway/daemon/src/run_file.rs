@@ -4,10 +4,12 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::backoff::Backoff;
 use switchyard_crash_points::{CrashPoint, reach};
+use switchyard_linux::blocking;
 use switchyard_linux::files::{self, Durable};
 
 /// The first and the longest pause between two tries.
@@ -58,21 +60,26 @@ impl RunFile {
         let replaced = files::replace(&self.path, &self.contents, 0o644, Durable::No, || {
             reach(CrashPoint::AddressDrafted)
         });
-        if replaced.is_err() && self.misleads {
-            files::if_present(fs::remove_file(&self.path))?;
+        if replaced.is_err()
+            && self.misleads
+            && let Err(error) = files::if_present(fs::remove_file(&self.path))
+        {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of an earlier daemon, which misleads its readers");
         }
         replaced?;
         reach(CrashPoint::AddressWritten);
         Ok(())
     }
 
-    /// Tries to write a file that could not be written, until it is. Cancel-safe.
+    /// Tries to write a file that could not be written, until it is. Cancel-safe: a try that has begun continues.
     pub(crate) async fn write_later(self) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
-        let path = self.path.display();
+        let file = Arc::new(self);
+        let path = file.path.display();
         loop {
             backoff.wait().await;
-            match self.write() {
+            let written = Arc::clone(&file);
+            match blocking("write a file of the start", move || written.write()).await {
                 Ok(()) => break,
                 Err(error) => {
                     tracing::debug!(%path, %error, "a file of the start cannot be written yet")

@@ -38,7 +38,8 @@ pub trait RestartableProcess: Reporter {
     /// not known.
     fn is_configuration_current(&self) -> Option<bool>;
 
-    /// Ends it and waits for the next one to serve, and to keep the listeners of the daemon if it does so. If it is dropped, the restart continues.
+    /// Ends it and waits for the next one to serve, and to keep the listeners of the daemon if it does so. If it is
+    /// dropped, the restart continues.
     fn restart(&self) -> BoxFuture<'_, std::result::Result<RestartReport, RestartError>>;
 }
 

@@ -195,7 +195,7 @@ impl Restarter {
             name: self.name,
             state: describe(&self.state.borrow()),
         })??;
-        self.keeps_listeners(after).await?;
+        self.wait_for_listeners(after).await?;
         let report = RestartReport {
             part: self.name.to_owned(),
             before: before.map(|process| process.pid),
@@ -212,7 +212,7 @@ impl Restarter {
 
     /// Waits until this process keeps the listeners of the daemon, unless it keeps none: until then, clients of a daemon
     /// that is killed are refused.
-    async fn keeps_listeners(&self, process: ProcessId) -> Result<(), RestartError> {
+    async fn wait_for_listeners(&self, process: ProcessId) -> Result<(), RestartError> {
         let Some(mut kept) = self.kept.clone() else {
             return Ok(());
         };
