@@ -137,11 +137,12 @@ fn finish(agent: &Agent, mut task: TaskSetup) {
 #[test]
 fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
-    let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in own_points_of_this_run(start_steps()) {
+        // One that has recovered a task lately has a plugin that repeats the start itself.
+        let agent = Arc::new(Agent::start(node.root(), &json!({})));
         let task = shell(&node, &agent, ONCE);
         let plugin = agent.plugin().pid();
-        amid(&node, step, || {
+        let started = amid(&node, step, || {
             as_agent(&agent, |driver| driver.start(&task.config))
         });
         assert_ne!(
@@ -149,6 +150,8 @@ fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
             plugin,
             "{step:?}: the plugin repeated it"
         );
+        let handle = started.handle.expect("it has a handle");
+        agent.driver().recover(&handle).expect("it is there");
         task.wait_stdout(|text| text.contains("begun"));
         assert!(
             !task.has_output_ended(),

@@ -109,10 +109,12 @@ async fn answered(
     message: Bytes,
     while_repeated: WhileRepeated,
 ) -> http::Response<Body> {
-    let mut kept: Option<KeptOutput> = None;
-    let mut is_repeated = false;
+    let mut kept = None;
     loop {
-        if is_repeated && kept.is_none() && while_repeated == WhileRepeated::KeepsOutput {
+        if let Some(answer) = try_daemon(&link, &head, &message).await {
+            return answer;
+        }
+        if while_repeated == WhileRepeated::KeepsOutput && kept.is_none() {
             let recovering = link.recovery.recovering();
             let request = message.get(PREFIX..).unwrap_or_default();
             kept = Some(KeptOutput {
@@ -120,28 +122,35 @@ async fn answered(
                 _recovering: recovering,
             });
         }
-        is_repeated = true;
-        let up = link.session().await;
-        link.recovery.note_call();
-        let body = Body::new(Full::new(message.clone()));
-        let request = http::Request::from_parts(addressed(head.clone(), &up), body);
-        let answer = tokio::select! {
-            answer = ask(up.channel.clone(), request) => answer,
-            () = overdue(&link, &up) => continue,
-        };
-        let patience = match &answer {
-            Ok(answer) if may_be_due_to_end(answer) => DRAIN_GRACE,
-            Ok(_) => Duration::ZERO,
-            Err(error) => {
-                tracing::debug!(%error, "a forwarded call was interrupted");
-                ERROR_DELAY
-            }
-        };
-        if !patience.is_zero() && link.ended_within(&up, patience).await {
-            continue;
-        }
-        return answer.map_or_else(|_| refuse(broken()), respond);
     }
+}
+
+/// The answer of the next daemon; `None` if its session has ended before, or instead of one.
+async fn try_daemon(
+    link: &Link,
+    head: &http::request::Parts,
+    message: &Bytes,
+) -> Option<http::Response<Body>> {
+    let up = link.session().await;
+    link.recovery.note_call();
+    let body = Body::new(Full::new(message.clone()));
+    let request = http::Request::from_parts(addressed(head.clone(), &up), body);
+    let answer = tokio::select! {
+        answer = ask(up.channel.clone(), request) => answer,
+        () = overdue(link, &up) => return None,
+    };
+    let patience = match &answer {
+        Ok(answer) if may_be_due_to_end(answer) => DRAIN_GRACE,
+        Ok(_) => Duration::ZERO,
+        Err(error) => {
+            tracing::debug!(%error, "a forwarded call was interrupted");
+            ERROR_DELAY
+        }
+    };
+    if !patience.is_zero() && link.ended_within(&up, patience).await {
+        return None;
+    }
+    Some(answer.map_or_else(|_| refuse(broken()), respond))
 }
 
 /// Sends a request, and collects its answer.
