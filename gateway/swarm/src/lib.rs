@@ -88,7 +88,7 @@ pub use report::AgentReport;
 pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplicable};
 pub use session::description::NodeFacts;
 pub use session::reports::Reports;
-pub use status::{RATE_LIMIT_PAUSE, Reaction, reaction, reaction_to};
+pub use status::{RATE_LIMIT_PERIOD, REFUSED_PAUSE, Reaction, reaction, reaction_to};
 pub use store::{Departure, DepartureCause, PendingJoin, Store};
 pub use task_context::TaskExecutorSettings;
 pub use task_executor::TaskExecutor;

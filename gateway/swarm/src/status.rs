@@ -9,9 +9,13 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// Pause of a node that registered too often: managers count the registrations of eight seconds, from the
-/// last one that they accepted.
-pub const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(8);
+/// The time after the last registration that a manager accepted, after which it counts from zero.
+pub const RATE_LIMIT_PERIOD: Duration = Duration::from_secs(8);
+
+/// Pause of a node that was refused because it registered too often. It is short, since a refused try does not extend
+/// [`RATE_LIMIT_PERIOD`], and the daemon before this one may have made the accepted ones: their times are not known here.
+/// A node that waited for a whole period after a late refusal would miss three heartbeats, and lose its tasks.
+pub const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The agent's reaction to a failed call or the end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +24,7 @@ pub enum Reaction {
     NewSession,
     /// It registers again; another process has registered as this node.
     Displaced,
-    /// It registers again after [`RATE_LIMIT_PAUSE`].
+    /// It registers again after [`REFUSED_PAUSE`].
     SlowDown,
     /// It ends: the node was removed from the cluster.
     Removed,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::random;
-use crate::status::{RATE_LIMIT_PAUSE, Reaction};
+use crate::status::{RATE_LIMIT_PERIOD, REFUSED_PAUSE, Reaction};
 
 #[cfg(test)]
 mod tests;
@@ -68,15 +68,18 @@ impl Pace {
             }
             self.displaced.push_back(now);
         }
+        if cause == Cause::Failed(Reaction::SlowDown) {
+            return REFUSED_PAUSE.max(self.until_allowed(now));
+        }
         self.limit = (LIMIT_STEP + self.limit * 2).min(LIMIT_MAX);
         let by_chance = random::below(self.limit, random);
         let at_least = match cause {
             Cause::Certificate => CERTIFICATE_PAUSE,
-            Cause::Failed(Reaction::SlowDown) => RATE_LIMIT_PAUSE,
             Cause::Failed(Reaction::Displaced) if self.is_duplicate(now) => DUPLICATE_PAUSE,
             Cause::Failed(
                 Reaction::NewSession
                 | Reaction::Displaced
+                | Reaction::SlowDown
                 | Reaction::Removed
                 | Reaction::OtherManager,
             ) => Duration::ZERO,
@@ -100,7 +103,7 @@ impl Pace {
             .front()
             .filter(|_| self.registered.len() == REGISTRATIONS);
         full.map_or(Duration::ZERO, |first| {
-            RATE_LIMIT_PAUSE.saturating_sub(now.duration_since(*first))
+            RATE_LIMIT_PERIOD.saturating_sub(now.duration_since(*first))
         })
     }
 }

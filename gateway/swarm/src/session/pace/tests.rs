@@ -44,16 +44,28 @@ fn third_registration_within_eight_seconds_waits() {
 }
 
 #[test]
-fn new_certificate_waits_a_second_and_a_manager_that_asks_for_it_gets_eight() {
+fn new_certificate_waits_a_second() {
     let mut pace = Pace::default();
     let now = Instant::now();
     assert_eq!(
         pace.next(Cause::Certificate, now, 0),
         Duration::from_secs(1)
     );
-    assert_eq!(
-        pace.next(Cause::Failed(Reaction::SlowDown), now, 0),
-        Duration::from_secs(8)
+}
+
+#[test]
+fn refused_registration_is_tried_each_second_until_the_manager_counts_from_zero() {
+    let mut pace = Pace::default();
+    let now = Instant::now();
+    let refused = Cause::Failed(Reaction::SlowDown);
+    for seconds in 0..20 {
+        // The daemon before this one has registered three times; this one is refused from its first try on.
+        let now = now + Duration::from_secs(seconds);
+        assert_eq!(pace.next(refused, now, LONG), Duration::from_secs(1));
+    }
+    // The refusals do not count as failures of the manager.
+    assert!(
+        pace.next(Cause::Failed(Reaction::OtherManager), now, LONG) < Duration::from_millis(100)
     );
 }
 
