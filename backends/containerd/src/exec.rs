@@ -245,7 +245,8 @@ impl ExecControl for Control {
                     quiet += POLL_INTERVAL;
                 }
             }
-            // The shim closes the FIFOs when the process is deleted, which is their end of file.
+            // The shim closes the FIFOs when the process is deleted, which is their end of file: two seconds later, or up to ten if only
+            // containerd can be asked.
             if let Some(error) = cut_by(self.exec.delete()).await {
                 tracing::warn!(
                     task.id = self.exec.task,

@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fs, io};
 
 use prost::Message;
@@ -24,6 +25,10 @@ mod lifelines;
 pub(crate) mod ttrpc;
 
 pub(crate) use lifelines::{Lifelines, SocketGuard};
+
+/// Limit for a shim to wait for the rest of an exec's output, which children of it may hold open, before it closes the output and
+/// deletes the exec. By itself it waits for ten seconds, and before containerd 1.7.29, 2.0.7 and 2.1.5 for two.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket of a task's shim, and the name of its ttrpc service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +137,7 @@ impl ShimClient {
     /// Creates an exec without starting it. Not cancel-safe, like all calls here that do not say otherwise:
     /// the connection must not be used again after a call was dropped.
     pub(crate) async fn exec(&mut self, request: &task::ExecProcessRequest) -> Answer<()> {
-        if let Err(fault) = self.send("Exec", request).await {
+        if let Err(fault) = self.send("Exec", request, None).await {
             return Err(fault).into();
         }
         self.receive().await.into()
@@ -145,7 +150,7 @@ impl ShimClient {
             id: process.task.to_owned(),
             exec_id: process.exec.to_owned(),
         };
-        self.send("Start", &request).await.into()
+        self.send("Start", &request, None).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_start`]: the process id of the exec. Cancel-safe.
@@ -162,7 +167,7 @@ impl ShimClient {
             id: process.task.to_owned(),
             exec_id: process.exec.to_owned(),
         };
-        self.send("Wait", &request).await.into()
+        self.send("Wait", &request, None).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_wait`]: the exit code of the exec. Cancel-safe.
@@ -173,13 +178,14 @@ impl ShimClient {
             .into()
     }
 
-    /// Deletes an exec that has exited.
+    /// Deletes an exec that has exited, and closes its output. At the timeout, the shim breaks off no more than its wait for the end of the
+    /// output, and succeeds.
     pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::DeleteRequest {
             id: process.task.to_owned(),
             exec_id: process.exec.to_owned(),
         };
-        if let Err(fault) = self.send("Delete", &request).await {
+        if let Err(fault) = self.send("Delete", &request, Some(OUTPUT_TIMEOUT)).await {
             return Err(fault).into();
         }
         self.receive::<task::DeleteResponse>()
@@ -189,7 +195,12 @@ impl ShimClient {
     }
 
     /// Sends a request; [`ShimClient::receive`] waits for the response.
-    async fn send(&mut self, method: &str, request: &impl Message) -> Result<(), Fault> {
+    async fn send(
+        &mut self,
+        method: &str,
+        request: &impl Message,
+        timeout: Option<Duration>,
+    ) -> Result<(), Fault> {
         let method_path = format!("{}/{method}", self.service);
         let span = span_of(&method_path, "ttrpc");
         let context = span
@@ -199,7 +210,7 @@ impl ShimClient {
         let mut call = BackendCall::begin(&self.observer, method_path, span);
         let sent = self
             .connection
-            .send_request(self.service, method, request, context)
+            .send_request(self.service, method, request, context, timeout)
             .await;
         match &sent {
             Ok(()) => self.pending = Some(call),
@@ -235,7 +246,73 @@ impl<T> From<Result<T, Fault>> for Answer<T> {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::backend::unobserved;
+    use switchyard_proto::ttrpc::{Request, Response};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::ttrpc::HEADER_LEN;
     use super::*;
+
+    /// Answers one call with an empty message, and returns its method and its timeout.
+    async fn serve(far: &mut UnixStream) -> (String, Duration) {
+        let mut header = [0; HEADER_LEN];
+        far.read_exact(&mut header).await.unwrap();
+        let length = u32::from_be_bytes(header[..4].try_into().unwrap());
+        let mut message = vec![0; length.try_into().unwrap()];
+        far.read_exact(&mut message).await.unwrap();
+        let request = Request::decode(&*message).unwrap();
+        let response = Response::default().encode_to_vec();
+        header[..4].copy_from_slice(&u32::try_from(response.len()).unwrap().to_be_bytes());
+        // A response has the stream of its request.
+        header[8] = 2;
+        far.write_all(&[&header[..], &response].concat())
+            .await
+            .unwrap();
+        let timeout = u64::try_from(request.timeout_nano).unwrap();
+        (request.method, Duration::from_nanos(timeout))
+    }
+
+    #[tokio::test]
+    async fn a_shim_breaks_off_no_call_but_the_wait_for_the_output_of_a_deleted_exec() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut shim = ShimClient {
+            connection: Connection::new(near, "k8s.io"),
+            service: "containerd.task.v2.Task",
+            observer: unobserved(),
+            pending: None,
+        };
+        let process = ExecRef {
+            task: "task",
+            exec: "exec",
+        };
+        let create = task::ExecProcessRequest::default();
+        let calls = async {
+            assert!(matches!(shim.exec(&create).await, Answer::Done(())));
+            assert!(matches!(shim.send_start(process).await, Answer::Done(())));
+            assert!(matches!(shim.recv_started().await, Answer::Done(0)));
+            assert!(matches!(shim.send_wait(process).await, Answer::Done(())));
+            assert!(matches!(shim.recv_exit().await, Answer::Done(0)));
+            assert!(matches!(shim.delete(process).await, Answer::Done(())));
+        };
+        let served = async {
+            let mut served = Vec::new();
+            while served.len() < 4 {
+                served.push(serve(&mut far).await);
+            }
+            served
+        };
+        let ((), served) = tokio::join!(calls, served);
+        let expected = [
+            ("Exec", Duration::ZERO),
+            ("Start", Duration::ZERO),
+            ("Wait", Duration::ZERO),
+            ("Delete", OUTPUT_TIMEOUT),
+        ];
+        assert_eq!(
+            served,
+            expected.map(|(method, timeout)| (method.to_owned(), timeout))
+        );
+    }
 
     fn found(files: &[(&str, &str)]) -> Option<(PathBuf, &'static str)> {
         let bundle = tempfile::tempdir().unwrap();

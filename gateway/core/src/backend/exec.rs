@@ -11,9 +11,9 @@ use crate::error::Result;
 use crate::spec::Signal;
 use crate::stream::{Sink, Source};
 
-/// Limit for the runtime to close the output of a command that has exited, once that is cut off. The content
-/// that the output has then is read, and no more.
-pub const CUT_PATIENCE: Duration = Duration::from_secs(10);
+/// Limit for the runtime to close the output of a command that has exited, once that is cut off: longer than the ten seconds for which a
+/// runtime may wait for more output. The content that the output has then is read, and no more.
+pub const CUT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Cuts off the output of a process that has exited, by deleting it; returns [`CUT_PATIENCE`] after the begin of that, with the
 /// reason if it was not deleted by then. Cancel-safe if the deletion is.

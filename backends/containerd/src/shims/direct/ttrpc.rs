@@ -5,6 +5,7 @@
 //! cheap, and this avoids dispatching responses.
 
 use std::io;
+use std::time::Duration;
 
 use prost::Message;
 use switchyard_proto::ttrpc::{KeyValue, Request, Response};
@@ -64,6 +65,7 @@ impl Connection {
     }
 
     /// Sends a request with this metadata beside the namespace. Its response must be read with [`Connection::read_response`] before the next request.
+    /// The server breaks off its work after `timeout`: only for work that may be broken off anywhere, as other timeouts are applied on this side.
     /// Not cancel-safe.
     ///
     /// # Errors
@@ -74,6 +76,7 @@ impl Connection {
         method: &str,
         payload: &impl Message,
         metadata: Vec<(&'static str, String)>,
+        timeout: Option<Duration>,
     ) -> Result<(), Fault> {
         self.last_stream_id = if self.last_stream_id == 0 {
             1
@@ -84,8 +87,10 @@ impl Connection {
             service: service.to_owned(),
             method: method.to_owned(),
             payload: payload.encode_to_vec(),
-            // A timeout at the server would interrupt the work half-way; timeouts are applied on this side.
-            timeout_nano: 0,
+            // Zero is no timeout.
+            timeout_nano: timeout.map_or(0, |timeout| {
+                i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX)
+            }),
             metadata: std::iter::once(("containerd-namespace-ttrpc", self.namespace.clone()))
                 .chain(metadata)
                 .map(|(key, value)| KeyValue {

@@ -34,7 +34,7 @@ async fn ask<T: Message + Default>(
 ) -> Result<T, Fault> {
     let trace = vec![("traceparent", "00-of-a-call".to_owned())];
     connection
-        .send_request("some.Service", "Start", asked, trace)
+        .send_request("some.Service", "Start", asked, trace, None)
         .await?;
     connection.read_response().await
 }
@@ -98,6 +98,7 @@ async fn a_refusal_has_its_code_and_its_text() {
         "Delete",
         &task::DeleteRequest::default(),
         Vec::new(),
+        None,
     )
     .await
     .unwrap();
@@ -147,6 +148,7 @@ async fn what_is_no_answer_is_the_end_of_a_connection() {
             "Wait",
             &task::WaitRequest::default(),
             Vec::new(),
+            None,
         )
         .await
         .unwrap();
@@ -169,6 +171,7 @@ async fn an_answer_that_somebody_stopped_waiting_for_is_still_taken() {
         "Wait",
         &task::WaitRequest::default(),
         Vec::new(),
+        None,
     )
     .await
     .unwrap();
@@ -216,6 +219,7 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
             "Wait",
             &task::WaitRequest::default(),
             Vec::new(),
+            None,
         )
         .await
         .unwrap();
