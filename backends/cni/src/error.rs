@@ -354,7 +354,8 @@ impl Error {
     }
 
     /// Returns whether a plugin reported that there is nothing to detach.
-    pub(crate) fn is_unknown_container(&self) -> bool {
+    #[must_use]
+    pub fn is_unknown_container(&self) -> bool {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
     }
 

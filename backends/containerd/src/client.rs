@@ -209,6 +209,11 @@ impl Client {
         }
     }
 
+    /// The observer that its calls are reported to.
+    pub(crate) fn observer(&self) -> &dyn BackendObserver {
+        self.channel.observer()
+    }
+
     /// The same client, but what it creates in containerd is referenced by this lease.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use crate::context::Context;
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 pub(crate) mod node_networks;
-pub(crate) mod plugin_spans;
+pub(crate) mod plugin_runs;
 mod predecessor_plugins;
 pub(crate) mod ranges;
 mod routes;

@@ -38,7 +38,9 @@ mod unreadable;
 mod withdrawal;
 
 pub use exec::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess, cut_by};
-pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
+pub use observer::{
+    BackendObserver, PluginResult, PluginRun, RecoveryResult, RuntimeCall, unobserved,
+};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };

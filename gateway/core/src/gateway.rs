@@ -58,7 +58,7 @@ pub use callers::Callers;
 pub use claims::{Claims, LedgerReport, ScopedClaims};
 pub use devices::{DeviceLeases, Leased, ResourceUse, ScopedDevices};
 pub use exec::{Commands, ExecOutput, OutputShare, ScopedCommands};
-pub use image::{Images, PullsByResult, ScopedImages};
+pub use image::{Images, ScopedImages};
 pub use limits::{Limits, NamedDevices};
 pub use sandbox::{Sandboxes, ScopedSandboxes};
 pub use scope::Scope;

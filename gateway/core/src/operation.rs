@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::Owner;
 use crate::trace::{InSpan, Span, Tracer};
 
@@ -53,8 +53,22 @@ pub trait OperationObserver: Send + Sync {
     /// An operation has ended.
     fn operation_ended(&self, operation: &EndedOperation<'_>);
 
-    /// A step of an operation of this kind has ended after this time.
-    fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration);
+    /// A step of an operation has ended.
+    fn step_ended(&self, step: EndedStep);
+}
+
+/// A step that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedStep {
+    /// The kind of its operation.
+    pub operation: OperationKind,
+    /// Its name.
+    pub name: &'static str,
+    /// Its duration.
+    pub took: Duration,
+    /// The kind of its error, `Cancelled` if it was dropped before its end; `None` if it succeeded, or its failure is
+    /// not for others to read.
+    pub failure: Option<ErrorKind>,
 }
 
 /// An operation that has ended.

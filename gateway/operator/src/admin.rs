@@ -251,7 +251,6 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         sandboxes: admin.node.count_sandboxes(),
         tasks: admin.node.count_tasks(),
         images: admin.images().await,
-        pulls: admin.node.count_pulls(),
         unreadable: admin.node.count_unreadable(),
         reported: admin.node.figures(),
         devices: admin.node.devices(),

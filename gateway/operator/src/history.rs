@@ -1,9 +1,8 @@
 //! The history of the node: operations in flight, the audit log, the latest events, and traces.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Operations};
+use switchyard_core::operation::{EndedOperation, EndedStep, OperationObserver, Operations};
 use switchyard_core::spec::Meta;
 use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_operator_api::OperationView;
@@ -110,7 +109,7 @@ impl OperationObserver for Observer {
         self.audit.record(operation);
     }
 
-    fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration) {
-        self.metrics.step_ended(kind, step, took);
+    fn step_ended(&self, step: EndedStep) {
+        self.metrics.step_ended(step);
     }
 }

@@ -11,7 +11,6 @@ use prometheus::{
     Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 use switchyard_core::backend::BackendObserver;
-use switchyard_core::gateway::PullsByResult;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
@@ -25,6 +24,7 @@ use crate::status::Part;
 mod audit;
 mod backend;
 mod families;
+mod label_names;
 mod ledger;
 mod logs;
 mod operations;
@@ -41,6 +41,7 @@ mod traces;
 use audit::AuditMetrics;
 use backend::BackendMetrics;
 use families::{counters, gauge, gauges, histograms, runtime_buckets, signed};
+use label_names::LabelNames;
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
 use operations::InFlightMetrics;
@@ -93,7 +94,6 @@ struct NodeMetrics {
     tasks: IntGaugeVec,
     images: IntGauge,
     unreadable: IntGauge,
-    pulls: IntCounterVec,
     streaming: IntGaugeVec,
     launchers: IntGauge,
     up: IntGaugeVec,
@@ -134,8 +134,6 @@ pub struct NodeCounts {
     pub tasks: Counts,
     /// The number of images; `None` if they cannot be counted now.
     pub images: Option<u64>,
-    /// Image pulls that have ended, by result.
-    pub pulls: PullsByResult,
     /// The number of objects that cannot be read.
     pub unreadable: u64,
     /// The figures of frontends and of other components that report.
@@ -171,8 +169,10 @@ impl Metrics {
             .with_label_values(&[VERSION, REVISION])
             .set(1);
         let rpc = RpcMetrics::register(&registry)?;
-        let operations = OperationMetrics::register(&registry)?;
-        let backend = BackendMetrics::register(&registry)?;
+        // Those whose pulls and whose bytes are counted are the same.
+        let registries = LabelNames::default();
+        let operations = OperationMetrics::register(&registry, registries.clone())?;
+        let backend = BackendMetrics::register(&registry, registries)?;
         let recovery = RecoveryMetrics::register(&registry)?;
         let restarts = counters(&registry, table::RESTARTS)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
@@ -243,7 +243,6 @@ impl NodeMetrics {
             tasks: gauges(registry, table::TASKS)?,
             images: gauge(registry, table::IMAGES)?,
             unreadable: gauge(registry, table::UNREADABLE)?,
-            pulls: counters(registry, table::IMAGE_PULLS)?,
             streaming: gauges(registry, table::STREAMING_SESSIONS)?,
             launchers: gauge(registry, table::LAUNCHERS)?,
             up: gauges(registry, table::UP)?,
@@ -268,10 +267,6 @@ impl NodeMetrics {
             self.images.set(signed(images));
         }
         self.unreadable.set(signed(counts.unreadable));
-        for (result, count) in &counts.pulls {
-            let counter = self.pulls.with_label_values(&[*result]);
-            counter.inc_by(count.saturating_sub(counter.get()));
-        }
         if let Some(launchers) = counts.reported.launchers {
             self.launchers.set(signed(launchers));
         }

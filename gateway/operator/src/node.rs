@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::backend::Advisory;
 use switchyard_core::blocking_pool::BlockingPool;
-use switchyard_core::gateway::{Gateway, PullsByResult};
+use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_core::{Error, Result, threads};
@@ -141,12 +141,6 @@ impl Node {
                 None
             }
         }
-    }
-
-    /// The number of image pulls that have ended, by result.
-    #[must_use]
-    pub fn count_pulls(&self) -> PullsByResult {
-        self.gateway().images().count_pulls()
     }
 
     /// The node's part in a swarm; `None` if the configuration allows none.

@@ -381,10 +381,11 @@ impl Handles {
             subnets: bridge.subnets().to_vec(),
             mtu: settings.bridge.mtu,
         };
+        let plugins = || cni_plugins(settings, &self.context.observer);
         Ok(Arc::new(Network {
             context: Arc::clone(&self.context),
-            of_node: NodeNetworks::new(&settings.conf_dir, cni_plugins(settings)),
-            plugins: cni_plugins(settings),
+            of_node: NodeNetworks::new(&settings.conf_dir, plugins()),
+            plugins: plugins(),
             bridge,
             cluster_bridges: Arc::new(ClusterBridges::new(
                 self.context.layout.cluster_bridges(),

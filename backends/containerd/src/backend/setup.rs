@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::image::layer_sync::LayerSync;
 use crate::image::lease::Leases;
 use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
-use crate::network::plugin_spans::PluginSpans;
+use crate::network::plugin_runs::PluginRuns;
 use crate::node::apparmor::profile::DEFAULT_PROFILE;
 
 /// Makes the data about the node and its configuration that all components share. Creates the directories of
@@ -70,14 +70,18 @@ const _: () = assert!(
     "the division of the process's threads counts those of plugins"
 );
 
-/// The CNI plugins, with the time that each may take.
-pub(super) fn cni_plugins(config: &NetworkConfig) -> cni::Plugins {
+/// The CNI plugins, with the time that each may take. Their runs are reported to `observer`.
+pub(super) fn cni_plugins(
+    config: &NetworkConfig,
+    observer: &Arc<dyn BackendObserver>,
+) -> cni::Plugins {
     let limit = Duration::from_secs(config.plugin_timeout_seconds.max(1));
     let limits = cni::Limits {
         plugin: limit,
         undo: limit,
     };
-    cni::Plugins::new(config.bin_dirs.clone(), limits).observed(Arc::new(PluginSpans))
+    let runs = PluginRuns::new(Arc::clone(observer));
+    cni::Plugins::new(config.bin_dirs.clone(), limits).observed(Arc::new(runs))
 }
 
 /// The cgroup driver for this node. With `auto` it is systemd where systemd runs and the hierarchy is unified

@@ -72,6 +72,11 @@ impl ObservedChannel {
         }
     }
 
+    /// The observer that calls are reported to.
+    pub(crate) fn observer(&self) -> &dyn BackendObserver {
+        &*self.observer
+    }
+
     /// Returns the number of calls that needed containerd's database and were answered so far, in whatever
     /// way.
     pub(crate) fn answers(&self) -> u64 {
@@ -229,7 +234,7 @@ impl ConnectionCounter {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
-    use switchyard_core::backend::RecoveryResult;
+    use switchyard_core::backend::{PluginRun, RecoveryResult};
 
     use super::*;
 
@@ -258,6 +263,10 @@ mod tests {
         fn cleanup_failed(&self) {}
 
         fn cleanup_ended(&self) {}
+
+        fn plugin_ended(&self, _run: PluginRun<'_>) {}
+
+        fn layer_received(&self, _registry: &str, _bytes: u64) {}
     }
 
     fn unserved(kept: &Arc<Kept>) -> ObservedChannel {

@@ -112,7 +112,7 @@ pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels)
 
 /// Downloads a blob into the content store. A blob that exists already is not downloaded. An unfinished
 /// download is continued, unless its content turns out to be wrong. `received` is set to the number of bytes
-/// in the store, as they arrive. containerd computes the digest while it writes, and keeps no blob with
+/// in the store, as they arrive; those that arrive are also reported to the observer. containerd computes the digest while it writes, and keeps no blob with
 /// another digest. Cancel-safe: what has arrived is kept for the next try while its lease exists.
 pub(crate) async fn fetch(
     client: &Client,
@@ -179,10 +179,11 @@ async fn fetch_once(
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
         let piece = piece.map_err(super::shared_types::from_registry)?;
-        received.fetch_add(
-            u64::try_from(piece.len()).unwrap_or(u64::MAX),
-            Ordering::Relaxed,
-        );
+        let bytes = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        received.fetch_add(bytes, Ordering::Relaxed);
+        client
+            .observer()
+            .layer_received(pull.reference().registry(), bytes);
         // Small pieces are gathered, since each message has a cost of its own; a large one is passed on
         // uncopied.
         let data = if chunk.is_empty() && piece.len() >= MIN_MESSAGE {

@@ -10,7 +10,7 @@ use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::MemoryStore;
 use switchyard_core::operation::{
-    Caller, EndedOperation, OperationKind, OperationObserver, Operations, Outcome,
+    Caller, EndedOperation, EndedStep, OperationObserver, Operations, Outcome,
 };
 use switchyard_fake::{Fake, Method};
 
@@ -50,8 +50,10 @@ impl OperationObserver for Observed {
             .push(format!("{kind} {outcome} for {caller}"));
     }
 
-    fn step_ended(&self, kind: OperationKind, step: &'static str, _took: Duration) {
-        self.steps.lock().push(format!("{kind}: {step}"));
+    fn step_ended(&self, step: EndedStep) {
+        self.steps
+            .lock()
+            .push(format!("{}: {}", step.operation, step.name));
     }
 }
 

@@ -71,7 +71,7 @@ async fn daemon_starts_serves_and_stops_leaving_the_logkeeper() {
     assert!(metrics.contains(counted), "{metrics}");
     assert!(metrics.contains("switchyard_images 1"), "{metrics}");
     assert!(
-        metrics.contains("switchyard_image_pulls_total{result=\"ok\"} 1"),
+        metrics.contains("switchyard_image_pulls_total{registry=\"docker.io\",result=\"ok\"} 1"),
         "{metrics}"
     );
     let address = fs::read_to_string(node.path("run/admin.addr")).unwrap();

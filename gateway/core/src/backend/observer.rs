@@ -24,6 +24,12 @@ pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
 
     /// A cleanup is done, or was given up until the next start.
     fn cleanup_ended(&self);
+
+    /// A run of a network plugin has ended.
+    fn plugin_ended(&self, run: PluginRun<'_>);
+
+    /// Bytes of a layer have arrived for a pull from this registry, as the reference of the image names it.
+    fn layer_received(&self, registry: &str, bytes: u64);
 }
 
 /// A call to the runtime that has ended.
@@ -35,6 +41,42 @@ pub struct RuntimeCall<'a> {
     pub code: &'static str,
     /// Duration of the call; `None` if it is up to others, as for a wait or a transfer.
     pub took: Option<Duration>,
+}
+
+/// A run of a network plugin that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PluginRun<'a> {
+    /// The plugin, as the configuration of the network names it.
+    pub plugin: &'a str,
+    /// The command that it was to carry out; one of a closed set of the backend's.
+    pub command: &'static str,
+    /// The result.
+    pub result: PluginResult,
+    /// Duration of the run.
+    pub took: Duration,
+}
+
+/// The result of a run of a network plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PluginResult {
+    /// It succeeded, or there was nothing to do.
+    Succeeded,
+    /// It failed, could not be started, or did not end in time.
+    Failed,
+    /// It was given up before its end.
+    Dropped,
+}
+
+impl PluginResult {
+    /// The result in one word, as a metric has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "ok",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
 }
 
 /// The result of recovery for an object that a predecessor left.
@@ -84,6 +126,10 @@ pub fn unobserved() -> Arc<dyn BackendObserver> {
         fn cleanup_failed(&self) {}
 
         fn cleanup_ended(&self) {}
+
+        fn plugin_ended(&self, _run: PluginRun<'_>) {}
+
+        fn layer_received(&self, _registry: &str, _bytes: u64) {}
     }
 
     Arc::new(Unobserved)

@@ -15,19 +15,14 @@ use crate::spec::TaskSpec;
 use crate::stats::DiskUsage;
 
 mod in_creation;
-mod pull_counts;
-
-pub use pull_counts::PullsByResult;
 
 use in_creation::{CreationGuard, ImagesInCreation};
-use pull_counts::PullCounts;
 
-/// The use of images by tasks, and the counts of pulls. The images themselves are the backend's.
+/// The use of images by tasks. The images themselves are the backend's.
 #[derive(Debug)]
 pub struct Images {
     context: Arc<Context>,
     in_creation: ImagesInCreation,
-    pull_counts: PullCounts,
 }
 
 /// The images, as seen by one owner.
@@ -45,7 +40,6 @@ impl Images {
         Self {
             context,
             in_creation: ImagesInCreation::default(),
-            pull_counts: PullCounts::default(),
         }
     }
 
@@ -53,12 +47,6 @@ impl Images {
     #[must_use]
     pub fn store(&self) -> &dyn ImageStore {
         self.context.backend.images()
-    }
-
-    /// The number of image pulls that have ended, by result.
-    #[must_use]
-    pub fn count_pulls(&self) -> PullsByResult {
-        self.pull_counts.current()
     }
 
     /// Marks the images of a task as used, until it is in the table or is not created: to be called before the
@@ -128,13 +116,7 @@ impl<'s> ScopedImages<'s> {
             OperationKind::PullImage,
             Subject::argument(&request.reference),
         );
-        operation
-            .run(
-                self.images
-                    .pull_counts
-                    .count(backend.images().pull(request)),
-            )
-            .await
+        operation.run(backend.images().pull(request)).await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use pin_project_lite::pin_project;
 
-use super::{ActiveOperation, CURRENT};
-use crate::error::Result;
+use super::{ActiveOperation, CURRENT, EndedStep};
+use crate::error::{Error, ErrorKind, Result};
 use crate::trace::{self, Span, SpanKind};
 
 /// The order in which steps of all operations began.
@@ -31,6 +31,8 @@ struct StepGuard {
     operation: Arc<ActiveOperation>,
     key: StepKey,
     span: Option<Span>,
+    /// As in [`EndedStep`]: until the work has ended, it counts as dropped.
+    failure: Option<ErrorKind>,
 }
 
 /// Runs a step of the current operation, so that it is visible while it runs and measured at its end; its span fails
@@ -43,7 +45,7 @@ pub fn step<T, F: Future<Output = Result<T>>>(name: &'static str, work: F) -> St
     StepFuture {
         name: Some(name),
         guard: None,
-        end: Span::end_with,
+        end: end_with,
         work,
     }
 }
@@ -53,8 +55,24 @@ pub fn plain_step<F: Future>(name: &'static str, work: F) -> StepFuture<F> {
     StepFuture {
         name: Some(name),
         guard: None,
-        end: |span, _| span.end(),
+        end: end_plainly,
         work,
+    }
+}
+
+/// Ends a step as its work has ended.
+fn end_with<T>(mut guard: StepGuard, done: &Result<T>) {
+    guard.failure = done.as_ref().err().map(Error::kind);
+    if let Some(span) = guard.span.take() {
+        span.end_with(done);
+    }
+}
+
+/// Ends a step whatever its work returned.
+fn end_plainly<T>(mut guard: StepGuard, _done: &T) {
+    guard.failure = None;
+    if let Some(span) = guard.span.take() {
+        span.end();
     }
 }
 
@@ -67,8 +85,8 @@ pin_project! {
         name: Option<&'static str>,
         // While the work runs, if it belongs to an operation.
         guard: Option<StepGuard>,
-        // How its span ends with the work.
-        end: fn(Span, &F::Output),
+        // Ends it with the work.
+        end: fn(StepGuard, &F::Output),
         #[pin]
         work: F,
     }
@@ -89,8 +107,8 @@ impl<F: Future> Future for StepFuture<F> {
             Some(span) => span.enter(|| this.work.poll(cx)),
             None => this.work.poll(cx),
         });
-        if let Some(span) = this.guard.take().and_then(|mut guard| guard.span.take()) {
-            (this.end)(span, &done);
+        if let Some(guard) = this.guard.take() {
+            (this.end)(guard, &done);
         }
         Poll::Ready(done)
     }
@@ -110,6 +128,7 @@ impl StepGuard {
             operation: Arc::clone(operation),
             key,
             span: trace::begin(SpanKind::Internal, name),
+            failure: Some(ErrorKind::Cancelled),
         }
     }
 }
@@ -119,7 +138,12 @@ impl Drop for StepGuard {
         let step = self.operation.steps.lock().remove(&self.key);
         let observer = self.operation.registry.observer.get();
         if let Some((ActiveStep { name, began }, observer)) = step.zip(observer) {
-            observer.step_ended(self.operation.kind, name, began.elapsed());
+            observer.step_ended(EndedStep {
+                operation: self.operation.kind,
+                name,
+                took: began.elapsed(),
+                failure: self.failure,
+            });
         }
     }
 }

@@ -22,8 +22,15 @@ impl OperationObserver for Recorder {
             .push(format!("{} {outcome} for {caller}", operation.kind));
     }
 
-    fn step_ended(&self, kind: OperationKind, step: &'static str, _took: Duration) {
-        self.0.lock().push(format!("{kind}: {step}"));
+    fn step_ended(&self, step: EndedStep) {
+        let EndedStep {
+            operation,
+            name,
+            took: _,
+            failure,
+        } = step;
+        let failure = failure.map_or_else(String::new, |kind| format!(" {}", kind.as_str()));
+        self.0.lock().push(format!("{operation}: {name}{failure}"));
     }
 }
 
@@ -102,11 +109,29 @@ async fn operation_shows_its_caller_and_overlapping_steps_while_it_runs() {
     operation.await.unwrap_err();
     let expected = [
         "create_sandbox: files",
-        "create_sandbox: network",
+        "create_sandbox: network cancelled",
         "create_sandbox unavailable for nomad",
     ];
     assert_eq!(*recorder.0.lock(), expected);
     assert!(operations.in_flight().is_empty());
+}
+
+#[tokio::test]
+async fn step_is_reported_with_the_kind_of_its_error_unless_that_is_not_for_others() {
+    let (operations, recorder) = observed();
+    let late = || async { Err::<(), _>(Error::deadline("the runtime hangs")) };
+    let work = async {
+        plain_step("contact", late()).await.unwrap_err();
+        step("start_command", late()).await
+    };
+    let operation = begin(&operations, OperationKind::ExecSync).run(work);
+    operation.await.unwrap_err();
+    let expected = [
+        "exec_sync: contact",
+        "exec_sync: start_command deadline_exceeded",
+        "exec_sync deadline_exceeded for nobody",
+    ];
+    assert_eq!(*recorder.0.lock(), expected);
 }
 
 #[tokio::test]

@@ -1,23 +1,30 @@
-//! Metrics of the operations that change something: how long they and their steps take, and which are in
-//! flight.
+//! Metrics of the operations that change something: how long they and their steps take, why they fail, and which are
+//! in flight; and pulls by registry.
 
-use std::time::Duration;
-
-use prometheus::{GaugeVec, HistogramVec, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
+use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{EndedOperation, OperationAges, OperationKind, Outcome};
+use switchyard_core::image::ImageReference;
+use switchyard_core::operation::{
+    EndedOperation, EndedStep, OperationAges, OperationKind, Outcome,
+};
 
-use super::families::{float_gauges, gauges, histograms, runtime_buckets, signed};
+use super::families::{counters, float_gauges, gauges, histograms, runtime_buckets, signed};
+use super::label_names::LabelNames;
 use super::table;
 
 /// The owner of the daemon's own operations.
 const NODE: &str = "node";
 
-/// Histograms that observe operations as they end.
+/// Histograms and counters that observe operations as they end.
 #[derive(Debug, Clone)]
 pub(crate) struct OperationMetrics {
     duration: HistogramVec,
+    failures: IntCounterVec,
     steps: HistogramVec,
+    step_failures: IntCounterVec,
+    pulls: IntCounterVec,
+    registries: LabelNames,
 }
 
 /// Gauges of the operations in flight, set for each scrape.
@@ -28,10 +35,18 @@ pub(super) struct InFlightMetrics {
 }
 
 impl OperationMetrics {
-    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+    /// `registries` are those that are named.
+    pub(super) fn register(
+        registry: &Registry,
+        registries: LabelNames,
+    ) -> prometheus::Result<Self> {
         Ok(Self {
             duration: histograms(registry, table::OPERATION_DURATION, runtime_buckets()?)?,
+            failures: counters(registry, table::OPERATION_FAILURES)?,
             steps: histograms(registry, table::STEP_DURATION, runtime_buckets()?)?,
+            step_failures: counters(registry, table::STEP_FAILURES)?,
+            pulls: counters(registry, table::IMAGE_PULLS)?,
+            registries,
         })
     }
 
@@ -41,20 +56,48 @@ impl OperationMetrics {
             Outcome::Failed(_) => "failed",
             Outcome::Dropped => "dropped",
         };
-        let labels = [
-            owner_label(operation.owner),
-            operation.kind.as_str(),
-            result,
-        ];
+        let owner = owner_label(operation.owner);
+        let kind = operation.kind.as_str();
         self.duration
-            .with_label_values(&labels)
+            .with_label_values(&[owner, kind, result])
             .observe(operation.took.as_secs_f64());
+        if let Outcome::Failed(error) = operation.outcome {
+            self.failures
+                .with_label_values(&[owner, kind, error.kind().as_str()])
+                .inc();
+        }
+        if operation.kind == OperationKind::PullImage {
+            self.pull_ended(operation);
+        }
     }
 
-    pub(crate) fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration) {
+    fn pull_ended(&self, operation: &EndedOperation<'_>) {
+        let result = match operation.outcome {
+            Outcome::Succeeded => "ok",
+            Outcome::Failed(error) => error.kind().as_str(),
+            Outcome::Dropped => ErrorKind::Cancelled.as_str(),
+        };
+        let reference = operation.subject.argument.as_deref().unwrap_or_default();
+        let host = registry_of(reference).unwrap_or_default();
+        let registry = self.registries.value(&host);
+        self.pulls.with_label_values(&[&*registry, result]).inc();
+    }
+
+    pub(crate) fn step_ended(&self, step: EndedStep) {
+        let EndedStep {
+            operation,
+            name,
+            took,
+            failure,
+        } = step;
         self.steps
-            .with_label_values(&[kind.as_str(), step])
+            .with_label_values(&[operation.as_str(), name])
             .observe(took.as_secs_f64());
+        if let Some(failure) = failure {
+            self.step_failures
+                .with_label_values(&[operation.as_str(), name, failure.as_str()])
+                .inc();
+        }
     }
 }
 
@@ -80,6 +123,14 @@ impl InFlightMetrics {
             oldest.set(oldest.get().max(age.as_secs_f64()));
         }
     }
+}
+
+/// The registry of an image reference; `None` if it is malformed.
+fn registry_of(reference: &str) -> Option<String> {
+    // The argument of an operation may be cut, which leaves no valid digest.
+    let name = reference.split('@').next()?;
+    let parsed: ImageReference = name.parse().ok()?;
+    Some(parsed.registry().to_owned())
 }
 
 fn owner_label(owner: Option<Owner>) -> &'static str {

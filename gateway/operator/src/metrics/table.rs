@@ -77,7 +77,9 @@ metrics! {
     }
     "operations" {
         OPERATION_DURATION: Histogram "switchyard_operation_duration_seconds" ["owner", "operation", "result"] "Time that operations took, by result: ok, failed or dropped. The owner of the daemon's own is node.";
+        OPERATION_FAILURES: Counter "switchyard_operation_failures_total" ["owner", "operation", "kind"] "Operations that failed, by the kind of the error.";
         STEP_DURATION: Histogram "switchyard_operation_step_duration_seconds" ["operation", "step"] "Time of the steps of operations, which may overlap; those named wait_for_… wait for something else.";
+        STEP_FAILURES: Counter "switchyard_operation_step_failures_total" ["operation", "step", "kind"] "Steps of operations that failed, by the kind of the error; cancelled if the step was given up.";
         OPERATIONS_IN_FLIGHT: Gauge "switchyard_operations_in_flight" ["owner", "operation"] "Operations that have begun and not ended.";
         OLDEST_OPERATION: Gauge "switchyard_operation_oldest_age_seconds" ["operation"] "Age of the oldest operation in flight; 0 if there is none.";
         AUDIT_LINES: Counter "switchyard_audit_lines_total" ["result"] "Lines of the audit log, by result: written or lost.";
@@ -87,7 +89,8 @@ metrics! {
         SANDBOXES: Gauge "switchyard_sandboxes" ["owner", "state"] "Sandboxes.";
         TASKS: Gauge "switchyard_tasks" ["owner", "state"] "Tasks.";
         IMAGES: Gauge "switchyard_images" [] "Images.";
-        IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["result"] "Pulls that ended, by result: ok, or the kind of the error.";
+        IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["registry", "result"] "Pulls that ended, by result: ok, or the kind of the error.";
+        PULL_BYTES: Counter "switchyard_image_pull_bytes_total" ["registry"] "Bytes of layers that have arrived for pulls.";
         LEDGER_CAPACITY: Gauge "switchyard_ledger_capacity" ["resource"] "What the ledger may give: slots of a device group, cpu_milli, memory_bytes.";
         LEDGER_CLAIMS: Gauge "switchyard_ledger_claims" ["owner", "resource"] "What an owner holds of it; also port, and core for exclusive processor cores.";
         LEDGER_REFUSALS: Counter "switchyard_ledger_refusals_total" ["owner", "resource", "reason"] "Allocations that the ledger refused.";
@@ -95,6 +98,10 @@ metrics! {
         PLUGIN_DEVICES: Gauge "switchyard_device_host_devices" ["resource", "health"] "Devices that these plugins have listed: healthy or unhealthy.";
         PLUGIN_SINCE: Gauge "switchyard_device_host_state_since_timestamp_seconds" ["resource", "state"] "Since when a plugin is in its state, in seconds since 1970.";
         PLUGIN_FAILURES: Counter "switchyard_device_host_failures_total" ["reason"] "Failures of these plugins.";
+    }
+    "network" {
+        CNI_RUNS: Counter "switchyard_cni_runs_total" ["plugin", "command", "result"] "Runs of CNI plugins, by command (ADD or DEL) and result: ok, failed, or dropped if the run was given up.";
+        CNI_DURATION: Histogram "switchyard_cni_run_duration_seconds" ["plugin", "command"] "Time of these runs.";
     }
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";

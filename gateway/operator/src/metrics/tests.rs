@@ -1,9 +1,13 @@
 //! Tests of the text of the metrics.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use prometheus::Opts;
+use switchyard_core::backend::{PluginResult, PluginRun};
 use switchyard_core::id::Owner;
+use switchyard_core::operation::{EndedOperation, EndedStep, OperationKind, Outcome, Subject};
+use switchyard_core::{Error, ErrorKind};
 use switchyard_logkeeper::protocol::Counters;
 
 use super::*;
@@ -33,7 +37,6 @@ fn scrape_shows_current_node_metrics() {
         sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
         images: Some(7),
         unreadable: 2,
-        pulls: BTreeMap::from([("not_found", 1)]),
         logs: Some(logs),
         reported: ReportedFigures {
             streaming: vec![("exec", 3), ("attach", 0)],
@@ -61,10 +64,6 @@ fn scrape_shows_current_node_metrics() {
         first.contains("switchyard_backend_up{part=\"containerd\"} 0"),
         "{first}"
     );
-    assert!(
-        first.contains("switchyard_image_pulls_total{result=\"not_found\"} 1"),
-        "{first}"
-    );
     assert!(first.contains("switchyard_build_info{"), "{first}");
     assert!(first.contains("switchyard_log_containers 3"), "{first}");
     assert!(
@@ -82,6 +81,80 @@ fn scrape_shows_current_node_metrics() {
     assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
     let second = text(&metrics, &NodeCounts::default());
     assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+}
+
+/// Reports the end of an operation of Nomad's.
+fn end(metrics: &Metrics, kind: OperationKind, argument: &str, outcome: Outcome<'_>) {
+    let subject = Subject::argument(argument);
+    metrics.operations.ended(&EndedOperation {
+        kind,
+        owner: Some(Owner::Nomad),
+        subject: &subject,
+        caller: None,
+        began_at: SystemTime::now(),
+        took: Duration::from_secs(1),
+        outcome,
+    });
+}
+
+#[test]
+fn failures_are_counted_by_kind_and_pulls_by_registry() {
+    let metrics = Metrics::new().unwrap();
+    let refused = Error::new(ErrorKind::Unauthenticated, "no");
+    let pull = |reference: &str, outcome| {
+        end(&metrics, OperationKind::PullImage, reference, outcome);
+    };
+    pull("quay.io:5000/shop/cart:1", Outcome::Failed(&refused));
+    pull("busybox", Outcome::Succeeded);
+    pull("docker.io/library/busybox:1", Outcome::Dropped);
+    // It is cut in the middle of its digest.
+    let cut = format!("quay.io:5000/{}@sha256:{}", "a".repeat(200), "0".repeat(64));
+    pull(&cut, Outcome::Succeeded);
+    pull("No such thing\n", Outcome::Succeeded);
+    let observer = metrics.backend_observer();
+    observer.layer_received("quay.io:5000", 3);
+    observer.layer_received("quay.io:5000", 4);
+    end(
+        &metrics,
+        OperationKind::StartTask,
+        "",
+        Outcome::Failed(&Error::unavailable("containerd is away")),
+    );
+    for failure in [None, Some(ErrorKind::DeadlineExceeded)] {
+        metrics.operations.step_ended(EndedStep {
+            operation: OperationKind::ExecSync,
+            name: "start_command",
+            took: Duration::from_secs(30),
+            failure,
+        });
+    }
+    let run = |result| PluginRun {
+        plugin: "bridge",
+        command: "ADD",
+        result,
+        took: Duration::from_secs(1),
+    };
+    observer.plugin_ended(run(PluginResult::Succeeded));
+    observer.plugin_ended(run(PluginResult::Failed));
+    let text = text(&metrics, &NodeCounts::default());
+    for line in [
+        "image_pulls_total{registry=\"quay.io:5000\",result=\"unauthenticated\"} 1",
+        "image_pulls_total{registry=\"quay.io:5000\",result=\"ok\"} 1",
+        "image_pulls_total{registry=\"docker.io\",result=\"ok\"} 1",
+        "image_pulls_total{registry=\"docker.io\",result=\"cancelled\"} 1",
+        "image_pulls_total{registry=\"other\",result=\"ok\"} 1",
+        "image_pull_bytes_total{registry=\"quay.io:5000\"} 7",
+        "operation_failures_total{kind=\"unavailable\",operation=\"start_task\",owner=\"nomad\"} 1",
+        "operation_failures_total{kind=\"unauthenticated\",operation=\"pull_image\",owner=\"nomad\"} 1",
+        "operation_step_failures_total{kind=\"deadline_exceeded\",operation=\"exec_sync\",step=\"start_command\"} 1",
+        "operation_step_duration_seconds_count{operation=\"exec_sync\",step=\"start_command\"} 2",
+        "cni_runs_total{command=\"ADD\",plugin=\"bridge\",result=\"ok\"} 1",
+        "cni_runs_total{command=\"ADD\",plugin=\"bridge\",result=\"failed\"} 1",
+        "cni_run_duration_seconds_count{command=\"ADD\",plugin=\"bridge\"} 2",
+    ] {
+        let line = format!("switchyard_{line}");
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
 }
 
 #[test]

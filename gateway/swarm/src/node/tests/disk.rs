@@ -1,7 +1,9 @@
 //! A disk that hangs, or that can only be read.
 
 use parking_lot::Mutex;
-use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Outcome};
+use switchyard_core::operation::{
+    EndedOperation, EndedStep, OperationKind, OperationObserver, Outcome,
+};
 use switchyard_crash_points::CrashPoint;
 use tokio::time::{advance, pause};
 use tracing::span::{Attributes, Id, Record};
@@ -58,7 +60,7 @@ impl OperationObserver for EndedLeaves {
         });
     }
 
-    fn step_ended(&self, _: OperationKind, _: &'static str, _: Duration) {}
+    fn step_ended(&self, _: EndedStep) {}
 }
 
 /// Advances the clock while a thread is held, which prevents automatic advance.

@@ -1,0 +1,148 @@
+//! Reports of the runs of CNI plugins: the end of each to the observer of the backend, and a span below a span.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use switchyard_cni::{Error, PluginObserver, RunEnd, Verb};
+use switchyard_core::backend::{BackendObserver, PluginResult, PluginRun};
+use switchyard_core::trace::{self, SpanKind};
+
+/// Reports each run of a plugin.
+#[derive(Debug)]
+pub(crate) struct PluginRuns {
+    observer: Arc<dyn BackendObserver>,
+}
+
+/// A run that has begun. It is reported when this is dropped.
+struct BegunRun {
+    observer: Arc<dyn BackendObserver>,
+    plugin: String,
+    verb: Verb,
+    began: Instant,
+    /// Until the run has ended, it counts as dropped.
+    result: PluginResult,
+}
+
+// === impl PluginRuns ===
+
+impl PluginRuns {
+    pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Self {
+        Self { observer }
+    }
+}
+
+impl PluginObserver for PluginRuns {
+    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd> {
+        let run = BegunRun {
+            observer: Arc::clone(&self.observer),
+            plugin: plugin.to_owned(),
+            verb,
+            began: Instant::now(),
+            result: PluginResult::Dropped,
+        };
+        let span = trace::begin(SpanKind::Internal, "cni_plugin").map(|mut span| {
+            span.set_with("switchyard.cni.plugin", || plugin.to_owned());
+            span.set("switchyard.cni.command", verb.as_str());
+            span
+        });
+        Some(Box::new(move |failure: Option<&Error>| {
+            run.end(failure);
+            match (span, failure) {
+                (Some(span), Some(error)) => span.fail(error.report()),
+                (Some(span), None) => span.end(),
+                (None, _) => {}
+            }
+        }))
+    }
+}
+
+// === impl BegunRun ===
+
+impl BegunRun {
+    fn end(mut self, failure: Option<&Error>) {
+        self.result = match failure {
+            None => PluginResult::Succeeded,
+            // By the specification there is nothing to detach then.
+            Some(error) if self.verb == Verb::Del && error.is_unknown_container() => {
+                PluginResult::Succeeded
+            }
+            Some(_) => PluginResult::Failed,
+        };
+    }
+}
+
+impl Drop for BegunRun {
+    fn drop(&mut self) {
+        self.observer.plugin_ended(PluginRun {
+            plugin: &self.plugin,
+            command: self.verb.as_str(),
+            result: self.result,
+            took: self.began.elapsed(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use switchyard_core::backend::{RecoveryResult, RuntimeCall};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct EndedRuns(Mutex<Vec<String>>);
+
+    impl BackendObserver for EndedRuns {
+        fn call_ended(&self, _call: RuntimeCall<'_>) {}
+
+        fn reconnected(&self) {}
+
+        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn cleanup_added(&self) {}
+
+        fn cleanup_failed(&self) {}
+
+        fn cleanup_ended(&self) {}
+
+        fn plugin_ended(&self, run: PluginRun<'_>) {
+            let result = run.result.as_str();
+            self.0
+                .lock()
+                .push(format!("{} {} {result}", run.command, run.plugin));
+        }
+
+        fn layer_received(&self, _registry: &str, _bytes: u64) {}
+    }
+
+    fn refused(verb: Verb, code: u64) -> Error {
+        Error::Refused {
+            plugin: "bridge".to_owned(),
+            verb,
+            code,
+            msg: "no".to_owned(),
+            details: String::new(),
+        }
+    }
+
+    #[test]
+    fn each_run_is_reported_once_whatever_becomes_of_it() {
+        let ended = Arc::new(EndedRuns::default());
+        let runs = PluginRuns::new(Arc::clone(&ended) as Arc<dyn BackendObserver>);
+        let begin = |verb| runs.began("bridge", verb).expect("each run is observed");
+        begin(Verb::Add)(None);
+        begin(Verb::Add)(Some(&refused(Verb::Add, 11)));
+        begin(Verb::Add)(Some(&refused(Verb::Add, 3)));
+        // What is not known is detached.
+        begin(Verb::Del)(Some(&refused(Verb::Del, 3)));
+        drop(begin(Verb::Del));
+        let expected = [
+            "ADD bridge ok",
+            "ADD bridge failed",
+            "ADD bridge failed",
+            "DEL bridge ok",
+            "DEL bridge dropped",
+        ];
+        assert_eq!(*ended.0.lock(), expected);
+    }
+}
