@@ -42,9 +42,7 @@ pub enum Error {
         host: String,
     },
     /// The registry requires credentials, or refused those that were sent.
-    #[error(
-        "{host} refused the credentials for {what}: {reason}; check user name, password or token"
-    )]
+    #[error("{}", Unauthorized { what, host, reason, given: *given })]
     Unauthorized {
         /// The requested object.
         what: String,
@@ -52,6 +50,8 @@ pub enum Error {
         host: String,
         /// The message of the server.
         reason: String,
+        /// True if credentials were given for this host.
+        given: bool,
     },
     /// The registry denies access to an authenticated user.
     #[error("{host} denied access to {what}: {reason}")]
@@ -206,6 +206,14 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
+/// Formats [`Error::Unauthorized`].
+struct Unauthorized<'a> {
+    what: &'a str,
+    host: &'a str,
+    reason: &'a str,
+    given: bool,
+}
+
 /// Formats the key of a limit, if there is one.
 struct KeyInBrackets(Option<&'static str>);
 
@@ -251,6 +259,30 @@ impl Malformed {
     }
 }
 
+// === impl Unauthorized ===
+
+impl fmt::Display for Unauthorized<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            host,
+            reason,
+            given,
+        } = self;
+        if *given {
+            write!(
+                f,
+                "{host} refused the credentials for {what}: {reason}; check user name, password or token"
+            )
+        } else {
+            write!(
+                f,
+                "{host} wants credentials for {what}, and none were given for it: {reason}; check the name, or give credentials"
+            )
+        }
+    }
+}
+
 // === impl KeyInBrackets ===
 
 impl fmt::Display for KeyInBrackets {
@@ -284,5 +316,28 @@ mod tests {
         assert_eq!(shown(&"x".repeat(1000)).len(), SHOWN_LIMIT);
         assert!(shown(&"\u{0}".repeat(1000)).len() <= SHOWN_LIMIT);
         assert_eq!(shown(&"\u{e9}".repeat(1000)).chars().count(), SHOWN_LIMIT);
+    }
+
+    #[test]
+    fn missing_credentials_are_not_called_refused() {
+        let text = |given| {
+            let error = Error::Unauthorized {
+                what: "pay/api:7".to_owned(),
+                host: "registry.example".to_owned(),
+                reason: "no".to_owned(),
+                given,
+            };
+            error.to_string()
+        };
+        let refused = text(true);
+        assert!(
+            refused.contains("registry.example refused the credentials for pay/api:7: no"),
+            "{refused}"
+        );
+        let missing = text(false);
+        assert!(
+            missing.contains("none were given for it: no") && !missing.contains("refused"),
+            "{missing}"
+        );
     }
 }

@@ -86,6 +86,15 @@ struct TokenAnswer {
     expires_in: Option<u64>,
 }
 
+// === impl Request ===
+
+impl Request<'_> {
+    /// Returns whether there are credentials for the host.
+    pub(crate) fn has_credentials(&self) -> bool {
+        *self.credentials != Credentials::Anonymous
+    }
+}
+
 // === impl Authorizer ===
 
 impl Authorizer {
@@ -137,6 +146,7 @@ impl Authorizer {
             what: request.what.to_owned(),
             host: request.host.authority(),
             reason: reason.to_owned(),
+            given: request.has_credentials(),
         };
         let (challenge, header) = match (find("bearer"), find("basic"), request.credentials) {
             (Some(challenge), _, Credentials::RegistryToken(token)) => (
@@ -153,9 +163,7 @@ impl Authorizer {
                 self.token(transport, request, challenge, refused).await?,
             ),
             (None, Some(_), Credentials::Anonymous) => {
-                return Err(unauthorized(
-                    "it wants a user name and a password, and none apply to it",
-                ));
+                return Err(unauthorized("it wants a user name and a password"));
             }
             (None, _, _) => {
                 return Err(unauthorized(
@@ -361,10 +369,16 @@ impl TokenService<'_> {
         let what = self.request.what;
         let status = reply.response.status();
         if !status.is_success() {
-            let mut error = status_error(reply, what, self.transport.idle_timeout()).await;
+            let given = self.request.has_credentials();
+            let mut error = status_error(reply, (what, given), self.transport.idle_timeout()).await;
             // What is denied here is a token, and the remedy is other credentials.
             if let Error::Denied { what, host, reason } = error {
-                error = Error::Unauthorized { what, host, reason };
+                error = Error::Unauthorized {
+                    what,
+                    host,
+                    reason,
+                    given,
+                };
             }
             return Err(error);
         }

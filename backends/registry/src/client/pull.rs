@@ -409,7 +409,8 @@ impl Pull {
         if reply.response.status().is_success() {
             Ok(reply)
         } else {
-            Err(status_error(reply, target.what, config.idle_timeout).await)
+            let asked = (target.what, request.has_credentials());
+            Err(status_error(reply, asked, config.idle_timeout).await)
         }
     }
 }

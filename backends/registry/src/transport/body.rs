@@ -101,9 +101,14 @@ pub(crate) async fn read_limited(
     in_time(what, &host, reading).await
 }
 
-/// The error for an unsuccessful response, with the message in its body. The body of a redirect's target is
-/// not read: the one who chooses the target could otherwise read what only this node can reach.
-pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duration) -> Error {
+/// The error for an unsuccessful response to a request for `what`, for which credentials were `given` or not, with the
+/// message in its body. The body of a redirect's target is not read: the one who chooses the target could otherwise read
+/// what only this node can reach.
+pub(crate) async fn status_error(
+    reply: Reply,
+    (what, given): (&str, bool),
+    idle_timeout: Duration,
+) -> Error {
     let Reply {
         mut response,
         host,
@@ -127,7 +132,12 @@ pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duratio
     let reason = error_detail(status, &body);
     let what = what.to_owned();
     match status {
-        StatusCode::UNAUTHORIZED => Error::Unauthorized { what, host, reason },
+        StatusCode::UNAUTHORIZED => Error::Unauthorized {
+            what,
+            host,
+            reason,
+            given,
+        },
         StatusCode::FORBIDDEN => Error::Denied { what, host, reason },
         StatusCode::NOT_FOUND => Error::NotFound { what, host },
         StatusCode::TOO_MANY_REQUESTS => Error::RateLimited {

@@ -85,10 +85,14 @@ async fn wrong_or_missing_credentials_are_unauthorized() {
         user(),
         Credentials::RegistryToken("t".into()),
     ] {
+        let has_some = credentials != Credentials::Anonymous;
         let error = resolve(&registry.reference("app:v1"), credentials)
             .await
             .unwrap_err();
-        assert!(matches!(error, Error::Unauthorized { .. }), "{error:?}");
+        assert!(
+            matches!(error, Error::Unauthorized { given, .. } if given == has_some),
+            "{error:?}"
+        );
     }
     // Never more than one answer to a challenge.
     assert_eq!(registry.seen().len(), 4);
@@ -136,7 +140,7 @@ async fn credentials_go_to_the_token_service_and_never_to_the_registry() {
         .await
         .unwrap_err();
     assert!(
-        matches!(&refused, Error::Unauthorized { host, .. } if *host == service.authority()),
+        matches!(&refused, Error::Unauthorized { host, given: false, .. } if *host == service.authority()),
         "{refused:?}"
     );
 }
