@@ -17,7 +17,10 @@ use switchyard_tests::scraped_node::ScrapedTestNode;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Panels that are empty on a node on which nothing has failed or is under way.
-const EMPTY_WHEN_WELL: [&str; 4] = [
+const EMPTY_WHEN_WELL: [&str; 7] = [
+    "Bytes of pulls",
+    "Failed operations",
+    "Failed runs of network plugins",
     "Failures by code",
     "Refusals",
     "containerd: errors and reconnects",
