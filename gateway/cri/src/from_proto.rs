@@ -24,7 +24,7 @@ pub(crate) use image::pull_request;
 pub(crate) use parent::Parent;
 pub(crate) use reserved::reserved;
 pub(crate) use resources::{check as check_limits, update};
-pub(crate) use sandbox::{ranges, sandbox};
+pub(crate) use sandbox::{ranges, sandbox, sandbox_name};
 
 #[cfg(test)]
 mod tests;

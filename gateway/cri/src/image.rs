@@ -29,6 +29,10 @@ impl Images {
         &self,
         request: cri::PullImageRequest,
     ) -> Result<cri::PullImageResponse> {
+        let pod = request.sandbox_config.as_ref();
+        let sandbox = pod
+            .and_then(|config| config.metadata.as_ref())
+            .map(from_proto::sandbox_name);
         let request = from_proto::pull_request(request)?;
         let handlers = self.scope.handlers();
         if !request.handler.is_empty()
@@ -42,7 +46,11 @@ impl Images {
                 &handlers,
             ));
         }
-        let id = self.scope.images().pull(&request).await?;
+        let images = self.scope.images();
+        let id = match sandbox {
+            Some(sandbox) => images.pull_for(&sandbox, &request).await?,
+            None => images.pull(&request).await?,
+        };
         Ok(cri::PullImageResponse {
             image_ref: id.to_string(),
         })

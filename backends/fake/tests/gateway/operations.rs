@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use switchyard_core::Error;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::ledger::MemoryStore;
 use switchyard_core::operation::{
     Caller, EndedOperation, EndedStep, OperationObserver, Operations, Outcome,
 };
-use switchyard_fake::{Fake, Method};
+use switchyard_fake::{BUSYBOX, Fake, Method};
 
 use crate::node::{ENDLESS, FakeNode, limits, sandbox_spec, task_spec, until};
 use crate::restart::cut_off;
@@ -99,6 +100,27 @@ async fn callers_of_one_creation_and_its_retry_are_one_operation() {
     assert_eq!(first.unwrap().id, second.unwrap().id);
     create().await.unwrap();
     observed.assert_operations(&["create_sandbox ok for cri"]);
+}
+
+#[tokio::test]
+async fn pull_for_a_sandbox_names_it() {
+    let (node, observed) = observed(Fake::with_busybox());
+    node.gateway.recover().await.unwrap();
+    let sandboxes = node.scope.sandboxes();
+    sandboxes.create(sandbox_spec("pod")).await.unwrap();
+    let request = PullRequest {
+        reference: BUSYBOX.to_owned(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Kubernetes,
+    };
+    let images = node.scope.images();
+    kubelet()
+        .scope(images.pull_for("pod", &request))
+        .await
+        .unwrap();
+    // The observer wants a sandbox for each.
+    observed.assert_operations(&["create_sandbox ok for nobody", "pull_image ok for cri"]);
 }
 
 #[tokio::test]

@@ -104,6 +104,22 @@ impl<'s> ScopedImages<'s> {
     /// # Errors
     /// Those of [`ImageStore::pull`](crate::image::ImageStore::pull).
     pub async fn pull(self, request: &PullRequest) -> Result<ImageId> {
+        self.pull_as(Subject::default(), request).await
+    }
+
+    /// As [`ScopedImages::pull`], for the sandbox with this name, if it is known: its operation names it.
+    ///
+    /// # Errors
+    /// Those of [`ScopedImages::pull`].
+    pub async fn pull_for(self, sandbox: &str, request: &PullRequest) -> Result<ImageId> {
+        let table = &self.access.ready()?.table;
+        let subject = table
+            .sandbox_named(self.access.owner(), sandbox)
+            .map_or_else(Subject::default, |sandbox| Subject::sandbox(&sandbox));
+        self.pull_as(subject, request).await
+    }
+
+    async fn pull_as(self, subject: Subject, request: &PullRequest) -> Result<ImageId> {
         let backend = &self.access.ready()?.backend;
         if request.owner != self.access.owner() {
             return Err(Error::internal(format!(
@@ -114,7 +130,7 @@ impl<'s> ScopedImages<'s> {
         }
         let operation = self.access.begin(
             OperationKind::PullImage,
-            Subject::argument(&request.reference),
+            subject.with_argument(&request.reference),
         );
         operation.run(backend.images().pull(request)).await
     }

@@ -20,7 +20,7 @@ pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest
     let cri::PullImageRequest {
         image,
         auth,
-        // Sent to account for the cost of the download; images do not belong to a pod here.
+        // Images do not belong to a pod: it is named in the records of the pull alone.
         sandbox_config: _,
     } = request;
     let cri::ImageSpec {

@@ -38,6 +38,17 @@ struct Linux {
     sysctls: BTreeMap<String, String>,
 }
 
+/// The name of a sandbox with this metadata.
+pub(crate) fn sandbox_name(metadata: &cri::PodSandboxMetadata) -> String {
+    let cri::PodSandboxMetadata {
+        name,
+        uid,
+        namespace,
+        attempt,
+    } = metadata;
+    format!("{name}_{namespace}_{uid}_{attempt}")
+}
+
 /// Converts a sandbox that was requested at `now`.
 pub(crate) fn sandbox(
     request: SandboxRecord,
@@ -88,16 +99,10 @@ pub(crate) fn sandbox(
         })
     };
     let annotations = runtime_annotations(&metadata);
-    let cri::PodSandboxMetadata {
-        name,
-        uid,
-        namespace,
-        attempt,
-    } = metadata;
     Ok(SandboxSpec {
         meta: Meta {
             owner: Owner::Kubernetes,
-            name: format!("{name}_{namespace}_{uid}_{attempt}"),
+            name: sandbox_name(&metadata),
             labels,
             created_at: now,
             record: bytes,
