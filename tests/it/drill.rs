@@ -199,6 +199,11 @@ fn device_that_a_job_holds_is_made_and_alerted() {
 }
 
 #[test]
+fn runtime_that_begins_no_command_is_made_and_alerted() {
+    shown_and_reported(4, "Readiness probe errored");
+}
+
+#[test]
 fn slow_registry_is_made_and_alerted() {
     shown_and_reported(1, "shop/cart-1: Pulling image");
 }
@@ -211,6 +216,11 @@ fn slow_way_of_scrapes_is_made_and_alerted() {
 }
 
 #[test]
-fn network_without_a_free_address_is_made_and_reported() {
+fn network_without_a_free_address_is_made_and_alerted() {
     shown_and_reported(14, "no IP addresses available");
+}
+
+#[test]
+fn old_password_is_made_and_alerted() {
+    shown_and_reported(2, "refused the credentials");
 }

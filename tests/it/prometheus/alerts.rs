@@ -85,6 +85,12 @@ fn refused_reload(node: &TestNode, prometheus: &Prometheus) {
 }
 
 fn refused_device(node: &TestNode, prometheus: &Prometheus) {
+    // One refusal is seen only where the node was scraped a quarter of an hour before, which is half a minute here.
+    let scraped = eventually(LIMIT, || {
+        let before = prometheus.query("up{job=\"switchyard\"} offset 30s == 1");
+        !before.expect("it is valid").is_empty()
+    });
+    assert!(scraped, "{}", prometheus.log());
     let first = node.pod("first");
     first
         .try_create(&container_with_device(node, "holder"))

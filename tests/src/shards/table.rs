@@ -237,6 +237,7 @@ pub const SLOW: &[Slow] = slow! {
         29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
         30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
         35 Test("breaks::shim_answers::wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind");
+        70 Test("drill::runtime_that_begins_no_command_is_made_and_alerted");
         15 Test("drill::containerd_that_hangs_is_made_and_alerted");
         14 Test("drill::device_that_a_job_holds_is_made_and_alerted");
         32 Fact("installation", "package_is_installed_where_no_daemon_is_to_start");
@@ -267,7 +268,8 @@ pub const SLOW: &[Slow] = slow! {
         18 Test("ledger::devices::last_device_goes_to_a_pod_or_a_task_never_both");
         24 Test("swarm::sessions::two_nodes_with_one_identity_are_told_of_each_other");
         50 Test("drill::slow_registry_is_made_and_alerted");
-        14 Test("drill::network_without_a_free_address_is_made_and_reported");
+        30 Test("drill::network_without_a_free_address_is_made_and_alerted");
+        30 Test("drill::old_password_is_made_and_alerted");
         14 Test("nomad::task_lifecycle::fifty_tasks_start_concurrently");
         36 Test("swarm::resources::devices_are_scheduled_and_those_of_pods_are_not_offered");
         16 Test("breaks::registries::unresponsive_registry_fails_the_pull_and_leaves_nothing_behind");

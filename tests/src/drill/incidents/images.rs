@@ -60,7 +60,7 @@ pub(crate) fn old_password(node: &DrillNode) -> Incident {
     };
     let image = registry.reference("pay/api:7");
     let pulls = node.pulling("pay/api-1", &image, Some(auth), PULL_LIMIT);
-    Incident::new("api", Sign::Reported(4))
+    Incident::new("api", Sign::Alert("SwitchyardPullsFail"))
         .with(pulls)
         .with(registry)
 }

@@ -13,6 +13,8 @@ use crate::root::PrivateRoot;
 
 /// The plugin of a vendor at the end of the chain, which fails at each twentieth ADD.
 const POLICY: &str = r#"if [ "$CNI_COMMAND" = ADD ]; then
+    exec 9>"DIR/lock"
+    flock 9
     count=$(($(cat "DIR/count" 2>/dev/null || echo 0) + 1))
     echo "$count" >"DIR/count"
     if [ $((count % 20)) = 0 ]; then
@@ -46,8 +48,17 @@ pub(crate) fn with_policy_plugin(root: &PrivateRoot) -> String {
 
 /// One in twenty pods gets no network.
 pub(crate) fn some_pods_fail(node: &DrillNode) -> Incident {
-    let pods = node.running_pods("ci", "build", Duration::from_millis(50));
-    Incident::new("build", Sign::Reported(2)).with(pods)
+    // So many at a time that several fail within the half minute for which the rules look back.
+    let farm = [
+        "build",
+        "build-arm",
+        "build-docs",
+        "build-lint",
+        "build-nightly",
+        "build-release",
+    ];
+    let pods = farm.map(|prefix| node.running_pods("ci", prefix, Duration::from_millis(50)));
+    Incident::new("build", Sign::Alert("SwitchyardNetworkFails")).with_all(pods)
 }
 
 /// All addresses are taken: most were leaked.
@@ -70,7 +81,7 @@ pub(crate) fn no_address_left(node: &DrillNode) -> Incident {
         }
     }
     let pods = node.running_pods("ci", "build", Duration::from_secs(2));
-    Incident::new("build", Sign::Reported(2))
+    Incident::new("build", Sign::Alert("SwitchyardNetworkFails"))
         .with(pods)
         .with(leased)
 }

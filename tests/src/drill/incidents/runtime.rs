@@ -53,7 +53,7 @@ pub(crate) fn begins_no_command(node: &DrillNode) -> Incident {
     let slow = SlowRuntime(directory(node.root()).join("limits"));
     fs::write(&slow.0, "").expect("the root can be written");
     let probes = pods.map(|pod| node.probing(&pod, Duration::from_secs(1)));
-    Incident::new("api-1", Sign::Alert("SwitchyardRpcFailures"))
+    Incident::new("api-1", Sign::Alert("SwitchyardExecStartsFail"))
         .with_all(probes)
         .with(slow)
 }
