@@ -17,6 +17,7 @@ use switchyard_tests::prereq;
 use crate::architecture::repository;
 
 mod containers;
+mod failures;
 mod upgrades;
 
 /// Time for the daemon to notice.
