@@ -86,11 +86,12 @@ fn kind_by_text(text: &str) -> ErrorKind {
         // containerd 1.7, for a record that is missing in its sandbox store.
         "bucket not found",
     ];
-    // The last is runc's, for a working directory that the user may not enter.
-    const WRONG: [&str; 3] = [
+    // The third is runc's, for a working directory that the user may not enter; the last is crun's, for a program that does not exist.
+    const WRONG: [&str; 4] = [
         "executable file not found",
         "exec: \"",
         "set in config.json failed",
+        "executable file `",
     ];
     // A path of the container's spec leads through a file: a mount of a file over a directory or the reverse,
     // or a working directory. The spellings are runc's and crun's.
@@ -240,6 +241,11 @@ mod tests {
             (
                 Code::Unknown,
                 "failed to create shim task: OCI runtime create failed: exec: \"nope\": executable file not found in $PATH",
+                ErrorKind::InvalidArgument,
+            ),
+            (
+                Code::Unknown,
+                "OCI runtime exec failed: executable file `nope` not found in $PATH: No such file or directory: unknown",
                 ErrorKind::InvalidArgument,
             ),
             (
