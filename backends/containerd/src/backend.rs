@@ -9,7 +9,7 @@ use switchyard_core::Result;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend,
     ExecPlace, ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend,
-    SandboxStats, Started, StatsBackend, TaskBackend, VolumeBackend, Withdrawal,
+    SandboxStats, Started, StatsBackend, TaskBackend, Trouble, Troubles, VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -116,6 +116,7 @@ impl Backend for Containerd {
             network_config,
             bridge_address: Some(parts.network.bridge.host()),
             facts: facts(parts),
+            troubles: troubles(parts),
             advisories: parts.node.advisories(),
         }
     }
@@ -346,7 +347,7 @@ impl VolumeBackend for Containerd {
     }
 }
 
-/// Collects what operators see of the backend's settings, and of what is left or missing.
+/// Collects what operators see of the backend's settings.
 fn facts(parts: &Parts) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::from([
         (
@@ -374,39 +375,21 @@ fn facts(parts: &Parts) -> BTreeMap<String, String> {
             .summary()
             .map(|ranges| ("network.ranges".to_owned(), ranges)),
     );
-    facts.extend(
-        parts
-            .shims
-            .unresponsive
-            .summary()
-            .map(|tasks| ("shims.silent".to_owned(), tasks)),
-    );
-    facts.extend(
-        parts
-            .tasks
-            .table
-            .unpersisted_exits()
-            .map(|tasks| ("exits.unrecorded".to_owned(), tasks)),
-    );
-    facts.extend(
-        parts
-            .cgroups
-            .busy
-            .summary()
-            .map(|groups| ("cgroups.left".to_owned(), groups)),
-    );
-    facts.extend(
-        parts
-            .trees
-            .summary()
-            .map(|trees| ("trees.setAside".to_owned(), trees)),
-    );
-    facts.extend(
-        parts
-            .storage
-            .images
-            .damaged_summary()
-            .map(|names| ("images.damaged".to_owned(), names)),
-    );
     facts
+}
+
+/// Collects the objects that something is wrong with.
+fn troubles(parts: &Parts) -> Troubles {
+    let all = [
+        (Trouble::SilentShim, parts.shims.unresponsive.list()),
+        (
+            Trouble::UnrecordedExit,
+            parts.tasks.table.unpersisted_exits(),
+        ),
+        (Trouble::LeftCgroup, parts.cgroups.busy.list()),
+        (Trouble::TreeSetAside, parts.trees.list()),
+        (Trouble::DamagedImage, parts.storage.images.damaged()),
+    ];
+    let some = all.into_iter().filter(|(_, objects)| !objects.is_empty());
+    some.collect()
 }

@@ -229,16 +229,9 @@ impl ContainerdImageStore {
         self.pulls.inflight_layers().repairs()
     }
 
-    /// The names of damaged images, for people; `None` if none is known.
-    pub(crate) fn damaged_summary(&self) -> Option<String> {
-        let damaged = self.damaged.lock();
-        (!damaged.is_empty()).then(|| {
-            damaged
-                .iter()
-                .map(String::as_str)
-                .collect::<Vec<_>>()
-                .join(", ")
-        })
+    /// The names of the damaged images that are known.
+    pub(crate) fn damaged(&self) -> Vec<String> {
+        self.damaged.lock().clone()
     }
 
     /// The image that a task of this runtime handler and owner is created from, unpacked for the handler's

@@ -105,6 +105,7 @@ impl Fake {
                 network_config: String::new(),
                 bridge_address: None,
                 facts: BTreeMap::new(),
+                troubles: BTreeMap::new(),
                 advisories: Vec::new(),
             },
             handlers: vec![Handler {

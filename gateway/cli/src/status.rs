@@ -8,7 +8,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::text::age;
-use switchyard_operator_api::{ConfigView, OperationView, RefusedReloadView, StatusReport};
+use switchyard_operator_api::{
+    ConfigView, OperationView, RefusedReloadView, StatusReport, TroubleView,
+};
 
 use super::daemon::{DaemonError, ask};
 use super::settings;
@@ -126,6 +128,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
     }
     text.push_str(&format!("images: {images}\n"));
     text.push_str(&advisories(report));
+    text.push_str(&troubles(report));
     text.push_str(&former_programs(report));
     text.push_str(&configuration(report));
     if let Some(operations) = operations {
@@ -161,6 +164,19 @@ fn advisories(report: &StatusReport) -> String {
     format!(
         "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
     )
+}
+
+/// The table of objects in a condition that the daemon cannot end; empty if there are none.
+fn troubles(report: &StatusReport) -> String {
+    if report.troubles.is_empty() {
+        return String::new();
+    }
+    let row = |trouble: &TroubleView| {
+        let TroubleView { kind, count, .. } = trouble;
+        [kind.clone(), count.to_string(), trouble.listed()]
+    };
+    let rows: Vec<_> = report.troubles.iter().map(row).collect();
+    format!("\n{}", table(["TROUBLE", "COUNT", "OBJECTS"], &rows))
 }
 
 /// The status with the operations in flight, if they are asked for.

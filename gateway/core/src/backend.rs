@@ -34,6 +34,7 @@ use crate::stats::{InterfaceStats, Usage};
 mod exec;
 mod observer;
 mod operations;
+mod trouble;
 mod unreadable;
 mod withdrawal;
 
@@ -44,6 +45,7 @@ pub use observer::{
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };
+pub use trouble::{Trouble, Troubles};
 pub use unreadable::{
     CheckRequest, ClaimHolder, HeldClaims, ObjectFacts, Unreadable, UnreadableKind,
 };
@@ -110,6 +112,8 @@ pub struct BackendStatus {
     pub bridge_address: Option<IpAddr>,
     /// Facts for people, by name.
     pub facts: BTreeMap<String, String>,
+    /// Objects in a condition that the backend cannot end by itself.
+    pub troubles: Troubles,
     /// Runtime programs whose versions have known vulnerabilities. For information: nothing depends on them.
     pub advisories: Vec<Advisory>,
 }

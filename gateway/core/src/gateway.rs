@@ -244,6 +244,13 @@ impl Gateway {
         self.parts.context.backend.fresh_status().await
     }
 
+    /// Returns whether an orchestrator uses the node's network: a kubelet does, and clients of Nomad and Swarm have networks
+    /// of their own.
+    #[must_use]
+    pub fn has_network_user(&self) -> bool {
+        self.parts.context.has_network_user()
+    }
+
     /// The events of all owners from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {

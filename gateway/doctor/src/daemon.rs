@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use switchyard_config::{Config, ContainerdMode};
 use switchyard_linux::report;
-use switchyard_operator_api::StatusReport;
 use switchyard_operator_api::VERSION;
+use switchyard_operator_api::{StatusReport, TroubleView};
 
 use super::codes::daemon::{
-    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, FORMER_CONFIGURATION, FORMER_PROGRAM, NO_GROUP,
-    OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES, STALE_SOCKET, UNREADABLE,
+    ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, DAMAGED_IMAGE, FORMER_CONFIGURATION, FORMER_PROGRAM,
+    LEFT_CGROUP, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES,
+    SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE, UNREADABLE, UNRECORDED_EXIT,
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -22,6 +23,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     match &facts.status {
         Ok(status) => {
             found.extend(parts(status));
+            found.extend(status.troubles.iter().map(trouble));
             found.extend(programs(status));
             found.extend(configurations(status));
             found.extend(logkeeper(status));
@@ -75,6 +77,19 @@ fn parts(status: &StatusReport) -> Vec<Finding> {
             .command("switchyard status")
     })
     .collect()
+}
+
+/// The objects of a trouble. One of a kind that only a later daemon knows is reported as a part of it.
+fn trouble(trouble: &TroubleView) -> Finding {
+    let objects = trouble.listed();
+    match trouble.kind.as_str() {
+        "silent_shim" => Finding::new(&SILENT_SHIM, objects),
+        "unrecorded_exit" => Finding::new(&UNRECORDED_EXIT, objects),
+        "left_cgroup" => Finding::new(&LEFT_CGROUP, objects),
+        "tree_set_aside" => Finding::new(&TREE_SET_ASIDE, objects),
+        "damaged_image" => Finding::new(&DAMAGED_IMAGE, objects),
+        kind => Finding::new(&PART_DOWN, format!("{kind}: {objects}")).severity(Severity::Warning),
+    }
 }
 
 fn programs(status: &StatusReport) -> Vec<Finding> {

@@ -9,7 +9,9 @@ use switchyard_config as config;
 use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::programs::ProgramView;
-use switchyard_operator_api::{ConfigView, DevicesView, PartView, StatusReport, SwarmView};
+use switchyard_operator_api::{
+    ConfigView, DevicesView, PartView, StatusReport, SwarmView, TroubleView,
+};
 
 use super::codes::{all, chapters};
 use super::{
@@ -53,6 +55,7 @@ fn status() -> StatusReport {
         tasks: Vec::new(),
         images: None,
         advisories: Vec::new(),
+        troubles: Vec::new(),
         config: Some(ConfigView::default()),
         programs: vec![ProgramView {
             part: "daemon".into(),

@@ -77,7 +77,7 @@ fn fingerprint(
     let (health, description) = match &status.runtime {
         Condition::False { reason, message: _ } => (
             HealthState::Unhealthy,
-            format!("the runtime is away ({reason}): does containerd run?"),
+            format!("no task can be started ({reason}): `switchyard status` on the node says why"),
         ),
         Condition::True if !recovered => (
             HealthState::Unhealthy,

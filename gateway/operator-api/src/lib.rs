@@ -58,7 +58,7 @@ pub use operations::{OperationView, StepView};
 pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use restart::RestartReport;
-pub use status::{AdvisoryView, CountView, PartView, StatusReport, count_views};
+pub use status::{AdvisoryView, CountView, PartView, StatusReport, TroubleView, count_views};
 pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView};
 pub use version::{REVISION, VERSION};
 pub use volumes::VolumeView;

@@ -36,6 +36,9 @@ pub struct StatusReport {
     /// The state of the configuration; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigView>,
+    /// Objects in a condition that the daemon cannot end, by its kind; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<TroubleView>,
     /// The processes with their programs; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramView>,
@@ -64,6 +67,29 @@ impl From<Advisory> for AdvisoryView {
             program,
             version,
             ids,
+        }
+    }
+}
+
+/// Objects in a condition that the daemon cannot end, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TroubleView {
+    /// The kind of the condition, as in the metric `switchyard_troubles`.
+    pub kind: String,
+    /// Number of objects.
+    pub count: usize,
+    /// The first of them: ids with their names, paths, or names of images.
+    pub objects: Vec<String>,
+}
+
+impl TroubleView {
+    /// The objects as text; the rest is counted.
+    #[must_use]
+    pub fn listed(&self) -> String {
+        let named = self.objects.join(", ");
+        match self.count.checked_sub(self.objects.len()) {
+            Some(more @ 1..) => format!("{named}, and {more} more"),
+            Some(0) | None => named,
         }
     }
 }
@@ -107,7 +133,7 @@ pub fn count_views(counts: &Counts) -> Vec<CountView> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::config::Effect;
@@ -131,9 +157,14 @@ mod tests {
         let program = &read.programs[0];
         assert!(program.replaced && program.has_former_configuration());
         assert_eq!(serde_json::to_value(&read).unwrap(), golden);
-        let mut later = golden;
+        let mut later = golden.clone();
         later["parts"][0]["of_a_later_version"] = Value::from(1);
         assert_eq!(serde_json::from_value::<StatusReport>(later).unwrap(), read);
+        let mut troubled = golden;
+        troubled["troubles"] = json!([{"kind": "silent_shim", "count": 3, "objects": ["a", "b"]}]);
+        let read: StatusReport = serde_json::from_value(troubled.clone()).unwrap();
+        assert_eq!(read.troubles[0].listed(), "a, b, and 1 more");
+        assert_eq!(serde_json::to_value(&read).unwrap(), troubled);
     }
 
     #[test]

@@ -252,9 +252,12 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         tasks: admin.node.count_tasks(),
         images: admin.images().await,
         unreadable: admin.node.count_unreadable(),
+        unended: admin.node.count_unended(),
         reported: admin.node.figures(),
         devices: admin.node.devices(),
         parts: admin.node.parts().await,
+        runtime_fault: admin.node.runtime_fault(),
+        troubles: admin.node.troubles(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.node.log_figures())
             .await
             .ok()

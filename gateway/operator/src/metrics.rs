@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use prometheus::{
     Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
-use switchyard_core::backend::BackendObserver;
+use switchyard_core::backend::{BackendObserver, Troubles};
+use switchyard_core::id::Owner;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
@@ -28,6 +29,7 @@ mod label_names;
 mod ledger;
 mod logs;
 mod operations;
+mod parts;
 mod plugins;
 mod process;
 mod programs;
@@ -45,6 +47,7 @@ use label_names::LabelNames;
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
 use operations::InFlightMetrics;
+use parts::PartMetrics;
 use plugins::PluginMetrics;
 use process::ProcessMetrics;
 use programs::ProgramMetrics;
@@ -96,7 +99,8 @@ struct NodeMetrics {
     unreadable: IntGauge,
     streaming: IntGaugeVec,
     launchers: IntGauge,
-    up: IntGaugeVec,
+    unended: IntGaugeVec,
+    parts: PartMetrics,
     ledger: LedgerMetrics,
     plugins: PluginMetrics,
     swarm: SwarmMetrics,
@@ -136,12 +140,18 @@ pub struct NodeCounts {
     pub images: Option<u64>,
     /// The number of objects that cannot be read.
     pub unreadable: u64,
+    /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.
+    pub unended: BTreeMap<Owner, u64>,
     /// The figures of frontends and of other components that report.
     pub reported: ReportedFigures,
     /// Devices and host ports, with their holders.
     pub devices: DevicesView,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
+    /// The reason why the runtime cannot be used, in one word; `None` if it can.
+    pub runtime_fault: Option<String>,
+    /// Objects in a condition that the backend cannot end by itself.
+    pub troubles: Troubles,
     /// The logkeeper's counters; `None` if it does not answer now.
     pub logs: Option<Stats>,
     /// Reloads of the configuration; `None` outside a daemon.
@@ -245,7 +255,8 @@ impl NodeMetrics {
             unreadable: gauge(registry, table::UNREADABLE)?,
             streaming: gauges(registry, table::STREAMING_SESSIONS)?,
             launchers: gauge(registry, table::LAUNCHERS)?,
-            up: gauges(registry, table::UP)?,
+            unended: gauges(registry, table::UNENDED_TASKS)?,
+            parts: PartMetrics::register(registry)?,
             ledger: LedgerMetrics::register(registry)?,
             plugins: PluginMetrics::register(registry)?,
             swarm: SwarmMetrics::register(registry)?,
@@ -275,13 +286,17 @@ impl NodeMetrics {
                 .with_label_values(&[*kind])
                 .set(signed(*open));
         }
-        // Some parts come and go.
-        self.up.reset();
-        for part in &counts.parts {
-            self.up
-                .with_label_values(&[part.name])
-                .set(i64::from(part.is_up()));
+        for owner in Owner::ALL {
+            let count = counts.unended.get(&owner).copied().unwrap_or_default();
+            self.unended
+                .with_label_values(&[owner.as_str()])
+                .set(signed(count));
         }
+        self.parts.set(
+            &counts.parts,
+            counts.runtime_fault.as_deref(),
+            &counts.troubles,
+        );
         self.ledger.set(&counts.devices);
         if let Some(plugins) = &counts.reported.plugins {
             self.plugins.set(plugins);

@@ -1,10 +1,11 @@
 //! The node on the operator's pages: the objects of all owners, and the parts of the daemon.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::Advisory;
+use switchyard_core::backend::{Advisory, Condition, Trouble, Troubles};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -14,7 +15,8 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, VERSION, VolumeView,
+    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, TroubleView, VERSION,
+    VolumeView,
 };
 use tokio::sync::watch;
 
@@ -27,6 +29,9 @@ use crate::status::Part;
 use crate::task_logs;
 
 mod backend_parts;
+
+/// The most objects of a trouble that are named.
+const TROUBLED_SHOWN: usize = 20;
 
 /// Time for the examination of the programs' files.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -115,6 +120,61 @@ impl Node {
     #[must_use]
     pub fn advisories(&self) -> Vec<Advisory> {
         self.gateway().status().advisories
+    }
+
+    /// The reason why the runtime cannot be used, in one word; `None` if it can.
+    #[must_use]
+    pub fn runtime_fault(&self) -> Option<String> {
+        match self.gateway().status().runtime {
+            Condition::True => None,
+            Condition::False { reason, message: _ } => Some(reason),
+        }
+    }
+
+    /// Objects in a condition that the backend cannot end by itself.
+    #[must_use]
+    pub fn troubles(&self) -> Troubles {
+        self.gateway().status().troubles
+    }
+
+    /// The same for display: the first objects of each kind, with the names that people give them.
+    #[must_use]
+    pub fn named_troubles(&self) -> Vec<TroubleView> {
+        let troubles = self.troubles();
+        let named = |kind, object: &String| match kind {
+            Trouble::SilentShim | Trouble::UnrecordedExit => self.with_name(object),
+            Trouble::LeftCgroup | Trouble::TreeSetAside | Trouble::DamagedImage => object.clone(),
+        };
+        let view = |(kind, objects): (&Trouble, &Vec<String>)| TroubleView {
+            kind: kind.as_str().to_owned(),
+            count: objects.len(),
+            objects: objects
+                .iter()
+                .take(TROUBLED_SHOWN)
+                .map(|object| named(*kind, object))
+                .collect(),
+        };
+        troubles.iter().map(view).collect()
+    }
+
+    /// An id, with the names of its task or sandbox if there is one.
+    fn with_name(&self, id: &str) -> String {
+        let scopes = Owner::ALL.map(|owner| self.gateway().scope(owner));
+        let task = scopes.iter().find_map(|scope| {
+            let task = scope.tasks().find(id).ok()?;
+            let sandbox = scope.sandboxes().by_id(task.sandbox).ok()?;
+            Some(self.sources.owners.names(&sandbox, Some(&task)).to_string())
+        });
+        match task.or_else(|| self.display_name(id)) {
+            Some(name) => format!("{id} ({name})"),
+            None => id.to_owned(),
+        }
+    }
+
+    /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.
+    #[must_use]
+    pub fn count_unended(&self) -> BTreeMap<Owner, u64> {
+        self.gateway().tasks().count_unended()
     }
 
     /// Sandboxes by owner and state.

@@ -76,12 +76,11 @@ impl Trees {
         }
     }
 
-    /// The paths of the trees that are set aside, for the status; `None` if there are none. It is called on async
-    /// workers, so the disk is not looked at here.
-    pub(crate) fn summary(&self) -> Option<String> {
+    /// The paths of the trees that are set aside, for the status. It is called on async workers, so the disk is not
+    /// looked at here.
+    pub(crate) fn list(&self) -> Vec<String> {
         let all = self.set_aside.lock();
-        let paths: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
-        (!paths.is_empty()).then(|| paths.join(", "))
+        all.iter().map(|path| path.display().to_string()).collect()
     }
 
     fn remove_blocking(&self, path: &Path, cancel: &Cancel) -> Result<()> {
@@ -196,24 +195,24 @@ mod tests {
         with_a_mount(&tree, || {
             for _ in 1..MAX_TRIES {
                 assert!(all.remove_blocking(&tree, &Cancel::default()).is_err());
-                assert!(tree.exists() && all.summary().is_none());
+                assert!(tree.exists() && all.list().is_empty());
             }
             all.remove_blocking(&tree, &Cancel::default()).unwrap();
         });
         assert!(!tree.exists());
-        let told = all.summary().unwrap();
-        let aside = PathBuf::from(&told);
+        let told = all.list();
+        let aside = PathBuf::from(&told[0]);
         assert!(
             aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)),
-            "{told}"
+            "{told:?}"
         );
         // The next daemon reports it too, and does not touch it.
-        assert_eq!(trees(dir.path()).0.summary().as_ref(), Some(&told));
+        assert_eq!(trees(dir.path()).0.list(), told);
         all.forget_removed();
-        assert_eq!(all.summary().as_ref(), Some(&told));
+        assert_eq!(all.list(), told);
         fs::remove_dir_all(&aside).unwrap();
         all.forget_removed();
-        assert_eq!(all.summary(), None);
+        assert!(all.list().is_empty());
     }
 
     #[test]
@@ -223,7 +222,7 @@ mod tests {
         // Each daemon has counted its try and died in it.
         record_tries(&tree, MAX_TRIES);
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
-        assert!(!tree.exists() && all.summary().is_some());
+        assert!(!tree.exists() && !all.list().is_empty());
     }
 
     #[test]
@@ -240,7 +239,7 @@ mod tests {
         }
         assert_eq!(tries(&tree), 0);
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
-        assert!(!tree.exists() && all.summary().is_none());
+        assert!(!tree.exists() && all.list().is_empty());
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
     }
 

@@ -85,11 +85,10 @@ impl BusyCgroups {
         self.by_id().insert(id.to_owned(), left).is_none()
     }
 
-    /// The paths of the cgroups, for the status; `None` if there are none.
-    pub(crate) fn summary(&self) -> Option<String> {
+    /// The paths of the cgroups, for the status.
+    pub(crate) fn list(&self) -> Vec<String> {
         let groups = self.by_id();
-        let paths: Vec<_> = groups.values().map(|left| left.group.to_string()).collect();
-        (!paths.is_empty()).then(|| paths.join(", "))
+        groups.values().map(|left| left.group.to_string()).collect()
     }
 }
 
@@ -157,9 +156,9 @@ mod tests {
     #[test]
     fn groups_that_are_left_are_told_until_they_are_gone() {
         let groups = BusyCgroups::default();
-        assert_eq!(groups.summary(), None);
+        assert!(groups.list().is_empty());
         assert!(groups.note("b", left(&["/pods/b"])) && groups.note("a", left(&["/pods/a"])));
         assert!(!groups.note("a", left(&["/pods/a"])));
-        assert_eq!(groups.summary().as_deref(), Some("/pods/a, /pods/b"));
+        assert_eq!(groups.list(), ["/pods/a", "/pods/b"]);
     }
 }

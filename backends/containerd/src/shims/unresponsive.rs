@@ -36,10 +36,9 @@ impl UnresponsiveShims {
         }
     }
 
-    /// The ids of the tasks, as text for people; `None` if there are none.
-    pub(crate) fn summary(&self) -> Option<String> {
-        let tasks = self.tasks();
-        (!tasks.is_empty()).then(|| tasks.iter().cloned().collect::<Vec<_>>().join(", "))
+    /// The ids of the tasks.
+    pub(crate) fn list(&self) -> Vec<String> {
+        self.tasks().iter().cloned().collect()
     }
 }
 
@@ -50,13 +49,13 @@ mod tests {
     #[test]
     fn an_unresponsive_shim_is_listed_until_it_answers() {
         let shims = UnresponsiveShims::default();
-        assert_eq!(shims.summary(), None);
+        assert!(shims.list().is_empty());
         shims.note("b");
         shims.note("a");
         shims.note("b");
-        assert_eq!(shims.summary().as_deref(), Some("a, b"));
+        assert_eq!(shims.list(), ["a", "b"]);
         shims.clear("b");
         shims.clear("c");
-        assert_eq!(shims.summary().as_deref(), Some("a"));
+        assert_eq!(shims.list(), ["a"]);
     }
 }

@@ -49,15 +49,15 @@ impl TaskTable {
             .collect()
     }
 
-    /// The ids of the tasks whose exits are not persisted yet, for the status; `None` if there are none.
-    pub(crate) fn unpersisted_exits(&self) -> Option<String> {
+    /// The ids of the tasks whose exits are not persisted yet, for the status.
+    pub(crate) fn unpersisted_exits(&self) -> Vec<String> {
         let tasks = self.lock();
         let ended = tasks
             .values()
             .filter(|task| task.unpersisted_exit().is_some());
         let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
         ids.sort();
-        (!ids.is_empty()).then(|| ids.join(", "))
+        ids
     }
 }
 

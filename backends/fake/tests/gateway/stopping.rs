@@ -1,12 +1,13 @@
 //! Stopping and removing tasks, with and without a grace period, and sandboxes, with failures.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
 use switchyard_contract::refused;
 use switchyard_core::backend::{Backend, BackendStatus, Condition};
-use switchyard_core::id::TaskId;
+use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::{Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 use switchyard_core::{Error, ErrorKind};
@@ -298,6 +299,8 @@ async fn missing_exit_after_sigkill_is_an_error() {
         .stop(&task.id.to_string(), Duration::ZERO)
         .await;
     assert_eq!(refused(stopped), ErrorKind::DeadlineExceeded);
+    let unended = || node.gateway.tasks().count_unended();
+    assert_eq!(unended(), BTreeMap::from([(Owner::Kubernetes, 1)]));
     hold.release();
     node.scope
         .tasks()
@@ -305,6 +308,7 @@ async fn missing_exit_after_sigkill_is_an_error() {
         .await
         .unwrap();
     assert_eq!(node.exit(task.id).code, 137);
+    assert!(unended().is_empty());
 }
 
 #[tokio::test]

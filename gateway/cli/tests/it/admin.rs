@@ -173,6 +173,10 @@ async fn readiness_follows_required_components() {
     let pages = Pages::serve(TestNode::new().await.with_process(&containerd)).await;
     let runtime = pages.node.fake.status().version;
     pages.node.change_status(|status| status.network = broken());
+    // Nobody uses it: the node may be of Nomad alone.
+    let (_, text) = pages.get("/readyz?verbose").await;
+    assert!(!text.contains("network"), "{text}");
+    pages.node.use_network().await;
     assert_eq!(pages.get("/readyz").await, (StatusCode::OK, "ok\n".into()));
     let backend = format!(
         "[+]runtime ok: {runtime}\n\
@@ -217,6 +221,7 @@ async fn single_component_is_queried_by_name() {
         .reporter
         .set([Part::needed("cri", up()), Part::optional("kubelet", down())]);
     pages.node.change_status(|status| status.network = broken());
+    pages.node.use_network().await;
     assert_eq!(pages.get("/readyz").await.0, StatusCode::OK);
     for part in ["cri", "runtime"] {
         assert_eq!(

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,6 +21,10 @@ use crate::reload::Reloadable;
 use crate::table::{Table, no_sandbox, sandbox_not_ready};
 use crate::trace;
 use crate::waiters::Waiters;
+
+/// Time for which an orchestrator that has asked for the node's network counts as a user of it. A kubelet asks every few
+/// seconds.
+const NETWORK_USER: Duration = Duration::from_secs(120);
 
 /// The backend, the table, and the life of the gateway. A component reaches what other components own through their
 /// methods alone.
@@ -39,6 +45,8 @@ pub(super) struct Context {
     /// Cancelled when no operation waits for the watchers any more.
     pub(super) unwatched: CancellationToken,
     recovered: watch::Sender<bool>,
+    /// When an orchestrator asked for the node's network for the last time.
+    network_asked: watch::Sender<Option<Instant>>,
 }
 
 impl fmt::Debug for Context {
@@ -62,6 +70,7 @@ impl Context {
             shutdown: CancellationToken::new(),
             unwatched: CancellationToken::new(),
             recovered: watch::Sender::new(false),
+            network_asked: watch::Sender::new(None),
         }
     }
 
@@ -78,6 +87,17 @@ impl Context {
             .subscribe()
             .wait_for(|recovered| *recovered)
             .await;
+    }
+
+    /// Notes that an orchestrator asks for the node's network.
+    pub(super) fn note_network_user(&self) {
+        self.network_asked.send_replace(Some(Instant::now()));
+    }
+
+    /// Returns whether an orchestrator has asked for the node's network lately.
+    pub(super) fn has_network_user(&self) -> bool {
+        let asked = *self.network_asked.borrow();
+        asked.is_some_and(|at| at.elapsed() < NETWORK_USER)
     }
 
     /// Returns whether requests are served.

@@ -128,8 +128,10 @@ impl Scope {
         self.parts.context.backend.status()
     }
 
-    /// As [`Gateway::fresh_status`](super::Gateway::fresh_status); also available before recovery.
+    /// As [`Gateway::fresh_status`](super::Gateway::fresh_status), for an orchestrator whose sandboxes use the node's network;
+    /// also available before recovery.
     pub async fn fresh_status(&self) -> BackendStatus {
+        self.parts.context.note_network_user();
         self.parts.context.backend.fresh_status().await
     }
 

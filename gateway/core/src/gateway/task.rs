@@ -25,11 +25,13 @@ mod outage;
 mod scoped;
 mod start;
 mod stop;
+mod unended;
 mod watch;
 
 pub use scoped::ScopedTasks;
 
 use lost::LostTasks;
+use unended::UnendedTasks;
 
 /// The tasks of all owners: operations on one run in order.
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub struct Tasks {
     /// Serialises starts, updates, checkpoints and removals of one task.
     task_locks: KeyedLock<TaskId>,
     lost_tasks: LostTasks,
+    unended_tasks: UnendedTasks,
 }
 
 /// The components that tasks use.
@@ -91,6 +94,7 @@ impl Tasks {
             task_ops,
             task_locks: KeyedLock::default(),
             lost_tasks: LostTasks::default(),
+            unended_tasks: UnendedTasks::default(),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler, Inspection};
+use switchyard_core::backend::{
+    BackendStatus, CgroupDriver, Condition, Handler, Inspection, Trouble,
+};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, Right};
 use switchyard_core::object::{Sandbox, Task};
@@ -98,6 +100,10 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
         .iter()
         .map(|(name, fact)| (name.clone(), json!(fact)))
         .collect();
+    let troubles = backend.troubles.iter();
+    config.extend(
+        troubles.map(|(kind, objects)| (fact_of(*kind).to_owned(), json!(objects.join(", ")))),
+    );
     config.insert("backend".to_owned(), json!(backend.version));
     config.insert("cgroupDriver".to_owned(), json!(driver));
     config.insert("handlers".to_owned(), json!(handlers));
@@ -112,6 +118,17 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
         cni_config(&backend.network_config).to_string(),
     );
     info
+}
+
+/// The name of the fact that lists objects with such a trouble.
+const fn fact_of(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::SilentShim => "shims.silent",
+        Trouble::UnrecordedExit => "exits.unrecorded",
+        Trouble::LeftCgroup => "cgroups.left",
+        Trouble::TreeSetAside => "trees.setAside",
+        Trouble::DamagedImage => "images.damaged",
+    }
 }
 
 /// The network configuration in containerd's format; without a network, the list is empty.

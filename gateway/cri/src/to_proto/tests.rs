@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
 use switchyard_core::backend::{
-    BackendStatus, CgroupDriver, Condition, Handler, Inspection, SandboxStats,
+    BackendStatus, CgroupDriver, Condition, Handler, Inspection, SandboxStats, Trouble,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;

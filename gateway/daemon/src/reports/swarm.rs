@@ -93,6 +93,7 @@ fn figures(status: &NodeStatus) -> SwarmFigures {
     };
     SwarmFigures {
         is_member,
+        is_ended: matches!(status.phase, NodePhase::Ended { .. }),
         has_session: report.is_some_and(|report| report.manager.is_some()),
         sessions: status.sessions,
         failures: status.failures,
@@ -313,6 +314,7 @@ mod tests {
             ended,
             SwarmFigures {
                 is_member: true,
+                is_ended: true,
                 ..none
             }
         );

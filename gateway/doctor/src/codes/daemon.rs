@@ -112,6 +112,36 @@ pub(in super::super) const FORMER_CONFIGURATION: FindingCode = FindingCode::warn
     "The daemon generates another configuration for it, as after an upgrade or a change of a key. What that changes, such as a plugin that is turned off, is not in effect yet.",
     "Restart the part; containers keep running.",
 );
+pub(in super::super) const SILENT_SHIM: FindingCode = FindingCode::warning(
+    "SY819",
+    "a shim does not answer",
+    "Its containers run on, and cannot be stopped, changed or entered. The daemon does not kill it while one of them runs.",
+    "Stop the pod or task. If that fails, the process of the shim (`ps -ef | grep containerd-shim`, with the id) may be killed, which ends its containers; state `D` in `ps` shows that a disk does not answer.",
+);
+pub(in super::super) const UNRECORDED_EXIT: FindingCode = FindingCode::warning(
+    "SY820",
+    "an exit is not persisted yet",
+    "It was reported. If the daemon, containerd and the node all end before it is persisted, its code is lost.",
+    "Make space on the disk of containerd, or bring containerd back: it is persisted then.",
+);
+pub(in super::super) const LEFT_CGROUP: FindingCode = FindingCode::warning(
+    "SY821",
+    "processes of a removed container run on",
+    "They use memory and processors that nobody accounts for. The cgroup is removed within five minutes of being empty.",
+    "Look at its cgroup.procs, and end what is in it; a process in state `D` ends when its disk answers, or with a reboot.",
+);
+pub(in super::super) const TREE_SET_ASIDE: FindingCode = FindingCode::warning(
+    "SY822",
+    "a directory could not be removed",
+    "It was set aside, uses space, and is not removed by itself.",
+    "Remove it by hand: `lsattr -R` shows immutable files in it, `findmnt -R` mounts.",
+);
+pub(in super::super) const DAMAGED_IMAGE: FindingCode = FindingCode::warning(
+    "SY823",
+    "an image is damaged",
+    "It is reported as absent, and containers that need what is damaged are not created.",
+    "The next pull replaces what is damaged. Look for errors of the disk: `dmesg -T`.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
@@ -132,4 +162,9 @@ pub(super) const ALL: &[&FindingCode] = &[
     &UNREADABLE,
     &CANNOT_START,
     &FORMER_CONFIGURATION,
+    &SILENT_SHIM,
+    &UNRECORDED_EXIT,
+    &LEFT_CGROUP,
+    &TREE_SET_ASIDE,
+    &DAMAGED_IMAGE,
 ];

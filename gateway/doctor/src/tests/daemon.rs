@@ -57,6 +57,27 @@ fn parts_that_are_down() {
 }
 
 #[test]
+fn objects_with_a_trouble() {
+    for (kind, expected) in [
+        ("silent_shim", "SY819 warning"),
+        ("unrecorded_exit", "SY820 warning"),
+        ("left_cgroup", "SY821 warning"),
+        ("tree_set_aside", "SY822 warning"),
+        ("damaged_image", "SY823 warning"),
+        ("of_a_later_version", "SY802 warning"),
+    ] {
+        let trouble = TroubleView {
+            kind: kind.to_owned(),
+            count: 2,
+            objects: vec!["abc (shop/web)".to_owned()],
+        };
+        let found = of_status(|status| status.troubles = vec![trouble], &[expected]);
+        let text = &found[0].found;
+        assert!(text.contains("abc (shop/web), and 1 more"), "{text}");
+    }
+}
+
+#[test]
 fn programs_of_other_versions() {
     let found = of_status(
         |status| status.programs[0].replaced = true,

@@ -119,6 +119,10 @@ impl AdminPages {
                 Reach::Network => None,
                 Reach::Local => Some(self.config.view()),
             },
+            troubles: match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.named_troubles(),
+            },
             programs: match reach {
                 Reach::Network => Vec::new(),
                 Reach::Local => self.node.programs().await,

@@ -12,6 +12,8 @@ use super::table;
 pub struct SwarmFigures {
     /// True if the node has joined a swarm and not left it.
     pub is_member: bool,
+    /// True if it can be no working member until an operator acts, or the clock or the disk is right again.
+    pub is_ended: bool,
     /// True if it has a session with a manager.
     pub has_session: bool,
     /// Sessions that were opened since the start of the daemon.
@@ -26,6 +28,7 @@ pub struct SwarmFigures {
 #[derive(Debug)]
 pub(super) struct SwarmMetrics {
     member: IntGauge,
+    ended: IntGauge,
     session: IntGauge,
     sessions: IntCounter,
     failures: IntCounter,
@@ -38,6 +41,7 @@ impl SwarmMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             member: gauge(registry, table::SWARM_MEMBER)?,
+            ended: gauge(registry, table::SWARM_ENDED)?,
             session: gauge(registry, table::SWARM_SESSION)?,
             sessions: counter(registry, table::SWARM_SESSIONS)?,
             failures: counter(registry, table::SWARM_FAILURES)?,
@@ -49,12 +53,14 @@ impl SwarmMetrics {
     pub(super) fn set(&self, figures: &SwarmFigures) {
         let SwarmFigures {
             is_member,
+            is_ended,
             has_session,
             sessions,
             failures,
             certificate,
         } = *figures;
         self.member.set(i64::from(is_member));
+        self.ended.set(i64::from(is_ended));
         self.session.set(i64::from(has_session));
         // The node counts; these counters only take over its values.
         self.sessions
@@ -110,6 +116,7 @@ mod tests {
         let certificate = Some((at(5), at(7)));
         let member = SwarmFigures {
             is_member: true,
+            is_ended: false,
             has_session: true,
             sessions: 2,
             failures: 3,
@@ -118,6 +125,7 @@ mod tests {
         let text = shown(member);
         for line in [
             "switchyard_swarm_member 1",
+            "switchyard_swarm_ended 0",
             "switchyard_swarm_session_open 1",
             "switchyard_swarm_sessions_total 2",
             "switchyard_swarm_session_failures_total 3",
@@ -127,11 +135,13 @@ mod tests {
             assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
         }
         let ended = shown(SwarmFigures {
+            is_ended: true,
             has_session: false,
             certificate: None,
             ..member
         });
         assert!(ended.contains("\nswitchyard_swarm_member 1\n"), "{ended}");
+        assert!(ended.contains("\nswitchyard_swarm_ended 1\n"), "{ended}");
         assert!(
             ended.contains("\nswitchyard_swarm_session_open 0\n"),
             "{ended}"

@@ -88,6 +88,7 @@ metrics! {
     "objects" {
         SANDBOXES: Gauge "switchyard_sandboxes" ["owner", "state"] "Sandboxes.";
         TASKS: Gauge "switchyard_tasks" ["owner", "state"] "Tasks.";
+        UNENDED_TASKS: Gauge "switchyard_unended_tasks" ["owner"] "Tasks that were sent SIGKILL and did not end in time: a process of theirs waits in the kernel, or their end is not reported.";
         IMAGES: Gauge "switchyard_images" [] "Images.";
         IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["registry", "result"] "Pulls that ended, by result: ok, or the kind of the error.";
         PULL_BYTES: Counter "switchyard_image_pull_bytes_total" ["registry"] "Bytes of layers that have arrived for pulls.";
@@ -105,6 +106,8 @@ metrics! {
     }
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";
+        RUNTIME_DOWN: Gauge "switchyard_runtime_down" ["reason"] "1 while the runtime cannot be used, by the reason that `crictl info` shows; absent otherwise.";
+        TROUBLES: Gauge "switchyard_troubles" ["kind"] "Objects in a condition that the daemon cannot end: silent_shim, unrecorded_exit, left_cgroup, tree_set_aside or damaged_image. `switchyard status` names them.";
         REPLACED_PROGRAMS: Gauge "switchyard_replaced_programs" ["part"] "Whether a process still runs a program whose file was replaced: daemon, containerd or logkeeper.";
         FORMER_CONFIGURATIONS: Gauge "switchyard_former_configurations" ["part"] "Whether a process has read another configuration than this daemon generates for it: containerd. Absent if that is not known.";
         PROGRAM_VERSIONS: Gauge "switchyard_program_versions" ["part", "version"] "Processes by the version that they report: daemon, containerd, logkeeper and nomad-launcher.";
@@ -117,6 +120,7 @@ metrics! {
     }
     "swarm" {
         SWARM_MEMBER: Gauge "switchyard_swarm_member" [] "Whether the node has joined a swarm and not left it; 1 also if it was removed from the swarm, or its certificate has expired.";
+        SWARM_ENDED: Gauge "switchyard_swarm_ended" [] "Whether a member can work no more until somebody acts: it was removed from the swarm, or its certificate cannot be used.";
         SWARM_SESSION: Gauge "switchyard_swarm_session_open" [] "Whether the node has a session with one of the managers.";
         SWARM_SESSIONS: Counter "switchyard_swarm_sessions_total" [] "Sessions that were opened. Besides the first, each is a reconnection.";
         SWARM_FAILURES: Counter "switchyard_swarm_session_failures_total" [] "Sessions that have failed, or could not be opened; not one that ends for a new certificate.";

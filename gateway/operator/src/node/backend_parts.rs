@@ -17,11 +17,19 @@ pub(super) async fn read(
     recovery_error: &watch::Receiver<Option<String>>,
 ) -> Vec<Part> {
     let status = gateway.fresh_status().await;
-    let mut parts = vec![
-        Part::needed("runtime", condition(status.runtime, status.version)),
-        // Not needed: pods with the host's network must be able to start without it, since they install
-        // the network.
-        Part::optional("network", condition(status.network, "configured".into())),
+    let mut parts = vec![Part::needed(
+        "runtime",
+        condition(status.runtime, status.version),
+    )];
+    // Not needed: pods with the host's network must be able to start without it, since they install the network. A node
+    // on which nobody uses it may have none.
+    if status.network == BackendCondition::True || gateway.has_network_user() {
+        parts.push(Part::optional(
+            "network",
+            condition(status.network, "configured".into()),
+        ));
+    }
+    parts.extend([
         // Not needed: a kubelet whose runtime is not ready stops and removes no containers, which would
         // free space.
         Part::optional(
@@ -31,7 +39,7 @@ pub(super) async fn read(
         Part::needed("recovery", recovery(gateway, recovery_error)),
         // Not needed: containers without devices can be created without it.
         Part::optional("devices", devices(gateway)),
-    ];
+    ]);
     // Needed, so that a roll-out stops; no orchestrator takes the node for down because of it.
     parts.extend(objects(&gateway.unreadable()).map(|down| Part::needed("objects", down)));
     // Not needed: all handlers with another snapshotter work without those that do not answer.

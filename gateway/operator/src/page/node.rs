@@ -239,6 +239,8 @@ fn attention(facts: &NodeFacts) -> Vec<String> {
     let mut sentences: Vec<_> = down
         .map(|part| format!("{}: {}", part.name, text::sentence(&part.detail)))
         .collect();
+    let troubles = report.troubles.iter();
+    sentences.extend(troubles.map(|trouble| format!("{}: {}", trouble.kind, trouble.listed())));
     let problems = swarm.iter().flat_map(|swarm| &swarm.problems);
     sentences.extend(problems.map(|problem| format!("swarm: {}", text::sentence(problem))));
     if let Some(config) = &report.config {

@@ -244,6 +244,11 @@ impl TestNode {
         self.fake.set_status(status);
     }
 
+    /// Asks for the node's network, as a kubelet does.
+    pub(super) async fn use_network(&self) {
+        drop(self.gateway.scope(Owner::Kubernetes).fresh_status().await);
+    }
+
     pub(super) async fn pull(&self, owner: Owner, reference: &str) {
         let reference = reference.to_owned();
         let request = PullRequest {

@@ -96,6 +96,7 @@ impl Tasks {
     }
 
     fn kill_timeout_error(&self, id: TaskId) -> Error {
+        self.unended_tasks.note(id);
         let limit = self.context.limits.get().kill;
         Error::deadline(format!(
             "task {id} was sent SIGKILL, but no exit was reported within {limit:?}"

@@ -17,6 +17,7 @@ fn backend() -> BackendStatus {
             .into(),
         bridge_address: None,
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
+        troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".into(), "b".into()])]),
         advisories: Vec::new(),
     }
 }
@@ -91,6 +92,7 @@ fn verbose_info_has_backend_facts() {
     let info = status_info(&backend(), &[]);
     let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
     assert_eq!(config["stateDir"], "/run/x");
+    assert_eq!(config["shims.silent"], "a, b");
     assert_eq!(config["cgroupDriver"], "cgroupfs");
     let config: serde_json::Value = serde_json::from_str(&info["cniconfig"]).expect("it is JSON");
     let network = &config["Networks"][0]["Config"];
