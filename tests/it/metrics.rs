@@ -239,7 +239,7 @@ fn restarts_and_reconnections_are_counted() {
         value(
             &scrape(&node),
             "switchyard_managed_restarts_total",
-            &[("part", part)],
+            &[("part", part), ("cause", "failure")],
         )
     };
     let reconnects = || {

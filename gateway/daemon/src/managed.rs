@@ -26,6 +26,7 @@ use prometheus::IntCounter;
 use switchyard_core::backoff::Backoff;
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_linux::process::ProcessId;
+use switchyard_operator::metrics::ProcessRestarts;
 use switchyard_operator::status::Condition;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -199,23 +200,27 @@ struct Running {
 }
 
 /// Keeps the program running until `stop`, which leaves it running; restarts it on request. `restarts` counts
-/// its starts, except for the first one.
+/// its starts by cause, except for the first one.
 pub async fn supervise(
     program: Program,
     state: watch::Sender<State>,
     mut requests: RestartRequests,
-    restarts: IntCounter,
+    restarts: ProcessRestarts,
     stop: CancellationToken,
 ) {
-    let mut is_restart = false;
+    // Counts the next start.
+    let mut counter = None;
     let mut backoff = Backoff::new(program.timeouts.retry_min, program.timeouts.retry_max);
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = run_once(&program, &state, &mut requests, is_restart.then_some(&restarts)) => ended,
+            ended = run_once(&program, &state, &mut requests, counter) => ended,
         };
-        is_restart = true;
+        counter = Some(match &ended {
+            Ok(()) => &restarts.requests,
+            Err(_) => &restarts.failures,
+        });
         let Err(ended) = ended else {
             state.send_replace(State::Starting);
             continue;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+    Encoder, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 use switchyard_core::backend::{BackendObserver, Troubles};
 use switchyard_core::id::Owner;
@@ -35,6 +35,7 @@ mod process;
 mod programs;
 mod recovery;
 mod reload;
+mod restarts;
 mod runtime;
 mod swarm;
 pub mod table;
@@ -59,6 +60,7 @@ use traces::TraceMetrics;
 pub use plugins::{PluginFigure, PluginFigures};
 pub use recovery::RecoveryMetrics;
 pub use reload::ReloadCounts;
+pub use restarts::ProcessRestarts;
 pub use swarm::SwarmFigures;
 
 pub(crate) use operations::OperationMetrics;
@@ -209,10 +211,10 @@ impl Metrics {
         self.recovery.clone()
     }
 
-    /// The counter of restarts of a managed process; its series begins with 0.
+    /// The counters of restarts of a process.
     #[must_use]
-    pub fn restarts(&self, part: &str) -> IntCounter {
-        self.restarts.with_label_values(&[part])
+    pub fn restarts(&self, part: &str) -> ProcessRestarts {
+        ProcessRestarts::of(&self.restarts, part)
     }
 
     /// All metrics in Prometheus' text format, with the values of the node from `counts`.

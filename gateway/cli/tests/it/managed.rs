@@ -10,13 +10,13 @@ use std::time::Duration;
 use futures::poll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use prometheus::IntCounter;
 use switchyard_config::Config;
 use switchyard_daemon::detach::read_pid_file;
 use switchyard_daemon::managed::restart::{self, Restarter};
 use switchyard_daemon::managed::{self, Program, State, Timeouts};
 use switchyard_linux::process::ProcessId;
 use switchyard_operator::control::RestartableProcess as _;
+use switchyard_operator::metrics::{Metrics, ProcessRestarts};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -29,7 +29,7 @@ mod real;
 /// A running supervisor.
 struct Supervisor {
     state: watch::Receiver<State>,
-    restarts: IntCounter,
+    restarts: ProcessRestarts,
     restarter: Restarter,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -39,7 +39,7 @@ impl Supervisor {
     fn start(program: Program) -> Self {
         let (sender, state) = watch::channel(State::Starting);
         let stop = CancellationToken::new();
-        let restarts = IntCounter::new("restarts", "Restarts.").unwrap();
+        let restarts = Metrics::new().unwrap().restarts(program.name);
         let (restarter, requests) = restart::supervised(program.name, state.clone());
         let supervised =
             managed::supervise(program, sender, requests, restarts.clone(), stop.clone());
@@ -182,6 +182,8 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     let (second, adopted) = supervisor.up(Some(first)).await;
     assert_eq!((done.after, adopted), (second.pid, false));
     wait_content(&seen, "old\nnew\n").await;
+    let counted = &supervisor.restarts;
+    assert_eq!((counted.requests.get(), counted.failures.get()), (1, 0));
     supervisor.stop().await;
     // So does the next daemon, to a process that it has adopted.
     let mut next = Supervisor::start(program);

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -64,7 +65,15 @@ enum Means {
     /// Our supervisor.
     Supervisor(Supervisor),
     /// The service manager, if the process belongs to one of its services.
-    ServiceManager(ServiceStart),
+    ServiceManager(Service),
+}
+
+/// A service whose process the service manager starts.
+#[derive(Debug, Clone)]
+struct Service {
+    start: ServiceStart,
+    /// The process that a request ends; 0 if none does.
+    ending: Arc<AtomicI32>,
 }
 
 /// Input of the next process of a service at its start: the record of this daemon, and the configuration, which need
@@ -145,7 +154,10 @@ impl Restarter {
         Self {
             name,
             state,
-            means: Means::ServiceManager(start),
+            means: Means::ServiceManager(Service {
+                start,
+                ending: Arc::default(),
+            }),
             kept: None,
         }
     }
@@ -156,6 +168,17 @@ impl Restarter {
         Self {
             kept: Some(kept),
             ..self
+        }
+    }
+
+    /// Returns whether a request has ended this process of a service. A second query about it returns false.
+    #[must_use]
+    pub fn take_requested_end(&self, process: ProcessId) -> bool {
+        match &self.means {
+            Means::Supervisor(_) => false,
+            Means::ServiceManager(Service { ending, .. }) => ending
+                .compare_exchange(process.pid, 0, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok(),
         }
     }
 
@@ -177,14 +200,18 @@ impl Restarter {
         let restarted = async {
             match &self.means {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
-                Means::ServiceManager(start) => {
+                Means::ServiceManager(Service { start, ending }) => {
                     let before = self.process().ok_or(RestartError::Absent(self.name))?;
                     let unit = unit_of(before.pid).ok_or(RestartError::External {
                         name: self.name,
                         pid: before.pid,
                     })?;
                     start.check(self.name).await?;
-                    restart_unit(unit).await?;
+                    ending.store(before.pid, Ordering::Release);
+                    if let Err(error) = restart_unit(unit).await {
+                        ending.store(0, Ordering::Release);
+                        return Err(error);
+                    }
                     Ok((Some(before), self.serves_instead_of(before).await?))
                 }
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use switchyard_config::{Config, ContainerdMode, Sources};
 use switchyard_operator::control::RestartableProcess;
+use switchyard_operator::metrics::ProcessRestarts;
 use tokio::sync::watch;
 
 use super::Daemon;
@@ -124,7 +125,14 @@ impl Daemon {
                 self.supervise(managed::logkeeper::program(config, exe), logkeeper)
             }
             ContainerdMode::External => {
-                let watch = watch_logkeeper(Arc::clone(config), logkeeper.published);
+                let NeededProcess {
+                    published,
+                    state: _,
+                    restarter,
+                    requests: _,
+                } = logkeeper;
+                let restarts = self.metrics.restarts("logkeeper");
+                let watch = watch_logkeeper(Arc::clone(config), published, restarter, restarts);
                 self.spawn("logkeeper watch", watch);
             }
         }
@@ -146,11 +154,27 @@ impl Daemon {
     }
 }
 
-/// Probes an external logkeeper periodically. Cancel-safe.
-async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
+/// Probes an external logkeeper periodically, and counts its restarts. Cancel-safe.
+async fn watch_logkeeper(
+    config: Arc<Config>,
+    state: watch::Sender<State>,
+    restarter: Restarter,
+    restarts: ProcessRestarts,
+) {
     let socket = config.logkeeper_socket();
+    let mut latest = None;
     loop {
         let now = managed::logkeeper::probe_state(&socket).await;
+        if let State::Up { process, .. } = &now
+            && let Some(before) = latest.replace(*process)
+            && before != *process
+        {
+            if restarter.take_requested_end(before) {
+                restarts.requests.inc();
+            } else {
+                restarts.by_others.inc();
+            }
+        }
         state.send_if_modified(|before| {
             let changed = *before != now;
             *before = now;

@@ -111,7 +111,7 @@ metrics! {
         REPLACED_PROGRAMS: Gauge "switchyard_replaced_programs" ["part"] "Whether a process still runs a program whose file was replaced: daemon, containerd or logkeeper.";
         FORMER_CONFIGURATIONS: Gauge "switchyard_former_configurations" ["part"] "Whether a process has read another configuration than this daemon generates for it: containerd. Absent if that is not known.";
         PROGRAM_VERSIONS: Gauge "switchyard_program_versions" ["part", "version"] "Processes by the version that they report: daemon, containerd, logkeeper and nomad-launcher.";
-        RESTARTS: Counter "switchyard_managed_restarts_total" ["part"] "Starts of the managed containerd and logkeeper after they ended or failed to start. The daemon's first start of them, and an adoption, do not count.";
+        RESTARTS: Counter "switchyard_managed_restarts_total" ["part", "cause"] "Restarts of the managed containerd and of the logkeeper, by cause: failure if the process ended, hung or failed to start; request; other if a logkeeper that the daemon does not start was replaced. The first start and an adoption do not count.";
         RELOADS: Counter "switchyard_config_reloads_total" ["result"] "Reloads of the configuration, by result: applied or refused.";
         LAST_RELOAD: Gauge "switchyard_config_last_reload_successful" [] "Whether the last reload took effect; 1 if there was none.";
         LAST_LOAD: Gauge "switchyard_config_last_load_success_timestamp_seconds" [] "When the configuration was last read and accepted, in seconds since 1970.";

@@ -44,19 +44,19 @@ async fn full_lifecycle(program: impl Fn() -> Program) {
     let mut first = Supervisor::start(program());
     let (started, adopted) = first.up(None).await;
     assert!(!adopted);
-    assert_eq!(first.restarts.get(), 0, "the first start is none");
+    assert_eq!(first.restarts.failures.get(), 0, "the first start is none");
     first.stop().await;
     assert!(started.is_alive(), "it must outlive its supervisor");
 
     let mut second = Supervisor::start(program());
     assert_eq!(second.up(None).await, (started, true));
-    assert_eq!(second.restarts.get(), 0, "nor is an adoption");
+    assert_eq!(second.restarts.failures.get(), 0, "nor is an adoption");
     kill(Pid::from_raw(started.pid), Signal::SIGKILL).unwrap();
     let (again, adopted) = second.up(Some(started)).await;
     assert!(!adopted);
     kill(Pid::from_raw(again.pid), Signal::SIGKILL).unwrap();
     let (last, _) = second.up(Some(again)).await;
-    assert_eq!(second.restarts.get(), 2);
+    assert_eq!(second.restarts.failures.get(), 2);
     second.stop().await;
     assert!(last.is_alive());
 }

@@ -77,6 +77,7 @@ async fn a_process_of_no_service_is_not_restarted() {
     assert_eq!(keeper.version(), None);
     sender.send_replace(up);
     assert_eq!(keeper.version().as_deref(), Some("0.1.0"));
+    assert!(!keeper.take_requested_end(process));
     // The first process is in no service.
     assert!(matches!(
         keeper.restart().await,
