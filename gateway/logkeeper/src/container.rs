@@ -39,6 +39,15 @@ pub(crate) struct Shared {
     pub(crate) windows: Arc<WindowBudget>,
 }
 
+/// The counters of a container.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OutputCounts {
+    /// Those since it was opened.
+    pub(crate) total: Counters,
+    /// The part of them that earlier logkeepers have counted.
+    before: Counters,
+}
+
 /// A request to a container's task.
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -63,7 +72,7 @@ pub(crate) struct Container {
     id: String,
     fifos: [Option<Fifo>; 2],
     journal: Journal,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<OutputCounts>>,
     shared: Arc<Shared>,
     fs_thread: Arc<FsThread>,
     finishing: Option<Finishing>,
@@ -104,6 +113,15 @@ impl Command {
     }
 }
 
+// === impl OutputCounts ===
+
+impl OutputCounts {
+    /// The part that this logkeeper has counted.
+    pub(crate) const fn own(self) -> Counters {
+        self.total.since(self.before)
+    }
+}
+
 // === impl Container ===
 
 impl Container {
@@ -112,7 +130,7 @@ impl Container {
         spec: &LogSpec,
         shared: &Arc<Shared>,
         fs_thread: &Arc<FsThread>,
-        counters: Arc<Mutex<Counters>>,
+        counters: Arc<Mutex<OutputCounts>>,
     ) -> io::Result<Self> {
         let _call = fs_thread.call();
         let fifos = open_fifos(spec)?;
@@ -135,7 +153,7 @@ impl Container {
         spec: &LogSpec,
         shared: &Arc<Shared>,
         fs_thread: &Arc<FsThread>,
-        counters: Arc<Mutex<Counters>>,
+        counters: Arc<Mutex<OutputCounts>>,
     ) -> io::Result<Option<Self>> {
         let _call = fs_thread.call();
         let paths = shared.state.paths(&spec.id);
@@ -162,6 +180,11 @@ impl Container {
             return Ok(None);
         }
         reach(CrashPoint::LogTakenUp);
+        let total = journal.counters();
+        *counters.lock() = OutputCounts {
+            total,
+            before: total,
+        };
         Ok(Some(Self::new(
             spec, fifos, journal, shared, fs_thread, counters,
         )))
@@ -173,7 +196,7 @@ impl Container {
         journal: Journal,
         shared: &Arc<Shared>,
         fs_thread: &Arc<FsThread>,
-        counters: Arc<Mutex<Counters>>,
+        counters: Arc<Mutex<OutputCounts>>,
     ) -> Self {
         let shared = Arc::clone(shared);
         let fs_thread = Arc::clone(fs_thread);
@@ -423,7 +446,7 @@ impl Container {
     }
 
     fn publish(&self) {
-        *self.counters.lock() = self.journal.counters();
+        self.counters.lock().total = self.journal.counters();
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
 use crate::Error;
-use crate::container::{Command, Shared};
+use crate::container::{Command, OutputCounts, Shared};
 use crate::fifo::PipeBudget;
 use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
@@ -81,7 +81,7 @@ struct Table {
 struct ContainerTask {
     spec: LogSpec,
     handle: ContainerHandle,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<OutputCounts>>,
     task: JoinHandle<()>,
     finishing: bool,
 }
@@ -318,7 +318,7 @@ impl Keeper {
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
                 id: id.clone(),
-                counters: *handle.counters.lock(),
+                counters: handle.counters.lock().total,
                 finishing: handle.finishing,
             })
             .collect();
@@ -334,7 +334,7 @@ impl Keeper {
         table.forget_abandoned();
         let mut totals = table.finished_totals;
         for handle in table.live.values() {
-            totals.add(*handle.counters.lock());
+            totals.add(handle.counters.lock().own());
         }
         let stalls = table.fs_threads.stalls();
         let stalled_containers = if stalls.threads == 0 {
@@ -355,6 +355,7 @@ impl Keeper {
             stalls: stalls.total,
             finished: table.finished,
             totals,
+            pid: std::process::id(),
         })
     }
 
@@ -498,7 +499,7 @@ impl Table {
             && !handle.handle.has_failed()
         {
             self.finished += 1;
-            self.finished_totals.add(*handle.counters.lock());
+            self.finished_totals.add(handle.counters.lock().own());
         }
     }
 }

@@ -310,8 +310,12 @@ pub struct Stats {
     /// present ones included. Older logkeepers do not send it.
     #[serde(default)]
     pub stalls: u64,
-    /// Sums over the containers that are logged at present, and those finished since this logkeeper started.
+    /// Sums over all containers since this logkeeper started. Of older ones, which send no `pid`, they include what earlier
+    /// logkeepers have counted of the containers that it recovered.
     pub totals: Counters,
+    /// The process that counts. Older logkeepers do not send it: 0.
+    #[serde(default)]
+    pub pid: u32,
 }
 
 // === impl Fault ===
@@ -343,6 +347,17 @@ impl Counters {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.dropped_lines = self.dropped_lines.saturating_add(other.dropped_lines);
         self.dropped_bytes = self.dropped_bytes.saturating_add(other.dropped_bytes);
+    }
+
+    /// The difference from earlier counters of the same containers.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            lines: self.lines.saturating_sub(earlier.lines),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            dropped_lines: self.dropped_lines.saturating_sub(earlier.dropped_lines),
+            dropped_bytes: self.dropped_bytes.saturating_sub(earlier.dropped_bytes),
+        }
     }
 }
 

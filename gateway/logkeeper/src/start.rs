@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::container::{Command, Container, Shared};
+use crate::container::{Command, Container, OutputCounts, Shared};
 use crate::fs_thread::{FsThreads, STALLED};
 use crate::progress::Progress;
-use crate::protocol::{Counters, Fault, FaultKind, LogSpec};
+use crate::protocol::{Fault, FaultKind, LogSpec};
 
 /// The origin of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) async fn run_container(
     origin: Origin,
     (shared, fs_threads): (Arc<Shared>, Arc<FsThreads>),
     progress: Arc<Progress>,
-    (commands, counters): (mpsc::Receiver<Command>, Arc<Mutex<Counters>>),
+    (commands, counters): (mpsc::Receiver<Command>, Arc<Mutex<OutputCounts>>),
 ) {
     // Without a log, all files are in the state directory.
     let file = spec

@@ -117,7 +117,7 @@ impl Table {
         container.handle.progress().abandon();
         let counters = *container.counters.lock();
         self.finished += 1;
-        self.finished_totals.add(counters);
+        self.finished_totals.add(counters.own());
         let counting = Arc::new(());
         let spec = container.spec.clone();
         let abandoned = AbandonedContainer {
@@ -129,7 +129,7 @@ impl Table {
         Ok(Some(RestOfOutput {
             spec,
             paths,
-            counters,
+            counters: counters.total,
             cause,
             _counting: counting,
         }))

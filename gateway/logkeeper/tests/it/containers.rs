@@ -330,7 +330,12 @@ async fn new_logkeeper_resumes_where_its_predecessor_stopped() {
     output.out("ld\n");
     let keeper = site.start().await;
     site.client.open(&spec).await.unwrap();
-    assert_eq!(site.client.stats().await.unwrap().recovered, 1);
+    let stats = site.client.stats().await.unwrap();
+    assert_eq!(stats.recovered, 1);
+    assert!(
+        stats.totals.lines <= 1,
+        "the first line was counted by its predecessor: {stats:?}"
+    );
     output.out("three\n");
     assert_eq!(
         site.client
@@ -339,6 +344,11 @@ async fn new_logkeeper_resumes_where_its_predecessor_stopped() {
             .unwrap()
             .lines,
         3
+    );
+    let totals = site.client.stats().await.unwrap().totals;
+    assert_eq!(
+        totals.lines, 2,
+        "the counters of its predecessor are not its own"
     );
     assert_eq!(
         texts(log(&spec)),

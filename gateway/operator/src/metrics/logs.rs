@@ -1,14 +1,26 @@
-//! Metrics of the logkeeper, from its own counters.
+//! Metrics of the logkeeper: gauges from its latest answer, and counters that add up what its processes count. They begin with 0
+//! when the daemon does: a counter that took over the logkeeper's own would fall with each restart of that, to a number that
+//! Prometheus takes for an increase.
 
 use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
-use switchyard_logkeeper::protocol::Stats;
+use switchyard_linux::process::ProcessId;
+use switchyard_logkeeper::protocol::{Counters, Stats};
 
 use super::families::{counter, float_gauge, gauge, signed};
 use super::table;
 
-/// The logkeeper's counters. They restart with each logkeeper, except for the containers that it recovers.
+/// Counts of one process of the logkeeper.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct LogCounts {
+    /// The process; 0 of a version that does not report it.
+    pid: u32,
+    totals: Counters,
+    stalls: u64,
+}
+
+/// Gauges of the logkeeper, and counters of all its processes since the daemon started.
 #[derive(Debug)]
 pub(super) struct LogMetrics {
     containers: IntGauge,
@@ -20,7 +32,53 @@ pub(super) struct LogMetrics {
     bytes: IntCounter,
     dropped_lines: IntCounter,
     dropped_bytes: IntCounter,
+    /// The latest answer; `None` before the first.
+    latest: Option<LogCounts>,
 }
+
+// === impl LogCounts ===
+
+impl LogCounts {
+    const fn of(stats: &Stats) -> Self {
+        Self {
+            pid: stats.pid,
+            totals: stats.totals,
+            stalls: stats.stalls,
+        }
+    }
+
+    /// The increase since the latest answer. Pure.
+    fn since(self, latest: Option<Self>) -> Self {
+        let Some(latest) = latest else {
+            // A former daemon has counted it.
+            return Self::default();
+        };
+        if self.pid != latest.pid && self.pid != 0 {
+            // Another process, which counts from its own start.
+            return self;
+        }
+        let is_successor = self.pid != latest.pid || self.is_below(latest);
+        if is_successor && self.pid == 0 {
+            // A process of a former version has taken over counters of its predecessor: how much is new is not known.
+            return Self::default();
+        }
+        Self {
+            pid: self.pid,
+            totals: self.totals.since(latest.totals),
+            stalls: self.stalls.saturating_sub(latest.stalls),
+        }
+    }
+
+    const fn is_below(self, other: Self) -> bool {
+        self.totals.lines < other.totals.lines
+            || self.totals.bytes < other.totals.bytes
+            || self.totals.dropped_lines < other.totals.dropped_lines
+            || self.totals.dropped_bytes < other.totals.dropped_bytes
+            || self.stalls < other.stalls
+    }
+}
+
+// === impl LogMetrics ===
 
 impl LogMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
@@ -34,26 +92,88 @@ impl LogMetrics {
             bytes: counter(registry, table::LOG_BYTES)?,
             dropped_lines: counter(registry, table::LOG_DROPPED_LINES)?,
             dropped_bytes: counter(registry, table::LOG_DROPPED_BYTES)?,
+            latest: None,
         })
     }
 
-    pub(super) fn set(&self, stats: &Stats) {
+    pub(super) fn set(&mut self, stats: &Stats) {
         self.containers.set(signed(stats.containers));
         self.stalled.set(signed(stats.stalled));
         self.stalled_containers
             .set(signed(stats.stalled_containers));
         self.stall_age
             .set(Duration::from_millis(stats.stall_age_ms).as_secs_f64());
+        let now = LogCounts::of(stats);
+        // One that the daemon has started, or that started beside it, has counted nothing for a former daemon.
+        let begins_with_us = self.latest.is_none() && has_started_after_daemon(now.pid);
+        let latest = begins_with_us.then(LogCounts::default).or(self.latest);
+        let LogCounts {
+            pid: _,
+            totals,
+            stalls,
+        } = now.since(latest);
+        self.latest = Some(now);
         for (counter, count) in [
-            (&self.stalls, stats.stalls),
-            (&self.lines, stats.totals.lines),
-            (&self.bytes, stats.totals.bytes),
-            (&self.dropped_lines, stats.totals.dropped_lines),
-            (&self.dropped_bytes, stats.totals.dropped_bytes),
+            (&self.stalls, stalls),
+            (&self.lines, totals.lines),
+            (&self.bytes, totals.bytes),
+            (&self.dropped_lines, totals.dropped_lines),
+            (&self.dropped_bytes, totals.dropped_bytes),
         ] {
-            // The logkeeper counts; this counter only takes over its value.
-            counter.reset();
             counter.inc_by(count);
+        }
+    }
+}
+
+/// Returns whether a process of this node has started after this one.
+fn has_started_after_daemon(pid: u32) -> bool {
+    let started = |pid: u32| {
+        let process = i32::try_from(pid).ok().and_then(ProcessId::of)?;
+        Some(process.started)
+    };
+    match (started(pid), started(std::process::id())) {
+        (Some(other), Some(own)) => other >= own,
+        (None, _) | (_, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(pid: u32, dropped_lines: u64) -> LogCounts {
+        let totals = Counters {
+            dropped_lines,
+            ..Counters::default()
+        };
+        LogCounts {
+            pid,
+            totals,
+            stalls: 0,
+        }
+    }
+
+    #[test]
+    fn processes_of_the_logkeeper_are_added_up_and_nothing_is_counted_twice() {
+        for (latest, now, expected) in [
+            // The daemon has started.
+            (None, counts(7, 900), 0),
+            (None, counts(0, 900), 0),
+            (Some(counts(7, 900)), counts(7, 905), 5),
+            (Some(counts(7, 900)), counts(7, 900), 0),
+            // The logkeeper has started again, and counts from 0.
+            (Some(counts(7, 900)), counts(8, 3), 3),
+            // One of a former version: it has taken over what its predecessor counted of live containers.
+            (Some(counts(0, 900)), counts(0, 400), 0),
+            (Some(counts(0, 900)), counts(0, 905), 5),
+            (Some(counts(7, 900)), counts(0, 905), 0),
+            (Some(counts(0, 900)), counts(8, 3), 3),
+        ] {
+            assert_eq!(
+                now.since(latest).totals.dropped_lines,
+                expected,
+                "{latest:?} {now:?}"
+            );
         }
     }
 }

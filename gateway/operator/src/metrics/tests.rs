@@ -29,6 +29,7 @@ fn scrape_shows_current_node_metrics() {
         stalled_containers: 2,
         stall_age_ms: 2500,
         stalls: 4,
+        pid: 7,
         totals,
         ..Stats::default()
     };
@@ -45,6 +46,14 @@ fn scrape_shows_current_node_metrics() {
         parts: vec![part],
         ..NodeCounts::default()
     };
+    let earlier = NodeCounts {
+        logs: Some(Stats {
+            pid: 7,
+            ..Stats::default()
+        }),
+        ..NodeCounts::default()
+    };
+    drop(text(&metrics, &earlier));
     let first = text(&metrics, &counts);
     assert!(
         first.contains("switchyard_sandboxes{owner=\"kubernetes\",state=\"ready\"} 2"),
