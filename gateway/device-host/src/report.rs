@@ -1,6 +1,6 @@
 //! The report for operators: the plugins, their states, and their last errors.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use switchyard_core::device::Health;
 
@@ -48,7 +48,12 @@ pub enum PluginState {
     Silent,
     /// Its connection or stream has ended.
     Ended,
+    /// It has ended long ago, and is probably not to come back.
+    Gone,
 }
+
+/// Time after which a plugin that has ended counts as removed from the node. Its devices stay known, and unhealthy.
+const GONE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 // === impl Report ===
 
@@ -67,7 +72,7 @@ impl Report {
 
 impl PluginState {
     /// All states.
-    pub const ALL: [Self; 3] = [Self::Connected, Self::Silent, Self::Ended];
+    pub const ALL: [Self; 4] = [Self::Connected, Self::Silent, Self::Ended, Self::Gone];
 
     /// The state in one word.
     #[must_use]
@@ -76,6 +81,27 @@ impl PluginState {
             Self::Connected => "connected",
             Self::Silent => "silent",
             Self::Ended => "ended",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Returns whether somebody has to look at the plugin.
+    #[must_use]
+    pub const fn is_faulty(self) -> bool {
+        match self {
+            Self::Silent | Self::Ended => true,
+            Self::Connected | Self::Gone => false,
+        }
+    }
+
+    /// The state of a plugin, of which this has been so for some time. Pure.
+    fn of(is_connected: bool, fault: Option<Fault>, lasts: Duration) -> Self {
+        match (is_connected, fault) {
+            (false, _) if lasts >= GONE_AFTER => Self::Gone,
+            (false, _) => Self::Ended,
+            (true, Some(Fault::Silent)) => Self::Silent,
+            // A plugin that follows an ended one has its fault until it lists its devices, but it is connected.
+            (true, Some(Fault::Ended) | None) => Self::Connected,
         }
     }
 }
@@ -106,16 +132,12 @@ fn plugin(resource: &RegisteredResource) -> PluginReport {
     let can_be_given = listed
         .iter()
         .filter(|device| device.health == Health::Healthy);
-    let state = match (&resource.plugin, resource.fault) {
-        (None, _) => PluginState::Ended,
-        (Some(_), Some(Fault::Silent)) => PluginState::Silent,
-        // A plugin that follows an ended one has its fault until it lists its devices, but it is connected.
-        (Some(_), Some(Fault::Ended) | None) => PluginState::Connected,
-    };
+    // The clock may have been set back.
+    let lasts = resource.since.elapsed().unwrap_or_default();
     PluginReport {
         resource: resource.name.clone(),
         endpoint: resource.endpoint.clone(),
-        state,
+        state: PluginState::of(resource.plugin.is_some(), resource.fault, lasts),
         since: resource.since,
         devices: listed.len(),
         healthy: if resource.fault.is_some() {
@@ -124,5 +146,21 @@ fn plugin(resource: &RegisteredResource) -> PluginReport {
             can_be_given.count()
         },
         last_error: resource.last_error.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugin_that_ended_a_day_ago_is_gone_and_needs_nobody() {
+        let hour = Duration::from_secs(3600);
+        let ended = |lasts| PluginState::of(false, Some(Fault::Ended), lasts);
+        assert_eq!(ended(23 * hour), PluginState::Ended);
+        assert_eq!(ended(24 * hour), PluginState::Gone);
+        assert!(ended(hour).is_faulty() && !ended(24 * hour).is_faulty());
+        let connected = PluginState::of(true, None, 48 * hour);
+        assert_eq!(connected, PluginState::Connected);
     }
 }

@@ -20,7 +20,7 @@ pub struct PluginView {
     pub resource: String,
     /// The name of the plugin's socket in the directory.
     pub endpoint: String,
-    /// `connected`; `silent`: it is connected and lists no devices; or `ended`.
+    /// `connected`; `silent`: it is connected and lists no devices; `ended`; or `gone`: it ended a day ago or more.
     pub state: String,
     /// Since when, as RFC 3339.
     pub since: String,

@@ -300,9 +300,7 @@ impl NodeMetrics {
             &counts.troubles,
         );
         self.ledger.set(&counts.devices);
-        if let Some(plugins) = &counts.reported.plugins {
-            self.plugins.set(plugins);
-        }
+        self.plugins.set(counts.reported.plugins.as_ref());
         if let Some(swarm) = &counts.reported.swarm {
             self.swarm.set(swarm);
         }

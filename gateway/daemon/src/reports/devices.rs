@@ -74,13 +74,16 @@ fn device_plugins(report: &Report) -> Part {
     let away = report
         .plugins
         .iter()
-        .filter(|plugin| plugin.state != PluginState::Connected);
+        .filter(|plugin| plugin.state.is_faulty());
     let away: Vec<_> = away
         .map(|plugin| format!("{} ({})", plugin.resource, plugin.state.as_str()))
         .collect();
     let condition = match &report.fault {
         Some(fault) => Condition::Down(format!("none can register: {fault}")),
-        None if away.is_empty() => Condition::Up(format!("{} connected", report.plugins.len())),
+        None if away.is_empty() => Condition::Up(format!(
+            "{} connected",
+            report.count(PluginState::Connected)
+        )),
         None => Condition::Down(format!(
             "{} of {} not connected: {}",
             away.len(),

@@ -52,13 +52,17 @@ impl PluginMetrics {
         })
     }
 
-    pub(super) fn set(&self, figures: &PluginFigures) {
+    /// Sets the values; `None` if no plugin is hosted any more.
+    pub(super) fn set(&self, figures: Option<&PluginFigures>) {
+        self.plugins.reset();
+        self.devices.reset();
+        self.since.reset();
+        let Some(figures) = figures else { return };
         for (state, count) in &figures.states {
             self.plugins
                 .with_label_values(&[*state])
                 .set(signed(*count));
         }
-        self.since.reset();
         for PluginFigure {
             resource,
             state,

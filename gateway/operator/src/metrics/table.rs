@@ -95,7 +95,7 @@ metrics! {
         LEDGER_CAPACITY: Gauge "switchyard_ledger_capacity" ["resource"] "What the ledger may give: slots of a device group, cpu_milli, memory_bytes.";
         LEDGER_CLAIMS: Gauge "switchyard_ledger_claims" ["owner", "resource"] "What an owner holds of it; also port, and core for exclusive processor cores.";
         LEDGER_REFUSALS: Counter "switchyard_ledger_refusals_total" ["owner", "resource", "reason"] "Allocations that the ledger refused.";
-        PLUGINS: Gauge "switchyard_device_host_plugins" ["state"] "Resources of vendors' device plugins, by state: connected, silent or ended.";
+        PLUGINS: Gauge "switchyard_device_host_plugins" ["state"] "Resources of vendors' device plugins, by state: connected, silent, ended, or gone a day after it ended.";
         PLUGIN_DEVICES: Gauge "switchyard_device_host_devices" ["resource", "health"] "Devices that these plugins have listed: healthy or unhealthy.";
         PLUGIN_SINCE: Gauge "switchyard_device_host_state_since_timestamp_seconds" ["resource", "state"] "Since when a plugin is in its state, in seconds since 1970.";
         PLUGIN_FAILURES: Counter "switchyard_device_host_failures_total" ["reason"] "Failures of these plugins.";

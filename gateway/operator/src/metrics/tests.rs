@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use prometheus::Opts;
-use switchyard_core::backend::{PluginResult, PluginRun};
+use switchyard_core::backend::{PluginResult, PluginRun, Trouble};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{EndedOperation, EndedStep, OperationKind, Outcome, Subject};
 use switchyard_core::{Error, ErrorKind};
@@ -44,6 +44,9 @@ fn scrape_shows_current_node_metrics() {
             ..ReportedFigures::default()
         },
         parts: vec![part],
+        unended: BTreeMap::from([(Owner::Kubernetes, 2)]),
+        runtime_fault: Some("LogkeeperUnavailable".to_owned()),
+        troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".to_owned()])]),
         ..NodeCounts::default()
     };
     let earlier = NodeCounts {
@@ -88,8 +91,22 @@ fn scrape_shows_current_node_metrics() {
         "{first}"
     );
     assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
+    for line in [
+        "switchyard_unended_tasks{owner=\"kubernetes\"} 2",
+        "switchyard_unended_tasks{owner=\"nomad\"} 0",
+        "switchyard_runtime_down{reason=\"LogkeeperUnavailable\"} 1",
+        "switchyard_troubles{kind=\"silent_shim\"} 1",
+        "switchyard_troubles{kind=\"left_cgroup\"} 0",
+    ] {
+        assert!(first.contains(line), "{line}: {first}");
+    }
     let second = text(&metrics, &NodeCounts::default());
     assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+    assert!(!second.contains("switchyard_runtime_down{"), "{second}");
+    assert!(
+        second.contains("switchyard_troubles{kind=\"silent_shim\"} 0"),
+        "{second}"
+    );
 }
 
 /// Reports the end of an operation of Nomad's.
@@ -196,4 +213,27 @@ fn scrape_shows_process_metrics() {
     assert!(value("process_threads") >= 1.0);
     assert!(value("process_start_time_seconds") > 1e9);
     assert!(value("process_cpu_seconds_total") >= 0.0);
+}
+
+#[test]
+fn plugins_that_are_hosted_no_more_leave_no_values() {
+    let metrics = Metrics::new().unwrap();
+    let hosting = |plugins| {
+        let reported = ReportedFigures {
+            plugins,
+            ..ReportedFigures::default()
+        };
+        let counts = NodeCounts {
+            reported,
+            ..NodeCounts::default()
+        };
+        text(&metrics, &counts)
+    };
+    let ended = PluginFigures {
+        states: vec![("ended", 1)],
+        ..PluginFigures::default()
+    };
+    let value = "switchyard_device_host_plugins{state=\"ended\"}";
+    assert!(hosting(Some(ended)).contains(value));
+    assert!(!hosting(None).contains(value));
 }
