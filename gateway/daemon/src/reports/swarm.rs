@@ -94,6 +94,7 @@ fn figures(status: &NodeStatus) -> SwarmFigures {
     SwarmFigures {
         is_member,
         is_ended: matches!(status.phase, NodePhase::Ended { .. }),
+        is_duplicate: report.is_some_and(|report| report.is_duplicate),
         has_session: report.is_some_and(|report| report.manager.is_some()),
         sessions: status.sessions,
         failures: status.failures,
@@ -295,6 +296,11 @@ mod tests {
                 ..SwarmFigures::default()
             }
         );
+        let clone = AgentReport {
+            is_duplicate: true,
+            ..report()
+        };
+        assert!(of(NodePhase::Member(clone)).is_duplicate);
         let member = of(NodePhase::Member(report()));
         let certificate = Some((SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH));
         assert_eq!(

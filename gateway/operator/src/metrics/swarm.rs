@@ -14,6 +14,8 @@ pub struct SwarmFigures {
     pub is_member: bool,
     /// True if it can be no working member until an operator acts, or the clock or the disk is right again.
     pub is_ended: bool,
+    /// True if another machine seems to be the same node.
+    pub is_duplicate: bool,
     /// True if it has a session with a manager.
     pub has_session: bool,
     /// Sessions that were opened since the start of the daemon.
@@ -29,6 +31,7 @@ pub struct SwarmFigures {
 pub(super) struct SwarmMetrics {
     member: IntGauge,
     ended: IntGauge,
+    duplicate: IntGauge,
     session: IntGauge,
     sessions: IntCounter,
     failures: IntCounter,
@@ -42,6 +45,7 @@ impl SwarmMetrics {
         Ok(Self {
             member: gauge(registry, table::SWARM_MEMBER)?,
             ended: gauge(registry, table::SWARM_ENDED)?,
+            duplicate: gauge(registry, table::SWARM_DUPLICATE)?,
             session: gauge(registry, table::SWARM_SESSION)?,
             sessions: counter(registry, table::SWARM_SESSIONS)?,
             failures: counter(registry, table::SWARM_FAILURES)?,
@@ -54,6 +58,7 @@ impl SwarmMetrics {
         let SwarmFigures {
             is_member,
             is_ended,
+            is_duplicate,
             has_session,
             sessions,
             failures,
@@ -61,6 +66,7 @@ impl SwarmMetrics {
         } = *figures;
         self.member.set(i64::from(is_member));
         self.ended.set(i64::from(is_ended));
+        self.duplicate.set(i64::from(is_duplicate));
         self.session.set(i64::from(has_session));
         // The node counts; these counters only take over its values.
         self.sessions
@@ -117,6 +123,7 @@ mod tests {
         let member = SwarmFigures {
             is_member: true,
             is_ended: false,
+            is_duplicate: true,
             has_session: true,
             sessions: 2,
             failures: 3,
@@ -126,6 +133,7 @@ mod tests {
         for line in [
             "switchyard_swarm_member 1",
             "switchyard_swarm_ended 0",
+            "switchyard_swarm_duplicate 1",
             "switchyard_swarm_session_open 1",
             "switchyard_swarm_sessions_total 2",
             "switchyard_swarm_session_failures_total 3",

@@ -121,6 +121,7 @@ metrics! {
     "swarm" {
         SWARM_MEMBER: Gauge "switchyard_swarm_member" [] "Whether the node has joined a swarm and not left it; 1 also if it was removed from the swarm, or its certificate has expired.";
         SWARM_ENDED: Gauge "switchyard_swarm_ended" [] "Whether a member can work no more until somebody acts: it was removed from the swarm, or its certificate cannot be used.";
+        SWARM_DUPLICATE: Gauge "switchyard_swarm_duplicate" [] "Whether another machine seems to be the same node of the swarm, as a clone is: they end each other's sessions.";
         SWARM_SESSION: Gauge "switchyard_swarm_session_open" [] "Whether the node has a session with one of the managers.";
         SWARM_SESSIONS: Counter "switchyard_swarm_sessions_total" [] "Sessions that were opened. Besides the first, each is a reconnection.";
         SWARM_FAILURES: Counter "switchyard_swarm_session_failures_total" [] "Sessions that have failed, or could not be opened; not one that ends for a new certificate.";

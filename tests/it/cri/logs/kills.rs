@@ -124,3 +124,23 @@ fn last_lines_are_logged_after_exit_without_a_logkeeper() {
         .collect();
     assert_eq!(words, ["F first", "F last", "P words"]);
 }
+
+#[test]
+fn logkeeper_that_is_away_is_named_as_the_cause_and_its_return_is_counted() {
+    let (mut keeper, node) = TestLogkeeper::with_node();
+    let page = || node.daemon().get("/metrics").1;
+    let shows = |line: &str| {
+        let line = format!("\n{line}\n");
+        assert!(eventually(LIMIT, || page().contains(&line)), "{}", page());
+    };
+    let restarts = "switchyard_managed_restarts_total{cause=\"other\",part=\"logkeeper\"}";
+    shows(&format!("{restarts} 0"));
+    keeper.kill();
+    shows("switchyard_backend_up{part=\"logkeeper\"} 0");
+    shows("switchyard_runtime_down{reason=\"LogkeeperUnavailable\"} 1");
+    assert!(!page().contains("ContainerdUnavailable"), "{}", page());
+    keeper.restart();
+    shows("switchyard_backend_up{part=\"runtime\"} 1");
+    shows(&format!("{restarts} 1"));
+    assert!(!page().contains("switchyard_runtime_down{"), "{}", page());
+}
