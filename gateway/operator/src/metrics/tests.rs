@@ -44,9 +44,6 @@ fn scrape_shows_current_node_metrics() {
             ..ReportedFigures::default()
         },
         parts: vec![part],
-        unended: BTreeMap::from([(Owner::Kubernetes, 2)]),
-        runtime_fault: Some("LogkeeperUnavailable".to_owned()),
-        troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".to_owned()])]),
         ..NodeCounts::default()
     };
     let earlier = NodeCounts {
@@ -91,6 +88,20 @@ fn scrape_shows_current_node_metrics() {
         "{first}"
     );
     assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
+    let second = text(&metrics, &NodeCounts::default());
+    assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+}
+
+#[test]
+fn scrape_shows_what_is_wrong_and_0_for_what_is_not() {
+    let metrics = Metrics::new().unwrap();
+    let counts = NodeCounts {
+        unended: BTreeMap::from([(Owner::Kubernetes, 2)]),
+        runtime_fault: Some("LogkeeperUnavailable".to_owned()),
+        troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".to_owned()])]),
+        ..NodeCounts::default()
+    };
+    let wrong = text(&metrics, &counts);
     for line in [
         "switchyard_unended_tasks{owner=\"kubernetes\"} 2",
         "switchyard_unended_tasks{owner=\"nomad\"} 0",
@@ -98,15 +109,16 @@ fn scrape_shows_current_node_metrics() {
         "switchyard_troubles{kind=\"silent_shim\"} 1",
         "switchyard_troubles{kind=\"left_cgroup\"} 0",
     ] {
-        assert!(first.contains(line), "{line}: {first}");
+        assert!(wrong.contains(line), "{line}: {wrong}");
     }
-    let second = text(&metrics, &NodeCounts::default());
-    assert!(!second.contains("switchyard_sandboxes{"), "{second}");
-    assert!(!second.contains("switchyard_runtime_down{"), "{second}");
-    assert!(
-        second.contains("switchyard_troubles{kind=\"silent_shim\"} 0"),
-        "{second}"
-    );
+    let well = text(&metrics, &NodeCounts::default());
+    assert!(!well.contains("switchyard_runtime_down{"), "{well}");
+    for line in [
+        "switchyard_unended_tasks{owner=\"kubernetes\"} 0",
+        "switchyard_troubles{kind=\"silent_shim\"} 0",
+    ] {
+        assert!(well.contains(line), "{line}: {well}");
+    }
 }
 
 /// Reports the end of an operation of Nomad's.
