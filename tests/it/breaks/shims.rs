@@ -223,9 +223,11 @@ fn hung_shim_of_a_running_container_is_not_killed() {
             .any(|text| text.contains("shims.silent") && text.contains(&first)),
         "{info:?}"
     );
+    wait_silent_shims(&node, &[&first]);
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
     drop(frozen);
     retry("StopContainer", || node.cri().stop(&first, 0));
+    wait_silent_shims(&node, &[]);
     assert_eq!(
         node.cri()
             .status(&first)
@@ -476,4 +478,17 @@ fn exec_interrupted_by_daemon_and_containerd_kill_keeps_the_container() {
         (ContainerState::ContainerRunning, 0)
     );
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+}
+
+/// Waits until the shims of these containers alone are counted as silent, and checks that they are named.
+#[track_caller]
+fn wait_silent_shims(node: &TestNode, containers: &[&str]) {
+    let count = containers.len();
+    let line = format!("switchyard_troubles{{kind=\"silent_shim\"}} {count}\n");
+    let counted = || node.daemon().get("/metrics").1.contains(&line);
+    assert!(eventually(LIMIT, counted), "{line}");
+    let report = node.daemon().get("/statusz").1;
+    for id in containers {
+        assert!(report.contains(&format!("{id} (")), "{id}: {report}");
+    }
 }

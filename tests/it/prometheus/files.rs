@@ -50,7 +50,16 @@ fn shipped_rules_pass_their_tests() {
         &["test", "rules", "rules.test.yaml", "alerts.test.yaml"],
     );
     assert_eq!(words.matches("SUCCESS").count(), 2, "{words}");
-    promtool(&shipped(), &["check", "rules", "rules.yaml", "alerts.yaml"]);
+    promtool(
+        &shipped(),
+        &[
+            "check",
+            "rules",
+            "rules.yaml",
+            "alerts.yaml",
+            "watchdog.yaml",
+        ],
+    );
 }
 
 #[test]
@@ -130,6 +139,61 @@ fn each_alert_has_severity_texts_a_section_and_a_test() {
     assert_eq!(
         names, sections,
         "docs/alerts.md has a section for each alert, and no other"
+    );
+}
+
+/// The values of a label in matchers of Alertmanager.
+fn matched<'a>(matchers: &'a Yaml, label: &str) -> Vec<&'a str> {
+    let matchers = matchers.as_vec().expect("matchers are a list");
+    let values = matchers.iter().filter_map(|matcher| {
+        let text = matcher.as_str().expect("a matcher is a text");
+        let value = text
+            .strip_prefix(label)?
+            .trim_start_matches(['!', '=', '~']);
+        Some(value.trim_matches('"').split('|'))
+    });
+    values.flatten().collect()
+}
+
+#[test]
+fn example_for_alertmanager_names_alerts_and_receivers_that_exist() {
+    let config = load("alertmanager.yaml");
+    let alerts = load("alerts.yaml");
+    let watchdog = load("watchdog.yaml");
+    let all = rules(&alerts).into_iter().chain(rules(&watchdog));
+    let names: BTreeSet<&str> = all.filter_map(|rule| rule["alert"].as_str()).collect();
+    let list = |value: &Yaml| value.as_vec().expect("it is a list").clone();
+    let receivers = list(&config["receivers"]);
+    let receivers: BTreeSet<&str> = receivers
+        .iter()
+        .filter_map(|receiver| receiver["name"].as_str())
+        .collect();
+    let routes = list(&config["route"]["routes"]);
+    let used: BTreeSet<&str> = routes
+        .iter()
+        .chain([&config["route"]])
+        .filter_map(|route| route["receiver"].as_str())
+        .collect();
+    assert_eq!(used, receivers);
+    let held_back = list(&config["inhibit_rules"]);
+    let of_rules = held_back
+        .iter()
+        .flat_map(|rule| [&rule["source_matchers"], &rule["target_matchers"]]);
+    let of_routes = routes.iter().map(|route| &route["matchers"]);
+    for name in of_rules
+        .chain(of_routes)
+        .flat_map(|matchers| matched(matchers, "alertname"))
+    {
+        assert!(names.contains(name) || name == "Switchyard.+", "{name}");
+    }
+    let severities: BTreeSet<&str> = routes
+        .iter()
+        .flat_map(|route| matched(&route["matchers"], "severity"))
+        .collect();
+    assert_eq!(
+        severities,
+        BTreeSet::from(["critical", "info"]),
+        "all others are warnings"
     );
 }
 
