@@ -311,3 +311,15 @@ async fn nothing_is_served_before_recovery() {
     assert!(scope.sandboxes().list().unwrap().is_empty());
     node.is_sound();
 }
+
+#[tokio::test(start_paused = true)]
+async fn network_has_a_user_for_as_long_as_an_orchestrator_asks_for_it() {
+    let node = FakeNode::new().await;
+    assert!(!node.gateway.has_network_user());
+    drop(node.gateway.fresh_status().await);
+    assert!(!node.gateway.has_network_user(), "an operator is none");
+    drop(node.scope.fresh_status().await);
+    assert!(node.gateway.has_network_user());
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert!(!node.gateway.has_network_user(), "the kubelet is gone");
+}

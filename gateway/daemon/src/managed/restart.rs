@@ -65,12 +65,12 @@ enum Means {
     /// Our supervisor.
     Supervisor(Supervisor),
     /// The service manager, if the process belongs to one of its services.
-    ServiceManager(Service),
+    ServiceManager(RestartableService),
 }
 
 /// A service whose process the service manager starts.
 #[derive(Debug, Clone)]
-struct Service {
+struct RestartableService {
     start: ServiceStart,
     /// The process that a request ends; 0 if none does.
     ending: Arc<AtomicI32>,
@@ -154,7 +154,7 @@ impl Restarter {
         Self {
             name,
             state,
-            means: Means::ServiceManager(Service {
+            means: Means::ServiceManager(RestartableService {
                 start,
                 ending: Arc::default(),
             }),
@@ -176,7 +176,7 @@ impl Restarter {
     pub fn take_requested_end(&self, process: ProcessId) -> bool {
         match &self.means {
             Means::Supervisor(_) => false,
-            Means::ServiceManager(Service { ending, .. }) => ending
+            Means::ServiceManager(RestartableService { ending, .. }) => ending
                 .compare_exchange(process.pid, 0, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok(),
         }
@@ -200,7 +200,7 @@ impl Restarter {
         let restarted = async {
             match &self.means {
                 Means::Supervisor(supervisor) => supervisor.restart().await,
-                Means::ServiceManager(Service { start, ending }) => {
+                Means::ServiceManager(RestartableService { start, ending }) => {
                     let before = self.process().ok_or(RestartError::Absent(self.name))?;
                     let unit = unit_of(before.pid).ok_or(RestartError::External {
                         name: self.name,

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use http::StatusCode;
-use switchyard_core::backend::Advisory;
+use switchyard_core::backend::{Advisory, Trouble};
 use switchyard_core::id::Owner;
 use switchyard_fake::BUSYBOX;
 use switchyard_operator::status::Part;
@@ -74,7 +74,9 @@ async fn the_command_line_shows_status_and_objects() {
     pages.node.change_status(|status| {
         status.network = broken();
         status.advisories = vec![runc];
+        status.troubles = BTreeMap::from([(Trouble::SilentShim, vec!["gone".to_owned()])]);
     });
+    pages.node.use_network().await;
     let socket = pages.socket();
     let output = run(&["status", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -88,6 +90,7 @@ async fn the_command_line_shows_status_and_objects() {
         text.contains("runc     1.1.0    CVE-2024-21626\n"),
         "{text}"
     );
+    assert!(text.contains("silent_shim  1      gone\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     let sandboxes = pages

@@ -41,7 +41,7 @@ impl Tasks {
     pub fn count_unended(&self) -> BTreeMap<Owner, u64> {
         let table = &self.context.table;
         let may_run = |id| table.task(id).is_some_and(|task| task.state.may_run());
-        let mut counts = BTreeMap::new();
+        let mut counts: BTreeMap<Owner, u64> = BTreeMap::new();
         for id in self.unended_tasks.retain(may_run) {
             if let Some(task) = table.task(id) {
                 *counts.entry(task.meta.owner).or_default() += 1;

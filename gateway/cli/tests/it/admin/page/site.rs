@@ -23,6 +23,7 @@ impl Site {
         node.sandbox(pod()).await;
         node.run(endless(Owner::Nomad, "jobs/train")).await;
         node.change_status(|status| status.network = broken());
+        node.use_network().await;
         Self::of(node)
     }
 
