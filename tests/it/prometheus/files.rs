@@ -47,9 +47,15 @@ fn rules(file: &Yaml) -> Vec<&Yaml> {
 fn shipped_rules_pass_their_tests() {
     let words = promtool(
         &shipped(),
-        &["test", "rules", "rules.test.yaml", "alerts.test.yaml"],
+        &[
+            "test",
+            "rules",
+            "rules.test.yaml",
+            "alerts.test.yaml",
+            "kinds.test.yaml",
+        ],
     );
-    assert_eq!(words.matches("SUCCESS").count(), 2, "{words}");
+    assert_eq!(words.matches("SUCCESS").count(), 3, "{words}");
     promtool(
         &shipped(),
         &[
