@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use switchyard_config::{PathsConfig, nomad_socket};
 
 use super::codes::orchestrators::{
-    BROKEN_LAUNCHER, DOCKER_BESIDE, NO_DEVICE_PLUGIN, NO_LAUNCHER, NO_PLUGIN_BLOCK, NOMAD_DISABLED,
-    OTHER_NOMAD_SOCKET,
+    AGENT_WITHOUT_SESSION, BROKEN_LAUNCHER, DOCKER_BESIDE, NO_DEVICE_PLUGIN, NO_LAUNCHER,
+    NO_PLUGIN_BLOCK, NOMAD_DISABLED, OTHER_NOMAD_SOCKET,
 };
 use super::facts::{Facts, seen_by};
 use super::finding::Finding;
@@ -37,8 +37,12 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(agent.plugin_block(facts));
     if agent.has_block(DRIVER) {
+        let before = found.len();
         found.extend(agent.other_socket(facts));
         found.extend(agent.launchers(facts));
+        if found.len() == before {
+            found.extend(without_session(facts));
+        }
         if !facts.config.nomad.enabled {
             let text = format!(
                 "{} name plugin {DRIVER:?}, and nomad.enabled is false",
@@ -49,6 +53,16 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     }
     found.extend(agent.docker(facts));
     found
+}
+
+/// An agent that runs while none of its plugins has a session, for no reason that its files show.
+fn without_session(facts: &Facts) -> Option<Finding> {
+    let launchers = facts.status.as_ref().ok()?.nomad_launchers;
+    let runs = facts.processes.iter().any(is_agent);
+    (launchers == Some(0) && runs).then(|| {
+        let found = "an agent runs, and no plugin of an agent is connected to the daemon";
+        Finding::new(&AGENT_WITHOUT_SESSION, found).command("nomad node status -self -verbose")
+    })
 }
 
 /// A Nomad agent, by its configuration.

@@ -55,6 +55,7 @@ fn status() -> StatusReport {
         tasks: Vec::new(),
         images: None,
         advisories: Vec::new(),
+        nomad_launchers: Some(2),
         troubles: Vec::new(),
         config: Some(ConfigView::default()),
         programs: vec![ProgramView {

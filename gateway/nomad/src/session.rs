@@ -105,6 +105,13 @@ impl Sessions {
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.sessions.lock().remove(&self.id);
+        let ended = self.sessions.lock().remove(&self.id);
+        if let Some(session) = ended {
+            tracing::info!(
+                session = self.id,
+                driver = session.driver,
+                "the session of a launcher has ended"
+            );
+        }
     }
 }

@@ -74,6 +74,12 @@ pub(in super::super) const OTHER_NOMAD_SOCKET: FindingCode = FindingCode::error(
     "The plugin waits for a daemon on that socket: tasks are not started.",
     "Correct args = [\"--socket\", PATH] in the plugin block, or nomad.socket.",
 );
+pub(in super::super) const AGENT_WITHOUT_SESSION: FindingCode = FindingCode::warning(
+    "SY508",
+    "the Nomad agent has no session with the daemon",
+    "The agent reports the driver as undetected, and places no task here. Tasks that run continue.",
+    "Restart the agent, which starts its plugin again; its log says why the plugin did not connect.",
+);
 pub(in super::super) const DOCKER_BESIDE: FindingCode = FindingCode::note(
     "SY505",
     "Nomad's docker driver is usable beside this one",
@@ -163,6 +169,7 @@ pub(super) const ALL: &[&FindingCode] = &[
     &DOCKER_BESIDE,
     &NOMAD_DISABLED,
     &NO_DEVICE_PLUGIN,
+    &AGENT_WITHOUT_SESSION,
     &NOT_JOINED,
     &WORKER_ENDED,
     &NO_SESSION,

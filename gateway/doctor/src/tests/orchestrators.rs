@@ -208,6 +208,19 @@ fn plugins_in_the_agents_directory() {
 }
 
 #[test]
+fn agent_whose_plugins_have_no_session() {
+    let alone = |node: &mut TestNode| node.status.as_mut().unwrap().nomad_launchers = Some(0);
+    check(alone, &["SY508 warning"]);
+    // A fault of its files is reported as such.
+    let found = look(|node| {
+        alone(node);
+        node.remove("/opt/nomad/data/plugins/switchyard");
+    });
+    let mut codes = found.findings.iter().map(|finding| finding.code.as_str());
+    assert!(!codes.any(|code| code == "SY508"));
+}
+
+#[test]
 fn plugin_directories_are_those_of_all_agents_of_the_node() {
     let dirs = |node: &TestNode| -> Vec<String> {
         let found = crate::nomad::plugin_dirs(node);

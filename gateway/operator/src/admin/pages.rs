@@ -119,6 +119,7 @@ impl AdminPages {
                 Reach::Network => None,
                 Reach::Local => Some(self.config.view()),
             },
+            nomad_launchers: self.node.figures().launchers,
             troubles: match reach {
                 Reach::Network => Vec::new(),
                 Reach::Local => self.node.named_troubles(),
