@@ -91,16 +91,25 @@ impl DrillNode {
         for name in ["web-1", "cache-1"] {
             let _ = node.app("shop", name, "while :; do echo served; sleep 1; done");
         }
+        node.wait_scraped("up{job=\"switchyard\"} == 1");
+        node
+    }
+
+    /// Waits until an expression has a result: a state before the incident has been scraped.
+    ///
+    /// # Panics
+    /// When it has none in time.
+    #[track_caller]
+    pub(super) fn wait_scraped(&self, expression: &str) {
         let is_scraped = || {
-            let up = node.prometheus.query("up{job=\"switchyard\"} == 1");
-            !up.expect("the query is valid").is_empty()
+            let found = self.prometheus.query(expression);
+            !found.expect("the query is valid").is_empty()
         };
         assert!(
             eventually(SCRAPE_LIMIT, is_scraped),
-            "the node is not scraped:\n{}",
-            node.prometheus.log()
+            "{expression} has no result:\n{}",
+            self.prometheus.log()
         );
-        node
     }
 
     /// The node itself.

@@ -125,6 +125,7 @@ pub(crate) fn kubelet_does_not_register(node: &DrillNode) -> Incident {
         runtime.block_on(first.wait_until("the device is there", |kubelet| {
             kubelet.capacity(TPU) == (1, 1)
         }));
+        node.wait_scraped("switchyard_backend_up{part=\"kubelet devices\"} == 1");
         drop(first.kill());
         let options = Options {
             hangs: true,

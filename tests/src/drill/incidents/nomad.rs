@@ -27,6 +27,7 @@ pub(crate) fn socket_is_gone(node: &DrillNode) -> Incident {
         .driver()
         .stop("none/such/12345678", Duration::ZERO, "")
         .expect("what is not there is stopped");
+    node.wait_scraped("switchyard_nomad_launchers > 0");
     let socket = node.root().run().join("nomad.sock");
     fs::remove_file(&socket).expect("the daemon has made it");
     let pid = i32::try_from(agent.plugin().pid()).expect("Linux keeps process ids below 2^22");
