@@ -118,6 +118,7 @@ impl Backend for Containerd {
             facts: facts(parts),
             troubles: troubles(parts),
             advisories: parts.node.advisories(),
+            disks: parts.node.disks.spaces(),
         }
     }
 

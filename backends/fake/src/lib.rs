@@ -107,6 +107,7 @@ impl Fake {
                 facts: BTreeMap::new(),
                 troubles: BTreeMap::new(),
                 advisories: Vec::new(),
+                disks: Vec::new(),
             },
             handlers: vec![Handler {
                 name: "runc".into(),

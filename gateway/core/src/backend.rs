@@ -23,6 +23,7 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use futures::future::BoxFuture;
+use switchyard_linux::FileSystemSpace;
 
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
@@ -116,6 +117,17 @@ pub struct BackendStatus {
     pub troubles: Troubles,
     /// Runtime programs whose versions have known vulnerabilities. For information: nothing depends on them.
     pub advisories: Vec<Advisory>,
+    /// The disks that the backend uses, as far as they answered when they were looked at last.
+    pub disks: Vec<WatchedDisk>,
+}
+
+/// A disk that is watched. Several may be the same one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchedDisk {
+    /// The data on it, in one word of a closed set.
+    pub of: &'static str,
+    /// Its space.
+    pub space: FileSystemSpace,
 }
 
 /// Known vulnerabilities of a program, derived from its version alone: a distribution may have fixed them

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 144;
+pub const TOTAL: usize = 148;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -39,6 +39,9 @@ pub const FILES_POOLS: usize = 7;
 /// on them.
 pub const DISK_POOL: usize = 4;
 
+/// The maximum that look at the space of file systems with logs of containers.
+pub const LOG_DISK_POOL: usize = 2;
+
 /// The maximum that look up and start CNI plugins, and one that searches for their addresses.
 pub const PLUGIN_POOL: usize = 5;
 
@@ -49,6 +52,7 @@ pub const SHORT: usize = TOTAL
     - FRONTEND_POOL
     - FILES_POOLS * FILES_POOL
     - DISK_POOL
+    - LOG_DISK_POOL
     - PLUGIN_POOL;
 
 const _: () = assert!(SHORT * 4 >= TOTAL, "a quarter is left to short calls");

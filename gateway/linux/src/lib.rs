@@ -8,11 +8,13 @@ mod limits;
 pub mod mounts;
 pub mod process;
 mod report;
+mod space;
 mod text;
 mod threads;
 
 pub use group_leader::GroupLeader;
 pub use limits::raise_open_files_limit;
 pub use report::report;
+pub use space::FileSystemSpace;
 pub use text::beginning;
 pub use threads::{WorkLost, blocking};

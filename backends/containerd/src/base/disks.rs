@@ -8,9 +8,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use parking_lot::Mutex;
-use switchyard_core::backend::Condition;
+use switchyard_core::backend::{Condition, WatchedDisk};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_linux::FileSystemSpace;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -21,6 +22,7 @@ use crate::base::fs::blocking;
 /// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace {
     bytes: 1 << 20,
+    unreserved: 1 << 20,
     inodes: 64,
 };
 
@@ -31,6 +33,8 @@ const EXPLANATION_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     fault: Mutex<Option<DiskFault>>,
+    /// The space of those that answered at the latest check.
+    spaces: Mutex<Vec<WatchedDisk>>,
     mended: Notify,
 }
 
@@ -72,7 +76,10 @@ pub(crate) enum Checked {
 /// The free space of a disk.
 #[derive(Debug, Clone, Copy)]
 struct FreeSpace {
+    /// Bytes that root can write.
     bytes: u64,
+    /// Bytes that others can write.
+    unreserved: u64,
     inodes: u64,
 }
 
@@ -105,6 +112,16 @@ impl Disks {
         }
     }
 
+    /// The space of the disks that answered at the latest check.
+    pub(crate) fn spaces(&self) -> Vec<WatchedDisk> {
+        self.spaces.lock().clone()
+    }
+
+    /// Stores the space of the disks that answered at a check.
+    pub(crate) fn set_spaces(&self, spaces: Vec<WatchedDisk>) {
+        *self.spaces.lock() = spaces;
+    }
+
     /// Returns whether a disk is known to be faulty.
     pub(crate) fn have_fault(&self) -> bool {
         self.fault.lock().is_some()
@@ -126,7 +143,7 @@ impl Disks {
         match &now {
             Some(DiskFault::Full(why)) => tracing::warn!(
                 why,
-                "a disk is full: nothing can be created or recorded, but existing objects can be stopped and removed"
+                "a disk is full: what needs space on it fails, but existing objects can be stopped and removed"
             ),
             Some(DiskFault::Unusable { message, .. }) => tracing::error!(
                 why = message,
@@ -248,10 +265,14 @@ pub(crate) fn is_unwritable(error: &Error) -> bool {
 }
 
 /// The error of an OCI runtime that writes to this directory. Runtimes may end without a word when they cannot, so that it is
-/// `ResourceExhausted` if its cause is not known, and the disk of the directory is full now. Cancel-safe.
+/// `ResourceExhausted` if its cause is not known, and the disk of the directory is full for root now. Cancel-safe.
 pub(crate) async fn full_disk_behind(error: Error, dir: &Path) -> Error {
     let dir = dir.to_owned();
-    explained(error, move || DiskFault::of(&dir, look(&dir).map(Some))).await
+    let look = move || {
+        let state = look(&dir).map(|state| Some(state.for_root()));
+        DiskFault::of(&dir, state)
+    };
+    explained(error, look).await
 }
 
 /// An error with a full disk as its cause, if that is not known yet and `look` finds one in time. Cancel-safe.
@@ -281,31 +302,30 @@ pub(crate) fn tolerate_unwritable_disk(put: Result<()>, what: &str) -> Result<()
     }
 }
 
-/// Checks the disks of these directories with `look`, each on a thread of the pool and within its limit.
-/// Cancel-safe.
+/// Checks the disks of these directories with `look`, each on a thread of the pool and within its limit. Returns the space of
+/// each as well, in the same order; `None` of one that does not answer. Cancel-safe.
 pub(crate) async fn check(
     pool: &BlockingPool,
     dirs: &[PathBuf],
     look: impl Fn(&Path) -> io::Result<Option<DiskState>> + Clone + Send + 'static,
-) -> Checked {
+) -> (Checked, Vec<Option<FileSystemSpace>>) {
     let looks = dirs.iter().map(|dir| {
         let look = look.clone();
         let looked_at = dir.clone();
         let looked = pool.run(dir.display().to_string(), move || {
-            Ok(Checked::of(&looked_at, look(&looked_at)))
+            let checked = Checked::of(&looked_at, look(&looked_at));
+            Ok((checked, FileSystemSpace::of(&looked_at).ok()))
         });
         async move {
             looked.await.unwrap_or_else(|error| {
                 tracing::debug!(error = error.report(), "a disk cannot be looked at");
-                Checked::Fault(DiskFault::hangs(dir))
+                (Checked::Fault(DiskFault::hangs(dir)), None)
             })
         }
     });
-    join_all(looks)
-        .await
-        .into_iter()
-        .reduce(Checked::and)
-        .unwrap_or(Checked::Fine)
+    let (checked, spaces): (Vec<_>, Vec<_>) = join_all(looks).await.into_iter().unzip();
+    let checked = checked.into_iter().reduce(Checked::and);
+    (checked.unwrap_or(Checked::Fine), spaces)
 }
 
 /// Examines the file system of a directory with a test write. Blocks, for ever if the disk hangs.
@@ -333,7 +353,7 @@ pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
     look(dir).map(|state| state.free.bytes)
 }
 
-/// Examines the file system of a directory; the free space is that for root. Blocks, on some file systems for
+/// Examines the file system of a directory. Blocks, on some file systems for
 /// ever.
 ///
 /// # Errors
@@ -349,6 +369,7 @@ pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     let blocks = stat.blocks_free().saturating_sub(reserved_blocks(dir)?);
     let free = FreeSpace {
         bytes: blocks.saturating_mul(stat.fragment_size()),
+        unreserved: stat.blocks_available().saturating_mul(stat.fragment_size()),
         inodes,
     };
     let is_read_only = stat.flags().contains(FsFlags::ST_RDONLY);
@@ -359,13 +380,30 @@ pub(crate) fn look(dir: &Path) -> io::Result<DiskState> {
     })
 }
 
+impl DiskState {
+    /// The state as it is for root, who can also use what is kept for it.
+    const fn for_root(self) -> Self {
+        Self {
+            free: FreeSpace {
+                unreserved: u64::MAX,
+                ..self.free
+            },
+            ..self
+        }
+    }
+}
+
 impl FreeSpace {
-    /// Returns which of bytes and inodes are short; `None` if neither.
+    /// Returns which of bytes and inodes are short; `None` if neither. Bytes that are kept for root are no space for most
+    /// programs in containers.
     const fn shortage(self) -> Option<&'static str> {
         match (self.bytes < MIN_FREE.bytes, self.inodes < MIN_FREE.inodes) {
             (true, true) => Some("bytes and inodes"),
             (true, false) => Some("bytes"),
             (false, true) => Some("inodes"),
+            (false, false) if self.unreserved < MIN_FREE.unreserved => {
+                Some("bytes besides those that are kept for root")
+            }
             (false, false) => None,
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_core::backend::WatchedDisk;
 use switchyard_core::blocking_pool::{BlockingPool, LIMIT};
 use switchyard_core::threads;
 use tokio::time::{Instant, timeout};
@@ -22,6 +23,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The interval between two checks that write to disks; each check does while something is wrong with one.
 const WRITE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The data on the disks, in the order in which they are looked at.
+const DATA: [&str; 3] = ["state", "run", "containerd"];
 
 /// The parameters of a check of the disks.
 #[derive(Debug, Clone)]
@@ -80,8 +84,12 @@ impl Node {
                 Ok(())
             };
             let checked = async {
-                self.disks
-                    .update(check(&pool, &dirs, move |dir| looker.look(dir)).await);
+                let (checked, spaces) = check(&pool, &dirs, move |dir| looker.look(dir)).await;
+                self.disks.update(checked);
+                let spaces = DATA.into_iter().zip(spaces);
+                let spaces =
+                    spaces.filter_map(|(of, space)| Some(WatchedDisk { of, space: space? }));
+                self.disks.set_spaces(spaces.collect());
                 // They are on the same disks, which may hang.
                 if let Err(error) = pool
                     .run("trees that were set aside".to_owned(), forget)

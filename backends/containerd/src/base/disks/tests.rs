@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::sync::mpsc;
 
 use nix::errno::Errno;
+use switchyard_core::blocking_pool::LIMIT;
 
 use super::*;
 use crate::base::error::from_status;
@@ -13,6 +14,7 @@ use crate::base::fs::io_error;
 const PLENTY: DiskState = DiskState {
     free: FreeSpace {
         bytes: 1 << 30,
+        unreserved: 1 << 30,
         inodes: 1 << 20,
     },
     written: None,
@@ -49,11 +51,25 @@ fn a_disk_is_full_without_bytes_or_without_inodes() {
     assert_eq!(
         FreeSpace {
             bytes: 0,
-            inodes: 0
+            inodes: 0,
+            ..plenty
         }
         .shortage(),
         Some("bytes and inodes")
     );
+    let kept_for_root = FreeSpace {
+        unreserved: 4096,
+        ..plenty
+    };
+    assert_eq!(
+        kept_for_root.shortage(),
+        Some("bytes besides those that are kept for root")
+    );
+    let of_root = DiskState {
+        free: kept_for_root,
+        ..PLENTY
+    };
+    assert_eq!(of_root.for_root().free.shortage(), None);
 }
 
 #[test]
@@ -242,7 +258,7 @@ async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thre
         }))
     };
     for _ in 0..3 {
-        let found = check(&pool, &dirs, look.clone()).await;
+        let (found, _) = check(&pool, &dirs, look.clone()).await;
         let message = "the file system of /hangs does not answer".to_owned();
         assert_eq!(
             found,
@@ -254,7 +270,7 @@ async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thre
     }
     drop(answers);
     loop {
-        match check(&pool, &dirs, look.clone()).await {
+        match check(&pool, &dirs, look.clone()).await.0 {
             Checked::Fault(DiskFault::Full(why)) => {
                 break assert!(why.ends_with("almost no bytes left for /full"), "{why}");
             }
@@ -263,4 +279,16 @@ async fn disk_that_hangs_is_reported_beside_those_that_answer_and_takes_one_thre
             Checked::Fine | Checked::Unknown => panic!("the disk that is full was not looked at"),
         }
     }
+}
+
+#[tokio::test]
+async fn space_is_known_of_the_disks_that_answer() {
+    let pool = BlockingPool::new(2, LIMIT);
+    let dirs: Vec<PathBuf> = vec!["/".into(), "/no/such".into()];
+    let (_, spaces) = check(&pool, &dirs, |dir| look(dir).map(Some)).await;
+    let points: Vec<_> = spaces
+        .iter()
+        .map(|space| space.as_ref().map(|space| space.mount_point.as_path()))
+        .collect();
+    assert_eq!(points, [Some(Path::new("/")), None]);
 }

@@ -19,6 +19,7 @@ fn backend() -> BackendStatus {
         facts: BTreeMap::from([("stateDir".into(), "/run/x".into())]),
         troubles: BTreeMap::from([(Trouble::SilentShim, vec!["a".into(), "b".into()])]),
         advisories: Vec::new(),
+        disks: Vec::new(),
     }
 }
 
