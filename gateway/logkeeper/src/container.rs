@@ -318,12 +318,19 @@ impl Container {
             });
             match received {
                 Ok(Received::Bytes(len)) => {
-                    if len >= FULL {
+                    // Less was all that it held, so that its writer did not wait before the write.
+                    let is_busy = len >= FULL;
+                    progress.set_full(stream, is_busy && fifo.is_full());
+                    if is_busy {
                         fifo.enlarge(&self.shared.budget);
                     }
                 }
-                Ok(Received::Empty) => return self.publish(),
+                Ok(Received::Empty) => {
+                    progress.set_full(stream, false);
+                    return self.publish();
+                }
                 Ok(Received::Closed) => {
+                    progress.set_full(stream, false);
                     self.fifos[stream.index()] = None;
                     return self.publish();
                 }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rustix::io::ioctl_fionread;
 use tokio::net::unix::pipe::Receiver;
+
+use crate::scratch::BATCH;
 
 /// The size of a busy FIFO, in bytes, while the budget lasts.
 const LARGE: usize = 1024 * 1024;
@@ -149,6 +152,13 @@ impl Fifo {
     /// which is not empty, and then sleeps.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.receiver.readable().await
+    }
+
+    /// Returns whether the FIFO is at least half full, after its content was taken out and written: the writer is faster than the
+    /// log. Lines do not fill its pages, so that one that is full may hold little more than half of its bytes.
+    pub(crate) fn is_full(&self) -> bool {
+        let size = if self.loan.is_some() { LARGE } else { BATCH };
+        ioctl_fionread(&self.receiver).is_ok_and(|held| held >= size as u64 / 2)
     }
 
     /// Calls `receive` if the FIFO is ready; if that returns `WouldBlock`, the readiness is cleared.

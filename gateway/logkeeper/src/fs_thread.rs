@@ -14,12 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use switchyard_linux::beginning;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::mounts::{Device, Mounts, Walk};
+use crate::protocol::{LogFileSystem, MAX_MOUNT_POINT};
 use crate::scratch::Scratch;
+use crate::write_timer::WriteTimer;
 
 /// The most threads. Further file systems share them, once each has containers.
 const MOST: usize = 16;
@@ -45,6 +48,8 @@ pub(crate) struct FsThread {
     stop: watch::Sender<bool>,
     /// Locked for the duration of one batch, and never across an await.
     pub(crate) scratch: Mutex<Scratch>,
+    /// That of the batch in `scratch`, which is locked for as long as a write takes.
+    timer: Arc<WriteTimer>,
     busy: Busy,
 }
 
@@ -127,6 +132,20 @@ impl FsThreads {
         report
     }
 
+    /// The file systems with logs and what they did, without their containers.
+    pub(crate) fn file_systems(&self) -> Vec<LogFileSystem> {
+        let threads = self.threads.lock();
+        let report = |fs_thread: &Arc<FsThread>| LogFileSystem {
+            mount_point: fs_thread.mount_point().to_owned(),
+            stall_age_ms: fs_thread.stalled().map_or(0, |(waited, _)| {
+                u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+            }),
+            writes: fs_thread.timer.times(),
+            ..LogFileSystem::default()
+        };
+        threads.values().map(report).collect()
+    }
+
     fn thread(&self, device: &str, point: &Path) -> io::Result<Arc<FsThread>> {
         let mut fs_threads = self.threads.lock();
         if let Some(fs_thread) = fs_threads.get(device) {
@@ -174,11 +193,13 @@ impl FsThread {
     fn start(name: String) -> io::Result<Arc<Self>> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, mut stopped) = watch::channel(false);
+        let scratch = Scratch::new();
         let fs_thread = Arc::new(Self {
             name,
             handle: runtime.handle().clone(),
             stop,
-            scratch: Mutex::new(Scratch::new()),
+            timer: scratch.batch.timer(),
+            scratch: Mutex::new(scratch),
             busy: Busy::new(),
         });
         std::thread::Builder::new()
@@ -201,6 +222,11 @@ impl FsThread {
     /// The runtime handle of the thread, for a `JoinSet`.
     pub(crate) const fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// The mount point of the file system, as far as it is reported.
+    pub(crate) fn mount_point(&self) -> &str {
+        beginning(&self.name, MAX_MOUNT_POINT)
     }
 
     /// Marks the beginning of a call that blocks if the file system hangs.

@@ -25,8 +25,8 @@ use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
 use crate::fs_thread::FsThreads;
 use crate::protocol::{
-    Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page,
-    Stats,
+    Counters, Entry, Fault, FaultKind, Finished, LogFileSystem, LogSpec, MAX_DRAIN_MS, MAX_ID,
+    PAGE_LEN, Page, Stats,
 };
 use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
@@ -336,6 +336,7 @@ impl Keeper {
         for handle in table.live.values() {
             totals.add(handle.counters.lock().own());
         }
+        let file_systems = table.file_systems();
         let stalls = table.fs_threads.stalls();
         let stalled_containers = if stalls.threads == 0 {
             0
@@ -356,6 +357,7 @@ impl Keeper {
             finished: table.finished,
             totals,
             pid: std::process::id(),
+            file_systems,
         })
     }
 
@@ -405,6 +407,25 @@ impl Keeper {
 // === impl Table ===
 
 impl Table {
+    /// The file systems with logs, with their containers.
+    fn file_systems(&self) -> Vec<LogFileSystem> {
+        let mut file_systems = self.fs_threads.file_systems();
+        for container in self.live.values() {
+            let progress = container.handle.progress();
+            let Some(point) = progress.mount_point() else {
+                continue;
+            };
+            let known = file_systems
+                .iter_mut()
+                .find(|known| known.mount_point == point);
+            if let Some(known) = known {
+                known.containers += 1;
+                known.full_pipes += u64::from(progress.is_full());
+            }
+        }
+        file_systems
+    }
+
     /// The open container of this request, or a new one.
     fn open(&mut self, spec: LogSpec) -> Result<ContainerHandle, Fault> {
         self.forget_abandoned();

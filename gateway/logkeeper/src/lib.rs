@@ -78,6 +78,7 @@ mod state_dir;
 mod store_client;
 mod window_budget;
 mod wire;
+mod write_timer;
 
 use tokio::signal::unix::{SignalKind, signal};
 

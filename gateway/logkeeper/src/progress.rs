@@ -1,10 +1,12 @@
 //! The progress of a container's start: the file system that it waits for, its failure, and its abandonment.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::format::Stream;
 use crate::fs_thread::FsThread;
 use crate::protocol::{Fault, FaultKind};
 
@@ -15,6 +17,8 @@ pub(crate) struct Progress {
     abandoned: watch::Sender<bool>,
     /// The thread that the container runs on, or that it waits for.
     fs_thread: Mutex<Option<Arc<FsThread>>>,
+    /// True of a stream whose pipe was full after the latest write of its output.
+    full: [AtomicBool; 2],
     /// Reason why it could not be opened.
     failed: OnceLock<Fault>,
 }
@@ -46,6 +50,24 @@ impl Progress {
     /// Sets the thread that the container runs on, or waits for.
     pub(crate) fn set_fs_thread(&self, fs_thread: &Arc<FsThread>) {
         *self.fs_thread.lock() = Some(Arc::clone(fs_thread));
+    }
+
+    /// The mount point of the file system that has the container's log; `None` while it is not known.
+    pub(crate) fn mount_point(&self) -> Option<String> {
+        let fs_thread = self.fs_thread.lock();
+        fs_thread
+            .as_ref()
+            .map(|fs_thread| fs_thread.mount_point().to_owned())
+    }
+
+    /// Sets whether the pipe of a stream is full, although its output was just written.
+    pub(crate) fn set_full(&self, stream: Stream, is_full: bool) {
+        self.full[stream.index()].store(is_full, Ordering::Relaxed);
+    }
+
+    /// Returns whether a pipe was full after the latest write: the container is held up by its log.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.iter().any(|full| full.load(Ordering::Relaxed))
     }
 
     /// Refuses a request that would wait for a file system that hangs.

@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Stream;
 
+mod file_systems;
+
+pub use file_systems::{LogFileSystem, MAX_MOUNT_POINT, WriteBucket, WriteTimes};
+
 /// The version that this crate speaks; a logkeeper refuses every other.
 pub const VERSION: u32 = 1;
 
@@ -287,7 +291,7 @@ pub struct Page {
 }
 
 /// The answer to [`Request::Stats`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Containers that are logged at present.
     pub containers: u64,
@@ -316,6 +320,9 @@ pub struct Stats {
     /// The process that counts. Older logkeepers do not send it: 0.
     #[serde(default)]
     pub pid: u32,
+    /// The file systems with logs, few in number. Older logkeepers do not send it.
+    #[serde(default)]
+    pub file_systems: Vec<LogFileSystem>,
 }
 
 // === impl Fault ===
@@ -452,17 +459,21 @@ mod tests {
             totals,
             ..Stats::default()
         };
-        assert_eq!(
-            serde_json::from_str::<Reply<Stats>>(&old).unwrap(),
-            Reply::Ok(stats)
-        );
-        let new = serde_json::to_string(&Reply::Ok(stats))
+        let stats = Reply::Ok(stats);
+        assert_eq!(serde_json::from_str::<Reply<Stats>>(&old).unwrap(), stats);
+        let new = serde_json::to_string(&stats)
             .unwrap()
             .replace("stalls", "of_the_future");
-        assert_eq!(
-            serde_json::from_str::<Reply<Stats>>(&new).unwrap(),
-            Reply::Ok(stats)
-        );
+        assert_eq!(serde_json::from_str::<Reply<Stats>>(&new).unwrap(), stats);
+        let point = r#"{"ok":{"containers":1,"recovered":0,"finished":0,"totals":{"lines":0,"bytes":0,"dropped_lines":0,"dropped_bytes":0},"file_systems":[{"mount_point":"/logs","of_the_future":[1]}]}}"#;
+        let Reply::Ok(later) = serde_json::from_str::<Reply<Stats>>(point).unwrap() else {
+            panic!("{point}")
+        };
+        let known = LogFileSystem {
+            mount_point: "/logs".into(),
+            ..LogFileSystem::default()
+        };
+        assert_eq!(later.file_systems, [known]);
     }
 
     #[test]

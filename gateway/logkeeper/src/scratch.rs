@@ -17,7 +17,7 @@ pub(crate) struct Scratch {
 // === impl Scratch ===
 
 impl Scratch {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             input: Vec::new(),
             batch: Batch::new(),

@@ -5,6 +5,8 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -17,6 +19,7 @@ use crate::format::{Header, LINE_OVERHEAD, Stream, Tag};
 use crate::log_file;
 use crate::position::Position;
 use crate::protocol::Counters;
+use crate::write_timer::WriteTimer;
 
 /// Writes a container's lines.
 #[derive(Debug)]
@@ -47,17 +50,20 @@ pub(crate) struct Batch {
     notice: usize,
     lines: u64,
     bytes: u64,
+    /// Counts the writes of all batches.
+    timer: Arc<WriteTimer>,
 }
 
 // === impl Batch ===
 
 impl Batch {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             text: Vec::new(),
             notice: 0,
             lines: 0,
             bytes: 0,
+            timer: Arc::default(),
         }
     }
 
@@ -66,6 +72,11 @@ impl Batch {
         self.notice = 0;
         self.lines = 0;
         self.bytes = 0;
+    }
+
+    /// Counts the times of the writes.
+    pub(crate) fn timer(&self) -> Arc<WriteTimer> {
+        Arc::clone(&self.timer)
     }
 
     /// The bytes to write.
@@ -213,7 +224,9 @@ impl Sink {
     /// Writes a batch, or as many whole lines of it as fit; the rest is counted as lost. Never waits for disk
     /// space.
     pub(crate) fn commit(&mut self, batch: &Batch) {
+        let began = Instant::now();
         let (kept, error) = self.append(&batch.text);
+        batch.timer.add(began.elapsed());
         // The notice at the front is no output that could be lost.
         let lost = &batch.text[kept.max(batch.notice)..];
         let lost_lines = memchr::memchr_iter(b'\n', lost).count() as u64;

@@ -16,6 +16,7 @@ mod held;
 mod hung;
 mod kill;
 mod many;
+mod slow;
 mod stopping;
 mod stored;
 mod support;
