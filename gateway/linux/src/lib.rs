@@ -1,11 +1,12 @@
 //! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
-//! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for.
+//! [`mounts`] alone reads the kernel's list of mounts. [`node_limits`] alone says how much of a limit of the node is in use. [`process`] alone says which process an id stands for.
 
 pub mod files;
 mod group_leader;
 mod limits;
 pub mod mounts;
+pub mod node_limits;
 pub mod process;
 mod report;
 mod space;

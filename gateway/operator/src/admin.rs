@@ -247,26 +247,40 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
 }
 
 async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>) -> Response {
+    let node = &admin.node;
+    let logs = async {
+        let asked = tokio::time::timeout(COUNT_LIMIT, node.log_figures()).await;
+        let logs = asked.ok().flatten();
+        let disks = node.disks(logs.as_ref()).await;
+        (logs, disks)
+    };
+    // Each of them may wait for something that hangs: together they take as long as the slowest.
+    let (images, parts, (logs, disks), programs, limits) = tokio::join!(
+        admin.images(),
+        node.parts(),
+        logs,
+        node.programs(),
+        node.limits()
+    );
     let counts = NodeCounts {
         sandboxes: admin.node.count_sandboxes(),
         tasks: admin.node.count_tasks(),
-        images: admin.images().await,
+        images,
         unreadable: admin.node.count_unreadable(),
         unended: admin.node.count_unended(),
         reported: admin.node.figures(),
         devices: admin.node.devices(),
-        parts: admin.node.parts().await,
+        parts,
         runtime_fault: admin.node.runtime_fault(),
         troubles: admin.node.troubles(),
-        logs: tokio::time::timeout(COUNT_LIMIT, admin.node.log_figures())
-            .await
-            .ok()
-            .flatten(),
+        logs,
+        disks,
+        limits,
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
         audit: admin.history.audit.counts(),
         traces: admin.history.traces.as_ref().map(|traces| traces.counts()),
-        programs: admin.node.programs().await,
+        programs,
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),

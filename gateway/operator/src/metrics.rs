@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 use prometheus::{
     Encoder, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
-use switchyard_core::backend::{BackendObserver, Troubles};
+use switchyard_core::backend::{BackendObserver, Troubles, WatchedDisk};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
+use switchyard_linux::node_limits::NodeLimit;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{DevicesView, REVISION, VERSION};
@@ -24,10 +25,13 @@ use crate::status::Part;
 
 mod audit;
 mod backend;
+mod disks;
 mod families;
 mod label_names;
 mod ledger;
+mod log_writes;
 mod logs;
+mod node_limits;
 mod operations;
 mod parts;
 mod plugins;
@@ -43,10 +47,12 @@ mod traces;
 
 use audit::AuditMetrics;
 use backend::BackendMetrics;
+use disks::DiskMetrics;
 use families::{counters, gauge, gauges, histograms, runtime_buckets, signed};
 use label_names::LabelNames;
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
+use node_limits::LimitMetrics;
 use operations::InFlightMetrics;
 use parts::PartMetrics;
 use plugins::PluginMetrics;
@@ -107,6 +113,8 @@ struct NodeMetrics {
     plugins: PluginMetrics,
     swarm: SwarmMetrics,
     logs: LogMetrics,
+    disks: DiskMetrics,
+    limits: LimitMetrics,
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
@@ -156,6 +164,10 @@ pub struct NodeCounts {
     pub troubles: Troubles,
     /// The logkeeper's counters; `None` if it does not answer now.
     pub logs: Option<Stats>,
+    /// The disks of the backend and of the logs of containers, as far as they answer.
+    pub disks: Vec<WatchedDisk>,
+    /// Limits of the node, as far as they are known.
+    pub limits: Vec<NodeLimit>,
     /// Reloads of the configuration; `None` outside a daemon.
     pub reloads: Option<ReloadCounts>,
     /// Operations in flight.
@@ -263,6 +275,8 @@ impl NodeMetrics {
             plugins: PluginMetrics::register(registry)?,
             swarm: SwarmMetrics::register(registry)?,
             logs: LogMetrics::register(registry)?,
+            disks: DiskMetrics::register(registry)?,
+            limits: LimitMetrics::register(registry)?,
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
@@ -307,6 +321,8 @@ impl NodeMetrics {
         if let Some(logs) = &counts.logs {
             self.logs.set(logs);
         }
+        self.disks.set(&counts.disks);
+        self.limits.set(&counts.limits);
         if let Some(reloads) = &counts.reloads {
             self.reloads.set(reloads);
         }

@@ -29,6 +29,9 @@ use crate::status::Part;
 use crate::task_logs;
 
 mod backend_parts;
+mod resources;
+
+use resources::NodeResources;
 
 /// The most objects of a trouble that are named.
 const TROUBLED_SHOWN: usize = 20;
@@ -40,8 +43,9 @@ const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Node {
     sources: NodeSources,
-    /// For queries of the files of programs.
+    /// For queries of the files of programs, and of processes.
     files: BlockingPool,
+    resources: NodeResources,
 }
 
 /// The sources of the pages.
@@ -79,6 +83,7 @@ impl Node {
         Self {
             sources,
             files: BlockingPool::new(threads::FILES_POOL, PROGRAMS_LIMIT),
+            resources: NodeResources::new(),
         }
     }
 

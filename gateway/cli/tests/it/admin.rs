@@ -30,6 +30,7 @@ mod page;
 mod programs;
 mod swarm;
 mod volumes;
+mod waiting;
 
 fn up() -> Condition {
     Condition::Up("fine".into())

@@ -99,7 +99,13 @@ impl AdminPages {
 
     /// The content of `/statusz`.
     pub async fn report(&self, reach: Reach) -> StatusReport {
-        let parts = self.node.parts().await;
+        let programs = async {
+            match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.programs().await,
+            }
+        };
+        let (parts, images, programs) = tokio::join!(self.node.parts(), self.images(), programs);
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -112,7 +118,7 @@ impl AdminPages {
             parts: parts.iter().map(|part| part_view(part, reach)).collect(),
             sandboxes: count_views(&self.node.count_sandboxes()),
             tasks: count_views(&self.node.count_tasks()),
-            images: self.images().await,
+            images,
             advisories: self.node.advisories().into_iter().map(Into::into).collect(),
             config: match reach {
                 // Files may be named, and values shown.
@@ -124,10 +130,7 @@ impl AdminPages {
                 Reach::Network => Vec::new(),
                 Reach::Local => self.node.named_troubles(),
             },
-            programs: match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.programs().await,
-            },
+            programs,
         }
     }
 

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use prometheus::{Gauge, IntCounter, IntGauge, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounter, IntGauge, IntGaugeVec, Registry};
 use switchyard_linux::process::ProcessId;
-use switchyard_logkeeper::protocol::{Counters, Stats};
+use switchyard_logkeeper::protocol::{Counters, LogFileSystem, Stats};
 
-use super::families::{counter, float_gauge, gauge, signed};
+use super::families::{counter, float_gauge, float_gauges, gauge, gauges, signed};
+use super::log_writes::LogWriteMetrics;
 use super::table;
 
 /// Counts of one process of the logkeeper.
@@ -32,6 +33,9 @@ pub(super) struct LogMetrics {
     bytes: IntCounter,
     dropped_lines: IntCounter,
     dropped_bytes: IntCounter,
+    writes: LogWriteMetrics,
+    full_pipes: IntGaugeVec,
+    stalled_by_mount_point: GaugeVec,
     /// The latest answer; `None` before the first.
     latest: Option<LogCounts>,
 }
@@ -92,6 +96,9 @@ impl LogMetrics {
             bytes: counter(registry, table::LOG_BYTES)?,
             dropped_lines: counter(registry, table::LOG_DROPPED_LINES)?,
             dropped_bytes: counter(registry, table::LOG_DROPPED_BYTES)?,
+            writes: LogWriteMetrics::register(registry)?,
+            full_pipes: gauges(registry, table::LOG_FULL_PIPES)?,
+            stalled_by_mount_point: float_gauges(registry, table::LOG_FILE_SYSTEM_STALLED)?,
             latest: None,
         })
     }
@@ -121,6 +128,36 @@ impl LogMetrics {
             (&self.dropped_bytes, totals.dropped_bytes),
         ] {
             counter.inc_by(count);
+        }
+        self.set_file_systems(stats);
+    }
+
+    fn set_file_systems(&self, stats: &Stats) {
+        self.writes.add(&stats.file_systems);
+        self.full_pipes.reset();
+        self.stalled_by_mount_point.reset();
+        for LogFileSystem {
+            mount_point,
+            full_pipes,
+            stall_age_ms,
+            ..
+        } in &stats.file_systems
+        {
+            let labels = [mount_point.as_str()];
+            self.full_pipes
+                .with_label_values(&labels)
+                .set(signed(*full_pipes));
+            let age = Duration::from_millis(*stall_age_ms).as_secs_f64();
+            self.stalled_by_mount_point
+                .with_label_values(&labels)
+                .set(age);
+        }
+        if stats.file_systems.is_empty() {
+            // An older logkeeper names none.
+            let age = Duration::from_millis(stats.stall_age_ms).as_secs_f64();
+            self.stalled_by_mount_point
+                .with_label_values(&["unknown"])
+                .set(age);
         }
     }
 }

@@ -104,6 +104,13 @@ metrics! {
         CNI_RUNS: Counter "switchyard_cni_runs_total" ["plugin", "command", "result"] "Runs of CNI plugins, by command (ADD or DEL) and result: ok, failed, or dropped if the run was given up.";
         CNI_DURATION: Histogram "switchyard_cni_run_duration_seconds" ["plugin", "command"] "Time of these runs.";
     }
+    "node" {
+        DISK_SIZE: Gauge "switchyard_filesystem_size_bytes" ["of", "mountpoint"] "Size of a file system that has the state or run directory, containerd's root (containerd) or logs of containers (logs).";
+        DISK_AVAIL: Gauge "switchyard_filesystem_avail_bytes" ["of", "mountpoint"] "Space on it that is not kept for root.";
+        DISK_INODES: Gauge "switchyard_filesystem_inodes" ["of", "mountpoint"] "Its inodes. Absent if it makes them as it needs them.";
+        DISK_FREE_INODES: Gauge "switchyard_filesystem_free_inodes" ["of", "mountpoint"] "Its free inodes.";
+        NODE_LIMITS: Gauge "switchyard_node_limit_used_ratio" ["limit"] "Part of a limit of the node that is in use, from 0 to 1.";
+    }
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";
         RUNTIME_DOWN: Gauge "switchyard_runtime_down" ["reason"] "1 while the runtime cannot be used, by the reason that `crictl info` shows; absent otherwise.";
@@ -150,6 +157,9 @@ metrics! {
         LOG_STALLED_FILE_SYSTEMS: Gauge "switchyard_log_stalled_file_systems" [] "File systems that have not answered for two seconds or more, and hold up the logs on them.";
         LOG_STALLED_CONTAINERS: Gauge "switchyard_log_stalled_containers" [] "Containers whose logs they hold up: these containers block as soon as their pipes are full.";
         LOG_STALL_AGE: Gauge "switchyard_log_stall_age_seconds" [] "How long the one that has held up logs for longest has not answered; 0 if none does.";
+        LOG_WRITE_DURATION: Histogram "switchyard_log_write_duration_seconds" ["mountpoint"] "Time of the writes to logs on a file system, since this daemon first asked the logkeeper.";
+        LOG_FULL_PIPES: Gauge "switchyard_log_full_pipes" ["mountpoint"] "Containers that write faster than their logs take it: their pipes were full after the latest write.";
+        LOG_FILE_SYSTEM_STALLED: Gauge "switchyard_log_file_system_stalled_seconds" ["mountpoint"] "How long a file system with logs has not answered; 0 if it answers.";
         LOG_STALLS: Counter "switchyard_log_stalls_total" [] "How often a file system did not answer for two seconds or more.";
     }
 }

@@ -8,7 +8,8 @@ use switchyard_core::backend::{PluginResult, PluginRun, Trouble};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{EndedOperation, EndedStep, OperationKind, Outcome, Subject};
 use switchyard_core::{Error, ErrorKind};
-use switchyard_logkeeper::protocol::Counters;
+use switchyard_linux::FileSystemSpace;
+use switchyard_logkeeper::protocol::{Counters, LogFileSystem};
 
 use super::*;
 use crate::status::Condition;
@@ -248,4 +249,81 @@ fn plugins_that_are_hosted_no_more_leave_no_values() {
     let value = "switchyard_device_host_plugins{state=\"ended\"}";
     assert!(hosting(Some(ended)).contains(value));
     assert!(!hosting(None).contains(value));
+}
+
+#[test]
+fn disks_and_limits_have_series_only_while_they_are_known() {
+    let metrics = Metrics::new().unwrap();
+    let disk = |of, mount_point: &str, inodes| WatchedDisk {
+        of,
+        space: FileSystemSpace {
+            mount_point: mount_point.into(),
+            size_bytes: 1000,
+            avail_bytes: 40,
+            inodes,
+            free_inodes: inodes / 2,
+        },
+    };
+    let limit = NodeLimit {
+        name: "processes",
+        used: 3,
+        most: 4,
+    };
+    let counts = NodeCounts {
+        disks: vec![disk("containerd", "/data", 10), disk("logs", "/logs", 0)],
+        limits: vec![limit],
+        ..NodeCounts::default()
+    };
+    let first = text(&metrics, &counts);
+    for line in [
+        "switchyard_filesystem_size_bytes{mountpoint=\"/data\",of=\"containerd\"} 1000",
+        "switchyard_filesystem_avail_bytes{mountpoint=\"/logs\",of=\"logs\"} 40",
+        "switchyard_filesystem_inodes{mountpoint=\"/data\",of=\"containerd\"} 10",
+        "switchyard_filesystem_free_inodes{mountpoint=\"/data\",of=\"containerd\"} 5",
+        "switchyard_node_limit_used_ratio{limit=\"processes\"} 0.75",
+    ] {
+        assert!(first.contains(line), "{line}: {first}");
+    }
+    let of_logs = "switchyard_filesystem_inodes{mountpoint=\"/logs\"";
+    assert!(!first.contains(of_logs), "{first}");
+    let second = text(&metrics, &NodeCounts::default());
+    assert!(!second.contains("switchyard_filesystem_"), "{second}");
+    assert!(!second.contains("switchyard_node_limit_"), "{second}");
+}
+
+#[test]
+fn file_systems_with_logs_are_named() {
+    let metrics = Metrics::new().unwrap();
+    let counts = |stats| NodeCounts {
+        logs: Some(stats),
+        ..NodeCounts::default()
+    };
+    let slow = LogFileSystem {
+        mount_point: "/logs".into(),
+        full_pipes: 2,
+        stall_age_ms: 2500,
+        ..LogFileSystem::default()
+    };
+    let named = counts(Stats {
+        stall_age_ms: 2500,
+        file_systems: vec![slow],
+        ..Stats::default()
+    });
+    let first = text(&metrics, &named);
+    for line in [
+        "switchyard_log_full_pipes{mountpoint=\"/logs\"} 2",
+        "switchyard_log_file_system_stalled_seconds{mountpoint=\"/logs\"} 2.5",
+        "switchyard_log_write_duration_seconds_count{mountpoint=\"/logs\"} 0",
+    ] {
+        assert!(first.contains(line), "{line}: {first}");
+    }
+    // A logkeeper of a former version names none.
+    let unnamed = counts(Stats {
+        stall_age_ms: 3000,
+        ..Stats::default()
+    });
+    let second = text(&metrics, &unnamed);
+    let line = "switchyard_log_file_system_stalled_seconds{mountpoint=\"unknown\"} 3";
+    assert!(second.contains(line), "{second}");
+    assert!(!second.contains("/logs"), "{second}");
 }

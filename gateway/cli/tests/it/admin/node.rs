@@ -177,6 +177,12 @@ impl TestNode {
         self
     }
 
+    /// The same node, of which one more component reports.
+    pub(super) fn with_reporter(mut self, reporter: Arc<dyn Reporter>) -> Self {
+        self.reporters.push(reporter);
+        self
+    }
+
     /// The same node with vendors' device plugins.
     pub(super) fn with_plugins(mut self, plugins: Arc<impl PluginHost + Reporter>) -> Self {
         self.reporters.push(Arc::clone(&plugins) as _);
