@@ -139,6 +139,12 @@ impl OomWatch {
         })
     }
 
+    /// The number of processes that were known to have been killed when the count was read last. Reads nothing.
+    #[must_use]
+    pub const fn counted(&self) -> u64 {
+        self.last
+    }
+
     /// As [`OomWatch::kills`], after the main process has exited: if the counter can still be read, its count
     /// is final, and later kills in siblings are not attributed to this cgroup.
     ///

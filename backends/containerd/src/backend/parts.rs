@@ -177,6 +177,7 @@ impl Parts {
         let task_cgroups = Arc::new(TaskCgroups {
             reader: Arc::clone(&lower.cgroups.reader),
             tracker: handles.tracker.clone(),
+            observer: Arc::clone(&handles.context.observer),
         });
         let exits = handles.exits(lower, &storage, &task_cgroups);
         let tasks = handles.tasks(lower, &exits);

@@ -235,6 +235,7 @@ impl ConnectionCounter {
 mod tests {
     use parking_lot::Mutex;
     use switchyard_core::backend::{PluginRun, RecoveryResult};
+    use switchyard_core::id::Owner;
 
     use super::*;
 
@@ -257,6 +258,8 @@ mod tests {
         }
 
         fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
 
         fn cleanup_added(&self) {}
 

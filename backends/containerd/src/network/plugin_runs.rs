@@ -86,6 +86,7 @@ impl Drop for BegunRun {
 mod tests {
     use parking_lot::Mutex;
     use switchyard_core::backend::{RecoveryResult, RuntimeCall};
+    use switchyard_core::id::Owner;
 
     use super::*;
 
@@ -98,6 +99,8 @@ mod tests {
         fn reconnected(&self) {}
 
         fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
 
         fn cleanup_added(&self) {}
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use switchyard_cgroup as cgroup;
 use switchyard_cgroup::Kills;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::{Error, Result};
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +25,7 @@ use oom::oom_killed;
 pub(crate) struct TaskCgroups {
     pub(crate) reader: Arc<cgroup::Reader>,
     pub(crate) tracker: TaskTracker,
+    pub(crate) observer: Arc<dyn BackendObserver>,
 }
 
 impl TaskCgroups {

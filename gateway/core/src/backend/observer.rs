@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::id::Owner;
+
 /// Receives the events of a backend. The methods return at once, and may be called from any thread.
 pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
     /// A call to the runtime, or to one of its helper processes, has ended.
@@ -15,6 +17,9 @@ pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
     /// Recovery has dealt with an object that a predecessor left. `kind` is one word of a closed set of the
     /// backend's.
     fn recovered(&self, kind: &'static str, result: RecoveryResult);
+
+    /// The kernel has killed so many processes of a task because it was out of memory, its main process or others.
+    fn oom_killed(&self, owner: Owner, processes: u64);
 
     /// An undo or a removal is left to do, and is tried until it succeeds.
     fn cleanup_added(&self);
@@ -120,6 +125,8 @@ pub fn unobserved() -> Arc<dyn BackendObserver> {
         fn reconnected(&self) {}
 
         fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
 
         fn cleanup_added(&self) {}
 

@@ -3,6 +3,7 @@
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 use switchyard_core::backend::{BackendObserver, PluginRun, RecoveryResult, RuntimeCall};
+use switchyard_core::id::Owner;
 
 use super::families::{counter, counters, gauge, histograms};
 use super::label_names::LabelNames;
@@ -15,6 +16,7 @@ pub(crate) struct BackendMetrics {
     call_duration: HistogramVec,
     reconnects: IntCounter,
     recovered: IntCounterVec,
+    oom_kills: IntCounterVec,
     cleanups: IntGauge,
     cleanup_failures: IntCounter,
     plugin_runs: IntCounterVec,
@@ -37,11 +39,17 @@ impl BackendMetrics {
         // 10 ms to 95 s: a plugin has 60 s by default.
         let buckets = prometheus::exponential_buckets(0.01, 2.5, 11)?;
         let plugin_duration = histograms(registry, table::CNI_DURATION, buckets)?;
+        let oom_kills = counters(registry, table::OOM_KILLS)?;
+        for owner in Owner::ALL {
+            // So that the first kill is an increase.
+            oom_kills.with_label_values(&[owner.as_str()]);
+        }
         Ok(Self {
             calls: counters(registry, table::CONTAINERD_CALLS)?,
             call_duration,
             reconnects: counter(registry, table::CONTAINERD_RECONNECTS)?,
             recovered: counters(registry, table::RECOVERY_OBJECTS)?,
+            oom_kills,
             cleanups: gauge(registry, table::CLEANUP_QUEUE)?,
             cleanup_failures: counter(registry, table::CLEANUP_FAILURES)?,
             plugin_runs: counters(registry, table::CNI_RUNS)?,
@@ -71,6 +79,12 @@ impl BackendObserver for BackendMetrics {
         self.recovered
             .with_label_values(&[kind, result.as_str()])
             .inc();
+    }
+
+    fn oom_killed(&self, owner: Owner, processes: u64) {
+        self.oom_kills
+            .with_label_values(&[owner.as_str()])
+            .inc_by(processes);
     }
 
     fn cleanup_added(&self) {

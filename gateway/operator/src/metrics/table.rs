@@ -89,6 +89,7 @@ metrics! {
         SANDBOXES: Gauge "switchyard_sandboxes" ["owner", "state"] "Sandboxes.";
         TASKS: Gauge "switchyard_tasks" ["owner", "state"] "Tasks.";
         UNENDED_TASKS: Gauge "switchyard_unended_tasks" ["owner"] "Tasks that were sent SIGKILL and did not end in time: a process of theirs waits in the kernel, or their end is not reported.";
+        OOM_KILLS: Counter "switchyard_oom_kills_total" ["owner"] "Processes of tasks that the kernel killed for want of memory, main processes and others. With cgroup v1, at least one of each task, when it ends.";
         IMAGES: Gauge "switchyard_images" [] "Images.";
         IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["registry", "result"] "Pulls that ended, by result: ok, or the kind of the error.";
         PULL_BYTES: Counter "switchyard_image_pull_bytes_total" ["registry"] "Bytes of layers that have arrived for pulls.";

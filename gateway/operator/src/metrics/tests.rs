@@ -287,8 +287,8 @@ fn disks_and_limits_have_series_only_while_they_are_known() {
     let of_logs = "switchyard_filesystem_inodes{mountpoint=\"/logs\"";
     assert!(!first.contains(of_logs), "{first}");
     let second = text(&metrics, &NodeCounts::default());
-    assert!(!second.contains("switchyard_filesystem_"), "{second}");
-    assert!(!second.contains("switchyard_node_limit_"), "{second}");
+    assert!(!second.contains("\nswitchyard_filesystem_"), "{second}");
+    assert!(!second.contains("\nswitchyard_node_limit_"), "{second}");
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use switchyard_cgroup::{Kills, OomWatch};
+use switchyard_core::backend::BackendObserver;
+use switchyard_core::id::{Owner, TaskId};
 use tokio::io::Interest;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
@@ -23,16 +26,45 @@ const KILLED: i32 = 128 + 9;
 /// a reading takes microseconds; so the lock holds up no worker, though on v1 its holder may wait for the kernel.
 #[derive(Debug)]
 pub(crate) struct OomMonitor {
-    watch: Arc<Mutex<OomWatch>>,
+    watch: Arc<ReportedWatch>,
     pollers: Vec<AbortHandle>,
+}
+
+/// Reports processes that the OOM killer has killed in the cgroup of a task, its main process or others.
+#[derive(Debug)]
+pub(crate) struct KillReporter {
+    pub(crate) task: TaskId,
+    pub(crate) owner: Owner,
+    pub(crate) observer: Arc<dyn BackendObserver>,
+    /// True once the log has a line: of a program that is killed again and again, it has no more.
+    pub(crate) is_logged: AtomicBool,
+}
+
+/// A watch, of which each kill is reported once.
+#[derive(Debug)]
+struct ReportedWatch {
+    counted: Mutex<CountedWatch>,
+    reporter: KillReporter,
+}
+
+/// A watch, with the number of kills that were reported.
+#[derive(Debug)]
+struct CountedWatch {
+    watch: OomWatch,
+    reported: u64,
 }
 
 impl OomMonitor {
     /// Starts the background tasks for a watch; `main` is a pidfd of the main process. Must be called within
     /// a tokio runtime.
-    pub(crate) fn new(watch: OomWatch, main: Option<OwnedFd>, tracker: &TaskTracker) -> Self {
+    pub(crate) fn new(
+        watch: OomWatch,
+        main: Option<OwnedFd>,
+        tracker: &TaskTracker,
+        reporter: KillReporter,
+    ) -> Self {
         let polled = watch.polled();
-        let watch = Arc::new(Mutex::new(watch));
+        let watch = Arc::new(ReportedWatch::new(watch, reporter));
         let mut pollers = Vec::new();
         match polled {
             Ok(Some((own, above))) => {
@@ -65,7 +97,53 @@ impl OomMonitor {
 
     /// The kills so far; see [`OomWatch::kills`]. Blocks, on cgroup v1 for up to a tenth of a second.
     pub(crate) fn kills(&self) -> switchyard_cgroup::Result<Kills> {
-        lock(&self.watch).kills()
+        self.watch.read(OomWatch::kills)
+    }
+}
+
+// === impl ReportedWatch ===
+
+impl ReportedWatch {
+    /// What was counted before is not reported: a predecessor has reported it, or there was no task yet.
+    fn new(watch: OomWatch, reporter: KillReporter) -> Self {
+        let reported = watch.counted();
+        Self {
+            counted: Mutex::new(CountedWatch { watch, reported }),
+            reporter,
+        }
+    }
+
+    /// Reads the count, and reports the kills since the last time.
+    fn read(
+        &self,
+        read: impl FnOnce(&mut OomWatch) -> switchyard_cgroup::Result<Kills>,
+    ) -> switchyard_cgroup::Result<Kills> {
+        let mut counted = self.counted.lock();
+        let kills = read(&mut counted.watch)?;
+        let killed = take_new(&mut counted.reported, kills.counted);
+        drop(counted);
+        if killed > 0 {
+            self.reporter.killed(killed);
+        }
+        Ok(kills)
+    }
+}
+
+/// Returns by how much a count is above what was reported, and sets it as reported. Pure.
+fn take_new(reported: &mut u64, counted: u64) -> u64 {
+    let new = counted.saturating_sub(*reported);
+    *reported += new;
+    new
+}
+
+// === impl KillReporter ===
+
+impl KillReporter {
+    fn killed(&self, processes: u64) {
+        self.observer.oom_killed(self.owner, processes);
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(task.id = %self.task, processes, "the kernel killed processes of a task that is out of memory: the metric counts further ones");
+        }
     }
 }
 
@@ -85,7 +163,7 @@ impl Drop for OomMonitor {
 }
 
 /// Reads the counters at each event of a file, until they cannot be read any more.
-async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
+async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<ReportedWatch>) {
     let file = match polled(fd, Interest::PRIORITY) {
         Ok(file) => file,
         Err(fault) => {
@@ -99,7 +177,7 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
         };
         // Cleared before the read, so that an event during the read is noticed.
         ready.clear_ready();
-        if lock(&watch).kills().is_err() {
+        if watch.read(OomWatch::kills).is_err() {
             return;
         }
         if !pause.is_zero() {
@@ -109,10 +187,10 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
 }
 
 /// Reads the counters as soon as the main process has exited: systemd removes the cgroup a moment later.
-async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
+async fn read_at_exit(main: OwnedFd, watch: Arc<ReportedWatch>) {
     let read = match process_ended(main).await {
-        Ok(()) => lock(&watch)
-            .kills_at_exit()
+        Ok(()) => watch
+            .read(OomWatch::kills_at_exit)
             .map_err(|fault| fault.to_string()),
         Err(fault) => Err(fault.to_string()),
     };
@@ -124,13 +202,17 @@ async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
     }
 }
 
-fn lock(watch: &Mutex<OomWatch>) -> MutexGuard<'_, OomWatch> {
-    watch.lock()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kill_is_reported_once() {
+        // A predecessor has reported three.
+        let mut reported = 3;
+        let new = [3, 4, 4, 7, 6].map(|counted| take_new(&mut reported, counted));
+        assert_eq!((new, reported), ([0, 1, 0, 3, 0], 7));
+    }
 
     #[test]
     fn a_kill_in_a_group_beside_it_is_no_reason_for_a_task_that_was_not_killed() {

@@ -1,7 +1,10 @@
 //! Starts the OOM monitor of a task.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::task::cgroups::TaskCgroups;
-use crate::task::cgroups::oom::OomMonitor;
+use crate::task::cgroups::oom::{KillReporter, OomMonitor};
 use crate::task::{LifecycleEvent, TaskEntry};
 
 impl TaskCgroups {
@@ -11,9 +14,24 @@ impl TaskCgroups {
         let Some(group) = entry.record().group() else {
             return;
         };
+        let owner = entry.record().meta.owner();
+        let owner = match owner {
+            Ok(owner) => owner,
+            Err(error) => {
+                tracing::warn!(task.id = %entry.id, error = error.report(), "cannot watch a task for OOM kills");
+                return;
+            }
+        };
         match self.reader.watch_oom(&group) {
             Ok(Some(watch)) => {
-                let monitor = OomMonitor::new(watch, entry.main_pidfd(), &self.tracker);
+                let reporter = KillReporter {
+                    task: entry.id,
+                    owner,
+                    observer: Arc::clone(&self.observer),
+                    is_logged: AtomicBool::new(false),
+                };
+                let main = entry.main_pidfd();
+                let monitor = OomMonitor::new(watch, main, &self.tracker, reporter);
                 entry.apply(LifecycleEvent::OomWatched(monitor));
             }
             Ok(None) => {}
