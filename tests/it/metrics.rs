@@ -18,6 +18,7 @@ use crate::architecture::repository;
 
 mod containers;
 mod failures;
+mod node;
 mod upgrades;
 
 /// Time for the daemon to notice.

@@ -32,6 +32,9 @@ const RUNC_SHIM: &str = "io.containerd.runc.v2";
 /// The address of a containerd whose configuration has none.
 const DEFAULT_ADDRESS: &str = "/run/containerd/containerd.sock";
 
+/// The root directory of a containerd whose configuration has none.
+const DEFAULT_ROOT: &str = "/var/lib/containerd";
+
 /// Maximum number of imported files that are read.
 const IMPORTS_MAX: usize = 32;
 
@@ -133,6 +136,14 @@ fn config_file(facts: &Facts) -> PathBuf {
         .into_iter()
         .next()
         .unwrap_or_else(|| "/etc/containerd/config.toml".into())
+}
+
+/// The root directory of the external containerd, as its configuration file has it.
+pub(super) fn external_root(facts: &Facts) -> PathBuf {
+    let text = facts.view.text(config_file(facts));
+    let table = text.and_then(|text| text.parse::<Table>().ok());
+    let root = table.as_ref().and_then(|table| table.get("root")?.as_str());
+    PathBuf::from(root.unwrap_or(DEFAULT_ROOT))
 }
 
 fn imports(table: &Table, file: &Path) -> Vec<PathBuf> {

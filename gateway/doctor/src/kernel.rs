@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use switchyard_linux::node_limits;
+
 use super::codes::node::{
-    BRIDGE_BYPASSES_RULES, CONNTRACK_FULL, FEW_FILES, FEW_INOTIFY, FEW_PIDS, NO_FORWARDING,
-    NO_NETWORK_FEATURE, NO_OVERLAY,
+    BRIDGE_BYPASSES_RULES, CONNTRACK_FULL, FEW_FILES, FEW_INOTIFY, FEW_PIDS, LIMIT_NEAR,
+    NO_FORWARDING, NO_NETWORK_FEATURE, NO_OVERLAY,
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -30,6 +32,9 @@ const FILES_MIN: u64 = 65_536;
 /// From which part of the table of connections on it is nearly full, in percent.
 const CONNTRACK_PERCENT: u64 = 80;
 
+/// From which part of it in use on another limit is nearly reached.
+const NEAR: f64 = 0.9;
+
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let modules = Modules::of(facts);
     let mut found = Vec::new();
@@ -41,6 +46,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found.extend(pids(facts));
     found.extend(files(facts));
     found.extend(connections(facts));
+    found.extend(near_limits(facts));
     found
 }
 
@@ -199,6 +205,25 @@ fn connections(facts: &Facts) -> Option<Finding> {
     let most = sysctl(facts, "net.netfilter.nf_conntrack_max").filter(|most| *most > 0)?;
     (count.saturating_mul(100) >= most.saturating_mul(CONNTRACK_PERCENT))
         .then(|| Finding::new(&CONNTRACK_FULL, format!("{count} of {most} connections")))
+}
+
+/// Limits whose use is near to them, but for that of connections.
+fn near_limits(facts: &Facts) -> Vec<Finding> {
+    let limits = node_limits::counted(|path| facts.view.text(path)).into_iter();
+    limits
+        .filter(|limit| limit.name != "connections" && limit.ratio() > NEAR)
+        .map(|limit| {
+            let (name, key) = match limit.name {
+                "open_files" => ("open files", "fs.file-max"),
+                _ => (
+                    "processes and threads",
+                    "kernel.pid_max and kernel.threads-max",
+                ),
+            };
+            let found = format!("{} of {} {name} ({key})", limit.used, limit.most);
+            Finding::new(&LIMIT_NEAR, found)
+        })
+        .collect()
 }
 
 /// The value of a sysctl that is a number.

@@ -7,6 +7,7 @@ use switchyard_config::{AuditTarget, ContainerdMode};
 use switchyard_linux::mounts::MountTable;
 
 use super::codes::node::{DISK_INODES, DISK_SPACE, MOUNT_OPTIONS, NOT_TMPFS};
+use super::containerd;
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
 use super::view::DiskSpace;
@@ -43,7 +44,7 @@ fn directories(facts: &Facts, mounts: &MountTable) -> Vec<(PathBuf, u64)> {
     let state = &config.paths.state;
     let images = match config.containerd.mode {
         ContainerdMode::Managed => state.join("containerd/root"),
-        ContainerdMode::External => PathBuf::from("/var/lib/containerd"),
+        ContainerdMode::External => containerd::external_root(facts),
     };
     let mut wanted = vec![(images, IMAGES_PERCENT), (state.clone(), SPACE_PERCENT)];
     if config.audit.to == AuditTarget::File {

@@ -128,6 +128,12 @@ pub(in super::super) const UNFINISHED: FindingCode = FindingCode::warning(
     "Its findings are missing. A file system that hangs, a user database that does not answer, or a process that hangs is the likely reason.",
     "Look at `dmesg -T | tail` and at what the line names; then run it again.",
 );
+pub(in super::super) const LIMIT_NEAR: FindingCode = FindingCode::warning(
+    "SY122",
+    "a limit that all processes share is nearly reached",
+    "Containers do not start, and programs in them fail with \"resource temporarily unavailable\" or \"too many open files in system\".",
+    "Look for the container that has most of them (`ps -eLo cgroup | sort | uniq -c | sort -n | tail` for threads), limit it, or raise the sysctl.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &NO_OVERLAY,
@@ -151,4 +157,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &START_LIMIT,
     &UNSEEN,
     &UNFINISHED,
+    &LIMIT_NEAR,
 ];

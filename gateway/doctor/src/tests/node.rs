@@ -129,11 +129,46 @@ fn low_limits_of_the_kernel() {
 }
 
 #[test]
+fn limits_that_are_nearly_reached() {
+    let found = check(
+        |node| {
+            node.file("/proc/loadavg", "0.2 0.1 0.1 2/95000 4711\n");
+            node.file("/proc/sys/kernel/threads-max", "100000\n");
+        },
+        &["SY122 warning"],
+    );
+    let text = "95000 of 100000 processes and threads";
+    assert!(found[0].found.starts_with(text), "{found:?}");
+    check(
+        |node| node.file("/proc/sys/fs/file-nr", "950\t0\t1000\n"),
+        &["SY122 warning"],
+    );
+    check(
+        |node| node.file("/proc/sys/fs/file-nr", "850\t0\t1000\n"),
+        &[],
+    );
+}
+
+#[test]
 fn disks_that_fill_up() {
     check(|node| node.space.free_bytes = 14 << 30, &["SY111 warning"]);
     check(|node| node.space.free_bytes = 1 << 20, &["SY111 error"]);
     check(|node| node.space.free_inodes = 49, &["SY112 warning"]);
     check(|node| node.space.free_inodes = 0, &["SY112 error"]);
+    // Of an external containerd, the root in its configuration counts.
+    let found = check(
+        |node| {
+            node.config("[containerd]\nmode = \"external\"");
+            node.sockets
+                .insert("/run/containerd/containerd.sock".into(), true);
+            let config = "root = \"/srv/images\"\ndisabled_plugins = [\"cri\"]\n";
+            node.file("/etc/containerd/config.toml", config);
+            node.file("/srv/images/file", "");
+            node.space.free_bytes = 14 << 30;
+        },
+        &["SY111 warning"],
+    );
+    assert!(found[0].found.starts_with("/srv/images: "), "{found:?}");
     check(
         |node| (node.space.inodes, node.space.free_inodes) = (0, 0),
         &[],
