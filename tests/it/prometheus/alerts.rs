@@ -65,8 +65,16 @@ fn full_disk(node: &TestNode, prometheus: &Prometheus) {
     while file.write_all(&[1; 4096]).is_ok() {}
     drop(file);
     prometheus.wait_alert("SwitchyardDiskFull", true, LIMIT);
+    prometheus.wait_alert("SwitchyardDiskAlmostFull", true, LIMIT);
+    let firing = prometheus.firing("SwitchyardDiskAlmostFull");
+    let state = node.root().state().display().to_string();
+    assert!(
+        firing.iter().any(|labels| labels["mountpoint"] == state),
+        "{firing:?}"
+    );
     fs::remove_file(&filling).expect("it is there");
     prometheus.wait_alert("SwitchyardDiskFull", false, LIMIT);
+    prometheus.wait_alert("SwitchyardDiskAlmostFull", false, LIMIT);
 }
 
 fn refused_reload(node: &TestNode, prometheus: &Prometheus) {

@@ -20,16 +20,16 @@ use super::Node;
 /// Time for a look at a disk.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
-/// The interval between two looks at the processes of the node, which take a moment where there are many.
-const PROCESSES_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval between two looks at the descriptors of all processes, which take a moment where there are many.
+const INOTIFY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is read for metrics, and kept for them.
 #[derive(Debug)]
 pub(super) struct NodeResources {
     /// For file systems with logs, which may hang.
     log_disks: BlockingPool,
-    /// The limits for which processes are looked at, with the time of the latest look.
-    latest: Mutex<Option<(Instant, Vec<NodeLimit>)>>,
+    /// That of inotify instances, with the time of the latest look.
+    inotify: Mutex<Option<(Instant, NodeLimit)>>,
 }
 
 // === impl NodeResources ===
@@ -38,15 +38,14 @@ impl NodeResources {
     pub(super) fn new() -> Self {
         Self {
             log_disks: BlockingPool::new(threads::LOG_DISK_POOL, LOOK_LIMIT),
-            latest: Mutex::default(),
+            inotify: Mutex::default(),
         }
     }
 
-    /// The limits of the latest look; `None` if it is due.
-    fn current(&self) -> Option<Vec<NodeLimit>> {
-        let latest = self.latest.lock();
-        let (at, limits) = latest.as_ref()?;
-        (at.elapsed() < PROCESSES_INTERVAL).then(|| limits.clone())
+    /// The limit of inotify instances by the latest look; `None` if another one is due.
+    fn current(&self) -> Option<NodeLimit> {
+        let (at, limit) = (*self.inotify.lock())?;
+        (at.elapsed() < INOTIFY_INTERVAL).then_some(limit)
     }
 
     /// The disk with the logs below a mount point; `None` if it does not answer. Cancel-safe.
@@ -100,24 +99,22 @@ impl Node {
     }
 
     async fn limits_of_processes(&self) -> Vec<NodeLimit> {
-        if let Some(limits) = self.resources.current() {
-            return limits;
-        }
+        let known = self.resources.current();
         let processes = self.main_processes();
         let look = move || {
-            let inotify = node_limits::inotify_instances()
-                .map_err(|fault| Error::internal("count inotify instances").with_source(fault));
-            let groups = node_limits::group_processes(&processes);
-            inotify.map(|inotify| std::iter::once(inotify).chain(groups).collect::<Vec<_>>())
+            let inotify = known.map_or_else(node_limits::inotify_instances, Ok);
+            let group = node_limits::group_processes(&processes);
+            inotify
+                .map(|inotify| (inotify, group))
+                .map_err(|fault| Error::internal("count inotify instances").with_source(fault))
         };
-        match self
-            .files
-            .run("the processes of the node".to_owned(), look)
-            .await
-        {
-            Ok(limits) => {
-                *self.resources.latest.lock() = Some((Instant::now(), limits.clone()));
-                limits
+        let looked = self.files.run("the processes of the node".to_owned(), look);
+        match looked.await {
+            Ok((inotify, group)) => {
+                if known.is_none() {
+                    *self.resources.inotify.lock() = Some((Instant::now(), inotify));
+                }
+                std::iter::once(inotify).chain(group).collect()
             }
             Err(error) => {
                 tracing::debug!(
@@ -155,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn limits_of_processes_are_kept_for_a_minute() {
+    async fn inotify_instances_are_counted_once_a_minute() {
         let resources = NodeResources::new();
         assert_eq!(resources.current(), None);
         let limit = NodeLimit {
@@ -163,9 +160,9 @@ mod tests {
             used: 1,
             most: 2,
         };
-        *resources.latest.lock() = Some((Instant::now(), vec![limit]));
-        assert_eq!(resources.current(), Some(vec![limit]));
-        tokio::time::advance(PROCESSES_INTERVAL).await;
+        *resources.inotify.lock() = Some((Instant::now(), limit));
+        assert_eq!(resources.current(), Some(limit));
+        tokio::time::advance(INOTIFY_INTERVAL).await;
         assert_eq!(resources.current(), None);
     }
 }
