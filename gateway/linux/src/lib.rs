@@ -1,6 +1,7 @@
 //! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
-//! [`mounts`] alone reads the kernel's list of mounts. [`node_limits`] alone says how much of a limit of the node is in use. [`process`] alone says which process an id stands for.
+//! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
+//! says how much of a limit of the node is in use.
 
 pub mod files;
 mod group_leader;

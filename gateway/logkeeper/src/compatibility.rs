@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::position::{Position, PositionFile};
 use crate::protocol::{
-    Attached, Counters, DescriptorEntry, Descriptors, Done, FaultKind, Finished, LogSpec, Page,
-    Reply, Request, Stats, Taken, Welcome,
+    Attached, Counters, DescriptorEntry, Descriptors, Done, FaultKind, Finished, LogFileSystem,
+    LogSpec, Page, Reply, Request, Stats, Taken, Welcome, WriteBucket, WriteTimes,
 };
 use crate::state_dir::StateDir;
 use crate::wire;
@@ -133,6 +133,31 @@ fn messages_about_descriptors_are_those_of_their_first_version() {
     let entries = vec![entry];
     check(replies[2], Descriptors { entries });
     assert_eq!(replies.len(), 3);
+}
+
+/// The file systems in the statistics, which later logkeepers send.
+#[test]
+fn file_systems_are_those_of_their_first_version() {
+    let line = include_str!("golden/replies-1-file-systems.jsonl").trim_end();
+    let Reply::Ok(stats) = serde_json::from_str::<Reply<Stats>>(line).unwrap() else {
+        panic!("{line}")
+    };
+    let bucket = |within_ms, count| WriteBucket { within_ms, count };
+    let known = LogFileSystem {
+        mount_point: "/var/log".into(),
+        containers: 2,
+        full_pipes: 1,
+        stall_age_ms: 2500,
+        writes: WriteTimes {
+            count: 3,
+            total_us: 1_902_000,
+            buckets: vec![bucket(1, 2), bucket(2000, 3)],
+        },
+    };
+    let golden: Value = serde_json::from_str(line).unwrap();
+    let written = serde_json::to_value(&known).unwrap();
+    assert_eq!(golden["ok"]["file_systems"][0], written);
+    assert_eq!(stats.file_systems, [known]);
 }
 
 #[test]

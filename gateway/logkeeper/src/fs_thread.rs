@@ -48,7 +48,7 @@ pub(crate) struct FsThread {
     stop: watch::Sender<bool>,
     /// Locked for the duration of one batch, and never across an await.
     pub(crate) scratch: Mutex<Scratch>,
-    /// That of the batch in `scratch`, which is locked for as long as a write takes.
+    /// The timer of the batch in `scratch`, which is locked for as long as a write takes.
     timer: Arc<WriteTimer>,
     busy: Busy,
 }

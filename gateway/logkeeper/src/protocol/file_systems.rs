@@ -13,7 +13,7 @@ pub struct LogFileSystem {
     pub mount_point: String,
     /// Containers whose logs are on it.
     pub containers: u64,
-    /// Those among them whose output fills their pipes faster than it is written.
+    /// Containers among them whose output fills their pipes faster than it is written.
     pub full_pipes: u64,
     /// Time for which it has not answered, in milliseconds; 0 if it answers.
     pub stall_age_ms: u64,

@@ -29,9 +29,9 @@ struct WriteTotals {
 /// The writes of one file system.
 #[derive(Debug, Default)]
 struct AddedWrites {
-    /// As the logkeeper reported them last.
+    /// The writes as the logkeeper reported them last.
     reported: WriteTimes,
-    /// Those since the daemon has asked first.
+    /// The writes since the daemon asked first.
     added: SummedWrites,
 }
 
@@ -40,7 +40,7 @@ struct AddedWrites {
 struct SummedWrites {
     count: u64,
     total_us: u64,
-    /// By their bounds in milliseconds.
+    /// Numbers of writes by their bounds in milliseconds.
     within: BTreeMap<u64, u64>,
 }
 

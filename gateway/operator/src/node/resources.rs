@@ -23,12 +23,12 @@ const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// The interval between two looks at the descriptors of all processes, which take a moment where there are many.
 const INOTIFY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is read for metrics, and kept for them.
+/// The reading of disks and limits for metrics.
 #[derive(Debug)]
 pub(super) struct NodeResources {
-    /// For file systems with logs, which may hang.
+    /// Threads for file systems with logs, which may hang.
     log_disks: BlockingPool,
-    /// That of inotify instances, with the time of the latest look.
+    /// The limit of inotify instances, with the time of the latest look.
     inotify: Mutex<Option<(Instant, NodeLimit)>>,
 }
 

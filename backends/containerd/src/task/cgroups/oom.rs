@@ -104,7 +104,7 @@ impl OomMonitor {
 // === impl ReportedWatch ===
 
 impl ReportedWatch {
-    /// What was counted before is not reported: a predecessor has reported it, or there was no task yet.
+    /// Makes a watch of which earlier kills are not reported: a predecessor has reported them, or there was no task yet.
     fn new(watch: OomWatch, reporter: KillReporter) -> Self {
         let reported = watch.counted();
         Self {
