@@ -325,16 +325,16 @@ impl Container {
                         fifo.enlarge(&self.shared.budget);
                     }
                 }
-                Ok(Received::Empty) => {
-                    progress.set_full(stream, false);
-                    return self.publish();
-                }
+                Ok(Received::Empty) => return self.publish(),
                 Ok(Received::Closed) => {
                     progress.set_full(stream, false);
                     self.fifos[stream.index()] = None;
                     return self.publish();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.publish(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    progress.set_full(stream, false);
+                    return self.publish();
+                }
                 Err(error) => return self.stop_reading(stream, &error),
             }
         }
