@@ -318,8 +318,9 @@ impl NodeMetrics {
         if let Some(swarm) = &counts.reported.swarm {
             self.swarm.set(swarm);
         }
-        if let Some(logs) = &counts.logs {
-            self.logs.set(logs);
+        match &counts.logs {
+            Some(logs) => self.logs.set(logs),
+            None => self.logs.forget_file_systems(),
         }
         self.disks.set(&counts.disks);
         self.limits.set(&counts.limits);

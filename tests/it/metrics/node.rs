@@ -33,7 +33,9 @@ fn disks_of_the_daemon_of_containerd_and_of_logs_are_shown_with_their_mount_poin
         let avail = value(&text, "switchyard_filesystem_avail_bytes", &[("of", of)]);
         assert!(avail.is_some_and(|bytes| bytes > 0.0), "{of}: {text}");
     }
-    let inodes = value(&text, "switchyard_filesystem_inodes", &[("of", "logs")]);
+    let point = logs.display().to_string();
+    let labels = [("of", "logs"), ("mountpoint", point.as_str())];
+    let inodes = value(&text, "switchyard_filesystem_inodes", &labels);
     assert_eq!(inodes, Some(2000.0), "{text}");
     let name = "switchyard_node_limit_used_ratio";
     for limit in ["processes", "open_files", "inotify_instances"] {

@@ -132,10 +132,15 @@ impl LogMetrics {
         self.set_file_systems(stats);
     }
 
-    fn set_file_systems(&self, stats: &Stats) {
-        self.writes.add(&stats.file_systems);
+    /// Removes what is known of file systems at the moment, since the logkeeper does not answer.
+    pub(super) fn forget_file_systems(&self) {
         self.full_pipes.reset();
         self.stalled_by_mount_point.reset();
+    }
+
+    fn set_file_systems(&self, stats: &Stats) {
+        self.writes.add(&stats.file_systems);
+        self.forget_file_systems();
         for LogFileSystem {
             mount_point,
             full_pipes,

@@ -326,4 +326,7 @@ fn file_systems_with_logs_are_named() {
     let line = "switchyard_log_file_system_stalled_seconds{mountpoint=\"unknown\"} 3";
     assert!(second.contains(line), "{second}");
     assert!(!second.contains("/logs"), "{second}");
+    // Without an answer, none is known to hang.
+    let third = text(&metrics, &NodeCounts::default());
+    assert!(!third.contains("stalled_seconds{"), "{third}");
 }
