@@ -12,9 +12,9 @@ use nix::sys::statvfs::statvfs;
 pub struct FileSystemSpace {
     /// Its mount point: the uppermost directory above the one that was looked at, on the same device.
     pub mount_point: PathBuf,
-    /// Its size in bytes.
+    /// Its size in bytes, without those that are kept for root.
     pub size_bytes: u64,
-    /// Bytes that can still be written by programs without privileges: without those that are kept for root.
+    /// Bytes that programs without privileges can still write.
     pub avail_bytes: u64,
     /// The number of its inodes; 0 if it has no fixed number.
     pub inodes: u64,
@@ -32,10 +32,12 @@ impl FileSystemSpace {
     pub fn of(dir: &Path) -> io::Result<Self> {
         let stat = statvfs(dir)?;
         let block = stat.fragment_size();
+        let avail = stat.blocks_available();
+        let kept = stat.blocks_free().saturating_sub(avail);
         Ok(Self {
             mount_point: mount_point(dir)?,
-            size_bytes: stat.blocks().saturating_mul(block),
-            avail_bytes: stat.blocks_available().saturating_mul(block),
+            size_bytes: stat.blocks().saturating_sub(kept).saturating_mul(block),
+            avail_bytes: avail.saturating_mul(block),
             inodes: stat.files(),
             free_inodes: stat.files_available(),
         })

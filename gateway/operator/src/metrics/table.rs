@@ -106,8 +106,8 @@ metrics! {
         CNI_DURATION: Histogram "switchyard_cni_run_duration_seconds" ["plugin", "command"] "Time of these runs.";
     }
     "node" {
-        DISK_SIZE: Gauge "switchyard_filesystem_size_bytes" ["of", "mountpoint"] "Size of a file system that has the state or run directory, containerd's root (containerd) or logs of containers (logs).";
-        DISK_AVAIL: Gauge "switchyard_filesystem_avail_bytes" ["of", "mountpoint"] "Space on it that is not kept for root.";
+        DISK_SIZE: Gauge "switchyard_filesystem_size_bytes" ["of", "mountpoint"] "Size of a file system that has the state or run directory, containerd's root (containerd) or logs of containers (logs), without what is kept for root.";
+        DISK_AVAIL: Gauge "switchyard_filesystem_avail_bytes" ["of", "mountpoint"] "Space on it that programs without privileges can still take.";
         DISK_INODES: Gauge "switchyard_filesystem_inodes" ["of", "mountpoint"] "Its inodes. Absent if it makes them as it needs them.";
         DISK_FREE_INODES: Gauge "switchyard_filesystem_free_inodes" ["of", "mountpoint"] "Its free inodes.";
         NODE_LIMITS: Gauge "switchyard_node_limit_used_ratio" ["limit"] "Part of a limit of the node that is in use, from 0 to 1.";
