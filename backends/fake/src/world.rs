@@ -546,6 +546,7 @@ impl State {
                 .collect(),
             removals: self.pending_removals(),
             remnants: Vec::new(),
+            found_exits: Vec::new(),
             unreadable: self.unreadable.clone(),
         }
     }

@@ -211,6 +211,8 @@ pub struct Recovered {
     pub removals: Vec<SandboxId>,
     /// Sandboxes whose creation never finished: they hold resources until they are cleaned up.
     pub remnants: Vec<Remnant>,
+    /// Those of the tasks whose exit no predecessor has persisted: they ended while no daemon ran.
+    pub found_exits: Vec<TaskId>,
     /// Objects that cannot be read, which are in no other list. A task of such a sandbox is one too.
     pub unreadable: Vec<Unreadable>,
 }

@@ -13,6 +13,7 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::Refusal;
 use crate::object::{Sandbox, Task};
 use crate::state::Exit;
+use crate::stop_request::StopRequest;
 
 /// Maximum number of events by which a subscriber may lag behind.
 pub const CAPACITY: usize = 1024;
@@ -47,11 +48,20 @@ pub enum EventKind {
     /// A task runs.
     TaskStarted(TaskId),
     /// A task has ended, or never started.
-    TaskExited(TaskId, Exit),
+    TaskExited(TaskId, Exit, TaskEnd),
     /// A task is gone.
     TaskRemoved(TaskId),
     /// A request for a resource of the node was refused.
     Refused(Arc<Refusal>),
+}
+
+/// Circumstances of the end of a task, beside its exit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskEnd {
+    /// The first request that it stop, if one came before its exit.
+    pub stop: Option<StopRequest>,
+    /// True if it ended while no daemon ran, and recovery has found its exit.
+    pub is_found: bool,
 }
 
 /// The subscriber was too slow and missed this many events.

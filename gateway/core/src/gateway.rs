@@ -152,12 +152,14 @@ impl Gateway {
         let pending: Vec<_> = pending.map(|task| task.id).collect();
         let watched_sandboxes = recovered.sandboxes.clone();
         let removals = recovered.removals.clone();
+        let found_exits = recovered.found_exits.clone();
         devices.recover(&recovered).await;
         for remnant in &recovered.remnants {
             claims.release_when_undone(remnant.id);
         }
         devices.expire();
         context.table.load(recovered);
+        context.table.publish_found_exits(&found_exits);
         for id in pending {
             // This cannot wait: no request is served yet.
             tasks.recover_start(id).await;

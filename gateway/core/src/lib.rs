@@ -39,6 +39,7 @@ pub mod singleflight;
 pub mod spec;
 pub mod state;
 pub mod stats;
+pub mod stop_request;
 pub mod stream;
 pub mod sysctl;
 pub mod table;

@@ -166,6 +166,13 @@ struct OperationGuard {
     span: Option<Span>,
 }
 
+/// The kind and the caller of the operation that the current asynchronous task works for.
+pub(crate) fn current() -> Option<(OperationKind, Option<Caller>)> {
+    CURRENT
+        .try_with(|operation| (operation.kind, operation.caller.clone()))
+        .ok()
+}
+
 // === impl Operations ===
 
 impl Operations {

@@ -17,10 +17,11 @@ use tokio::sync::watch;
 
 use crate::backend::{Recovered, Unreadable};
 use crate::error::{Error, Result};
-use crate::event::{Event, EventBus, EventKind, Subscription};
+use crate::event::{Event, EventBus, EventKind, Subscription, TaskEnd};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
+use crate::stop_request::StopRequest;
 
 /// All sandboxes and tasks of the node.
 #[derive(Debug, Default)]
@@ -48,6 +49,8 @@ struct Objects {
     tasks: BTreeMap<TaskId, watch::Sender<Arc<Task>>>,
     sandbox_names: BTreeMap<(Owner, String), SandboxId>,
     task_names: BTreeMap<(Owner, String), TaskId>,
+    /// The first request to stop each task that runs, for the event of its exit.
+    stops: BTreeMap<TaskId, StopRequest>,
     /// Never changes after recovery.
     unreadable: Vec<Arc<Unreadable>>,
 }
@@ -155,6 +158,26 @@ impl Table {
                 .insert(task.id, watch::Sender::new(Arc::new(task)));
         }
         objects.unreadable = recovered.unreadable.into_iter().map(Arc::new).collect();
+    }
+
+    /// Publishes the exits of these tasks, which recovery has found: no daemon ran when they ended.
+    pub fn publish_found_exits(&self, ids: &[TaskId]) {
+        let objects = self.lock();
+        for id in ids {
+            let Some(task) = objects.tasks.get(id).map(|cell| cell.borrow().clone()) else {
+                continue;
+            };
+            let TaskState::Exited { exit, .. } = &task.state else {
+                continue;
+            };
+            let end = TaskEnd {
+                stop: None,
+                is_found: true,
+            };
+            let kind = EventKind::TaskExited(*id, exit.clone(), end);
+            let sandbox = objects.sandbox(task.sandbox);
+            self.publish(task.meta.owner, kind, sandbox, Some(Arc::clone(&task)));
+        }
     }
 
     // --- reading ---
@@ -385,7 +408,8 @@ impl Table {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
     pub fn apply_task(&self, id: TaskId, event: TaskEvent) -> Result<(Arc<Task>, Arc<Task>)> {
-        let objects = self.lock();
+        let mut guard = self.lock();
+        let objects = &mut *guard;
         let cell = objects.tasks.get(&id).ok_or_else(|| no_task(id))?;
         let before = cell.borrow().clone();
         let state = before.state.clone().apply(event).map_err(|illegal| {
@@ -407,7 +431,11 @@ impl Table {
             TaskState::Exited { exit, .. }
                 if !matches!(before.state, TaskState::Removing { .. }) =>
             {
-                Some(EventKind::TaskExited(id, exit.clone()))
+                let end = TaskEnd {
+                    stop: objects.stops.remove(&id),
+                    is_found: false,
+                };
+                Some(EventKind::TaskExited(id, exit.clone(), end))
             }
             TaskState::Created
             | TaskState::Starting
@@ -422,6 +450,20 @@ impl Table {
             self.publish(after.meta.owner, kind, sandbox, Some(Arc::clone(&after)));
         }
         Ok((before, after))
+    }
+
+    /// Notes a request that a task stop, for the event of its exit. The first one counts; none does if the task does not
+    /// run. To be called before the task can see the stop.
+    pub fn note_stop(&self, id: TaskId, request: StopRequest) {
+        let mut guard = self.lock();
+        let objects = &mut *guard;
+        let runs = objects
+            .tasks
+            .get(&id)
+            .is_some_and(|cell| cell.borrow().state.is_running());
+        if runs {
+            objects.stops.entry(id).or_insert(request);
+        }
     }
 
     /// Replaces a task's details after a change.
@@ -525,6 +567,7 @@ impl Table {
     /// Removes a task from the table after the backend has removed it. Idempotent.
     pub fn remove_task(&self, id: TaskId) {
         let mut objects = self.lock();
+        objects.stops.remove(&id);
         if let Some(cell) = objects.tasks.remove(&id) {
             let task = cell.borrow().clone();
             objects

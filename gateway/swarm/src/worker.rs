@@ -7,6 +7,7 @@ use switchyard_core::backoff::Backoff;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
+use switchyard_core::stop_request::StopReason;
 use switchyard_core::trace::{InSpan, Span};
 use switchyard_core::{Error, ErrorKind, Result, threads};
 use switchyard_proto::docker::swarmkit::v1 as swarm;
@@ -245,7 +246,7 @@ impl Worker {
     /// Stops what may run of a task that has ended for its cluster, until that succeeds or it is removed.
     async fn stop_quietly(&mut self) {
         self.task = None;
-        while let Err(error) = self.stop().await {
+        while let Err(error) = self.stop(StopReason::Requested).await {
             tracing::debug!(
                 task = self.id,
                 error = error.report(),
@@ -335,7 +336,7 @@ impl Worker {
             Step::Prepare => return Box::pin(self.prepare()).await,
             Step::Start => return Box::pin(self.start()).await,
             Step::Wait => return self.wait().await,
-            Step::Stop => Box::pin(self.stop()).await,
+            Step::Stop => Box::pin(self.stop(StopReason::Requested)).await,
         };
         Some(match done {
             Ok(()) => Outcome::Done,
@@ -451,14 +452,14 @@ impl Worker {
         }
     }
 
-    /// Stops the task, and releases what it held. Idempotent.
-    async fn stop(&mut self) -> Result<()> {
+    /// Stops the task, and releases what it held. The event of its exit names the reason. Idempotent.
+    async fn stop(&mut self, reason: StopReason) -> Result<()> {
         if let Some(task) = self.task_object()? {
             let grace = Record::of(&task.meta).stop_grace();
             self.shared
                 .scope
                 .tasks()
-                .stop(&task.id.to_string(), grace)
+                .stop_for(&task.id.to_string(), None, grace, reason)
                 .await?;
         }
         self.release().await

@@ -141,6 +141,9 @@ impl RecoveryPlan {
             self.remove("task", cleanup, &recovery.context.observer);
             return;
         };
+        if matches!(fate, TaskFate::Reap { .. } | TaskFate::Lost(_)) {
+            self.recovered.found_exits.push(entry.id);
+        }
         if matches!(fate, TaskFate::Lost(_)) {
             self.newly_lost.insert(entry.id);
         }

@@ -1,8 +1,12 @@
 //! Events are sent in the order of the changes, and a subscriber that is too slow gets an error.
 
-use switchyard_core::event::{CAPACITY, EventKind, Lagged};
+use std::time::Duration;
+
+use switchyard_core::event::{CAPACITY, EventKind, Lagged, Subscription, TaskEnd};
 use switchyard_core::id::Owner;
+use switchyard_core::operation::{Caller, OperationKind};
 use switchyard_core::state::ExitCause;
+use switchyard_core::stop_request::StopReason;
 
 use crate::node::{ENDLESS, FakeNode, sandbox_spec};
 
@@ -31,7 +35,7 @@ async fn lifecycle_events_come_in_order() {
         EventKind::SandboxReady(sandbox),
         EventKind::TaskCreated(id),
         EventKind::TaskStarted(id),
-        EventKind::TaskExited(id, exit),
+        EventKind::TaskExited(id, exit, TaskEnd::default()),
         EventKind::TaskRemoved(id),
         EventKind::SandboxStopped(sandbox),
         EventKind::SandboxRemoved(sandbox),
@@ -55,7 +59,7 @@ async fn task_that_never_ran_exits_without_a_start_event() {
         .await
         .unwrap_err();
     let event = events.next().await.unwrap().unwrap();
-    let EventKind::TaskExited(id, exit) = event.kind else {
+    let EventKind::TaskExited(id, exit, _) = event.kind else {
         panic!("{event:?}")
     };
     assert_eq!(id, task.id);
@@ -84,4 +88,59 @@ async fn slow_subscriber_is_told_the_number_of_missed_events() {
     for _ in 0..CAPACITY {
         assert!(matches!(slow.next().await, Ok(Some(_))));
     }
+}
+
+/// The circumstances of the next exit.
+async fn next_end(events: &mut Subscription) -> TaskEnd {
+    loop {
+        let event = events.next().await.unwrap().unwrap();
+        if let EventKind::TaskExited(_, _, end) = event.kind {
+            return end;
+        }
+    }
+}
+
+#[tokio::test]
+async fn exit_names_the_first_request_to_stop_with_its_caller() {
+    let node = FakeNode::new().await;
+    let caller = Caller {
+        listener: "cri",
+        uid: Some(0),
+        pid: Some(7),
+    };
+    let task = node.running(ENDLESS).await;
+    let mut events = node.scope.subscribe();
+    let id = task.id.to_string();
+    let removal = node.scope.tasks().remove(&id);
+    caller.clone().scope(removal).await.unwrap();
+    let stop = next_end(&mut events).await.stop.unwrap();
+    assert_eq!(stop.reason, StopReason::Requested);
+    assert_eq!(stop.operation, Some(OperationKind::RemoveTask));
+    assert_eq!(stop.caller, Some(caller));
+}
+
+#[tokio::test]
+async fn exit_names_a_failed_health_check_and_the_stop_of_the_sandbox() {
+    let node = FakeNode::new().await;
+    let task = node.running(ENDLESS).await;
+    let mut events = node.scope.subscribe();
+    let id = task.id.to_string();
+    let grace = Duration::from_millis(1);
+    let stop = node
+        .scope
+        .tasks()
+        .stop_for(&id, None, grace, StopReason::Unhealthy);
+    stop.await.unwrap();
+    let stop = next_end(&mut events).await.stop.unwrap();
+    assert_eq!(stop.reason, StopReason::Unhealthy);
+    assert_eq!(stop.operation, Some(OperationKind::StopTask));
+    assert_eq!(stop.caller, None);
+
+    let node = FakeNode::new().await;
+    let task = node.running(ENDLESS).await;
+    let mut events = node.scope.subscribe();
+    let sandbox = task.sandbox.to_string();
+    node.scope.sandboxes().stop(&sandbox).await.unwrap();
+    let stop = next_end(&mut events).await.stop.unwrap();
+    assert_eq!(stop.operation, Some(OperationKind::StopSandbox));
 }

@@ -17,6 +17,7 @@ use crate::operation::{OperationKind, step};
 use crate::singleflight::{Decision, Singleflight};
 use crate::spec::{LeaseClaim, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
+use crate::stop_request::StopReason;
 use crate::table::{Counts, no_task};
 
 mod checkpoint;
@@ -270,7 +271,9 @@ async fn update_task(
 async fn remove_task(tasks: Arc<Tasks>, id: TaskId) -> Result<()> {
     let context = &tasks.context;
     let _guard = loop {
-        tasks.end(id, None, Duration::ZERO).await?;
+        tasks
+            .end(id, None, Duration::ZERO, StopReason::Requested)
+            .await?;
         let guard = tasks.lock(id).await?;
         match context.table.task(id) {
             None => return Ok(()),

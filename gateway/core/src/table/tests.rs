@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::backend::{HeldClaims, ObjectFacts, UnreadableKind};
-use crate::spec::Meta;
+use crate::image::ImageId;
+use crate::object::ResolvedUser;
+use crate::spec::{ComputeClaim, Meta, Resources, Signal};
+use crate::state::Exit;
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
     let meta = Meta {
@@ -98,4 +101,61 @@ fn failure_is_recorded_only_of_a_sandbox_that_is_as_it_was_found() {
     let next = SandboxId::from_bytes([2; 32]);
     assert!(table.sandbox_failed(next, is_ready, "its process has ended"));
     assert_eq!(table.sandbox(next).unwrap().state.as_str(), "unknown");
+}
+
+#[tokio::test]
+async fn exits_that_recovery_has_found_are_published_and_others_are_not() {
+    let table = Table::new(EventBus::default());
+    let exit = Exit::lost(SystemTime::UNIX_EPOCH);
+    let task = |number: u8| Task {
+        id: TaskId::from_bytes([number; 32]),
+        sandbox: SandboxId::from_bytes([9; 32]),
+        meta: Arc::new(Meta {
+            owner: Owner::Nomad,
+            name: format!("task {number}"),
+            labels: BTreeMap::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            record: Vec::new(),
+        }),
+        details: task_details(),
+        state: TaskState::Exited {
+            started_at: None,
+            exit: exit.clone(),
+        },
+    };
+    let mut events = table.events().subscribe(None);
+    let found = task(1).id;
+    table.load(Recovered {
+        tasks: vec![task(1), task(2)],
+        found_exits: vec![found],
+        ..Recovered::default()
+    });
+    table.publish_found_exits(&[found, TaskId::from_bytes([3; 32])]);
+    table.announce(Owner::Host, EventKind::TaskRemoved(found));
+    let event = events.next().await.unwrap().unwrap();
+    let end = TaskEnd {
+        stop: None,
+        is_found: true,
+    };
+    assert_eq!(event.kind, EventKind::TaskExited(found, exit, end));
+    assert_eq!(event.owner, Owner::Nomad);
+    let next = events.next().await.unwrap().unwrap();
+    assert_eq!(next.kind, EventKind::TaskRemoved(found));
+}
+
+fn task_details() -> TaskDetails {
+    TaskDetails {
+        image_id: ImageId::new("sha256:00"),
+        image_ref: String::new(),
+        image_volumes: Vec::new(),
+        volume_images: Vec::new(),
+        user: ResolvedUser::default(),
+        stop_signal: Signal::TERM,
+        resources: Resources::default(),
+        throttles: Vec::new(),
+        log_path: None,
+        project: None,
+        leases: Vec::new(),
+        compute: ComputeClaim::default(),
+    }
 }

@@ -203,7 +203,7 @@ fn notices(event: Event) -> Vec<Notice> {
         EventKind::SandboxRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
         EventKind::TaskCreated(id) => (id.to_string(), &[Kind::ContainerCreatedEvent][..]),
         EventKind::TaskStarted(id) => (id.to_string(), &[Kind::ContainerStartedEvent][..]),
-        EventKind::TaskExited(id, _) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
+        EventKind::TaskExited(id, ..) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::TaskRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
         // The caller got the error, and CRI has no event for it.
         EventKind::Refused(_) => return Vec::new(),

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use switchyard_core::object::Task;
 use switchyard_core::state::{Exit, TaskState};
+use switchyard_core::stop_request::StopReason;
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::{Performed, Worker, wanted_otherwise};
@@ -144,7 +145,7 @@ impl Worker {
 
     /// Stops an unhealthy task, which has failed whatever its exit code is.
     async fn end_unhealthy(&mut self) -> Outcome {
-        if let Err(error) = Box::pin(self.stop()).await {
+        if let Err(error) = Box::pin(self.stop(StopReason::Unhealthy)).await {
             return Outcome::Temporary(error.status_text());
         }
         let exit = match self.task_object() {

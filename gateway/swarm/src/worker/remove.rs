@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use switchyard_core::stop_request::StopReason;
 use switchyard_core::{Error, Result};
 use switchyard_linux::blocking;
 use switchyard_linux::files::if_present;
@@ -29,7 +30,7 @@ impl Worker {
     /// Removes the task with everything that was created for it, until that succeeds.
     pub(super) async fn remove(&mut self) {
         loop {
-            let removed = match self.stop().await {
+            let removed = match self.stop(StopReason::Requested).await {
                 Ok(()) => self.remove_objects().await,
                 Err(error) => Err(error),
             };

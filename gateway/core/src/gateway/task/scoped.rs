@@ -18,6 +18,7 @@ use crate::singleflight::Decision;
 use crate::spec::{CheckpointSpec, PidMode, Signal, TaskSpec, TaskUpdate};
 use crate::state::{Exit, TaskState};
 use crate::stats::{TaskMetrics, TaskStats};
+use crate::stop_request::StopReason;
 use crate::stream::{AttachSpec, Attachment};
 
 /// The tasks of one owner.
@@ -170,6 +171,21 @@ impl<'s> ScopedTasks<'s> {
     /// # Errors
     /// Those of [`ScopedTasks::stop`].
     pub async fn stop_by(self, id: &str, signal: Option<Signal>, grace: Duration) -> Result<()> {
+        self.stop_for(id, signal, grace, StopReason::Requested)
+            .await
+    }
+
+    /// As [`ScopedTasks::stop_by`], for a reason that the event of the exit names.
+    ///
+    /// # Errors
+    /// Those of [`ScopedTasks::stop`].
+    pub async fn stop_for(
+        self,
+        id: &str,
+        signal: Option<Signal>,
+        grace: Duration,
+        reason: StopReason,
+    ) -> Result<()> {
         let task = match self.access.task(id) {
             Ok(task) => task,
             Err(error) => return ignore_not_found(Err(error)),
@@ -182,8 +198,8 @@ impl<'s> ScopedTasks<'s> {
             return Ok(());
         }
         let operation = self.access.begin_on_task(OperationKind::StopTask, task.id);
-        let work =
-            operation.run(async move { ignore_not_found(tasks.end(task.id, signal, grace).await) });
+        let work = operation
+            .run(async move { ignore_not_found(tasks.end(task.id, signal, grace, reason).await) });
         self.access
             .context()
             .run_detached(format!("stop of task {id}"), work)

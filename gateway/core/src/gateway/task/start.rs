@@ -25,6 +25,7 @@ use crate::id::TaskId;
 use crate::operation::step;
 use crate::spec::Signal;
 use crate::state::{Exit, TaskEvent, TaskState};
+use crate::stop_request::{StopReason, StopRequest};
 use crate::table::no_task;
 
 impl Tasks {
@@ -54,6 +55,8 @@ impl Tasks {
     /// Kills a task whose program was executed although nobody waits for its start any more. The caller holds
     /// the task's lock.
     async fn end_withdrawn(self: &Arc<Self>, id: TaskId) -> Result<()> {
+        let request = StopRequest::current(StopReason::StartWithdrawn);
+        self.context.table.note_stop(id, request);
         self.apply(id, TaskEvent::StopRequested)?;
         self.context.backend.signal_task(id, Signal::KILL).await?;
         self.wait_exit_published(id).await

@@ -11,12 +11,16 @@ use crate::object::Task;
 use crate::singleflight::Decision;
 use crate::spec::Signal;
 use crate::state::{TaskEvent, TaskState};
+use crate::stop_request::{StopReason, StopRequest};
 
 impl Tasks {
     /// Kills a task. Returns when no process of it runs; [`Tasks::wait_exit_published`] waits for the exit
     /// event.
     pub(in crate::gateway) async fn kill(self: &Arc<Self>, id: TaskId) -> Result<()> {
-        if !self.send_kill(id, None, Duration::ZERO).await? {
+        if !self
+            .send_kill(id, None, Duration::ZERO, StopReason::Requested)
+            .await?
+        {
             return Ok(());
         }
         let ended = async {
@@ -44,8 +48,9 @@ impl Tasks {
         id: TaskId,
         signal: Option<Signal>,
         grace: Duration,
+        reason: StopReason,
     ) -> Result<()> {
-        if self.send_kill(id, signal, grace).await? {
+        if self.send_kill(id, signal, grace, reason).await? {
             self.wait_exit_published(id).await
         } else {
             Ok(())
@@ -59,6 +64,7 @@ impl Tasks {
         id: TaskId,
         signal: Option<Signal>,
         grace: Duration,
+        reason: StopReason,
     ) -> Result<bool> {
         let context = &self.context;
         let Some(task) = self.settled_task(id).await? else {
@@ -67,6 +73,8 @@ impl Tasks {
         if !task.state.may_run() {
             return Ok(false);
         }
+        // Before any signal: the exit may follow at once.
+        context.table.note_stop(id, StopRequest::current(reason));
         if grace > Duration::ZERO {
             // `grace` runs from the request: the backend may delay the signal.
             let stop = async {

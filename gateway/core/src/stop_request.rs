@@ -1,0 +1,38 @@
+//! The request that ended a task, as the event of its exit names it.
+
+use crate::operation::{self, Caller, OperationKind};
+
+/// The reason of a request to stop a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// A client wants the task, or its sandbox, to end.
+    Requested,
+    /// Its health check has failed.
+    Unhealthy,
+    /// Nobody waited for its start any more.
+    StartWithdrawn,
+}
+
+/// A request to stop a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopRequest {
+    /// The reason.
+    pub reason: StopReason,
+    /// The operation that the stop is, or is a part of; `None` outside of one.
+    pub operation: Option<OperationKind>,
+    /// The caller of the operation; `None` if the gateway or a frontend began it by itself.
+    pub caller: Option<Caller>,
+}
+
+impl StopRequest {
+    /// The request of the operation that the current asynchronous task works for.
+    #[must_use]
+    pub fn current(reason: StopReason) -> Self {
+        let operation = operation::current();
+        Self {
+            reason,
+            operation: operation.as_ref().map(|(kind, _)| *kind),
+            caller: operation.map_or_else(Caller::current, |(_, caller)| caller),
+        }
+    }
+}
