@@ -51,6 +51,7 @@ targets! {
     devices_config: switchyard_devices::fuzzing::config, 4_000;
     lease_journal: switchyard_ledger::fuzzing::journal, 4_000;
     device_host_messages: switchyard_device_host::fuzzing::messages, 4_000;
+    history_records: switchyard_operator::fuzzing::history_records, 4_000;
     kubelet_messages: switchyard_device_plugin::fuzzing::messages, 4_000;
     message_shapes: switchyard_proto::fuzzing::message_shapes, 4_000;
     mountinfo: switchyard_linux::mounts::check, 4_000;

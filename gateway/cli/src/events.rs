@@ -55,7 +55,9 @@ pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
             events,
         } = parse(&path, &body)?;
         if is_restarted {
-            print_error("switchyard: the daemon was restarted: earlier events are gone\n")?;
+            print_error(
+                "switchyard: the daemon was restarted: `switchyard history` has what happened before\n",
+            )?;
         } else if missed > 0 {
             print_error(format!(
                 "switchyard: {missed} events were lost: there were too many at once\n"
@@ -89,7 +91,11 @@ fn path_of(known: Option<&(String, u64)>, owner: Option<&str>, wait: u64) -> Str
 }
 
 /// The events as lines of JSON, or as rows of a table, of which only the first page has headings.
-fn shown(events: &[EventView], output: Format, with_headings: bool) -> io::Result<String> {
+pub(super) fn shown(
+    events: &[EventView],
+    output: Format,
+    with_headings: bool,
+) -> io::Result<String> {
     match output {
         Format::Json => {
             let mut lines = String::new();
@@ -122,6 +128,8 @@ fn row(event: &EventView) -> [String; 5] {
         task,
         name,
         detail,
+        names: _,
+        exit: _,
     } = event;
     let id = task.as_ref().or(sandbox.as_ref()).map(|id| short(id));
     let object = match id {

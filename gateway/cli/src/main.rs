@@ -34,8 +34,10 @@ mod error;
 mod events;
 mod exit_status;
 mod generate;
+mod history;
 mod images;
 mod inspect;
+mod local_time;
 mod log_output;
 mod logkeeper;
 mod logs;
@@ -109,6 +111,8 @@ enum CliCommand {
     Volume(volumes::VolumeCommand),
     /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
     Events(events::EventsArgs),
+    /// Show the events on record, of seven days at most: why a task ended, who asked for that, and what happened to the node.
+    History(history::HistoryArgs),
     /// Print the output of a task: all of it, its end, or what is written from now on.
     Logs(logs::LogsArgs),
     /// Show what running tasks use of processors, memory, disks and networks.
@@ -236,6 +240,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Images(args) => block_on(images::images(&args))??,
         CliCommand::Volume(command) => block_on(volumes::volumes(&command))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
+        CliCommand::History(args) => block_on(history::history(&args))??,
         CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
         CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,

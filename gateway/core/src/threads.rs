@@ -30,10 +30,10 @@ pub const LOG_POOL: usize = 1;
 /// The maximum of each [`BlockingPool`](crate::blocking_pool::BlockingPool) for files of the node that others write.
 pub const FILES_POOL: usize = 1;
 
-/// Number of these pools: for the daemon's configuration, the programs that run, the networks of the node,
+/// Number of these pools: for the daemon's configuration, the history, the programs that run, the networks of the node,
 /// its resolver configuration, the hosts of registries, the join token of a swarm, and the bundles of
 /// containerd.
-pub const FILES_POOLS: usize = 7;
+pub const FILES_POOLS: usize = 8;
 
 /// The maximum that look at the disks of the daemon's own directories: one for each, and one for trees that were set aside
 /// on them.

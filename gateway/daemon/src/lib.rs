@@ -8,6 +8,7 @@
 //!   ├── run_file      files for other processes, which a full disk refuses at first
 //!   ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!   ├── managed       containerd and logkeeper: started, adopted, restarted, left running
+//!   ├── node_events   starts and ends of these processes, and jumps of the clock, for the history
 //!   ├── reports       what frontends, devices and the swarm report, for the admin server (the crate `operator`)
 //!   ├── start_check   what the start needs beside the configuration, checked also without a start
 //!   ├── self_check    asks each of its servers, for systemd's watchdog
@@ -31,6 +32,7 @@ pub mod gate;
 pub mod layer;
 pub mod lock;
 pub mod managed;
+mod node_events;
 pub mod reload;
 pub mod reports;
 mod run_file;

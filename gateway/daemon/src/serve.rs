@@ -28,6 +28,7 @@ use switchyard_socket::listener::SocketFile;
 use switchyard_telemetry::LogLevel;
 use switchyard_telemetry::TraceSettings;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::capacity;
@@ -60,6 +61,9 @@ pub use error::{Outlook, ServeError};
 use frontends::{FrontendSockets, Frontends};
 use listener_store::{InheritedListeners, ListenerKeeper, SharedListeners};
 use processes::NeededProcesses;
+
+/// Time to record the events of the daemon's last moments.
+const LATE_EVENTS: Duration = Duration::from_millis(10);
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
@@ -172,8 +176,7 @@ pub async fn run(
 
     let states = processes.states();
     daemon.keep_running(processes, exe);
-    let events = daemon.history.events.clone();
-    daemon.spawn("events", events.record(gateway.subscribe()));
+    daemon.record_events(&gateway, &states);
     let devices = daemon.start_devices(&gateway, &device_report);
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     questions.push(admin_question);
@@ -279,8 +282,13 @@ impl Daemon {
         traces: Option<&TraceSettings>,
     ) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
-        let history =
-            History::start(&config.audit, &metrics, wiring::owners()).with_traces(traces)?;
+        let history = History::start(
+            &config.audit,
+            &metrics,
+            wiring::owners(),
+            &config.paths.state,
+        )
+        .with_traces(traces)?;
         Ok(Self {
             config,
             shutdown,
@@ -418,7 +426,13 @@ impl Daemon {
     /// Waits for what is in flight, for a bounded time.
     async fn end(&self, gateway: &Gateway) {
         service_manager::stopping();
+        // The part that records events ends with the others, but operations still end, and tasks exit.
+        let late = gateway.subscribe();
         drain(gateway, &self.tasks).await;
+        let events = &self.history.events;
+        // Those that are there: the gateway, which ends the wait for more, lives on.
+        let _ = timeout(LATE_EVENTS, events.clone().record(late)).await;
+        events.note_end(self.shutdown.fault().unwrap_or("it was asked to end"));
         self.history.flush().await;
     }
 }

@@ -11,7 +11,7 @@
 //! | `/v1/containers` | [`ContainersView`] |
 //! | `/v1/devices`, `/v1/images`, `/v1/volumes` | [`DevicesView`], [`ImageView`]s, [`VolumeView`]s |
 //! | `/v1/swarm`, `DELETE /v1/swarm`, `POST /v1/swarm/join` | [`SwarmView`]; the body of the last is a [`SwarmJoin`] |
-//! | `/v1/operations`, `/v1/events` | [`OperationView`]s, [`EventPage`] |
+//! | `/v1/operations`, `/v1/events`, `/v1/history` | [`OperationView`]s, [`EventPage`], [`HistoryPage`] |
 //! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
 //! | `POST /v1/page`, `POST /v1/restart/{part}` | [`PageLinkView`], [`RestartReport`] |
 //!
@@ -46,7 +46,7 @@ pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
     RefusalView, ReservedView, SlotView,
 };
-pub use events::{EventPage, EventView};
+pub use events::{EventPage, EventView, ExitView, HistoryPage, NODE_OWNER};
 pub use images::{ImageUserView, ImageView};
 pub use inspection::{
     CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView,

@@ -59,14 +59,20 @@ pub fn short(id: &str) -> String {
 /// no time.
 #[must_use]
 pub fn age(at: &str, now: Timestamp) -> String {
-    const MINUTE: i64 = 60;
-    const HOUR: i64 = 60 * MINUTE;
-    const DAY: i64 = 24 * HOUR;
     let Ok(at) = at.parse::<Timestamp>() else {
         return at.to_owned();
     };
     // A clock that was set back makes the past the future.
     let seconds = (now.as_second() - at.as_second()).max(0);
+    duration(seconds.unsigned_abs())
+}
+
+/// A number of seconds in its largest unit, such as `5m`.
+#[must_use]
+pub fn duration(seconds: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
     // One of a unit is shown in the smaller one, as kubectl does: 119 seconds, not one minute.
     match seconds {
         0..120 => format!("{seconds}s"),

@@ -25,6 +25,7 @@
 //! | `POST /v1/page` | a [`PageLinkView`](switchyard_operator_api::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](switchyard_operator_api::OperationView)s as JSON: what is in flight; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](switchyard_operator_api::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
+//! | `/v1/history?name=…&owner=…&since=…&until=…&from=…` | a [`HistoryPage`](switchyard_operator_api::HistoryPage) as JSON: events on record, also of earlier daemons, from a place on; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
 //! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](switchyard_operator_api::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
 //! | `POST /v1/restart/{part}` | restarts containerd or the logkeeper: a [`RestartReport`](switchyard_operator_api::RestartReport) as JSON; on the unix socket only |
@@ -93,6 +94,7 @@ const LOCAL_PAGES: &str = "/statusz
 /v1/swarm
 /v1/operations
 /v1/events
+/v1/history?name&owner&since&until
 /v1/config?origin
 /v1/log/level
 ";
@@ -279,6 +281,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
         audit: admin.history.audit.counts(),
+        history: admin.history.events.counts(),
         traces: admin.history.traces.as_ref().map(|traces| traces.counts()),
         programs,
     };

@@ -1,5 +1,5 @@
 //! The audit log: one line of JSON for each operation that changes something, with who requested it and how it
-//! ended.
+//! ended, and one for each exit of a task.
 //!
 //! The lines are written by a thread of their own, so that a slow disk or journal delays no operation. At most
 //! 4096 lines wait for it; further ones are lost, and counted.
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
+use switchyard_operator_api::{EventView, ExitView};
 use switchyard_telemetry::LogPace;
 
 use crate::config::{AuditConfig, AuditTarget};
@@ -118,6 +119,13 @@ impl AuditLog {
         let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
         if self.0.lines.is_some() && wanted {
             self.send(AuditLine::of(operation, &self.0.owners).to_json());
+        }
+    }
+
+    /// Writes the line of an exit, which is that of the event; never waits.
+    pub(crate) fn record_exit(&self, event: &EventView, exit: &ExitView) {
+        if self.0.lines.is_some() {
+            self.send(AuditLine::of_exit(event, exit).to_json());
         }
     }
 

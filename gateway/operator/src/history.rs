@@ -1,18 +1,19 @@
-//! The history of the node: operations in flight, the audit log, the latest events, and traces.
+//! The history of the node: operations in flight, the audit log, events, and traces.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use switchyard_core::operation::{EndedOperation, EndedStep, OperationObserver, Operations};
 use switchyard_core::spec::Meta;
 use switchyard_linux::{WorkLost, blocking, report};
-use switchyard_operator_api::OperationView;
+use switchyard_operator_api::{EventView, ExitView, OperationView};
 use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
 use crate::config::AuditConfig;
 
 use crate::audit::AuditLog;
-use crate::events::EventLog;
-use crate::metrics::{Metrics, OperationMetrics};
+use crate::events::{EventLog, ExitObserver};
+use crate::metrics::{ExitMetrics, Metrics, OperationMetrics};
 use crate::owners::Owners;
 
 /// The records of what happens. Clones share them.
@@ -22,7 +23,7 @@ pub struct History {
     pub operations: Operations,
     /// The audit log.
     pub audit: AuditLog,
-    /// The latest events.
+    /// The events.
     pub events: EventLog,
     /// The traces, if they are exported.
     pub traces: Option<Arc<Traces>>,
@@ -30,28 +31,30 @@ pub struct History {
     pub owners: Owners,
 }
 
-/// Writes a line of the audit log and observes metrics when an operation ends.
+/// Writes a line of the audit log and observes metrics when an operation or a task ends.
 #[derive(Debug)]
 struct Observer {
     audit: AuditLog,
     metrics: OperationMetrics,
+    exits: ExitMetrics,
 }
 
 impl History {
-    /// Begins to record what happens.
+    /// Begins to record what happens; events are on record in the state directory.
     #[must_use]
-    pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners) -> Self {
+    pub fn start(audit: &AuditConfig, metrics: &Metrics, owners: Owners, state: &Path) -> Self {
         let operations = Operations::default();
         let audit = AuditLog::start(audit, owners);
-        let observer = Observer {
+        let observer = Arc::new(Observer {
             audit: audit.clone(),
             metrics: metrics.operations.clone(),
-        };
-        operations.observe(Arc::new(observer));
+            exits: metrics.exits.clone(),
+        });
+        operations.observe(Arc::clone(&observer) as _);
         Self {
             operations,
             audit,
-            events: EventLog::new(owners),
+            events: EventLog::start(owners, state, observer),
             traces: None,
             owners,
         }
@@ -81,23 +84,27 @@ impl History {
         })
     }
 
-    /// Waits until the lines of the audit log so far are written and the spans so far are sent, for a bounded time.
-    /// Spans that end later are lost.
+    /// Waits until the lines of the audit log and the events so far are written and the spans so far are sent, for a
+    /// bounded time. Spans that end later are lost.
     pub async fn flush(&self) {
         if let Some(traces) = &self.traces {
             traces.end().await;
         }
         let audit = self.audit.clone();
-        let flushed: Result<(), WorkLost> =
-            blocking("writing the last lines of the audit log", move || {
+        let events = self.events.clone();
+        let flushed: Result<(), WorkLost> = blocking(
+            "writing the last lines of the audit log and the last events",
+            move || {
+                events.flush();
                 audit.flush();
                 Ok(())
-            })
-            .await;
+            },
+        )
+        .await;
         if let Err(error) = flushed {
             tracing::error!(
                 error = report(&error),
-                "lines of the audit log may be missing"
+                "lines of the audit log and events may be missing"
             );
         }
     }
@@ -111,5 +118,12 @@ impl OperationObserver for Observer {
 
     fn step_ended(&self, step: EndedStep) {
         self.metrics.step_ended(step);
+    }
+}
+
+impl ExitObserver for Observer {
+    fn task_exited(&self, event: &EventView, exit: &ExitView) {
+        self.exits.ended(&event.owner, &exit.cause);
+        self.audit.record_exit(event, exit);
     }
 }

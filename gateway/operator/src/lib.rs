@@ -5,7 +5,7 @@
 //! admin ──► node           the objects of all owners, and the parts of the daemon
 //!   │   ──► control         traits of the daemon's components: what they report, and what can be changed on them
 //!   ├──► metrics           /metrics
-//!   ├──► history           operations in flight, the audit log, events, traces
+//!   ├──► history           operations in flight, the audit log, events in memory and on record, traces
 //!   └──► page              the status page
 //! inspect, find, task_logs, container_metrics, owners   objects of all owners, as people name them
 //! ```
@@ -19,6 +19,8 @@ pub mod container_metrics;
 pub mod control;
 pub mod events;
 mod find;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod history;
 mod hosts;
 pub mod inspect;

@@ -21,11 +21,13 @@ use switchyard_operator_api::{DevicesView, REVISION, VERSION};
 use switchyard_telemetry::TraceCounts;
 
 use crate::audit::AuditCounts;
+use crate::events::HistoryCounts;
 use crate::status::Part;
 
 mod audit;
 mod backend;
 mod disks;
+mod exits;
 mod families;
 mod label_names;
 mod ledger;
@@ -48,6 +50,7 @@ mod traces;
 use audit::AuditMetrics;
 use backend::BackendMetrics;
 use disks::DiskMetrics;
+use exits::HistoryMetrics;
 use families::{counters, gauge, gauges, histograms, runtime_buckets, signed};
 use label_names::LabelNames;
 use ledger::LedgerMetrics;
@@ -69,6 +72,7 @@ pub use reload::ReloadCounts;
 pub use restarts::ProcessRestarts;
 pub use swarm::SwarmFigures;
 
+pub(crate) use exits::ExitMetrics;
 pub(crate) use operations::OperationMetrics;
 
 /// The content type of [`Metrics::render`].
@@ -81,6 +85,7 @@ pub struct Metrics {
     /// Those of the RPC layer.
     pub rpc: RpcMetrics,
     pub(crate) operations: OperationMetrics,
+    pub(crate) exits: ExitMetrics,
     backend: BackendMetrics,
     recovery: RecoveryMetrics,
     restarts: IntCounterVec,
@@ -118,6 +123,7 @@ struct NodeMetrics {
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
+    history: HistoryMetrics,
     traces: TraceMetrics,
     programs: ProgramMetrics,
     process: ProcessMetrics,
@@ -174,6 +180,8 @@ pub struct NodeCounts {
     pub operations: OperationAges,
     /// Lines of the audit log; `None` if nothing is audited.
     pub audit: Option<AuditCounts>,
+    /// Events of the history; `None` if none are recorded.
+    pub history: Option<HistoryCounts>,
     /// Spans of traces; `None` if nothing is traced.
     pub traces: Option<TraceCounts>,
     /// The processes with their programs.
@@ -196,6 +204,7 @@ impl Metrics {
         // Those whose pulls and whose bytes are counted are the same.
         let registries = LabelNames::default();
         let operations = OperationMetrics::register(&registry, registries.clone())?;
+        let exits = ExitMetrics::register(&registry)?;
         let backend = BackendMetrics::register(&registry, registries)?;
         let recovery = RecoveryMetrics::register(&registry)?;
         let restarts = counters(&registry, table::RESTARTS)?;
@@ -204,6 +213,7 @@ impl Metrics {
             registry,
             rpc,
             operations,
+            exits,
             backend,
             recovery,
             restarts,
@@ -280,6 +290,7 @@ impl NodeMetrics {
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
+            history: HistoryMetrics::register(registry)?,
             traces: TraceMetrics::register(registry)?,
             programs: ProgramMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
@@ -330,6 +341,9 @@ impl NodeMetrics {
         self.in_flight.set(&counts.operations);
         if let Some(audit) = counts.audit {
             self.audit.set(audit);
+        }
+        if let Some(history) = counts.history {
+            self.history.set(history);
         }
         if let Some(traces) = counts.traces {
             self.traces.set(traces);

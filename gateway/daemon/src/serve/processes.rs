@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_config::{Config, ContainerdMode, Sources};
+use switchyard_core::gateway::Gateway;
 use switchyard_operator::control::RestartableProcess;
 use switchyard_operator::metrics::ProcessRestarts;
+use switchyard_operator_api::VERSION;
 use tokio::sync::watch;
 
 use super::Daemon;
 use crate::daemon_record::PublishedRecord;
 use crate::managed::restart::{self, KeptListeners, RestartRequests, Restarter, ServiceStart};
 use crate::managed::{self, Program, State};
+use crate::node_events::{self, follow_clock, follow_process, follow_runtime};
 
 /// The pause between two probes of an external logkeeper.
 const POLL: Duration = Duration::from_secs(2);
@@ -136,6 +139,31 @@ impl Daemon {
                 self.spawn("logkeeper watch", watch);
             }
         }
+    }
+
+    /// Records what happens to the objects of the gateway, to these processes and to the clock.
+    pub(super) fn record_events(&self, gateway: &Gateway, states: &ProcessStates) {
+        let events = &self.history.events;
+        let booted = node_events::booted();
+        let pid = std::process::id();
+        events.note_start(&format!("version {VERSION}, process {pid}{booted}"));
+        self.spawn("events", events.clone().record(gateway.subscribe()));
+        let (containerd, logkeeper) = states;
+        match containerd {
+            Some(state) => self.spawn(
+                "events of containerd",
+                follow_process(events.clone(), "containerd", state.clone()),
+            ),
+            None => self.spawn(
+                "events of the runtime",
+                follow_runtime(events.clone(), gateway.clone()),
+            ),
+        }
+        self.spawn(
+            "events of the logkeeper",
+            follow_process(events.clone(), "logkeeper", logkeeper.clone()),
+        );
+        self.spawn("events of the clock", follow_clock(events.clone()));
     }
 
     fn supervise(&self, program: Program, process: NeededProcess) {

@@ -1,4 +1,4 @@
-//! The pages about what happens: operations in flight, and events.
+//! The pages about what happens: operations in flight, events, and those on record.
 
 use std::time::Duration;
 
@@ -7,10 +7,12 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
+use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::answers::{json, owner_named, text};
+use super::answers::{json, owner_named, status_of, text};
 use super::pages::ListenerPages;
+use crate::events::{EventFilter, Place};
 
 /// The longest time for which a request for events can wait, in seconds: shorter than a page may take.
 const WAIT_MAX: u64 = 25;
@@ -18,10 +20,14 @@ const WAIT_MAX: u64 = 25;
 /// The longest name of a run of the daemon.
 const RUN_MAX: usize = 64;
 
+/// The longest name of an object in a request, in bytes.
+const NAME_MAX: usize = 512;
+
 pub(super) fn routes() -> Router<ListenerPages> {
     Router::new()
         .route("/v1/operations", get(operations))
         .route("/v1/events", get(events))
+        .route("/v1/history", get(history))
 }
 
 async fn operations(State(pages): State<ListenerPages>) -> Response {
@@ -59,6 +65,64 @@ async fn events(
             .after(known, query.owner.as_deref(), wait)
             .await,
     )
+}
+
+/// The events on record that are requested.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct HistoryQuery {
+    name: Option<String>,
+    owner: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    from: Option<String>,
+}
+
+async fn history(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<HistoryQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let query = query
+        .map_err(|error| error.body_text())
+        .and_then(|Query(query)| query.checked());
+    let (from, filter) = match query {
+        Ok(checked) => checked,
+        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    };
+    match pages.admin.history.events.history(from, filter).await {
+        Ok(page) => json(&page),
+        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+    }
+}
+
+impl HistoryQuery {
+    fn checked(self) -> Result<(Place, EventFilter), String> {
+        let Self {
+            name,
+            owner,
+            since,
+            until,
+            from,
+        } = self;
+        if name.as_ref().is_some_and(|name| name.len() > NAME_MAX) {
+            return Err(format!("the name has more than {NAME_MAX} bytes"));
+        }
+        let time = |word: &str, time: Option<String>| {
+            let parsed = time.map(|time| time.parse::<Timestamp>()).transpose();
+            parsed.map_err(|_| format!("{word} is no time: write it as 2026-11-26T10:00:00Z"))
+        };
+        let from = from.map(|from| from.parse::<Place>()).transpose();
+        let filter = EventFilter {
+            name,
+            owner: owner.as_deref().map(owner_named).transpose()?,
+            since: time("since", since)?,
+            until: time("until", until)?,
+        };
+        Ok((
+            from.map_err(|error| error.to_string())?.unwrap_or_default(),
+            filter,
+        ))
+    }
 }
 
 impl EventQuery {
@@ -122,5 +186,34 @@ mod tests {
             wait: 25,
         };
         assert!(whole.checked().is_ok());
+    }
+
+    #[test]
+    fn history_is_asked_for_by_times_owners_and_places() {
+        let query = |since: &str, owner: &str, from: &str| HistoryQuery {
+            since: Some(since.to_owned()),
+            owner: Some(owner.to_owned()),
+            from: Some(from.to_owned()),
+            ..HistoryQuery::default()
+        };
+        let time = "2026-11-29T03:00:00Z";
+        let (from, filter) = query(time, "nomad", "7-4096").checked().unwrap();
+        assert_eq!(from.to_string(), "7-4096");
+        assert_eq!(filter.since.unwrap().to_string(), time);
+        for (query, word) in [
+            (query("03:00", "nomad", "7-4096"), "since"),
+            (query(time, "root", "7-4096"), "no owner"),
+            (query(time, "nomad", "7"), "no place"),
+            (query(time, "nomad", "-1-5"), "no place"),
+        ] {
+            let why = query.checked().unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+        let long = HistoryQuery {
+            name: Some("x".repeat(513)),
+            ..HistoryQuery::default()
+        };
+        assert!(long.checked().is_err());
+        assert!(HistoryQuery::default().checked().is_ok());
     }
 }

@@ -1,23 +1,25 @@
 //! One line of the audit log.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::operation::{EndedOperation, Outcome};
 use switchyard_operator_api::text::rfc3339;
+use switchyard_operator_api::{EventView, ExitView};
 
 use crate::owners::Owners;
 
 /// The longest text of an error, in bytes.
 const ERROR_MAX: usize = 512;
 
-/// The record of one operation. Unknown fields are left out.
+/// The record of one operation, or of the exit of a task. Unknown fields are left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditLine {
-    /// Start of the operation, as RFC 3339.
+    /// Start of the operation, or time of the exit, as RFC 3339.
     pub at: String,
-    /// Name of the operation, for example `create_task`.
+    /// Name of the operation, for example `create_task`, or `task_exited`.
     pub operation: String,
     /// Owner of the objects that it changed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,12 +45,15 @@ pub struct AuditLine {
     /// The process that sent the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// `ok`, the kind of the error, or `dropped`.
+    /// The exit code of a task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// `ok`, the kind of the error, or `dropped`; of an exit its cause.
     pub result: String,
-    /// The error.
+    /// The error; of an exit what there is to say about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Duration of the operation, in seconds.
+    /// Duration of the operation in seconds, or for how long the task ran; 0 if that is not known.
     pub seconds: f64,
 }
 
@@ -88,9 +93,32 @@ impl AuditLine {
             listener: caller.map(|caller| caller.listener.to_owned()),
             uid: caller.and_then(|caller| caller.uid),
             pid: caller.and_then(|caller| caller.pid),
+            code: None,
             result: result.to_owned(),
             error,
             seconds: took.as_secs_f64(),
+        }
+    }
+
+    /// The line of an exit, which is that of the event. Who requested it is who asked for the end of the task.
+    #[must_use]
+    pub fn of_exit(event: &EventView, exit: &ExitView) -> Self {
+        let ran = Duration::from_millis(exit.ran_ms.unwrap_or_default());
+        Self {
+            at: event.at.clone(),
+            operation: event.event.clone(),
+            owner: Some(event.owner.clone()),
+            sandbox: event.sandbox.clone(),
+            task: event.task.clone(),
+            names: event.names.clone(),
+            argument: None,
+            listener: exit.listener.clone(),
+            uid: exit.uid,
+            pid: exit.pid,
+            code: Some(exit.code),
+            result: exit.cause.clone(),
+            error: Some(bounded(event.detail.clone())),
+            seconds: ran.as_secs_f64(),
         }
     }
 

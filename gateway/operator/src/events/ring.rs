@@ -2,19 +2,17 @@
 
 use std::collections::VecDeque;
 
-use switchyard_operator_api::EventView;
+use switchyard_operator_api::{EventView, ExitView};
 
 /// Maximum number of events that are kept.
-const EVENTS_MAX: usize = 10_000;
+const EVENTS_MAX: usize = 5_000;
 
 /// Maximum size of the texts of all kept events, in bytes.
 const BYTES_MAX: usize = 2 << 20;
 
-/// The longest detail of an event, in bytes.
-const DETAIL_MAX: usize = 1024;
-
-/// Size of an event without its texts, in bytes.
+/// Size of an event without its texts, in bytes; an exit counts as if it were a part of it.
 const EVENT_BYTES: usize = size_of::<EventView>();
+const EXIT_BYTES: usize = size_of::<ExitView>();
 
 /// The kept events, numbered in order from 1.
 #[derive(Debug, Default)]
@@ -32,14 +30,10 @@ impl Ring {
     /// Adds an event and returns its number.
     pub(super) fn push(&mut self, event: EventView) -> u64 {
         self.latest += 1;
-        let mut event = EventView {
+        let event = EventView {
             number: self.latest,
             ..event
         };
-        event
-            .detail
-            .truncate(event.detail.floor_char_boundary(DETAIL_MAX));
-        event.detail.shrink_to_fit();
         self.bytes += size(&event);
         self.events.push_back(event);
         while self.events.len() > EVENTS_MAX || self.bytes > BYTES_MAX {
@@ -131,11 +125,14 @@ fn size(event: &EventView) -> usize {
         task,
         name,
         detail,
+        names: _,
+        exit,
     } = event;
     let ids = [sandbox, task]
         .into_iter()
         .flatten()
         .map(String::len)
         .sum::<usize>();
-    EVENT_BYTES + at.len() + owner.len() + event.len() + name.len() + detail.len() + ids
+    let exit = exit.as_deref().map_or(0, |_| EXIT_BYTES);
+    EVENT_BYTES + at.len() + owner.len() + event.len() + name.len() + detail.len() + ids + exit
 }

@@ -83,6 +83,7 @@ metrics! {
         OPERATIONS_IN_FLIGHT: Gauge "switchyard_operations_in_flight" ["owner", "operation"] "Operations that have begun and not ended.";
         OLDEST_OPERATION: Gauge "switchyard_operation_oldest_age_seconds" ["operation"] "Age of the oldest operation in flight; 0 if there is none.";
         AUDIT_LINES: Counter "switchyard_audit_lines_total" ["result"] "Lines of the audit log, by result: written or lost.";
+        HISTORY_EVENTS: Counter "switchyard_history_events_total" ["result"] "Events of the history, by result: written or lost.";
         TRACE_SPANS: Counter "switchyard_trace_spans_total" ["result"] "Spans of traces, by result: sent or lost. Absent as long as nothing is traced.";
     }
     "objects" {
@@ -90,6 +91,7 @@ metrics! {
         TASKS: Gauge "switchyard_tasks" ["owner", "state"] "Tasks.";
         UNENDED_TASKS: Gauge "switchyard_unended_tasks" ["owner"] "Tasks that were sent SIGKILL and did not end in time: a process of theirs waits in the kernel, or their end is not reported.";
         OOM_KILLS: Counter "switchyard_oom_kills_total" ["owner"] "Processes of tasks that the kernel killed for want of memory, main processes and others. With cgroup v1, at least one of each task, when it ends.";
+        TASK_EXITS: Counter "switchyard_task_exits_total" ["owner", "cause"] "Tasks that ended, by cause: exited, oom_killed, stopped, unhealthy, withdrawn, start_failed or lost.";
         IMAGES: Gauge "switchyard_images" [] "Images.";
         IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["registry", "result"] "Pulls that ended, by result: ok, or the kind of the error.";
         PULL_BYTES: Counter "switchyard_image_pull_bytes_total" ["registry"] "Bytes of layers that have arrived for pulls.";

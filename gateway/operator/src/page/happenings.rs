@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use switchyard_operator_api::text::age;
-use switchyard_operator_api::{EventView, OperationView, PartView};
+use switchyard_operator_api::{EventView, ExitView, OperationView, PartView};
 
 use super::text;
 use super::work::Tone;
@@ -48,7 +48,8 @@ impl EventRow {
     pub(super) fn of(event: &EventView, now: Timestamp) -> Self {
         let tone = match event.event.as_str() {
             "refused" => Tone::Bad,
-            "task_exited" if event.detail != "code 0" => Tone::Bad,
+            "sandbox_failed" => Tone::Bad,
+            "task_exited" if event.exit.as_deref().is_none_or(is_failure) => Tone::Bad,
             "task_started" | "sandbox_ready" => Tone::Good,
             _ => Tone::Quiet,
         };
@@ -68,6 +69,11 @@ impl EventRow {
             detail: text::sentence(&event.detail),
         }
     }
+}
+
+/// Returns whether a task has failed: one that was asked to end has not.
+fn is_failure(exit: &ExitView) -> bool {
+    exit.cause != "stopped" && (exit.cause != "exited" || exit.code != 0)
 }
 
 // === impl OperationRow ===

@@ -218,7 +218,12 @@ impl TestNode {
             Arc::clone(&metrics),
             Arc::new(reloader),
             LogLevel::new("info", |_| {}),
-            History::start(&audit, &metrics, self.owners),
+            History::start(
+                &audit,
+                &metrics,
+                self.owners,
+                &self.dir.path().join("state"),
+            ),
             containers,
             StatusPage::new(&AdminConfig::default(), self.dir.path()),
         )
