@@ -89,6 +89,41 @@ fn line_has_the_operation_and_its_caller() {
 }
 
 #[test]
+fn exit_has_a_line_with_its_cause_and_who_asked_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()), Owners::default());
+    let exit = ExitView {
+        code: 137,
+        cause: "stopped".to_owned(),
+        ran_ms: Some(1500),
+        listener: Some("cri".to_owned()),
+        pid: Some(812),
+        ..ExitView::default()
+    };
+    let event = EventView {
+        at: "2026-11-29T03:12:04.551Z".to_owned(),
+        owner: "kubernetes".to_owned(),
+        event: "task_exited".to_owned(),
+        detail: "code 137".to_owned(),
+        names: [("pod".to_owned(), "web".to_owned())].into(),
+        ..EventView::default()
+    };
+    log.record_exit(&event, &exit);
+    log.flush();
+    let [line] = lines(&path).try_into().unwrap();
+    assert_eq!(line.at, event.at);
+    assert_eq!(line.operation, "task_exited");
+    assert_eq!((line.code, line.result.as_str()), (Some(137), "stopped"));
+    assert_eq!(
+        (line.listener, line.pid),
+        (Some("cri".to_owned()), Some(812))
+    );
+    assert_eq!(line.names["pod"], "web");
+    assert!((line.seconds - 1.5).abs() < 1e-9);
+}
+
+#[test]
 fn file_is_continued_under_its_name_after_a_rotation() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/audit.log");

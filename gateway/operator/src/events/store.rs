@@ -242,3 +242,50 @@ fn note_result(written: io::Result<()>, is_failing: &mut bool, counts: &RecordCo
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store whose disk hangs: nothing takes its messages, which are returned.
+    fn hanging() -> (HistoryStore, Receiver<StoreMessage>) {
+        let (messages, queue) = mpsc::sync_channel(QUEUE.0);
+        let store = HistoryStore {
+            messages,
+            dir: PathBuf::new(),
+            counts: Arc::default(),
+            readers: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
+            loss: LogPace::default(),
+        };
+        (store, queue)
+    }
+
+    #[test]
+    fn disk_that_hangs_holds_up_nothing_and_takes_bounded_memory() {
+        let (store, queue) = hanging();
+        let event = EventView {
+            detail: "x".repeat(1000),
+            ..EventView::default()
+        };
+        for _ in 0..10_000 {
+            store.record(&event);
+        }
+        let waiting = store.counts.waiting.load(Ordering::Relaxed);
+        assert!((QUEUE.1 / 2..=QUEUE.1).contains(&waiting), "{waiting}");
+        let records = u64::try_from(queue.try_iter().count()).unwrap();
+        let lost = store.counts().lost;
+        assert_eq!(records + lost, 10_000);
+        // Nobody answers this, and it returns.
+        store.flush();
+    }
+
+    #[test]
+    fn short_records_are_bounded_in_number() {
+        let (store, queue) = hanging();
+        for _ in 0..QUEUE.0 + 5 {
+            store.record(&EventView::default());
+        }
+        assert_eq!(store.counts().lost, 5);
+        assert_eq!(queue.try_iter().count(), QUEUE.0);
+    }
+}
