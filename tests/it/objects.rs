@@ -96,12 +96,13 @@ fn members_of_the_socket_group_read_and_root_alone_changes() {
     });
     let id = pod.start(&config);
     let lease = "0".repeat(32);
-    let reads: [&[&str]; 12] = [
+    let reads: [&[&str]; 13] = [
         &["status", "--verbose"],
         &["ps"],
         &["images"],
         &["devices"],
         &["events"],
+        &["history"],
         &["inspect", &id],
         &["inspect", "tests/seen", "--output", "json"],
         &["log", "level"],

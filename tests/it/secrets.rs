@@ -151,6 +151,7 @@ fn commands(node: &TestNode, container: &str) {
         &["status", "--verbose"][..],
         &["ps"],
         &["events"],
+        &["history"],
         &["devices"],
         &["images"],
         &["inspect", container, "tests/secretive"],

@@ -142,6 +142,7 @@ impl EventLog {
 
     fn observe(&self, event: &Event) {
         let view = describe::view(event, &self.0.owners, SystemTime::now());
+        let view = record::bounded(view);
         if let Some(observer) = &self.0.exits
             && let Some(exit) = &view.exit
         {

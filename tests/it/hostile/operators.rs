@@ -161,6 +161,7 @@ fn assert_command_line_shows_text<'a>(node: &TestNode, jobs: impl Iterator<Item 
     let text = [
         node.output(&["ps"]),
         node.output(&["events"]),
+        node.output(&["history"]),
         node.output(&["status", "--verbose"]),
         node.output(&["devices"]),
         node.output(&["images"]),

@@ -28,6 +28,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// The status with which the command line ends if it does not know a command.
 const USAGE: i32 = 2;
 
+/// Words of the lines of a history that name a cause.
+const CAUSES: [&str; 6] = [
+    "task_exited",
+    "sandbox_failed",
+    "clock_jumped",
+    "runtime_unavailable",
+    "_ended",
+    "_hangs",
+];
+
 /// The alerts and findings before an incident.
 #[derive(Debug)]
 pub(super) struct Baseline {
@@ -141,8 +151,10 @@ fn ask_history(node: &DrillNode, object: &str) -> String {
         return no_answer();
     };
     if history.status.code() != Some(USAGE) {
-        let last = text(&history).lines().next_back().map(str::to_owned);
-        return shortened(&last.unwrap_or_default(), 300);
+        let text = text(&history);
+        let names_cause = |line: &&str| CAUSES.iter().any(|word| line.contains(word));
+        let last = text.lines().rfind(names_cause);
+        return shortened(last.or(text.lines().next_back()).unwrap_or_default(), 300);
     }
     let events = output(node.test_node().command(&["events"]));
     events.map_or_else(no_answer, |answer| line_about(&text(&answer), object))

@@ -47,16 +47,20 @@ fn is_name(event: &EventView, name: &str) -> bool {
     let short = event.name.split(" (").next().unwrap_or_default();
     let is_beginning = |rest: &str| rest.is_empty() || rest.starts_with('/');
     let is_display_name = event.name == name || short.strip_prefix(name).is_some_and(is_beginning);
-    let is_id_part = name.len() >= ID_MIN
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    let is_id = |id: &String| is_id_part && id.starts_with(name);
+    let is_id = |id: &String| {
+        name.len() >= ID_MIN && is_of_id(name) && is_of_id(id) && id.starts_with(name)
+    };
     !name.is_empty()
         && (is_display_name
             || [&event.sandbox, &event.task].into_iter().flatten().any(is_id)
             // Also the beginning of the id of an allocation or a pod.
             || event.names.values().any(|value| value == name || is_id(value)))
+}
+
+/// Returns whether a text has only characters of ids.
+fn is_of_id(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
 #[cfg(test)]
@@ -112,8 +116,8 @@ mod tests {
                     "cache",
                     "a5af733a",
                     alloc,
-                ],
-                &["redis (", "db", "cache/d", "733a", "a5a"],
+                ][..],
+                &["redis (", "db", "cache/d", "733a", "a5a"][..],
             ),
         ] {
             for name in names {
@@ -123,6 +127,13 @@ mod tests {
                 assert!(!is_name(event, name), "{name:?}");
             }
         }
+    }
+
+    #[test]
+    fn beginning_of_a_name_that_looks_like_an_id_is_none() {
+        let facade = event("nomad", "facade/web", &[("nomad_job", "facade-web")]);
+        assert!(!is_name(&facade, "face") && !is_name(&facade, "faca"));
+        assert!(is_name(&facade, "facade"));
     }
 
     #[test]
