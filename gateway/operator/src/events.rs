@@ -134,7 +134,7 @@ impl EventLog {
                         store.lose(missed);
                     }
                     let number = self.0.ring.lock().miss(missed);
-                    self.0.latest.send_replace(number);
+                    self.announce(number);
                 }
             }
         }
@@ -179,8 +179,14 @@ impl EventLog {
             store.record(&event);
         }
         let number = self.0.ring.lock().push(in_memory(event));
-        // After the ring has it: a follower that wakes finds the event.
-        self.0.latest.send_replace(number);
+        self.announce(number);
+    }
+
+    /// Wakes followers, after the ring has the event with this number. Of two at once, the later one may come first.
+    fn announce(&self, number: u64) {
+        self.0
+            .latest
+            .send_modify(|latest| *latest = number.max(*latest));
     }
 
     /// At most `most` of the latest events that are wanted, the newest first.
