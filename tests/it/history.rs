@@ -57,9 +57,11 @@ pub(crate) fn audited_node() -> (TestNode, std::path::PathBuf) {
     (node, file.expect("the configuration was made"))
 }
 
-/// The operations on objects with this value of a name, in order.
+/// The operations on objects with this value of a name, in order, without exits.
 fn operations(lines: &[Value], label: &str, value: &str) -> Vec<String> {
-    let of_object = lines.iter().filter(|line| line["names"][label] == value);
+    let of_object = lines
+        .iter()
+        .filter(|line| line["names"][label] == value && line["operation"] != "task_exited");
     of_object
         .map(|line| {
             line["operation"]

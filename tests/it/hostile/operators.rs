@@ -1,5 +1,5 @@
 //! Stress on the tools of operators: a storm of scrapes, names that are markup or very long, and a full disk
-//! below the audit log.
+//! below the audit log or the history.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -257,4 +257,40 @@ fn a_full_disk_below_the_audit_log_fails_no_request_and_loses_counted_lines_alon
         .filter(|line| serde_json::from_str::<Value>(line).is_err())
         .count();
     assert!(torn <= 1, "{}", lines());
+}
+
+#[test]
+fn a_full_disk_below_the_history_fails_no_request_and_loses_counted_events_alone() {
+    let node = TestNode::start_configured(|root| {
+        root.small_disk(&root.state().join("history"), "size=64k");
+        String::new()
+    });
+    let dir = node.root().state().join("history");
+    let lost = || {
+        let text = node.daemon().get("/metrics").1;
+        let line = text.lines().find_map(|line| {
+            line.strip_prefix("switchyard_history_events_total{result=\"lost\"} ")
+                .map(str::to_owned)
+        });
+        line.map_or(0.0, |count| count.parse::<f64>().expect("it is a number"))
+    };
+    assert_eq!(node.pod("first").run_shell("echo works", |_| {}), "works");
+    assert_eq!(lost(), 0.0);
+    let filling = fill(&dir);
+    // The last page of the segment has room for some events still.
+    let is_lost = (0..20).any(|number| {
+        let pod = node.pod(&format!("second{number}"));
+        assert_eq!(pod.run_shell("echo works", |_| {}), "works");
+        lost() > 0.0
+    });
+    assert!(is_lost, "{}", node.daemon().tail());
+    assert_eq!(node.daemon().get("/readyz").0, 200);
+    assert!(node.output(&["events"]).contains("second0"));
+    filling.set_len(0).expect("it is ours");
+    assert_eq!(node.pod("third").run_shell("echo works", |_| {}), "works");
+    let shown = || node.call(&["history", "third"]);
+    let is_recorded = || String::from_utf8_lossy(&shown().stdout).contains("task_exited");
+    assert!(eventually(LIMIT, is_recorded), "{:?}", shown());
+    let errors = String::from_utf8_lossy(&shown().stderr).into_owned();
+    assert!(errors.contains("could not be recorded"), "{errors}");
 }
