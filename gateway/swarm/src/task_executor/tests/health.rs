@@ -1,6 +1,8 @@
 //! Health checks of tasks, by a clock that stands still while something is worked on.
 
 use switchyard_core::ErrorKind;
+use switchyard_core::event::EventKind;
+use switchyard_core::stop_request::StopReason;
 use switchyard_fake::FakeImage;
 use tokio::time::Instant;
 
@@ -106,6 +108,7 @@ async fn task_is_starting_until_a_check_passes_and_is_checked_on() {
 #[tokio::test(start_paused = true)]
 async fn unhealthy_task_is_stopped_and_has_failed_in_dockers_words() {
     let node = TestNode::new().await;
+    let mut events = node.gateway.subscribe();
     let check = || health_check(&["CMD-SHELL", "echo why; exit 7"]);
     // One that was never healthy.
     node.assign(checked(1, &["serve"], check())).await;
@@ -136,6 +139,14 @@ async fn unhealthy_task_is_stopped_and_has_failed_in_dockers_words() {
     .await;
     let (error, _) = node.reaches(3, State::Failed).await;
     assert_eq!(error, "task: exit (0): dockerexec: unhealthy container");
+    let mut reasons = Vec::new();
+    while reasons.len() < 3 {
+        let event = events.next().await.unwrap().unwrap();
+        if let EventKind::TaskExited(_, _, end) = event.kind {
+            reasons.push(end.stop.map(|stop| stop.reason));
+        }
+    }
+    assert_eq!(reasons, [Some(StopReason::Unhealthy); 3]);
     node.ends_empty().await;
 }
 
