@@ -58,7 +58,7 @@ pub enum EventKind {
 /// Circumstances of the end of a task, beside its exit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskEnd {
-    /// The first request that it stop, if one came before its exit.
+    /// The first request that it stop, if one came before its exit; or else that for the signal by which it ended.
     pub stop: Option<StopRequest>,
     /// True if it ended while no daemon ran, and recovery has found its exit.
     pub is_found: bool,

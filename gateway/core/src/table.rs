@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::event::{Event, EventBus, EventKind, Subscription, TaskEnd};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{Sandbox, SandboxDetails, Task, TaskDetails};
-use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
+use crate::spec::Signal;
+use crate::state::{Exit, SandboxEvent, SandboxState, TaskEvent, TaskState};
 use crate::stop_request::StopRequest;
 
 /// All sandboxes and tasks of the node.
@@ -51,6 +52,8 @@ struct Objects {
     task_names: BTreeMap<(Owner, String), TaskId>,
     /// The first request to stop each task that runs, for the event of its exit.
     stops: BTreeMap<TaskId, StopRequest>,
+    /// The latest signal that a client has sent to each task that runs, for the same.
+    signals: BTreeMap<TaskId, (Signal, StopRequest)>,
     /// Never changes after recovery.
     unreadable: Vec<Arc<Unreadable>>,
 }
@@ -431,8 +434,10 @@ impl Table {
             TaskState::Exited { exit, .. }
                 if !matches!(before.state, TaskState::Removing { .. }) =>
             {
+                let stop = objects.stops.remove(&id);
+                let signal = objects.signals.remove(&id);
                 let end = TaskEnd {
-                    stop: objects.stops.remove(&id),
+                    stop: stop.or(signal.and_then(|signal| fatal(exit, signal))),
                     is_found: false,
                 };
                 Some(EventKind::TaskExited(id, exit.clone(), end))
@@ -463,6 +468,20 @@ impl Table {
             .is_some_and(|cell| cell.borrow().state.is_running());
         if runs {
             objects.stops.entry(id).or_insert(request);
+        }
+    }
+
+    /// Notes a signal that a client sends to a task, for the event of its exit, if that is by this signal. To be called
+    /// before the task can see it.
+    pub fn note_signal(&self, id: TaskId, signal: Signal, request: StopRequest) {
+        let mut guard = self.lock();
+        let objects = &mut *guard;
+        let runs = objects
+            .tasks
+            .get(&id)
+            .is_some_and(|cell| cell.borrow().state.is_running());
+        if runs {
+            objects.signals.insert(id, (signal, request));
         }
     }
 
@@ -568,6 +587,7 @@ impl Table {
     pub fn remove_task(&self, id: TaskId) {
         let mut objects = self.lock();
         objects.stops.remove(&id);
+        objects.signals.remove(&id);
         if let Some(cell) = objects.tasks.remove(&id) {
             let task = cell.borrow().clone();
             objects
@@ -599,6 +619,11 @@ impl Table {
             );
         }
     }
+}
+
+/// The request for a signal, if the exit is by it. Pure.
+fn fatal(exit: &Exit, (signal, request): (Signal, StopRequest)) -> Option<StopRequest> {
+    (exit.code == 128 + i32::from(signal.number())).then_some(request)
 }
 
 /// The error for a task id without a task.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use switchyard_core::event::{CAPACITY, EventKind, Lagged, Subscription, TaskEnd};
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{Caller, OperationKind};
+use switchyard_core::spec::Signal;
 use switchyard_core::state::ExitCause;
 use switchyard_core::stop_request::StopReason;
 
@@ -143,4 +144,23 @@ async fn exit_names_a_failed_health_check_and_the_stop_of_the_sandbox() {
     node.scope.sandboxes().stop(&sandbox).await.unwrap();
     let stop = next_end(&mut events).await.stop.unwrap();
     assert_eq!(stop.operation, Some(OperationKind::StopSandbox));
+}
+
+#[tokio::test]
+async fn exit_by_the_signal_of_a_client_names_it_and_another_exit_does_not() {
+    for (signal, is_named) in [(Signal::KILL, true), (Signal::TERM, false)] {
+        let node = FakeNode::new().await;
+        // It ignores the second one.
+        let task = node.running(&["ignore-term"]).await;
+        let mut events = node.scope.subscribe();
+        let id = task.id.to_string();
+        node.scope.tasks().signal(&id, signal).await.unwrap();
+        if !is_named {
+            node.fake.exit(task.id, 3).unwrap();
+        }
+        let stop = next_end(&mut events).await.stop;
+        let operation = stop.and_then(|stop| stop.operation);
+        let expected = is_named.then_some(OperationKind::SignalTask);
+        assert_eq!(operation, expected, "{signal:?}");
+    }
 }

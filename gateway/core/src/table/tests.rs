@@ -6,8 +6,7 @@ use super::*;
 use crate::backend::{HeldClaims, ObjectFacts, UnreadableKind};
 use crate::image::ImageId;
 use crate::object::ResolvedUser;
-use crate::spec::{ComputeClaim, Meta, Resources, Signal};
-use crate::state::Exit;
+use crate::spec::{ComputeClaim, Meta, Resources};
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
     let meta = Meta {

@@ -18,7 +18,7 @@ use crate::singleflight::Decision;
 use crate::spec::{CheckpointSpec, PidMode, Signal, TaskSpec, TaskUpdate};
 use crate::state::{Exit, TaskState};
 use crate::stats::{TaskMetrics, TaskStats};
-use crate::stop_request::StopReason;
+use crate::stop_request::{StopReason, StopRequest};
 use crate::stream::{AttachSpec, Attachment};
 
 /// The tasks of one owner.
@@ -219,9 +219,13 @@ impl<'s> ScopedTasks<'s> {
             .task_subject(task.id)
             .with_argument(&argument);
         let operation = self.access.begin(OperationKind::SignalTask, subject);
-        operation
-            .run(self.access.context().backend.signal_task(task.id, signal))
-            .await
+        let context = self.access.context();
+        let send = async {
+            let request = StopRequest::current(StopReason::Requested);
+            context.table.note_signal(task.id, signal, request);
+            context.backend.signal_task(task.id, signal).await
+        };
+        operation.run(send).await
     }
 
     /// Waits for the exit of a task. Cancel-safe; any number of callers may wait.
