@@ -22,7 +22,7 @@ const ZONE_MAX: u64 = 64 << 10;
 pub(super) enum TimeArg {
     /// A moment.
     At(Timestamp),
-    /// How long ago.
+    /// A time before now.
     Ago(SignedDuration),
     /// A time of the day.
     OfDay(Time),

@@ -28,7 +28,7 @@ pub struct EventView {
     /// The name of the object for people; empty if the event is about none.
     #[serde(default)]
     pub name: String,
-    /// What there is to say about it, as the exit code and its cause, or the reason of a refusal.
+    /// Details, as the exit code and its cause, or the reason of a refusal.
     #[serde(default)]
     pub detail: String,
     /// The names under which the orchestrator knows the object; only of an event on record.
