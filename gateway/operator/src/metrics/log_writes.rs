@@ -23,6 +23,8 @@ pub(super) struct LogWriteMetrics {
 struct WriteTotals {
     /// True once the logkeeper was asked: what it had counted before is not of this daemon's time.
     is_begun: bool,
+    /// The process that reported last; 0 if its version does not send it.
+    pid: u32,
     by_mount_point: BTreeMap<String, AddedWrites>,
 }
 
@@ -63,9 +65,9 @@ impl LogWriteMetrics {
         Ok(writes)
     }
 
-    /// Adds what the logkeeper has counted since the last time.
-    pub(super) fn add(&self, file_systems: &[LogFileSystem]) {
-        self.totals.lock().add(file_systems);
+    /// Adds what the logkeeper, which is this process, has counted since the last time.
+    pub(super) fn add(&self, pid: u32, file_systems: &[LogFileSystem]) {
+        self.totals.lock().add(pid, file_systems);
     }
 }
 
@@ -97,7 +99,10 @@ impl Collector for LogWriteMetrics {
 // === impl WriteTotals ===
 
 impl WriteTotals {
-    fn add(&mut self, file_systems: &[LogFileSystem]) {
+    fn add(&mut self, pid: u32, file_systems: &[LogFileSystem]) {
+        // Another process counts from its own start.
+        let is_successor = self.is_begun && pid != self.pid;
+        self.pid = pid;
         let mut before = std::mem::take(&mut self.by_mount_point);
         for LogFileSystem {
             mount_point,
@@ -113,6 +118,9 @@ impl WriteTotals {
                 },
                 added: SummedWrites::default(),
             });
+            if is_successor {
+                known.reported = WriteTimes::default();
+            }
             known.add(writes);
             self.by_mount_point.insert(mount_point.clone(), known);
         }
@@ -124,7 +132,7 @@ impl WriteTotals {
 
 impl AddedWrites {
     fn add(&mut self, now: &WriteTimes) {
-        // A logkeeper that has started since, or has a new thread for this file system, begins with 0.
+        // A logkeeper that has a new thread for this file system begins with 0.
         if now.count < self.reported.count {
             self.reported = WriteTimes::default();
         }
@@ -184,8 +192,8 @@ mod tests {
     #[test]
     fn writes_are_added_up_over_restarts_of_the_logkeeper_and_begin_with_the_daemon() {
         let mut totals = WriteTotals::default();
-        let mut check = |reports: &[LogFileSystem], expected: &[(&str, u64, u64)]| {
-            totals.add(reports);
+        let mut check = |pid, reports: &[LogFileSystem], expected: &[(&str, u64, u64)]| {
+            totals.add(pid, reports);
             let found = totals.by_mount_point.iter().map(|(point, writes)| {
                 let added = &writes.added;
                 assert_eq!(added.within.values().max(), Some(&added.count), "{added:?}");
@@ -194,13 +202,14 @@ mod tests {
             assert_eq!(found.collect::<Vec<_>>(), expected);
         };
         // It ran before the daemon.
-        check(&[reported("/logs", 100, 7)], &[("/logs", 0, 0)]);
-        check(&[reported("/logs", 103, 9)], &[("/logs", 5, 2)]);
+        check(7, &[reported("/logs", 100, 7)], &[("/logs", 0, 0)]);
+        check(7, &[reported("/logs", 103, 9)], &[("/logs", 5, 2)]);
         // One that was first used after the daemon had asked.
         let both = [reported("/logs", 103, 9), reported("/other", 2, 1)];
-        check(&both, &[("/logs", 5, 2), ("/other", 3, 1)]);
-        // The next logkeeper.
-        check(&[reported("/logs", 1, 1)], &[("/logs", 7, 3)]);
-        check(&[], &[]);
+        check(7, &both, &[("/logs", 5, 2), ("/other", 3, 1)]);
+        // A new thread for it; then the next logkeeper, which has written more than the one before when it is asked.
+        check(7, &[reported("/logs", 1, 1)], &[("/logs", 7, 3)]);
+        check(8, &[reported("/logs", 3, 2)], &[("/logs", 12, 5)]);
+        check(8, &[], &[]);
     }
 }

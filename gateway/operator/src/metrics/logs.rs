@@ -139,7 +139,7 @@ impl LogMetrics {
     }
 
     fn set_file_systems(&self, stats: &Stats) {
-        self.writes.add(&stats.file_systems);
+        self.writes.add(stats.pid, &stats.file_systems);
         self.forget_file_systems();
         for LogFileSystem {
             mount_point,
