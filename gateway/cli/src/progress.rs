@@ -102,6 +102,7 @@ mod tests {
                     seconds: 2.4,
                 })
                 .collect(),
+            pull: None,
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::text::age;
 use switchyard_operator_api::{
-    ConfigView, OperationView, RefusedReloadView, StatusReport, TroubleView,
+    ConfigView, OperationView, PullView, RefusedReloadView, StatusReport, TroubleView,
 };
 
 use super::daemon::{DaemonError, ask};
@@ -197,9 +197,10 @@ fn in_flight(operations: &[OperationView]) -> String {
         .iter()
         .map(|operation| {
             let steps = operation.steps.iter();
-            let steps: Vec<_> = steps
+            let mut steps: Vec<_> = steps
                 .map(|step| format!("{} ({:.1} s)", step.step, step.seconds))
                 .collect();
+            steps.extend(operation.pull.as_ref().map(PullView::summary));
             [
                 format!("{:.1} s", operation.seconds),
                 operation.owner.clone(),

@@ -20,10 +20,12 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::Owner;
+use crate::image::PullProgress;
 use crate::trace::{InSpan, Span, Tracer};
 
 mod caller;
 mod kind;
+mod progress;
 mod span;
 mod step;
 mod subject;
@@ -33,6 +35,7 @@ pub use kind::OperationKind;
 pub use step::{StepFuture, plain_step, step};
 pub use subject::{ARGUMENT_MAX, Subject};
 
+use progress::ProgressReader;
 use step::{ActiveStep, StepKey};
 
 tokio::task_local! {
@@ -121,6 +124,8 @@ pub struct OperationInFlight {
     pub age: Duration,
     /// The steps it is in, by their beginning, each with the time for which it has been in it.
     pub steps: Vec<(&'static str, Duration)>,
+    /// The progress of a pull; `None` of other operations, and while its size is not known.
+    pub pull: Option<PullProgress>,
 }
 
 /// An operation that is registered and whose work has not begun.
@@ -155,6 +160,8 @@ struct ActiveOperation {
     began_at: SystemTime,
     began: Instant,
     steps: Mutex<BTreeMap<StepKey, ActiveStep>>,
+    /// Set for a pull.
+    progress: OnceLock<ProgressReader>,
     registry: Arc<Registry>,
 }
 
@@ -199,6 +206,7 @@ impl Operations {
             began_at: SystemTime::now(),
             began: Instant::now(),
             steps: Mutex::default(),
+            progress: OnceLock::new(),
             registry: Arc::clone(&self.0),
         });
         self.0
@@ -255,6 +263,19 @@ impl Operations {
 // === impl PendingOperation ===
 
 impl PendingOperation {
+    /// Lets those who look at operations in flight read the progress of a pull, unless it is a part of another operation.
+    /// `read` does not block.
+    pub fn with_progress(
+        self,
+        read: impl Fn() -> Option<PullProgress> + Send + Sync + 'static,
+    ) -> Self {
+        if let Registration::Own(guard) = &self.0 {
+            // An operation is made with one reader.
+            let _ = guard.operation.progress.set(ProgressReader::new(read));
+        }
+        self
+    }
+
     /// Does the work of the operation; its end is that of the operation. As cancel-safe as `work`.
     ///
     /// # Errors
@@ -309,6 +330,7 @@ impl OperationGuard {
             began,
             registry,
             steps: _,
+            progress: _,
         } = &*self.operation;
         registry.in_flight.lock().remove(number);
         if let Some(observer) = registry.observer.get() {
@@ -349,6 +371,7 @@ impl ActiveOperation {
                 .values()
                 .map(|step| (step.name, step.began.elapsed()))
                 .collect(),
+            pull: self.progress.get().and_then(ProgressReader::read),
         }
     }
 }

@@ -54,7 +54,7 @@ pub use inspection::{
 };
 pub use logs::{LogView, TaskLogView};
 pub use objects::{Objects, SandboxView, TaskView, UnreadableView};
-pub use operations::{OperationView, StepView};
+pub use operations::{LayersView, OperationView, PullView, StepView};
 pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use restart::RestartReport;

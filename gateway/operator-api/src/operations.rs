@@ -1,11 +1,12 @@
 //! Operations in flight, as `/v1/operations` shows them.
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::image::PullProgress;
 use switchyard_core::names::Names;
-use switchyard_core::operation::OperationInFlight;
+use switchyard_core::operation::{OperationInFlight, OperationKind};
 use switchyard_core::spec::Meta;
 
-use crate::text::rfc3339;
+use crate::text::{rfc3339, size};
 
 /// An operation in flight.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +33,32 @@ pub struct OperationView {
     pub seconds: f64,
     /// Its current work and waits, in the order of their beginning.
     pub steps: Vec<StepView>,
+    /// The progress of a pull.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull: Option<PullView>,
+}
+
+/// The progress of a pull in flight.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullView {
+    /// The registry, by the name in the reference of the image; a mirror may serve it.
+    pub registry: String,
+    /// How far it is; `None` while the layers are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayersView>,
+}
+
+/// The compressed layers of an image that is pulled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayersView {
+    /// Number of layers.
+    pub count: usize,
+    /// Number of those that are on the node.
+    pub done: usize,
+    /// The size of all, in bytes.
+    pub bytes: u64,
+    /// The part of it that is on the node, in bytes.
+    pub bytes_done: u64,
 }
 
 /// A step of an operation in flight.
@@ -56,7 +83,12 @@ impl OperationView {
             began_at,
             age,
             steps,
+            pull,
         } = operation;
+        let pull = (kind == OperationKind::PullImage).then(|| PullView {
+            registry: subject.registry().unwrap_or_default(),
+            layers: pull.map(LayersView::from),
+        });
         let sandbox = subject.sandbox_meta.as_deref();
         let name = sandbox.map(|sandbox| name(sandbox, subject.task_meta.as_deref()).to_string());
         let words: Vec<_> = [name, subject.argument].into_iter().flatten().collect();
@@ -81,6 +113,70 @@ impl OperationView {
                     seconds: time.as_secs_f64(),
                 })
                 .collect(),
+            pull,
         }
+    }
+}
+
+impl PullView {
+    /// The progress as text, such as `1.5 MiB of 3.0 MiB, 1 of 4 layers, from registry.example`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let Self { registry, layers } = self;
+        match layers {
+            Some(LayersView {
+                count,
+                done,
+                bytes,
+                bytes_done,
+            }) => format!(
+                "{} of {}, {done} of {count} layers, from {registry}",
+                size(*bytes_done),
+                size(*bytes)
+            ),
+            None => format!("from {registry}"),
+        }
+    }
+}
+
+impl From<PullProgress> for LayersView {
+    fn from(
+        PullProgress {
+            layers,
+            layers_done,
+            bytes,
+            bytes_done,
+        }: PullProgress,
+    ) -> Self {
+        Self {
+            count: layers,
+            done: layers_done,
+            bytes,
+            bytes_done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pull_says_how_far_it_is_once_its_size_is_known() {
+        let mut pull = PullView {
+            registry: "registry.example".to_owned(),
+            layers: None,
+        };
+        assert_eq!(pull.summary(), "from registry.example");
+        pull.layers = Some(LayersView {
+            count: 4,
+            done: 1,
+            bytes: 3 << 20,
+            bytes_done: 3 << 19,
+        });
+        assert_eq!(
+            pull.summary(),
+            "1.5 MiB of 3.0 MiB, 1 of 4 layers, from registry.example"
+        );
     }
 }

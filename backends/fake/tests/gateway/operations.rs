@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use switchyard_core::Error;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::image::{Credentials, PullProgress, PullRequest};
 use switchyard_core::ledger::MemoryStore;
 use switchyard_core::operation::{
     Caller, EndedOperation, EndedStep, OperationObserver, Operations, Outcome,
@@ -100,6 +100,39 @@ async fn callers_of_one_creation_and_its_retry_are_one_operation() {
     assert_eq!(first.unwrap().id, second.unwrap().id);
     create().await.unwrap();
     observed.assert_operations(&["create_sandbox ok for cri"]);
+}
+
+#[tokio::test]
+async fn pull_in_flight_shows_its_registry_and_progress() {
+    let operations = Operations::default();
+    let fake = Fake::with_busybox();
+    let leases = Arc::new(MemoryStore::default());
+    let gateway =
+        Gateway::with_leases(Arc::new(fake.clone()), limits(), leases, operations.clone());
+    gateway.recover().await.unwrap();
+    let request = PullRequest {
+        reference: BUSYBOX.into(),
+        credentials: Credentials::Anonymous,
+        handler: String::new(),
+        owner: Owner::Kubernetes,
+    };
+    let progress = PullProgress {
+        layers: 2,
+        layers_done: 1,
+        bytes: 10,
+        bytes_done: 7,
+    };
+    let hold = fake.hold(Method::Pull);
+    let scope = gateway.scope(Owner::Kubernetes);
+    let pull = tokio::spawn(async move { scope.images().pull(&request).await });
+    until(|| operations.in_flight().len() == 1).await;
+    let known = operations.in_flight().remove(0);
+    assert!(known.subject.registry().is_some(), "{known:?}");
+    fake.set_progress(progress);
+    until(|| operations.in_flight()[0].pull == Some(progress)).await;
+    drop(hold);
+    pull.await.unwrap().unwrap();
+    assert!(operations.in_flight().is_empty());
 }
 
 #[tokio::test]

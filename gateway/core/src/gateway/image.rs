@@ -128,10 +128,18 @@ impl<'s> ScopedImages<'s> {
                 self.access.owner()
             )));
         }
-        let operation = self.access.begin(
-            OperationKind::PullImage,
-            subject.with_argument(&request.reference),
-        );
+        let read_progress = {
+            let backend = Arc::clone(backend);
+            let request = request.clone();
+            move || backend.images().progress(&request)
+        };
+        let operation = self
+            .access
+            .begin(
+                OperationKind::PullImage,
+                subject.with_argument(&request.reference),
+            )
+            .with_progress(read_progress);
         operation.run(backend.images().pull(request)).await
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::{SandboxId, TaskId};
+use crate::image::ImageReference;
 use crate::object::{Sandbox, Task};
 use crate::spec::Meta;
 
@@ -64,6 +65,15 @@ impl Subject {
     #[must_use]
     pub fn argument(argument: &str) -> Self {
         Self::default().with_argument(argument)
+    }
+
+    /// The registry of the image that the argument names; `None` if it is no reference of an image.
+    #[must_use]
+    pub fn registry(&self) -> Option<String> {
+        // The argument may be cut, which leaves no valid digest.
+        let name = self.argument.as_deref()?.split('@').next()?;
+        let parsed: ImageReference = name.parse().ok()?;
+        Some(parsed.registry().to_owned())
     }
 
     /// The subject with a word of the request, cut to [`ARGUMENT_MAX`] bytes.

@@ -4,7 +4,6 @@
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
-use switchyard_core::image::ImageReference;
 use switchyard_core::operation::{
     EndedOperation, EndedStep, OperationAges, OperationKind, Outcome,
 };
@@ -77,8 +76,7 @@ impl OperationMetrics {
             Outcome::Failed(error) => error.kind().as_str(),
             Outcome::Dropped => ErrorKind::Cancelled.as_str(),
         };
-        let reference = operation.subject.argument.as_deref().unwrap_or_default();
-        let host = registry_of(reference).unwrap_or_default();
+        let host = operation.subject.registry().unwrap_or_default();
         let registry = self.registries.value(&host);
         self.pulls.with_label_values(&[&*registry, result]).inc();
     }
@@ -123,14 +121,6 @@ impl InFlightMetrics {
             oldest.set(oldest.get().max(age.as_secs_f64()));
         }
     }
-}
-
-/// The registry of an image reference; `None` if it is malformed.
-fn registry_of(reference: &str) -> Option<String> {
-    // The argument of an operation may be cut, which leaves no valid digest.
-    let name = reference.split('@').next()?;
-    let parsed: ImageReference = name.parse().ok()?;
-    Some(parsed.registry().to_owned())
 }
 
 fn owner_label(owner: Option<Owner>) -> &'static str {

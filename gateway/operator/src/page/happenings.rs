@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use switchyard_operator_api::text::age;
-use switchyard_operator_api::{EventView, ExitView, OperationView, PartView};
+use switchyard_operator_api::{EventView, ExitView, OperationView, PartView, PullView};
 
 use super::text;
 use super::work::Tone;
@@ -80,7 +80,7 @@ fn is_failure(exit: &ExitView) -> bool {
 
 impl OperationRow {
     pub(super) fn of(operation: &OperationView) -> Self {
-        let steps: Vec<_> = operation
+        let mut steps: Vec<_> = operation
             .steps
             .iter()
             .map(|step| {
@@ -91,6 +91,7 @@ impl OperationRow {
                 )
             })
             .collect();
+        steps.extend(operation.pull.as_ref().map(PullView::summary));
         Self {
             operation: text::words(&operation.operation),
             owner: operation.owner.clone(),
