@@ -9,7 +9,7 @@ use serde::Serialize;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::text::age;
 use switchyard_operator_api::{
-    ConfigView, OperationView, PullView, RefusedReloadView, StatusReport, TroubleView,
+    ConfigView, LimitView, OperationView, PullView, RefusedReloadView, StatusReport, TroubleView,
 };
 
 use super::daemon::{DaemonError, ask};
@@ -127,6 +127,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
         text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
     }
     text.push_str(&format!("images: {images}\n"));
+    text.push_str(&limits(report));
     text.push_str(&advisories(report));
     text.push_str(&troubles(report));
     text.push_str(&former_programs(report));
@@ -135,6 +136,19 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
         text.push_str(&in_flight(operations));
     }
     text
+}
+
+/// The limits of the node by use; empty if they are not known.
+fn limits(report: &StatusReport) -> String {
+    if report.limits.is_empty() {
+        return String::new();
+    }
+    let shown = report.limits.iter().map(|limit| {
+        let LimitView { name, used, most } = limit;
+        format!("{name} {} % ({used} of {most})", limit.percent())
+    });
+    let shown: Vec<_> = shown.collect();
+    format!("limits in use: {}\n", shown.join(", "))
 }
 
 /// The table of versions with known vulnerabilities; empty if there are none.

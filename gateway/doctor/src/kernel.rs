@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use switchyard_linux::node_limits;
+use switchyard_operator_api::LimitView;
 
 use super::codes::node::{
     BRIDGE_BYPASSES_RULES, CONNTRACK_FULL, FEW_FILES, FEW_INOTIFY, FEW_PIDS, LIMIT_NEAR,
@@ -32,8 +33,8 @@ const FILES_MIN: u64 = 65_536;
 /// From which part of the table of connections on it is nearly full, in percent.
 const CONNTRACK_PERCENT: u64 = 80;
 
-/// From which part of it in use on another limit is nearly reached.
-const NEAR: f64 = 0.9;
+/// From which part of it in use on another limit is nearly reached, in percent.
+const NEAR: u64 = 90;
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let modules = Modules::of(facts);
@@ -207,21 +208,34 @@ fn connections(facts: &Facts) -> Option<Finding> {
         .then(|| Finding::new(&CONNTRACK_FULL, format!("{count} of {most} connections")))
 }
 
-/// Limits whose use is near to them, but for that of connections.
+/// Limits whose use is near to them, but for that of connections. Those that the kernel does not count are known while the daemon
+/// runs.
 fn near_limits(facts: &Facts) -> Vec<Finding> {
-    let limits = node_limits::counted(|path| facts.view.text(path)).into_iter();
+    let counted = node_limits::counted(|path| facts.view.text(path));
+    let mut limits: Vec<LimitView> = counted
+        .iter()
+        .map(|limit| LimitView::new(limit.name, limit.used, limit.most))
+        .collect();
+    for reported in facts.status.iter().flat_map(|status| &status.limits) {
+        if limits.iter().all(|known| known.name != reported.name) {
+            limits.push(reported.clone());
+        }
+    }
     limits
-        .filter(|limit| limit.name != "connections" && limit.ratio() > NEAR)
+        .iter()
+        .filter(|limit| limit.name != "connections" && limit.percent() >= NEAR)
         .map(|limit| {
-            let (name, key) = match limit.name {
-                "open_files" => ("open files", "fs.file-max"),
-                _ => (
-                    "processes and threads",
-                    "kernel.pid_max and kernel.threads-max",
-                ),
+            let LimitView { name, used, most } = limit;
+            let what = match name.as_str() {
+                "open_files" => "open files (fs.file-max)",
+                "processes" => "processes and threads (kernel.pid_max and kernel.threads-max)",
+                "inotify_instances" => "inotify instances of root (fs.inotify.max_user_instances)",
+                "group_processes" => {
+                    "processes and threads of a cgroup above several pods or tasks (its pids.max)"
+                }
+                name => name,
             };
-            let found = format!("{} of {} {name} ({key})", limit.used, limit.most);
-            Finding::new(&LIMIT_NEAR, found)
+            Finding::new(&LIMIT_NEAR, format!("{used} of {most} {what}"))
         })
         .collect()
 }

@@ -57,6 +57,7 @@ fn status() -> StatusReport {
         advisories: Vec::new(),
         nomad_launchers: Some(2),
         troubles: Vec::new(),
+        limits: Vec::new(),
         config: Some(ConfigView::default()),
         programs: vec![ProgramView {
             part: "daemon".into(),

@@ -58,7 +58,9 @@ pub use operations::{LayersView, OperationView, PullView, StepView};
 pub use page::PageLinkView;
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use restart::RestartReport;
-pub use status::{AdvisoryView, CountView, PartView, StatusReport, TroubleView, count_views};
+pub use status::{
+    AdvisoryView, CountView, LimitView, PartView, StatusReport, TroubleView, count_views,
+};
 pub use swarm::{DepartureView, JoinAvailability, SwarmJoin, SwarmView};
 pub use version::{REVISION, VERSION};
 pub use volumes::VolumeView;

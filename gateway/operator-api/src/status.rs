@@ -42,6 +42,9 @@ pub struct StatusReport {
     /// Objects in a condition that the daemon cannot end, by its kind; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<TroubleView>,
+    /// Limits of the node that containers share, with their use; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitView>,
     /// The processes with their programs; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramView>,
@@ -93,6 +96,38 @@ impl TroubleView {
         match self.count.checked_sub(self.objects.len()) {
             Some(more @ 1..) => format!("{named}, and {more} more"),
             Some(0) | None => named,
+        }
+    }
+}
+
+/// A limit of the node with its use, for display.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitView {
+    /// Its name, as in the metric `switchyard_node_limit_used_ratio`.
+    pub name: String,
+    /// The number in use.
+    pub used: u64,
+    /// The most that may be in use.
+    pub most: u64,
+}
+
+impl LimitView {
+    /// A limit with its use.
+    #[must_use]
+    pub fn new(name: &str, used: u64, most: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            used,
+            most,
+        }
+    }
+
+    /// The part in use, in percent.
+    #[must_use]
+    pub fn percent(&self) -> u64 {
+        match self.most {
+            0 => 100,
+            most => self.used.saturating_mul(100) / most,
         }
     }
 }

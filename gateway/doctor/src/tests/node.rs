@@ -1,5 +1,7 @@
 //! 1xx: the node and its kernel.
 
+use switchyard_operator_api::LimitView;
+
 use super::*;
 
 #[test]
@@ -147,6 +149,26 @@ fn limits_that_are_nearly_reached() {
         |node| node.file("/proc/sys/fs/file-nr", "850\t0\t1000\n"),
         &[],
     );
+    let limit = |name, used| LimitView::new(name, used, 100);
+    let reported = |limits: Vec<LimitView>, expected: &[&str]| {
+        check(
+            |node| node.status.as_mut().expect("it runs").limits = limits,
+            expected,
+        )
+    };
+    let found = reported(
+        vec![
+            limit("inotify_instances", 95),
+            limit("group_processes", 99),
+            limit("connections", 99),
+        ],
+        &["SY122 warning", "SY122 warning"],
+    );
+    assert!(
+        found[0].found.starts_with("95 of 100 inotify instances"),
+        "{found:?}"
+    );
+    reported(vec![limit("group_processes", 80)], &[]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_operator_api::text::rfc3339;
-use switchyard_operator_api::{PartView, StatusReport, count_views};
+use switchyard_operator_api::{LimitView, PartView, StatusReport, count_views};
 use switchyard_operator_api::{REVISION, VERSION};
 use switchyard_telemetry::LogLevel;
 
@@ -105,7 +105,14 @@ impl AdminPages {
                 Reach::Local => self.node.programs().await,
             }
         };
-        let (parts, images, programs) = tokio::join!(self.node.parts(), self.images(), programs);
+        let limits = async {
+            match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.limits().await,
+            }
+        };
+        let (parts, images, programs, limits) =
+            tokio::join!(self.node.parts(), self.images(), programs, limits);
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -130,6 +137,10 @@ impl AdminPages {
                 Reach::Network => Vec::new(),
                 Reach::Local => self.node.named_troubles(),
             },
+            limits: limits
+                .iter()
+                .map(|limit| LimitView::new(limit.name, limit.used, limit.most))
+                .collect(),
             programs,
         }
     }

@@ -91,6 +91,13 @@ async fn the_command_line_shows_status_and_objects() {
         "{text}"
     );
     assert!(text.contains("silent_shim  1      gone\n"), "{text}");
+    let limits = text
+        .lines()
+        .find(|line| line.starts_with("limits in use: "));
+    assert!(
+        limits.is_some_and(|line| line.contains("open_files") && line.contains(" % (")),
+        "{text}"
+    );
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     let sandboxes = pages
