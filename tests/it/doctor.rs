@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::daemon::binary;
+use switchyard_tests::host::SuspendedProcess;
 use switchyard_tests::image::busybox;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::registry_proxy::Access;
@@ -135,6 +136,45 @@ fn broken_node_is_described() {
     let found = findings(root);
     assert!(has(&found, "SY804 error", "config.toml:3"), "{found:#?}");
     fs::remove_file(broken).expect("it is there");
+}
+
+#[test]
+fn daemon_is_seen_from_inside_and_if_it_does_not_answer_from_outside() {
+    let node = TestNode::start();
+    let debug = |expected: i32| -> Value {
+        let words = ["debug", "--no-stacks", "--output", "json"];
+        let done = call(node.root(), &words);
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(expected), "{said}");
+        serde_json::from_slice(&done.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    };
+    let report = debug(0);
+    let inside = &report["inside"];
+    assert_eq!(inside["pid"], node.daemon().pid(), "{report:#}");
+    assert!(
+        inside["memory"]["Rss"].as_u64() > Some(1 << 20),
+        "{report:#}"
+    );
+    assert!(
+        inside["tasks"]["alive"].as_u64() > Some(0) && inside["facts"].is_object(),
+        "{report:#}"
+    );
+    assert!(report.get("outside").is_none(), "{report:#}");
+
+    let stopped = SuspendedProcess::new(node.daemon().pid());
+    let report = debug(1);
+    assert!(
+        report.get("inside").is_none() && report["no_answer"].is_string(),
+        "{report:#}"
+    );
+    let outside = &report["outside"];
+    assert_eq!(outside["pid"], node.daemon().pid(), "{report:#}");
+    let threads = outside["threads"].as_array().expect("it has a list");
+    assert!(
+        threads.len() > 1 && threads.iter().all(|thread| thread["state"] == "T"),
+        "{report:#}"
+    );
+    drop(stopped);
 }
 
 /// The content of a bundle, file by file.

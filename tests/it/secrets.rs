@@ -219,6 +219,7 @@ fn secrets_of_clients_are_in_no_output_page_or_log() {
         &format!("/v1/inspect?name={container}"),
         "/v1/devices",
         "/v1/operations",
+        "/v1/debug",
         "/v1/events",
         "/v1/history",
         "/v1/config?origin",

@@ -28,6 +28,7 @@ mod config_check;
 mod config_files;
 mod cri;
 mod daemon;
+mod debug;
 mod devices;
 mod doctor;
 mod error;
@@ -124,6 +125,9 @@ enum CliCommand {
     /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
     /// worse than a note.
     Doctor(doctor::DoctorArgs),
+    /// Show the inside of the daemon: operations, locks that are held, tasks and memory; of one that does not answer its
+    /// threads, and their stacks if eu-stack or gdb is installed. Exit status 1 if it does not answer.
+    Debug(debug::DebugArgs),
     /// Write an archive with status, findings, events, metrics, configuration and logs, without secrets.
     SupportBundle(bundle::BundleArgs),
     /// Restart containerd or the logkeeper, as after an upgrade, while containers run.
@@ -248,6 +252,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Doctor(args) => {
             return doctor::doctor(&args, file_sources(args.config.clone()));
         }
+        CliCommand::Debug(args) => return debug::debug(&args, file_sources(args.config.clone())),
         CliCommand::SupportBundle(args) => {
             bundle::support_bundle(&args, file_sources(args.config.clone()))?;
         }

@@ -203,7 +203,7 @@ struct WholeStatus {
 }
 
 /// The table of operations in flight.
-fn in_flight(operations: &[OperationView]) -> String {
+pub(super) fn in_flight(operations: &[OperationView]) -> String {
     if operations.is_empty() {
         return "\nNo operation is in flight.\n".to_owned();
     }

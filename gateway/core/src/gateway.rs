@@ -23,6 +23,7 @@
 //! Each noun has a component, which owns the fields of that noun: see `parts`. A frontend uses them through the views of
 //! its [`Scope`], which show the objects of one owner alone.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::backend::{Backend, BackendStatus, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::Subscription;
 use crate::id::Owner;
+use crate::keyed_lock::LockInUse;
 use crate::ledger::{LeaseStore, MemoryStore};
 use crate::operation::Operations;
 use crate::state::TaskState;
@@ -251,6 +253,35 @@ impl Gateway {
     #[must_use]
     pub fn has_network_user(&self) -> bool {
         self.parts.context.has_network_user()
+    }
+
+    /// The locks of objects that are held at this moment, for those who look for what waits.
+    #[must_use]
+    pub fn locks_in_use(&self) -> Vec<LockInUse> {
+        let Parts {
+            devices,
+            tasks,
+            sandboxes,
+            ..
+        } = &*self.parts;
+        let mut held = sandboxes.locks_in_use();
+        held.extend(tasks.locks_in_use());
+        held.extend(devices.locks_in_use());
+        held
+    }
+
+    /// The number of the gateway's asynchronous tasks by what they do.
+    #[must_use]
+    pub fn background_tasks(&self) -> BTreeMap<&'static str, usize> {
+        let Context {
+            operations,
+            watchers,
+            ..
+        } = &*self.parts.context;
+        BTreeMap::from([
+            ("operations", operations.len()),
+            ("watchers", watchers.len()),
+        ])
     }
 
     /// The events of all owners from now on.

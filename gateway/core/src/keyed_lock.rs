@@ -2,6 +2,7 @@
 //! concurrently.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
@@ -28,6 +29,17 @@ pub struct KeyedLockGuard {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
+/// A key whose lock is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInUse {
+    /// The name of the lock.
+    pub lock: &'static str,
+    /// The key.
+    pub key: String,
+    /// Number of callers that wait for it.
+    pub waiting: usize,
+}
+
 impl<K: Eq + Hash> KeyedLock<K> {
     /// Waits for the lock of `key`, in the order of the calls. Cancel-safe.
     pub async fn lock(&self, key: K) -> KeyedLockGuard {
@@ -46,6 +58,24 @@ impl<K: Eq + Hash> KeyedLock<K> {
             _permit: queue.acquire_owned().await.ok(),
         }
     }
+
+    /// The keys in use at this moment; `lock` names this lock.
+    #[must_use]
+    pub fn in_use(&self, lock: &'static str) -> Vec<LockInUse>
+    where
+        K: Display,
+    {
+        let queues = self.locks.lock();
+        // One caller holds the lock of a key in use, and the others wait.
+        let used = queues.iter().filter_map(|(key, queue)| {
+            Some(LockInUse {
+                lock,
+                key: key.to_string(),
+                waiting: queue.strong_count().checked_sub(1)?,
+            })
+        });
+        used.collect()
+    }
 }
 
 #[cfg(test)]
@@ -59,7 +89,14 @@ mod tests {
         let mut second = Box::pin(turns.lock(1));
         assert!(futures::poll!(&mut second).is_pending());
         turns.lock(2).await;
+        let held = LockInUse {
+            lock: "turns",
+            key: "1".to_owned(),
+            waiting: 1,
+        };
+        assert_eq!(turns.in_use("turns"), [held]);
         drop(first);
         second.await;
+        assert!(turns.in_use("turns").is_empty());
     }
 }

@@ -404,6 +404,28 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
     dirs
 }
 
+/// The process of the daemon that serves this admin socket by its configuration; if that is not known of any, the only daemon
+/// of the node.
+pub(super) fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
+    let processes = view.processes();
+    let daemons: Vec<&ProcessFacts> = processes
+        .iter()
+        .filter(|process| is_daemon(process))
+        .take(DAEMONS_MAX)
+        .collect();
+    let serves = |process: &ProcessFacts| {
+        let loaded = view.load(&sources_of(view, process));
+        loaded.is_ok_and(|loaded| loaded.effective.config.paths.admin_socket() == admin_socket)
+    };
+    let found = daemons.iter().find(|process| serves(process));
+    let only = || match daemons.as_slice() {
+        [only] => Some(only),
+        _ => None,
+    };
+    let process = found.or_else(only)?;
+    u32::try_from(process.pid).ok()
+}
+
 /// Returns whether the arguments of a process are those of a daemon.
 fn is_daemon(process: &ProcessFacts) -> bool {
     process.name() == "switchyard"

@@ -11,11 +11,13 @@
 //!   ├──► devices                             7xx
 //!   └──► daemon, configuration               8xx
 //! all of them ──► view ──► local, command: the real node
+//! outside ────────┘        a process that does not answer: `switchyard debug`
 //! ```
 //!
 //! # Invariants
 //! - Checks look at the node through [`NodeView`] alone, and change nothing on it: no module is loaded, no
-//!   file written, no process signalled but the commands that were started here.
+//!   file written, no process signalled but the commands that were started here. [`outside`] is no check: a debugger stops the
+//!   process for a moment.
 //! - Everything is bounded: files, directories, outputs, and the time of each family of checks.
 //! - Every finding has a code of [`codes`], and `docs/doctor.md` has a section for each code.
 //! - No finding holds a secret: of files with credentials only the daemon's own check reads those that it needs to start,
@@ -38,6 +40,7 @@ mod kubelet;
 mod local;
 mod network;
 mod nomad;
+pub mod outside;
 mod redact;
 mod storage;
 mod swarm;

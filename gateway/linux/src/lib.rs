@@ -6,6 +6,7 @@
 pub mod files;
 mod group_leader;
 mod limits;
+pub mod memory;
 pub mod mounts;
 pub mod node_limits;
 pub mod process;

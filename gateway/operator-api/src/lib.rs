@@ -11,7 +11,7 @@
 //! | `/v1/containers` | [`ContainersView`] |
 //! | `/v1/devices`, `/v1/images`, `/v1/volumes` | [`DevicesView`], [`ImageView`]s, [`VolumeView`]s |
 //! | `/v1/swarm`, `DELETE /v1/swarm`, `POST /v1/swarm/join` | [`SwarmView`]; the body of the last is a [`SwarmJoin`] |
-//! | `/v1/operations`, `/v1/events`, `/v1/history` | [`OperationView`]s, [`EventPage`], [`HistoryPage`] |
+//! | `/v1/operations`, `/v1/debug`, `/v1/events`, `/v1/history` | [`OperationView`]s, [`DebugView`], [`EventPage`], [`HistoryPage`] |
 //! | `POST /v1/config/reload`, `/v1/log/level` | [`ReloadReport`], [`LevelView`] |
 //! | `POST /v1/page`, `POST /v1/restart/{part}` | [`PageLinkView`], [`RestartReport`] |
 //!
@@ -21,6 +21,7 @@
 
 mod config;
 mod containers;
+mod debug;
 mod devices;
 mod events;
 mod images;
@@ -42,6 +43,7 @@ pub use config::{
     Change, ConfigView, Effect, LevelView, Overridden, RefusedReloadView, ReloadReport,
 };
 pub use containers::{ContainersView, SandboxTrafficView, TaskUsageView};
+pub use debug::{AsyncTasksView, DebugView, LockView};
 pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
     RefusalView, ReservedView, SlotView,

@@ -29,6 +29,7 @@ use crate::status::Part;
 use crate::task_logs;
 
 mod backend_parts;
+mod debug;
 mod resources;
 
 use resources::NodeResources;

@@ -8,7 +8,7 @@ use super::context::Context;
 use crate::device::{DeviceProvider, Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, SlotId};
-use crate::keyed_lock::KeyedLock;
+use crate::keyed_lock::{KeyedLock, LockInUse};
 use crate::ledger::{LeaseState, LeaseStore, StoredLease};
 use crate::operation::{Caller, OperationKind, Subject};
 use crate::state::TaskState;
@@ -75,6 +75,11 @@ impl DeviceLeases {
             views: DeviceViews::default(),
             provider: CachedProvider::default(),
         }
+    }
+
+    /// The owners whose requests for leases are served at this moment.
+    pub(super) fn locks_in_use(&self) -> Vec<LockInUse> {
+        self.lease_locks.in_use("lease_locks")
     }
 
     /// Returns whether the leases of before the restart are known, so that devices can be leased.

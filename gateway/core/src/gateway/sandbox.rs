@@ -13,7 +13,7 @@ use super::start_limiter::StartLimiter;
 use super::task::Tasks;
 use crate::error::Result;
 use crate::id::SandboxId;
-use crate::keyed_lock::{KeyedLock, KeyedLockGuard};
+use crate::keyed_lock::{KeyedLock, KeyedLockGuard, LockInUse};
 use crate::object::Sandbox;
 use crate::operation::{OperationKind, plain_step, step};
 use crate::singleflight::{Decision, Singleflight};
@@ -72,6 +72,11 @@ impl Sandboxes {
             sandbox_ops,
             sandbox_locks: KeyedLock::default(),
         }
+    }
+
+    /// The sandboxes whose locks are held.
+    pub(super) fn locks_in_use(&self) -> Vec<LockInUse> {
+        self.sandbox_locks.in_use("sandbox_locks")
     }
 
     /// The number of sandboxes by owner and state.

@@ -1,4 +1,4 @@
-//! The pages about what happens: operations in flight, events, and those on record.
+//! The pages about what happens: operations in flight, the inside of the daemon, events, and those on record.
 
 use std::time::Duration;
 
@@ -26,12 +26,18 @@ const NAME_MAX: usize = 512;
 pub(super) fn routes() -> Router<ListenerPages> {
     Router::new()
         .route("/v1/operations", get(operations))
+        .route("/v1/debug", get(debug))
         .route("/v1/events", get(events))
         .route("/v1/history", get(history))
 }
 
 async fn operations(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.history.in_flight().collect::<Vec<_>>())
+}
+
+async fn debug(State(pages): State<ListenerPages>) -> Response {
+    let operations = pages.admin.history.in_flight().collect();
+    json(&pages.admin.node.debug(operations).await)
 }
 
 /// The events that are requested.

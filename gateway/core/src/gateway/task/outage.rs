@@ -9,7 +9,7 @@ use super::Tasks;
 use crate::backend::Condition;
 use crate::error::{Error, Reason, Result};
 use crate::id::TaskId;
-use crate::keyed_lock::KeyedLockGuard;
+use crate::keyed_lock::{KeyedLockGuard, LockInUse};
 use crate::operation::step;
 use crate::state::TaskState;
 
@@ -25,6 +25,11 @@ impl Tasks {
         let guard = step("wait_for_earlier_operation", locked).await?;
         self.check_attended(id)?;
         Ok(guard)
+    }
+
+    /// The tasks whose locks are held.
+    pub(in crate::gateway) fn locks_in_use(&self) -> Vec<LockInUse> {
+        self.task_locks.in_use("task_locks")
     }
 
     /// Checks that the watcher of a predecessor's start has not left it without its outcome, as it does when the daemon
