@@ -262,6 +262,14 @@ fn bundle_has_all_parts_and_no_secret() {
         "{}",
         part("/events.jsonl")
     );
+    assert!(
+        part("/debug.json").contains("\"facts\"")
+            && part("/processes.json").contains("\"daemon\"")
+            && part("/history.jsonl").contains("daemon_started"),
+        "{}",
+        part("/processes.json")
+    );
+    assert!(!part("logs/warnings.log").is_empty() && !part("logs/audit.log").is_empty());
     assert_bundle_has_the_files_of_the_daemon(&node);
     // It overwrites nothing.
     assert_eq!(

@@ -151,7 +151,10 @@ mod tests {
         let group = "vendor = \"a\"\ntype = \"t\"\npaths = [\"/dev/a\"]\nenvironment = { LICENCE = \"planted-s3cr3t\" }";
         fs::write(
             &file,
-            format!("version = 1\n[paths]\n{paths}\n[[devices.groups]]\n{group}\n"),
+            format!(
+                "version = 1\n[paths]\n{paths}\n[audit]\nto = \"file\"\nfile = {:?}\n[[devices.groups]]\n{group}\n",
+                dir.join("audit.log")
+            ),
         )
         .unwrap();
         let sources = Sources {
@@ -175,6 +178,7 @@ mod tests {
             "pulled with Authorization: Bearer planted-s3cr3t\nstarted\n",
         )
         .unwrap();
+        fs::write(dir.path().join("audit.log"), "{\"operation\":\"exec\"}\n").unwrap();
         let path = dir.path().join("bundle.tar.gz");
         let report = write(&path, request(dir.path())).unwrap();
         assert!(
@@ -218,7 +222,8 @@ mod tests {
             texts["config-files.toml"]
         );
         assert!(texts["logs/containerd.log"].ends_with("[redacted]\nstarted\n"));
-        assert!(!texts["kernel.txt"].is_empty());
+        assert!(!texts["kernel.txt"].is_empty() && !texts["logs/kernel.log"].is_empty());
+        assert_eq!(texts["logs/audit.log"], "{\"operation\":\"exec\"}\n");
     }
 
     #[test]

@@ -53,21 +53,34 @@ fn end(file: RegularFile) -> Result<Vec<u8>, ReadError> {
     Ok(bytes)
 }
 
-/// The last messages of a unit in the journal. They are asked for in reverse, so that what is beyond the limit
-/// is the oldest.
-pub(super) fn of_unit(view: &dyn NodeView, unit: &str) -> Result<Vec<u8>, String> {
+/// The last messages of a unit in the journal, of those that further options of journalctl select; an error if there are none.
+pub(super) fn of_unit(
+    view: &dyn NodeView,
+    unit: &str,
+    options: &[&str],
+) -> Result<Vec<u8>, String> {
+    let text = journal(view, &[&["--unit", unit][..], options].concat())?;
+    if text.is_empty() {
+        Err(format!("the journal has nothing of {unit}"))
+    } else {
+        Ok(text)
+    }
+}
+
+/// The last messages in the journal that options of journalctl select. They are asked for in reverse, so that what is beyond the
+/// limit is the oldest.
+pub(super) fn journal(view: &dyn NodeView, selection: &[&str]) -> Result<Vec<u8>, String> {
     let dirs = PROGRAM_DIRS.map(Into::into);
     let journalctl = view
         .program("journalctl", &dirs)
         .ok_or("there is no journalctl")?;
-    let args = [
-        "--unit",
-        unit,
+    let form = [
         "--reverse",
         "--no-pager",
         "--quiet",
         "--output=short-iso-precise",
     ];
+    let args = [selection, &form[..]].concat();
     let done = run_command(&journalctl, &args, &search_path(), JOURNAL_LIMIT, LOG_MAX);
     let done = done.map_err(|error| report(&error))?;
     if done.status.is_some_and(|status| status != 0) {
@@ -76,12 +89,34 @@ pub(super) fn of_unit(view: &dyn NodeView, unit: &str) -> Result<Vec<u8>, String
             String::from_utf8_lossy(&done.stderr).trim()
         ));
     }
-    let text = in_order(&done.stdout, done.is_cut);
-    if text.is_empty() {
-        Err(format!("the journal has nothing of {unit}"))
-    } else {
-        Ok(text)
+    Ok(in_order(&done.stdout, done.is_cut))
+}
+
+/// The lines of a log that are warnings or errors, in both forms of the daemon's log.
+pub(super) fn warnings(log: &[u8]) -> Vec<u8> {
+    const LEVELS: [&str; 4] = [
+        r#""level":"WARN""#,
+        r#""level":"ERROR""#,
+        " WARN ",
+        " ERROR ",
+    ];
+    let is_warning = |line: &&[u8]| {
+        let line = String::from_utf8_lossy(line);
+        LEVELS.iter().any(|level| line.contains(level))
+    };
+    let lines = log.split_inclusive(|byte| *byte == b'\n');
+    lines.filter(is_warning).flatten().copied().collect()
+}
+
+/// Leaves the last lines of a text, which have at most `max` bytes.
+pub(super) fn keep_end(text: &mut Vec<u8>, max: usize) {
+    let over = text.len().saturating_sub(max);
+    if over == 0 {
+        return;
     }
+    let end_of_line = text[over - 1..].iter().position(|byte| *byte == b'\n');
+    let whole = end_of_line.map_or(text.len(), |at| over + at);
+    text.drain(..whole);
 }
 
 /// Lines in reverse; the last one is left out if it is not whole.
@@ -124,6 +159,33 @@ mod tests {
                 .unwrap_err()
                 .contains("missing")
         );
+    }
+
+    #[test]
+    fn warnings_are_found_in_both_forms_of_the_log() {
+        let log =
+            b"{\"level\":\"INFO\",\"message\":\"a\"}\n{\"level\":\"WARN\",\"message\":\"b\"}\n\
+                    2026-11-29T03:00:00Z  WARN c\n2026-11-29T03:00:01Z  INFO d\n";
+        let text = String::from_utf8(warnings(log)).unwrap();
+        assert_eq!(
+            text,
+            "{\"level\":\"WARN\",\"message\":\"b\"}\n2026-11-29T03:00:00Z  WARN c\n"
+        );
+    }
+
+    #[test]
+    fn end_of_a_text_has_whole_lines() {
+        for (max, expected) in [
+            (9, "ab\ncd\ne\n"),
+            (8, "ab\ncd\ne\n"),
+            (7, "cd\ne\n"),
+            (5, "cd\ne\n"),
+            (1, ""),
+        ] {
+            let mut text = b"ab\ncd\ne\n".to_vec();
+            keep_end(&mut text, max);
+            assert_eq!(text, expected.as_bytes(), "{max}");
+        }
     }
 
     #[test]

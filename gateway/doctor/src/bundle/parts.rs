@@ -1,26 +1,45 @@
 //! The parts of a bundle, and how each is gathered.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use jiff::{SignedDuration, Timestamp};
 use switchyard_config as config;
-use switchyard_config::{Config, ContainerdMode, Sources};
+use switchyard_config::{AuditTarget, Config, ContainerdMode, Sources};
 use switchyard_linux::mounts::{MountTable, OWN_MOUNTS};
 use switchyard_linux::report;
-use switchyard_operator_api::{EventPage, StatusReport};
+use switchyard_operator_api::{EventPage, HistoryPage, StatusReport};
 use switchyard_operator_api::{REVISION, VERSION};
 use toml::{Table, Value};
 
-use super::BundleRequest;
-use super::logs::{of_file, of_process, of_unit};
+use super::logs::{journal, keep_end, of_file, of_process, of_unit, warnings};
+use super::{BundleRequest, PART_MAX};
 use crate::facts::{self, FoundDaemon};
-use crate::{self as doctor, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS};
+use crate::outside::{self, ProcessLook};
+use crate::{self as doctor, DoctorRequest, LocalNode, NodeView, PROGRAM_DIRS, UNIT};
 
 /// The largest file of the kernel that is read, in bytes.
 const FILE_MAX: usize = 16 << 20;
 
 /// Maximum number of pages of events that are requested.
 const PAGES_MAX: usize = 100;
+
+/// How far the history goes back that is requested, in hours.
+const HISTORY_HOURS: i64 = 24;
+
+/// Time for requests for it.
+const HISTORY_LIMIT: Duration = Duration::from_secs(60);
+
+/// The name under which the journal has lines of the audit log.
+const OF_AUDIT: &str = "--identifier=switchyard-audit";
+
+/// The names under which it has those of the daemon, and of systemd about its unit.
+const OF_DAEMON: [&str; 2] = ["--identifier=switchyard", "--identifier=systemd"];
+
+/// Selects the warnings and errors of a week.
+const WARNINGS: [&str; 2] = ["--priority=warning", "--since=-7days"];
 
 /// Replacement of the value of a task's variable.
 const WITHHELD: &str = "[redacted]";
@@ -34,6 +53,8 @@ pub(super) const PARTS: &[PartGatherer] = &[
     ("doctor.json", doctor_report),
     ("status.json", |context| context.page("/statusz")),
     ("operations.json", |context| context.page("/v1/operations")),
+    ("debug.json", |context| context.page("/v1/debug")),
+    ("processes.json", processes),
     ("objects.json", |context| context.page("/v1/objects")),
     ("devices.json", |context| context.page("/v1/devices")),
     ("swarm.json", |context| context.page("/v1/swarm")),
@@ -41,11 +62,15 @@ pub(super) const PARTS: &[PartGatherer] = &[
     ("config-files.toml", config_files),
     ("kernel.txt", kernel),
     ("mounts.txt", mounts),
+    ("logs/warnings.log", daemon_warnings),
     ("events.jsonl", events),
+    ("history.jsonl", history),
     ("metrics.txt", |context| context.page("/metrics")),
     ("logs/switchyard.log", daemon_log),
     ("logs/logkeeper.log", logkeeper_log),
     ("logs/containerd.log", containerd_log),
+    ("logs/audit.log", audit_log),
+    ("logs/kernel.log", kernel_log),
 ];
 
 /// The common input of all parts.
@@ -87,10 +112,12 @@ impl Context {
         self.view.ask(&self.socket, page)
     }
 
+    fn status(&self) -> Option<StatusReport> {
+        serde_json::from_slice(&self.page("/statusz").ok()?).ok()
+    }
+
     fn pid(&self) -> Option<u32> {
-        serde_json::from_slice::<StatusReport>(&self.page("/statusz").ok()?)
-            .ok()?
-            .pid
+        self.status()?.pid
     }
 
     fn has_systemd(&self) -> bool {
@@ -219,6 +246,62 @@ fn events(context: &Context) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
+/// The events on record of the last hours; of too many the latest.
+fn history(context: &Context) -> Result<Vec<u8>, String> {
+    let since = Timestamp::now()
+        .checked_sub(SignedDuration::from_hours(HISTORY_HOURS))
+        .map_err(|error| error.to_string())?;
+    let first = format!("/v1/history?since={since}");
+    let deadline = Instant::now() + HISTORY_LIMIT;
+    let mut text = Vec::new();
+    let mut path = first.clone();
+    while Instant::now() < deadline {
+        let body = context.page(&path)?;
+        let page: HistoryPage = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        for event in &page.events {
+            serde_json::to_writer(&mut text, event).map_err(|error| error.to_string())?;
+            text.push(b'\n');
+        }
+        if text.len() > 2 * PART_MAX {
+            keep_end(&mut text, PART_MAX);
+        }
+        let Some(next) = page.next else {
+            break;
+        };
+        path = format!("{first}&from={next}");
+    }
+    keep_end(&mut text, PART_MAX);
+    Ok(text)
+}
+
+/// The daemon and the processes that it needs, from outside: their threads and their memory.
+fn processes(context: &Context) -> Result<Vec<u8>, String> {
+    let view = Arc::clone(&context.view) as Arc<dyn NodeView>;
+    let known: Vec<(String, u32)> = match context.status() {
+        Some(status) => {
+            let programs = status.programs.into_iter();
+            programs
+                .filter_map(|program| Some((program.part, u32::try_from(program.pid).ok()?)))
+                .collect()
+        }
+        None => {
+            let pid = outside::daemon_at(&*view, &context.socket);
+            pid.map(|pid| ("daemon".to_owned(), pid))
+                .into_iter()
+                .collect()
+        }
+    };
+    if known.is_empty() {
+        return Err("the daemon does not answer, and no process of it is found".to_owned());
+    }
+    // No stacks: they would stop the processes.
+    let looks: BTreeMap<String, ProcessLook> = known
+        .into_iter()
+        .map(|(part, pid)| (part, outside::look(&view, pid, false)))
+        .collect();
+    serde_json::to_vec_pretty(&looks).map_err(|error| error.to_string())
+}
+
 /// Facts of the kernel, file by file.
 fn kernel(context: &Context) -> Result<Vec<u8>, String> {
     let files = [
@@ -237,7 +320,11 @@ fn kernel(context: &Context) -> Result<Vec<u8>, String> {
         "/proc/net/route",
         "/proc/net/dev",
         "/proc/sys/kernel/pid_max",
+        "/proc/sys/kernel/threads-max",
         "/proc/sys/fs/file-nr",
+        "/proc/sys/fs/inotify/max_user_instances",
+        "/proc/sys/net/netfilter/nf_conntrack_count",
+        "/proc/sys/net/netfilter/nf_conntrack_max",
         "/proc/sys/net/ipv4/ip_forward",
     ];
     let shown = files.iter().map(|path| {
@@ -266,9 +353,12 @@ fn mounts(context: &Context) -> Result<Vec<u8>, String> {
     Ok((lines.join("\n") + "\n").into_bytes())
 }
 
+/// The daemon's log without the audit log, whose many lines would leave no room for others.
 fn daemon_log(context: &Context) -> Result<Vec<u8>, String> {
     let of_unit = if context.has_systemd() {
-        of_unit(&*context.view, "switchyard.service")
+        let own = of_unit(&*context.view, UNIT, &OF_DAEMON);
+        // The unit may give it another name.
+        own.or_else(|_| of_unit(&*context.view, UNIT, &[]))
     } else {
         Err("there is no journal".to_owned())
     };
@@ -279,13 +369,54 @@ fn daemon_log(context: &Context) -> Result<Vec<u8>, String> {
     }
 }
 
+/// The warnings and errors of the daemon, which go further back than the end of its log.
+fn daemon_warnings(context: &Context) -> Result<Vec<u8>, String> {
+    let found = if context.has_systemd() {
+        journal(
+            &*context.view,
+            &[&["--unit", UNIT][..], &WARNINGS[..]].concat(),
+        )?
+    } else {
+        warnings(&daemon_log(context)?)
+    };
+    if found.is_empty() {
+        Ok(b"none\n".to_vec())
+    } else {
+        Ok(found)
+    }
+}
+
+/// The end of the audit log.
+fn audit_log(context: &Context) -> Result<Vec<u8>, String> {
+    let audit = &context.config.audit;
+    match audit.to {
+        AuditTarget::File => of_file(&audit.file),
+        AuditTarget::Journal if context.has_systemd() => of_unit(&*context.view, UNIT, &[OF_AUDIT]),
+        AuditTarget::Journal => Ok(b"a part of the daemon's log: there is no journal\n".to_vec()),
+        AuditTarget::Off => Ok(b"audit.to is \"off\"\n".to_vec()),
+    }
+}
+
+/// The end of the kernel's log since the boot, if it may be read.
+fn kernel_log(context: &Context) -> Result<Vec<u8>, String> {
+    let of_journal = if context.has_systemd() {
+        journal(&*context.view, &["--dmesg"]).ok()
+    } else {
+        None
+    };
+    let found = of_journal.filter(|text| !text.is_empty());
+    let of_kernel = || context.output("dmesg", &[]).map(String::into_bytes);
+    let found = found.or_else(of_kernel).filter(|text| !text.is_empty());
+    Ok(found.unwrap_or_else(|| b"not there\n".to_vec()))
+}
+
 /// Its file if the daemon starts it, else its unit: which it is depends on the daemon's environment.
 fn logkeeper_log(context: &Context) -> Result<Vec<u8>, String> {
     let of_file = of_file(&context.config.paths.state.join("logkeeper.log"));
     if of_file.is_ok() || !context.has_systemd() {
         return of_file;
     }
-    of_unit(&*context.view, "switchyard-logkeeper.service")
+    of_unit(&*context.view, "switchyard-logkeeper.service", &[])
 }
 
 fn containerd_log(context: &Context) -> Result<Vec<u8>, String> {
@@ -293,6 +424,6 @@ fn containerd_log(context: &Context) -> Result<Vec<u8>, String> {
         ContainerdMode::Managed => {
             of_file(&context.config.paths.state.join("containerd/containerd.log"))
         }
-        ContainerdMode::External => of_unit(&*context.view, "containerd.service"),
+        ContainerdMode::External => of_unit(&*context.view, "containerd.service", &[]),
     }
 }
