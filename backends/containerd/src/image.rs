@@ -13,7 +13,8 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
-    Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress, PullRequest,
+    Image, ImageId, ImageLease, ImageReference, ImageStore, InUse, LoadRequest, PullProgress,
+    PullRequest,
 };
 use switchyard_core::reload::Reloadable;
 use switchyard_core::stats::DiskUsage;
@@ -519,6 +520,10 @@ impl ImageStore for ContainerdImageStore {
         in_use: &'a InUse<'a>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.remove_image(reference, owner, in_use))
+    }
+
+    fn leases(&self) -> BoxFuture<'_, Result<Vec<ImageLease>>> {
+        Box::pin(self.leases.list())
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>> {

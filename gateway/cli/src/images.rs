@@ -1,20 +1,124 @@
-//! `switchyard images`: the images of the node, with their holders and users.
+//! `switchyard images`: the images of the node, with their holders and users, or why each of them stays.
 
+use clap::Args;
 use jiff::Timestamp;
-use switchyard_operator_api::ImageView;
-use switchyard_operator_api::text::{age, short_digest, short_reference, size};
+use serde::Serialize;
+use switchyard_operator_api::text::{age, short, short_digest, short_reference, size};
+use switchyard_operator_api::{ImageLeaseView, ImageView};
 
 use super::daemon::{DaemonError, ask};
 use super::watch::ListArgs;
 use crate::output::table;
 
+/// Maximum number of tasks that a reason names.
+const NAMED: usize = 3;
+
+/// The images that are listed, and what is shown of them.
+#[derive(Debug, Args)]
+pub(super) struct ImagesArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    /// Show why each image stays, and the leases that keep layers without an image.
+    #[arg(long)]
+    why: bool,
+}
+
+/// The images with the leases of their store.
+#[derive(Debug, Serialize)]
+struct ImagesWithLeases {
+    images: Vec<ImageView>,
+    leases: Vec<ImageLeaseView>,
+}
+
 /// Lists images.
-pub(super) async fn images(args: &ListArgs) -> Result<(), DaemonError> {
-    let path = args.path("/v1/images");
-    let asked = async || ask::<Vec<ImageView>>(&args.watch.target, &path).await;
-    args.watch
+pub(super) async fn images(ImagesArgs { list, why }: &ImagesArgs) -> Result<(), DaemonError> {
+    let watch = &list.watch;
+    let path = list.path("/v1/images");
+    if *why {
+        let asked = async || {
+            let images = ask(&watch.target, &path).await?;
+            let leases = ask(&watch.target, "/v1/images/leases").await?;
+            Ok(ImagesWithLeases { images, leases })
+        };
+        return watch
+            .show(asked, |found| reasons(found, Timestamp::now()))
+            .await;
+    }
+    let asked = async || ask::<Vec<ImageView>>(&watch.target, &path).await;
+    watch
         .show(asked, |images| shown(images, Timestamp::now()))
         .await
+}
+
+/// The images with a row for each reason to stay, and the leases.
+fn reasons(ImagesWithLeases { images, leases }: &ImagesWithLeases, now: Timestamp) -> String {
+    let rows_of = |image: &ImageView| {
+        let names = image.tags.first().or(image.digests.first());
+        let name = names.map_or_else(|| "(no name)".to_owned(), |name| short_reference(name));
+        let mut heading = [
+            name,
+            short_digest(&image.id).to_owned(),
+            size(image.size_bytes),
+        ];
+        let rows = why_it_stays(image).into_iter().map(|reason| {
+            let [name, id, size] = std::mem::take(&mut heading);
+            [name, id, size, reason]
+        });
+        rows.collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = images.iter().flat_map(rows_of).collect();
+    let mut text = table(["IMAGE", "ID", "SIZE", "WHY IT STAYS"], &rows);
+    if leases.is_empty() {
+        return text;
+    }
+    let rows: Vec<_> = leases
+        .iter()
+        .map(|lease| {
+            let made = lease.created_at.as_ref();
+            let maker = if lease.is_own { "switchyard" } else { "others" };
+            [
+                lease.id.clone(),
+                made.map_or_else(|| "-".to_owned(), |at| age(at, now)),
+                maker.to_owned(),
+                lease.ends_at.clone().unwrap_or_else(|| "-".to_owned()),
+            ]
+        })
+        .collect();
+    text.push_str("\nThese leases keep layers that no image needs, or not yet:\n");
+    text.push_str(&table(["LEASE", "AGE", "MADE BY", "ENDS"], &rows));
+    text
+}
+
+/// The reasons for which an image stays; at least one.
+fn why_it_stays(image: &ImageView) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if image.pinned {
+        reasons.push("pinned by images.pinned, or by a label in containerd".to_owned());
+    }
+    for (owner, right) in &image.holders {
+        let by = if right == "private" {
+            ", with credentials"
+        } else {
+            ""
+        };
+        reasons.push(format!("{owner} has pulled it{by}, and has not removed it"));
+    }
+    if image.imported {
+        reasons.push("imported: it goes when an owner removes it".to_owned());
+    }
+    if image.task_count > 0 {
+        let named = image.tasks.iter().take(NAMED);
+        let mut named: Vec<_> = named
+            .map(|task| format!("{} ({})", short(&task.id), task.owner))
+            .collect();
+        let more = image.task_count.saturating_sub(named.len());
+        named.extend((more > 0).then(|| format!("{more} more")));
+        reasons.push(format!("used by tasks: {}", named.join(", ")));
+    }
+    if reasons.is_empty() {
+        reasons.push("nothing: it goes when an owner removes it".to_owned());
+    }
+    reasons
 }
 
 fn shown(images: &[ImageView], now: Timestamp) -> String {
@@ -73,6 +177,8 @@ fn held_by(image: &ImageView) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use switchyard_operator_api::ImageUserView;
+
     use super::*;
 
     #[test]
@@ -104,5 +210,43 @@ busybox:latest
 (no name)                     0 B      -    0      -
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn each_reason_to_stay_is_named() {
+        let user = |id: &str| ImageUserView {
+            id: id.repeat(32),
+            owner: "nomad".into(),
+        };
+        let image = ImageView {
+            id: format!("sha256:{}", "ab".repeat(32)),
+            tags: vec!["docker.io/library/busybox:1".into()],
+            size_bytes: 1536,
+            pinned: true,
+            holders: BTreeMap::from([("nomad".into(), "private".into())]),
+            tasks: vec![user("1a"), user("2b"), user("3c"), user("4d")],
+            task_count: 4,
+            ..ImageView::default()
+        };
+        let lease = ImageLeaseView {
+            id: "moby-1".into(),
+            is_own: false,
+            created_at: Some("2026-11-23T12:00:00Z".into()),
+            ends_at: None,
+        };
+        let found = ImagesWithLeases {
+            images: vec![image, ImageView::default()],
+            leases: vec![lease],
+        };
+        let text = reasons(&found, "2026-11-26T12:00:00Z".parse().unwrap());
+        for part in [
+            "busybox:1  abababababab  1.5 KiB  pinned by images.pinned",
+            "nomad has pulled it, with credentials, and has not removed it\n",
+            " (nomad), 1 more\n",
+            "nothing: it goes when an owner removes it\n",
+            "moby-1  3d   others   -\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -105,8 +105,8 @@ enum CliCommand {
     Ps(ps::PsArgs),
     /// Show all that is known of sandboxes or tasks: times, image, command, mounts, limits, network, devices and more.
     Inspect(inspect::InspectArgs),
-    /// List the images of the node, with who holds them and how many tasks use them.
-    Images(watch::ListArgs),
+    /// List the images of the node, with who holds them and how many tasks use them, or why each of them stays.
+    Images(images::ImagesArgs),
     /// List named volumes, or remove those that no task has.
     #[command(subcommand)]
     Volume(volumes::VolumeCommand),

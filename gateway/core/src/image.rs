@@ -176,6 +176,19 @@ pub struct PullProgress {
     pub bytes_done: u64,
 }
 
+/// A lease in the store of images: it keeps layers and documents that no image needs, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageLease {
+    /// Its id.
+    pub id: String,
+    /// True if this gateway has made it, as for a pull.
+    pub is_own: bool,
+    /// Time at which it was made; `None` if unknown.
+    pub created_at: Option<SystemTime>,
+    /// Time at which it ends by itself, as RFC 3339; `None` if it does not.
+    pub ends_at: Option<String>,
+}
+
 /// Function that returns whether other owners use the image with this id, or are creating tasks from a
 /// reference for which the second argument is true. An error refuses the removal of the image. It does not block.
 pub type InUse<'a> = dyn Fn(&ImageId, &dyn Fn(&str) -> bool) -> Result<bool> + Send + Sync + 'a;
@@ -239,6 +252,12 @@ pub trait ImageStore: Send + Sync {
         owner: Owner,
         in_use: &'a InUse<'a>,
     ) -> BoxFuture<'a, Result<()>>;
+
+    /// The leases in the store, also those that others have made.
+    ///
+    /// # Errors
+    /// `Unavailable` if they cannot be read.
+    fn leases(&self) -> BoxFuture<'_, Result<Vec<ImageLease>>>;
 
     /// Disk usage of images, by file system; never empty.
     ///

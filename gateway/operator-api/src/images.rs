@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Unreadable;
 use switchyard_core::id::Owner;
-use switchyard_core::image::{Image, Right};
+use switchyard_core::image::{Image, ImageLease, Right};
 use switchyard_core::object::Task;
 
 use crate::text::rfc3339;
@@ -49,6 +49,39 @@ pub struct ImageUserView {
     pub id: String,
     /// Its owner; empty if it cannot be read and its owner is not known.
     pub owner: String,
+}
+
+/// A lease in the store of images, for display: it keeps layers and documents that no image needs, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageLeaseView {
+    /// Its id.
+    pub id: String,
+    /// True if the daemon has made it, as for a pull.
+    pub is_own: bool,
+    /// Time at which it was made, as RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<String>,
+    /// Time at which it ends by itself, as RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<String>,
+}
+
+impl From<ImageLease> for ImageLeaseView {
+    fn from(
+        ImageLease {
+            id,
+            is_own,
+            created_at,
+            ends_at,
+        }: ImageLease,
+    ) -> Self {
+        Self {
+            id,
+            is_own,
+            created_at: created_at.map(rfc3339),
+            ends_at,
+        }
+    }
 }
 
 impl ImageView {

@@ -13,6 +13,7 @@
 //! | `/v1/objects?owner=…` | the [`Objects`](switchyard_operator_api::Objects) of an owner, or of all, as JSON; on the unix socket only |
 //! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](switchyard_operator_api::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
 //! | `/v1/images?owner=…` | [`ImageView`](switchyard_operator_api::ImageView)s as JSON; on the unix socket only |
+//! | `/v1/images/leases` | [`ImageLeaseView`](switchyard_operator_api::ImageLeaseView)s as JSON: what keeps content without an image; on the unix socket only |
 //! | `/v1/tasks/log?name=…` | a [`TaskLogView`](switchyard_operator_api::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
 //! | `/v1/containers?owner=…` | a [`ContainersView`](switchyard_operator_api::ContainersView) as JSON: counters of running tasks; on the unix socket only |
 //! | `/v1/devices?owner=…` | a [`DevicesView`](switchyard_operator_api::DevicesView) as JSON; on the unix socket only |
@@ -89,6 +90,7 @@ const LOCAL_PAGES: &str = "/statusz
 /v1/objects
 /v1/inspect?name
 /v1/images
+/v1/images/leases
 /v1/containers?owner
 /v1/devices
 /v1/volumes

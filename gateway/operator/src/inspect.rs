@@ -7,7 +7,7 @@ use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::object::Task;
 use switchyard_core::{Error, Result};
-use switchyard_operator_api::{Disclosure, ImageView, Inspected, InspectionView};
+use switchyard_operator_api::{Disclosure, ImageLeaseView, ImageView, Inspected, InspectionView};
 
 use crate::find::{self, Found};
 use crate::owners::Owners;
@@ -38,6 +38,15 @@ pub async fn read(
         None => sandbox(&scope, owners, within.id, disclosure).await,
         Some(of) => task(&scope, owners, of.id, disclosure).await,
     }
+}
+
+/// The leases that keep content without an image.
+///
+/// # Errors
+/// `Unavailable` if they cannot be listed.
+pub async fn image_leases(gateway: &Gateway) -> Result<Vec<ImageLeaseView>> {
+    let leases = in_time(gateway.images().store().leases()).await?;
+    Ok(leases.into_iter().map(Into::into).collect())
 }
 
 /// The images with the tasks that use them.

@@ -15,8 +15,8 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageView, InspectionView, Objects, TaskLogView, TroubleView, VERSION,
-    VolumeView,
+    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, TaskLogView,
+    TroubleView, VERSION, VolumeView,
 };
 use tokio::sync::watch;
 
@@ -262,6 +262,14 @@ impl Node {
     /// Those of [`inspect::images`].
     pub async fn images(&self) -> Result<Vec<ImageView>> {
         inspect::images(self.gateway()).await
+    }
+
+    /// The leases that keep layers and documents without an image. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`inspect::image_leases`].
+    pub async fn image_leases(&self) -> Result<Vec<ImageLeaseView>> {
+        inspect::image_leases(self.gateway()).await
     }
 
     /// The named volumes, with the tasks that have them.

@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
+use switchyard_core::image::ImageLease;
 use switchyard_crash_points::{CrashPoint, reach};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
@@ -15,6 +17,9 @@ use super::kept_leases::{KeptLeases, PULL, resumable_pull};
 use crate::base::random::fill_random;
 use crate::cleanup::{Cleanup, CleanupQueue};
 use crate::client::{COLLECTION, Client, QUICK, call, ignore_not_found};
+
+/// The label of a lease with the time at which containerd ends it.
+const EXPIRES: &str = "containerd.io/gc.expire";
 
 /// The prefix of the ids of this gateway's leases. Recovery finds the leases of killed predecessors by it.
 pub(crate) fn prefix(client: &Client) -> String {
@@ -90,6 +95,27 @@ impl Leases {
         };
         call(&what, QUICK, self.client.leases().create(request)).await?;
         Ok(lease)
+    }
+
+    /// The leases of the namespace, also those of others.
+    ///
+    /// # Errors
+    /// containerd's error.
+    pub(super) async fn list(&self) -> Result<Vec<ImageLease>> {
+        let request = api::ListRequest {
+            filters: Vec::new(),
+        };
+        let listed = call("list leases", QUICK, self.client.leases().list(request)).await?;
+        let prefix = prefix(&self.client);
+        let described = |lease: api::Lease| ImageLease {
+            is_own: lease.id.starts_with(&prefix),
+            created_at: lease
+                .created_at
+                .and_then(|at| SystemTime::try_from(at).ok()),
+            ends_at: lease.labels.get(EXPIRES).cloned(),
+            id: lease.id,
+        };
+        Ok(listed.leases.into_iter().map(described).collect())
     }
 
     /// Runs work that is completed although nobody waits for it any more.

@@ -6,8 +6,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{
-    Credentials, Image, ImageId, ImageReference, ImageStore, InUse, LoadRequest, PullProgress,
-    PullRequest,
+    Credentials, Image, ImageId, ImageLease, ImageReference, ImageStore, InUse, LoadRequest,
+    PullProgress, PullRequest,
 };
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, Result};
@@ -163,6 +163,11 @@ impl ImageStore for Fake {
                 .act(Method::RemoveImage, reference, effect)
                 .await
         })
+    }
+
+    fn leases(&self) -> BoxFuture<'_, Result<Vec<ImageLease>>> {
+        // Nothing is kept but images.
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn usage(&self) -> BoxFuture<'_, Result<Vec<DiskUsage>>> {

@@ -29,6 +29,7 @@ pub(super) fn routes() -> Router<ListenerPages> {
         .route("/v1/objects", get(objects))
         .route("/v1/inspect", get(inspect))
         .route("/v1/images", get(images))
+        .route("/v1/images/leases", get(image_leases))
         .route("/v1/volumes", get(volumes))
         .route("/v1/volumes/{owner}/{name}", delete(remove_volume))
         .route("/v1/devices", get(devices))
@@ -72,6 +73,13 @@ async fn images(State(pages): State<ListenerPages>, OfOwner(owner): OfOwner) -> 
             images.retain(|image: &ImageView| owner.is_none_or(|owner| image.concerns(owner)));
             json(&images)
         }
+        Err(error) => failed(&error),
+    }
+}
+
+async fn image_leases(State(pages): State<ListenerPages>) -> Response {
+    match pages.admin.node.image_leases().await {
+        Ok(leases) => json(&leases),
         Err(error) => failed(&error),
     }
 }
