@@ -187,7 +187,11 @@ impl Facts {
 }
 
 /// A page of the daemon, parsed.
-fn ask<T: DeserializeOwned>(view: &dyn NodeView, socket: &Path, page: &str) -> Result<T, String> {
+pub(super) fn ask<T: DeserializeOwned>(
+    view: &dyn NodeView,
+    socket: &Path,
+    page: &str,
+) -> Result<T, String> {
     let body = view.ask(socket, page)?;
     serde_json::from_slice(&body)
         .map_err(|error| format!("its answer to {page} cannot be parsed: {error}"))

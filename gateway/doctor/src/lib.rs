@@ -4,7 +4,7 @@
 //! run ──► facts           configuration, daemon's answers, processes: once
 //!   ├──► kernel, cgroups, storage, systemd   1xx
 //!   ├──► containerd                          2xx
-//!   ├──► network, addresses                  3xx
+//!   ├──► network, addresses, address_use     3xx
 //!   ├──► kubelet                             4xx
 //!   ├──► nomad (with hcl)                    5xx
 //!   ├──► swarm                               6xx
@@ -23,6 +23,7 @@
 //! - No finding holds a secret: of files with credentials only the daemon's own check reads those that it needs to start,
 //!   and texts pass [`redact()`].
 
+mod address_use;
 mod addresses;
 pub mod bundle;
 mod cgroups;
@@ -112,7 +113,7 @@ const LIMIT: Duration = Duration::from_secs(45);
 type Check = fn(&Facts) -> Vec<Finding>;
 
 /// The families, with their names for people.
-const CHECKS: [(&str, Check); 12] = [
+const CHECKS: [(&str, Check); 13] = [
     ("kernel", kernel::check),
     ("cgroups", cgroups::check),
     ("disks", storage::check),
@@ -120,6 +121,7 @@ const CHECKS: [(&str, Check); 12] = [
     ("containerd and runtimes", containerd::check),
     ("networks", network::check),
     ("addresses and ports", addresses::check),
+    ("addresses in use", address_use::check),
     ("kubelet", kubelet::check),
     ("Nomad", nomad::check),
     ("Swarm", swarm::check),

@@ -10,7 +10,8 @@ use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{
-    ConfigView, DevicesView, PartView, StatusReport, SwarmView, TroubleView,
+    AsyncTasksView, ConfigView, DebugView, DevicesView, Objects, PartView, StatusReport, SwarmView,
+    TroubleView, UnreadableView,
 };
 
 use super::codes::{all, chapters};

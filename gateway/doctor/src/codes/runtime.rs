@@ -105,6 +105,13 @@ pub(in super::super) const FORWARD_DROP: FindingCode = FindingCode::warning(
     "Add the plugin firewall to the CNI configuration, or accept the bridge's packets in the chain FORWARD.",
 );
 
+pub(in super::super) const FEW_ADDRESSES: FindingCode = FindingCode::warning(
+    "SY310",
+    "few addresses of a network are left",
+    "Once none is left, no pod or task on this network is created: \"no IP addresses available in range set\".",
+    "Enlarge the range in the network's configuration or in network.bridge.subnets, or run less on the node. An address for a container that neither the daemon nor another program on the node has (`ctr -n k8s.io containers list`) was leaked: remove its file.",
+);
+
 pub(super) const ALL: &[&FindingCode] = &[
     &CRI_PLUGIN,
     &NO_CONTAINERD,
@@ -123,4 +130,5 @@ pub(super) const ALL: &[&FindingCode] = &[
     &SUBNETS_OVERLAP,
     &PORTS_OVERLAP,
     &FORWARD_DROP,
+    &FEW_ADDRESSES,
 ];

@@ -335,3 +335,66 @@ fn forwarded_packets_that_are_dropped() {
         &["SY309 warning"],
     );
 }
+
+/// Reserves addresses of the network of pods, from the second one on, as host-local does.
+fn reserve(node: &mut TestNode, count: u8, holder: &str) {
+    for last in 2..2 + count {
+        let path = format!("/var/lib/cni/networks/net/10.9.0.{last}");
+        node.file(&path, &format!("{holder}\r\neth0"));
+    }
+    node.file("/var/lib/cni/networks/net/last_reserved_ip.0", "10.9.0.2");
+}
+
+#[test]
+fn addresses_that_are_nearly_used_up() {
+    // Fourteen addresses, one of which is the gateway's.
+    let ipam = r#"{"type":"host-local","ranges":[[{"subnet":"10.9.0.0/28"}]]}"#;
+    let network = |node: &mut TestNode, ipam: &str, count: u8, holder: &str| {
+        let text = format!(
+            r#"{{"cniVersion":"1.0.0","name":"net","plugins":[{{"type":"bridge","bridge":"cni0","capabilities":{{"ipRanges":true}},"ipam":{ipam}}}]}}"#
+        );
+        node.file(CONFLIST, &text);
+        reserve(node, count, holder);
+    };
+    check(|node| network(node, ipam, 11, "stranger"), &[]);
+    let found = check(
+        |node| network(node, ipam, 12, "stranger"),
+        &["SY310 warning"],
+    );
+    let text = "net: 12 of 13 addresses are in use (10.9.0.1 to 10.9.0.14); 12 of them for containers that the daemon does not \
+                know: 10.9.0.10 (stranger), 10.9.0.11 (stranger), 10.9.0.12 (stranger) and 9 more";
+    assert_eq!(found[0].found, text);
+    let found = check(
+        |node| {
+            network(node, ipam, 13, "known");
+            node.objects.unreadable.push(UnreadableView {
+                id: "known".into(),
+                kind: "sandbox".into(),
+                owner: "kubernetes".into(),
+                name: String::new(),
+                reason: "of version 9".into(),
+            });
+        },
+        &["SY310 error"],
+    );
+    assert!(!found[0].found.contains("does not know"), "{found:?}");
+    // A part of the range, and the ranges of the node.
+    let part = r#"{"type":"host-local","subnet":"10.9.0.0/24","rangeStart":"10.9.0.2","rangeEnd":"10.9.0.5"}"#;
+    check(|node| network(node, part, 4, "stranger"), &["SY310 error"]);
+    check(
+        |node| {
+            network(node, r#"{"type":"host-local"}"#, 13, "stranger");
+            node.facts
+                .insert("network.ranges".into(), "kubernetes 10.9.0.0/28".into());
+        },
+        &["SY310 error"],
+    );
+    // The gateway's own network.
+    check(
+        |node| {
+            node.config("[network.bridge]\nname = \"net\"\nsubnets = [\"10.9.0.0/28\"]");
+            reserve(node, 13, "stranger");
+        },
+        &["SY310 error"],
+    );
+}

@@ -24,6 +24,9 @@ pub(super) struct TestNode {
     pub(super) in_force: Option<String>,
     pub(super) devices: DevicesView,
     pub(super) swarm: SwarmView,
+    pub(super) objects: Objects,
+    /// The backend's facts.
+    pub(super) facts: BTreeMap<String, String>,
     pub(super) denied: Vec<PathBuf>,
     /// The processes of containers.
     pub(super) contained: BTreeSet<i32>,
@@ -157,6 +160,20 @@ impl NodeView for TestNode {
             "/statusz" => Ok(serde_json::to_vec(status).unwrap()),
             "/v1/devices" => Ok(serde_json::to_vec(&self.devices).unwrap()),
             "/v1/swarm" => Ok(serde_json::to_vec(&self.swarm).unwrap()),
+            "/v1/objects" => Ok(serde_json::to_vec(&self.objects).unwrap()),
+            "/v1/debug" => {
+                let inside = DebugView {
+                    version: VERSION.to_owned(),
+                    revision: String::new(),
+                    pid: DAEMON,
+                    facts: self.facts.clone(),
+                    operations: Vec::new(),
+                    locks: Vec::new(),
+                    tasks: AsyncTasksView::default(),
+                    memory: BTreeMap::new(),
+                };
+                Ok(serde_json::to_vec(&inside).unwrap())
+            }
             "/v1/config" if let Some(text) = &self.in_force => Ok(text.clone().into_bytes()),
             other => Err(format!("there is no {other}")),
         }
@@ -192,6 +209,8 @@ impl TestNode {
                 state: "not_joined".to_owned(),
                 ..SwarmView::default()
             },
+            objects: Objects::default(),
+            facts: BTreeMap::new(),
             denied: Vec::new(),
             contained: BTreeSet::new(),
         };
