@@ -121,6 +121,31 @@ async fn the_command_line_shows_status_and_objects() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_shows_the_inside_of_the_daemon_and_why_images_stay() {
+    let pages = with_pod().await;
+    let socket = pages.socket();
+    let output = run(&["debug", "--socket", &socket, "--output", "json"]).await;
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success(), "{report:#}");
+    let inside = &report["inside"];
+    assert_eq!(inside["pid"], std::process::id(), "{report:#}");
+    assert!(inside["facts"]["backend"].is_string(), "{report:#}");
+    assert_eq!(inside["tasks"]["tracked"]["operations"], 0, "{report:#}");
+    assert!(
+        inside["memory"]["Rss"].as_u64() > Some(0) && report.get("outside").is_none(),
+        "{report:#}"
+    );
+    assert!(pages.get_tcp("/v1/debug").await.starts_with("HTTP/1.1 404"));
+
+    let output = run(&["images", "--why", "--socket", &socket]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && text.contains("WHY IT STAYS") && text.contains("busybox:latest"),
+        "{text}"
+    );
+}
+
 #[tokio::test]
 async fn object_is_inspected_by_any_name_and_its_secrets_only_if_asked_for() {
     let pages = with_secrets().await;
