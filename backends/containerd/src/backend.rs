@@ -13,6 +13,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
+use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{
     CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
@@ -120,6 +121,12 @@ impl Backend for Containerd {
             advisories: parts.node.advisories(),
             disks: parts.node.disks.spaces(),
         }
+    }
+
+    fn locks_in_use(&self) -> Vec<LockInUse> {
+        let mut held = self.parts.tasks.table.locks_in_use();
+        held.extend(self.parts.shims.pods.locks.in_use("locks of the pod"));
+        held
     }
 
     fn fresh_status(&self) -> BoxFuture<'_, BackendStatus> {

@@ -7,6 +7,7 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
+use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{
     CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
@@ -25,6 +26,11 @@ mod stats;
 impl Backend for Fake {
     fn status(&self) -> BackendStatus {
         self.settings().status.clone()
+    }
+
+    fn locks_in_use(&self) -> Vec<LockInUse> {
+        // It has none.
+        Vec::new()
     }
 
     fn fresh_status(&self) -> BoxFuture<'_, BackendStatus> {

@@ -28,6 +28,7 @@ use switchyard_linux::FileSystemSpace;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
+use crate::keyed_lock::LockInUse;
 use crate::object::{Sandbox, Task};
 use crate::spec::HostPorts;
 use crate::stats::{InterfaceStats, Usage};
@@ -67,6 +68,9 @@ pub trait Backend:
     /// The health of the backend, from state it already holds; never blocks on the runtime it watches, nor on a file
     /// system. Of the node's network it is what [`Backend::fresh_status`] found last.
     fn status(&self) -> BackendStatus;
+
+    /// The locks of sandboxes and tasks that are held at this moment. Does not block.
+    fn locks_in_use(&self) -> Vec<LockInUse>;
 
     /// As [`Backend::status`], after a look at what others configure: the node's network. Returns within a few seconds,
     /// whether the look has ended or not. Cancel-safe.

@@ -259,6 +259,7 @@ impl Gateway {
     #[must_use]
     pub fn locks_in_use(&self) -> Vec<LockInUse> {
         let Parts {
+            context,
             devices,
             tasks,
             sandboxes,
@@ -267,6 +268,7 @@ impl Gateway {
         let mut held = sandboxes.locks_in_use();
         held.extend(tasks.locks_in_use());
         held.extend(devices.locks_in_use());
+        held.extend(context.backend.locks_in_use());
         held
     }
 

@@ -40,6 +40,24 @@ pub struct LockInUse {
     pub waiting: usize,
 }
 
+impl LockInUse {
+    /// A lock that is a semaphore with one permit, if it is in use: those who hold it or wait for it share it with its owner.
+    #[must_use]
+    pub fn of_semaphore(
+        lock: &'static str,
+        key: &impl Display,
+        semaphore: &Arc<Semaphore>,
+    ) -> Option<Self> {
+        // Neither its owner nor the one that holds it waits.
+        let waiting = Arc::strong_count(semaphore).checked_sub(2)?;
+        Some(Self {
+            lock,
+            key: key.to_string(),
+            waiting,
+        })
+    }
+}
+
 impl<K: Eq + Hash> KeyedLock<K> {
     /// Waits for the lock of `key`, in the order of the calls. Cancel-safe.
     pub async fn lock(&self, key: K) -> KeyedLockGuard {
@@ -98,5 +116,22 @@ mod tests {
         drop(first);
         second.await;
         assert!(turns.in_use("turns").is_empty());
+    }
+
+    #[tokio::test]
+    async fn semaphore_is_in_use_while_its_permit_is_held() {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let waiting = || {
+            let found = LockInUse::of_semaphore("limits", &1, &semaphore);
+            found.map(|found| found.waiting)
+        };
+        assert_eq!(waiting(), None);
+        let held = Arc::clone(&semaphore).acquire_owned().await.unwrap();
+        assert_eq!(waiting(), Some(0));
+        let mut next = Box::pin(Arc::clone(&semaphore).acquire_owned());
+        assert!(futures::poll!(&mut next).is_pending());
+        assert_eq!(waiting(), Some(1));
+        drop((held, next));
+        assert_eq!(waiting(), None);
     }
 }

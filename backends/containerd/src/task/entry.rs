@@ -8,6 +8,7 @@ use containerd_client::types::Mount;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::Started;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::Exit;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
@@ -194,6 +195,13 @@ impl TaskEntry {
     pub(super) async fn lock_limits(&self) -> Option<OwnedSemaphorePermit> {
         // The semaphore is never closed.
         Arc::clone(&self.limits_lock).acquire_owned().await.ok()
+    }
+
+    /// Its locks that are held at this moment.
+    pub(super) fn locks_in_use(&self) -> impl Iterator<Item = LockInUse> {
+        let process = LockInUse::of_semaphore("process_lock", &self.id, &self.process_lock);
+        let limits = LockInUse::of_semaphore("limits_lock", &self.id, &self.limits_lock);
+        process.into_iter().chain(limits)
     }
 
     /// The text that the cgroup path of each of its processes contains.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::{Error, Result};
 
 use super::TaskEntry;
@@ -46,6 +47,15 @@ impl TaskTable {
             .values()
             .filter(|task| task.may_have_process() && task.persisted_exit().is_none());
         runs.map(|task| (task.id.to_string(), task.record().handler.clone()))
+            .collect()
+    }
+
+    /// The locks of tasks that are held at this moment.
+    pub(crate) fn locks_in_use(&self) -> Vec<LockInUse> {
+        let tasks = self.lock();
+        tasks
+            .values()
+            .flat_map(|task| task.locks_in_use())
             .collect()
     }
 
