@@ -200,7 +200,7 @@ fn checked(facts: &Arc<Facts>) -> Vec<Finding> {
     for (name, receiver) in running {
         match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(found) => findings.extend(found),
-            Err(error) => findings.push(unfinished(name, error)),
+            Err(error) => findings.push(unfinished(name, LIMIT, error)),
         }
     }
     findings
@@ -218,12 +218,12 @@ pub(crate) fn within<T: Send + 'static>(
     });
     receiver
         .recv_timeout(limit)
-        .map_err(|error| Box::new(unfinished(name, error)))
+        .map_err(|error| Box::new(unfinished(name, limit, error)))
 }
 
-fn unfinished(name: &str, error: RecvTimeoutError) -> Finding {
+fn unfinished(name: &str, limit: Duration, error: RecvTimeoutError) -> Finding {
     let why = match error {
-        RecvTimeoutError::Timeout => format!("{name}: not done within {} s", LIMIT.as_secs()),
+        RecvTimeoutError::Timeout => format!("{name}: not done within {} s", limit.as_secs()),
         RecvTimeoutError::Disconnected => format!("{name}: the check itself failed"),
     };
     Finding::new(&UNFINISHED, why)
