@@ -111,7 +111,6 @@ fn text_of_inside(inside: &DebugView) -> String {
         version,
         revision,
         pid,
-        facts,
         operations,
         locks,
         tasks,
@@ -155,10 +154,6 @@ fn text_of_inside(inside: &DebugView) -> String {
         busy.join(", ")
     ));
     text.push_str(&text_of_memory(memory));
-    text.push('\n');
-    for (name, fact) in facts {
-        text.push_str(&format!("{name}: {}\n", printable(fact)));
-    }
     text
 }
 
@@ -253,7 +248,6 @@ missing: the stacks: no gdb
             version: "1".to_owned(),
             revision: "abc".to_owned(),
             pid: 7,
-            facts: BTreeMap::from([("backend".to_owned(), "containerd 2".to_owned())]),
             operations: Vec::new(),
             locks: vec![LockView {
                 lock: "task_locks".to_owned(),
@@ -266,7 +260,7 @@ missing: the stacks: no gdb
                 tracked: BTreeMap::from([("watchers".to_owned(), 3)]),
                 busy_seconds: vec![1.25],
             },
-            memory: BTreeMap::new(),
+            memory: BTreeMap::from([("Rss".to_owned(), 2048)]),
         };
         let report = DebugReport {
             inside: Some(inside),
@@ -278,7 +272,7 @@ missing: the stacks: no gdb
             "No operation is in flight.\n",
             "task_locks  80be      2\n",
             "asynchronous tasks: 40, ready and waiting for a thread 1; watchers 3\n",
-            "backend: containerd 2\n",
+            "memory: Rss 2.0 KiB\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

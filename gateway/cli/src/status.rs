@@ -26,7 +26,8 @@ use wait::{Wait, Waited};
 pub(super) struct StatusArgs {
     #[command(flatten)]
     watch: WatchArgs,
-    /// Show the operations in flight too: what they work on or wait for, and since when.
+    /// Show the operations in flight too: what they work on or wait for, and since when; and the facts that `crictl info`
+    /// shows.
     #[arg(long, short)]
     verbose: bool,
     /// Wait until the node is ready, for this time at most, as in ready=60s; then show it. A daemon that restarts
@@ -134,6 +135,7 @@ fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> St
     text.push_str(&configuration(report));
     if let Some(operations) = operations {
         text.push_str(&in_flight(operations));
+        text.push_str(&facts(report));
     }
     text
 }
@@ -232,6 +234,18 @@ pub(super) fn in_flight(operations: &[OperationView]) -> String {
             &rows
         )
     )
+}
+
+/// The table of the backend's facts; empty if none is known.
+fn facts(report: &StatusReport) -> String {
+    if report.facts.is_empty() {
+        return String::new();
+    }
+    let facts = report.facts.iter();
+    let rows: Vec<_> = facts
+        .map(|(name, value)| [name.clone(), value.clone()])
+        .collect();
+    format!("\n{}", table(["FACT", "VALUE"], &rows))
 }
 
 /// The processes that are not as installed; empty if all are.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use switchyard_cni::NetworkList;
 use switchyard_core::spec::Subnet;
+use switchyard_operator_api::Objects;
 use switchyard_operator_api::text::short;
-use switchyard_operator_api::{DebugView, Objects};
 
 use super::codes::runtime::FEW_ADDRESSES;
 use super::facts::{Facts, ask};
@@ -116,11 +116,9 @@ fn sets_of(ipam: &Value) -> Vec<Vec<AddressRange>> {
 
 /// The ranges that the kubelet has given to the node, each as a set.
 fn node_ranges(facts: &Facts) -> Vec<Vec<AddressRange>> {
-    let inside = ask::<DebugView>(&*facts.view, &facts.admin_socket, "/v1/debug");
-    let Ok(DebugView { facts: known, .. }) = inside else {
-        return Vec::new();
-    };
-    let text = known.get("network.ranges").map_or("", String::as_str);
+    let status = facts.status.as_ref().ok();
+    let known = status.and_then(|status| status.facts.get("network.ranges"));
+    let text = known.map_or("", String::as_str);
     // They stand among other words.
     text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '='))
         .filter_map(|word| word.parse::<Subnet>().ok())

@@ -10,8 +10,8 @@ use switchyard_config::{Config, ConfigError, Loaded, Sources};
 use switchyard_operator_api::VERSION;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{
-    AsyncTasksView, ConfigView, DebugView, DevicesView, Objects, PartView, StatusReport, SwarmView,
-    TroubleView, UnreadableView,
+    ConfigView, DevicesView, Objects, PartView, StatusReport, SwarmView, TroubleView,
+    UnreadableView,
 };
 
 use super::codes::{all, chapters};
@@ -59,6 +59,7 @@ fn status() -> StatusReport {
         nomad_launchers: Some(2),
         troubles: Vec::new(),
         limits: Vec::new(),
+        facts: BTreeMap::new(),
         config: Some(ConfigView::default()),
         programs: vec![ProgramView {
             part: "daemon".into(),

@@ -16,8 +16,6 @@ pub struct DebugView {
     pub revision: String,
     /// The daemon's process id.
     pub pid: u32,
-    /// The backend's facts, as `crictl info` shows them.
-    pub facts: BTreeMap<String, String>,
     /// The operations in flight.
     pub operations: Vec<OperationView>,
     /// The locks of objects that are held.

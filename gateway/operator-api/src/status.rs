@@ -1,5 +1,7 @@
 //! The status of the daemon, as `/statusz` answers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Advisory;
 use switchyard_core::table::Counts;
@@ -45,6 +47,9 @@ pub struct StatusReport {
     /// Limits of the node that containers share, with their use; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<LimitView>,
+    /// The backend's facts, as `crictl info` shows them; on the unix socket only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, String>,
     /// The processes with their programs; on the unix socket only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramView>,

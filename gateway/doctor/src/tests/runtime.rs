@@ -384,8 +384,8 @@ fn addresses_that_are_nearly_used_up() {
     check(
         |node| {
             network(node, r#"{"type":"host-local"}"#, 13, "stranger");
-            node.facts
-                .insert("network.ranges".into(), "kubernetes 10.9.0.0/28".into());
+            let facts = &mut node.status.as_mut().unwrap().facts;
+            facts.insert("network.ranges".into(), "kubernetes: 10.9.0.0/28".into());
         },
         &["SY310 error"],
     );

@@ -25,8 +25,6 @@ pub(super) struct TestNode {
     pub(super) devices: DevicesView,
     pub(super) swarm: SwarmView,
     pub(super) objects: Objects,
-    /// The backend's facts.
-    pub(super) facts: BTreeMap<String, String>,
     pub(super) denied: Vec<PathBuf>,
     /// The processes of containers.
     pub(super) contained: BTreeSet<i32>,
@@ -161,19 +159,6 @@ impl NodeView for TestNode {
             "/v1/devices" => Ok(serde_json::to_vec(&self.devices).unwrap()),
             "/v1/swarm" => Ok(serde_json::to_vec(&self.swarm).unwrap()),
             "/v1/objects" => Ok(serde_json::to_vec(&self.objects).unwrap()),
-            "/v1/debug" => {
-                let inside = DebugView {
-                    version: VERSION.to_owned(),
-                    revision: String::new(),
-                    pid: DAEMON,
-                    facts: self.facts.clone(),
-                    operations: Vec::new(),
-                    locks: Vec::new(),
-                    tasks: AsyncTasksView::default(),
-                    memory: BTreeMap::new(),
-                };
-                Ok(serde_json::to_vec(&inside).unwrap())
-            }
             "/v1/config" if let Some(text) = &self.in_force => Ok(text.clone().into_bytes()),
             other => Err(format!("there is no {other}")),
         }
@@ -210,7 +195,6 @@ impl TestNode {
                 ..SwarmView::default()
             },
             objects: Objects::default(),
-            facts: BTreeMap::new(),
             denied: Vec::new(),
             contained: BTreeSet::new(),
         };

@@ -1,5 +1,6 @@
 //! The sources of the admin pages, and the peers that can reach each of them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -136,6 +137,11 @@ impl AdminPages {
             troubles: match reach {
                 Reach::Network => Vec::new(),
                 Reach::Local => self.node.named_troubles(),
+            },
+            facts: match reach {
+                // Paths are named.
+                Reach::Network => BTreeMap::new(),
+                Reach::Local => self.node.facts(),
             },
             limits: limits
                 .iter()

@@ -16,17 +16,22 @@ const ROLLUP: &str = "/proc/self/smaps_rollup";
 // === impl Node ===
 
 impl Node {
-    /// The inside of the daemon, with the operations in flight. It must be called within a runtime. Takes two seconds at most.
-    /// Cancel-safe.
-    pub async fn debug(&self, operations: Vec<OperationView>) -> DebugView {
+    /// The facts of the backend, with its version.
+    #[must_use]
+    pub fn facts(&self) -> BTreeMap<String, String> {
         let status = self.gateway().status();
         let mut facts = status.facts;
         facts.insert("backend".to_owned(), status.version);
+        facts
+    }
+
+    /// The inside of the daemon, with the operations in flight. It must be called within a runtime. Takes two seconds at most.
+    /// Cancel-safe.
+    pub async fn debug(&self, operations: Vec<OperationView>) -> DebugView {
         DebugView {
             version: VERSION.to_owned(),
             revision: REVISION.to_owned(),
             pid: std::process::id(),
-            facts,
             operations,
             locks: self
                 .gateway()

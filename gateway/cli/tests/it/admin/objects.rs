@@ -130,7 +130,6 @@ async fn the_command_line_shows_the_inside_of_the_daemon_and_why_images_stay() {
     assert!(output.status.success(), "{report:#}");
     let inside = &report["inside"];
     assert_eq!(inside["pid"], std::process::id(), "{report:#}");
-    assert!(inside["facts"]["backend"].is_string(), "{report:#}");
     assert_eq!(inside["tasks"]["tracked"]["operations"], 0, "{report:#}");
     assert!(
         inside["memory"]["Rss"].as_u64() > Some(0) && report.get("outside").is_none(),
@@ -138,6 +137,12 @@ async fn the_command_line_shows_the_inside_of_the_daemon_and_why_images_stay() {
     );
     assert!(pages.get_tcp("/v1/debug").await.starts_with("HTTP/1.1 404"));
 
+    let output = run(&["status", "--verbose", "--socket", &socket]).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("FACT") && text.contains("\nbackend"),
+        "{text}"
+    );
     let output = run(&["images", "--why", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
