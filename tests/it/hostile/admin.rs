@@ -77,7 +77,12 @@ fn admin_tcp_address_discloses_no_name_path_or_pid() {
             );
         }
     }
-    for path in ["/v1/objects", "/v1/devices"] {
+    for path in [
+        "/v1/objects",
+        "/v1/devices",
+        "/v1/debug",
+        "/v1/images/leases",
+    ] {
         assert_eq!(node.daemon().get_from_admin_address(path).0, 404, "{path}");
     }
     let lease = format!("/v1/devices/leases/{}", "0".repeat(32));

@@ -371,19 +371,19 @@ fn daemon_log(context: &Context) -> Result<Vec<u8>, String> {
 
 /// The warnings and errors of the daemon, which go further back than the end of its log.
 fn daemon_warnings(context: &Context) -> Result<Vec<u8>, String> {
-    let found = if context.has_systemd() {
-        journal(
-            &*context.view,
-            &[&["--unit", UNIT][..], &WARNINGS[..]].concat(),
-        )?
-    } else {
-        warnings(&daemon_log(context)?)
-    };
-    if found.is_empty() {
-        Ok(b"none\n".to_vec())
-    } else {
-        Ok(found)
+    let mut found = Vec::new();
+    if context.has_systemd() {
+        let selection = [&["--unit", UNIT][..], &WARNINGS[..]].concat();
+        found = journal(&*context.view, &selection)?;
     }
+    if found.is_empty() {
+        // Elsewhere than in the journal a line has its level in its text alone.
+        found = warnings(&daemon_log(context)?);
+    }
+    if found.is_empty() {
+        found.extend(b"none\n");
+    }
+    Ok(found)
 }
 
 /// The end of the audit log.
