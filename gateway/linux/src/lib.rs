@@ -5,6 +5,7 @@
 
 pub mod files;
 mod group_leader;
+pub mod kernel_wait;
 mod limits;
 pub mod memory;
 pub mod mounts;
