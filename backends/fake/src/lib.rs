@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{
-    Backend as _, BackendStatus, CgroupDriver, Condition, Handler, Unreadable,
+    Blocker, Backend as _, BackendStatus, CgroupDriver, Condition, Handler, Unreadable,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullProgress, PullRequest};
@@ -270,6 +270,18 @@ impl Fake {
         if let Some(task) = self.world.lock().tasks.get_mut(&task) {
             task.runtime_spec = spec.into();
         }
+    }
+
+    /// Sets the processes that hold up a task.
+    pub fn set_task_blockers(&self, task: TaskId, blockers: Vec<Blocker>) {
+        if let Some(task) = self.world.lock().tasks.get_mut(&task) {
+            task.blockers = blockers;
+        }
+    }
+
+    /// Sets the processes that hold up pulls.
+    pub fn set_image_blockers(&self, blockers: Vec<Blocker>) {
+        self.world.lock().image_blockers = blockers;
     }
 
     /// Ends a running task with this exit code.

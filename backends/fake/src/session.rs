@@ -74,6 +74,8 @@ pub enum Method {
     InspectTask,
     /// [`StatsBackend::inspect_sandbox`](switchyard_core::backend::StatsBackend::inspect_sandbox).
     InspectSandbox,
+    /// [`StatsBackend::task_blockers`](switchyard_core::backend::StatsBackend::task_blockers).
+    TaskBlockers,
     /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry per download, however many
     /// callers share it.
     Pull,
@@ -181,6 +183,7 @@ impl Method {
             | Self::SandboxStats
             | Self::InspectTask
             | Self::InspectSandbox
+            | Self::TaskBlockers
             | Self::Pull
             | Self::Load
             | Self::GetImage

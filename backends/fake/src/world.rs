@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{NamedVolume, Recovered, Started, Unreadable};
+use switchyard_core::backend::{Blocker, NamedVolume, Recovered, Started, Unreadable};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) unended: Unended,
     /// The fate of the output that children of execs keep open.
     pub(crate) left_output: LeftOutput,
+    /// The process that holds up pulls.
+    pub(crate) image_blockers: Vec<Blocker>,
 }
 
 pub(crate) struct FakeSandbox {
@@ -86,6 +88,8 @@ pub(crate) struct FakeTask {
     pub(crate) spec: TaskSpec,
     /// The OCI runtime spec with which it is inspected.
     pub(crate) runtime_spec: String,
+    /// The processes that hold it up.
+    pub(crate) blockers: Vec<Blocker>,
     pub(crate) reads: u64,
 }
 
@@ -379,6 +383,7 @@ impl State {
             annotations: spec.annotations.clone(),
             spec: spec.clone(),
             runtime_spec: String::new(),
+            blockers: Vec::new(),
             reads: 0,
         };
         self.volumes.extend(

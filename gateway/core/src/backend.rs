@@ -33,6 +33,7 @@ use crate::object::{Sandbox, Task};
 use crate::spec::HostPorts;
 use crate::stats::{InterfaceStats, Usage};
 
+mod blocker;
 mod exec;
 mod observer;
 mod operations;
@@ -40,6 +41,7 @@ mod trouble;
 mod unreadable;
 mod withdrawal;
 
+pub use blocker::Blocker;
 pub use exec::{CUT_PATIENCE, ExecControl, ExecPlace, ExecProcess, cut_by};
 pub use observer::{
     BackendObserver, PluginResult, PluginRun, RecoveryResult, RuntimeCall, unobserved,

@@ -45,6 +45,15 @@ struct Job {
     returned: Weak<()>,
 }
 
+// === impl Job ===
+
+impl Job {
+    /// Returns whether it has run for longer than `limit`.
+    fn hangs(&self, now: Instant, limit: Duration) -> bool {
+        self.returned.strong_count() > 0 && self.began + limit <= now
+    }
+}
+
 // === impl OwnerPools ===
 
 impl OwnerPools {
@@ -116,6 +125,15 @@ impl BlockingPool {
         }
     }
 
+    /// Returns whether a job of this object has not ended within the limit, and runs still.
+    #[must_use]
+    pub fn hangs(&self, object: &str) -> bool {
+        let now = Instant::now();
+        let jobs = self.jobs.lock();
+        jobs.iter()
+            .any(|job| job.object == object && job.hangs(now, self.limit))
+    }
+
     /// Waits for a thread, while it is possible that one becomes free. Cancel-safe.
     async fn thread_for(&self, object: &str) -> Result<OwnedSemaphorePermit> {
         let give_up = Instant::now() + self.limit;
@@ -148,7 +166,7 @@ impl BlockingPool {
         // Threads that have returned since the last check.
         jobs.retain(|job| job.returned.strong_count() > 0);
         let now = Instant::now();
-        let hangs = |job: &&Job| job.began + self.limit <= now;
+        let hangs = |job: &&Job| job.hangs(now, self.limit);
         if jobs.iter().filter(hangs).any(|job| job.object == object) {
             return Err(Error::unavailable(format!(
                 "a host file system that {object} needs still hangs: check its host paths"
@@ -226,6 +244,7 @@ mod tests {
         let (answers, look) = hung();
         assert_refused(pool.run(dead(), look).await, "does a file system hang?");
         assert_refused(pool.run(dead(), || Ok(())).await, "still hangs");
+        assert!(pool.hangs(&dead()) && !pool.hangs(&other()));
         pool.run(other(), || Ok(())).await.unwrap();
 
         let (more_answers, look) = hung();
@@ -237,6 +256,7 @@ mod tests {
 
         drop((answers, more_answers));
         returned(&pool).await;
+        assert!(!pool.hangs(&dead()));
         for whose in [dead(), other(), third()] {
             pool.run(whose, || Ok(())).await.unwrap();
         }

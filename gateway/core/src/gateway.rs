@@ -64,7 +64,7 @@ pub use image::{Images, ScopedImages};
 pub use limits::{Limits, NamedDevices};
 pub use sandbox::{Sandboxes, ScopedSandboxes};
 pub use scope::Scope;
-pub use task::{ScopedTasks, Tasks};
+pub use task::{ScopedTasks, Tasks, UnendedTask};
 pub use volume::{ScopedVolumes, Volumes};
 
 use context::Context;

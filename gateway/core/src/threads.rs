@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::id::Owner;
 
 /// Threads for blocking calls in the whole process.
-pub const TOTAL: usize = 148;
+pub const TOTAL: usize = 156;
 
 /// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
@@ -45,6 +45,12 @@ pub const LOG_DISK_POOL: usize = 2;
 /// The maximum that look up and start CNI plugins, and one that searches for their addresses.
 pub const PLUGIN_POOL: usize = 5;
 
+/// The maximum that look at processes which hold up an operation.
+pub const BLOCKER_POOL: usize = 2;
+
+/// The maximum that wait for the answers of file systems which such processes use: as many file systems may hang.
+pub const ANSWER_POOL: usize = 4;
+
 /// The minimum that is always left for short calls.
 pub const SHORT: usize = TOTAL
     - BULK
@@ -53,7 +59,9 @@ pub const SHORT: usize = TOTAL
     - FILES_POOLS * FILES_POOL
     - DISK_POOL
     - LOG_DISK_POOL
-    - PLUGIN_POOL;
+    - PLUGIN_POOL
+    - BLOCKER_POOL
+    - ANSWER_POOL;
 
 const _: () = assert!(SHORT * 4 >= TOTAL, "a quarter is left to short calls");
 

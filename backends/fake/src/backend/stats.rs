@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
 use switchyard_core::Result;
-use switchyard_core::backend::{Inspection, SandboxStats, StatsBackend};
+use switchyard_core::backend::{Blocker, Inspection, SandboxStats, StatsBackend};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::table::{no_sandbox, no_task};
@@ -139,5 +139,20 @@ impl StatsBackend for Fake {
             };
             self.session.act(Method::InspectSandbox, id, effect).await
         })
+    }
+
+    fn task_blockers(&self, id: TaskId) -> BoxFuture<'_, Result<Vec<Blocker>>> {
+        Box::pin(async move {
+            let effect = || {
+                let state = self.world.lock();
+                let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+                Ok(task.blockers.clone())
+            };
+            self.session.act(Method::TaskBlockers, id, effect).await
+        })
+    }
+
+    fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>> {
+        Box::pin(async move { self.world.lock().image_blockers.clone() })
     }
 }

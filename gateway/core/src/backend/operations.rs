@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
 
-use super::{ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxStats, Started, Withdrawal};
+use super::{
+    Blocker, ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxStats, Started, Withdrawal,
+};
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{SandboxDetails, TaskDetails};
@@ -275,6 +277,17 @@ pub trait StatsBackend: Send + Sync {
     /// # Errors
     /// `NotFound` if it is gone.
     fn inspect_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<Inspection>>;
+
+    /// The processes that hold up a task, a few at most, those in an uninterruptible wait first: what is left of the task itself,
+    /// and the programs that start and end it as far as they are in such a wait. Returns within a few seconds, whatever
+    /// hangs. Cancel-safe.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone.
+    fn task_blockers(&self, id: TaskId) -> BoxFuture<'_, Result<Vec<Blocker>>>;
+
+    /// The process of the runtime that stores images, if it is in an uninterruptible wait, in the same way.
+    fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>>;
 }
 
 /// Named volumes.

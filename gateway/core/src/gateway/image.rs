@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::access::OwnerAccess;
 use super::context::Context;
-use crate::backend::Unreadable;
-use crate::error::{Error, Result};
+use crate::backend::{Blocker, Unreadable};
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Owner, TaskId};
 use crate::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use crate::object::TaskDetails;
@@ -140,7 +140,21 @@ impl<'s> ScopedImages<'s> {
                 subject.with_argument(&request.reference),
             )
             .with_progress(read_progress);
-        operation.run(backend.images().pull(request)).await
+        let work = async {
+            match backend.images().pull(request).await {
+                Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+                    Err(Blocker::explained(error, &self.blockers().await))
+                }
+                pulled => pulled,
+            }
+        };
+        operation.run(work).await
+    }
+
+    /// The process of the runtime that stores images, if it waits in the kernel: see
+    /// [`StatsBackend::image_blockers`](crate::backend::StatsBackend::image_blockers).
+    pub async fn blockers(self) -> Vec<Blocker> {
+        self.access.context().backend.image_blockers().await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See

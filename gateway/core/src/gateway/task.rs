@@ -30,6 +30,7 @@ mod unended;
 mod watch;
 
 pub use scoped::ScopedTasks;
+pub use unended::UnendedTask;
 
 use lost::LostTasks;
 use unended::UnendedTasks;

@@ -6,7 +6,7 @@ use std::future::Future;
 use tokio::time::Instant;
 
 use super::Tasks;
-use crate::backend::Condition;
+use crate::backend::{Blocker, Condition};
 use crate::error::{Error, Reason, Result};
 use crate::id::TaskId;
 use crate::keyed_lock::{KeyedLockGuard, LockInUse};
@@ -74,7 +74,10 @@ impl Tasks {
         ended: impl Future<Output = ()>,
     ) -> Result<()> {
         tokio::select! {
-            ended = tokio::time::timeout(self.context.limits.get().kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
+            ended = tokio::time::timeout(self.context.limits.get().kill, ended) => match ended {
+                Ok(()) => Ok(()),
+                Err(_) => Err(self.kill_timeout_error(id).await),
+            },
             reason = self.backend_outage() => Err(Error::unavailable(format!(
                 "task {id} was sent SIGKILL, but its exit cannot be observed: {reason}"
             ))),
@@ -100,11 +103,24 @@ impl Tasks {
         }
     }
 
-    fn kill_timeout_error(&self, id: TaskId) -> Error {
-        self.unended_tasks.note(id);
+    /// Names the processes that are left of the task, and what they wait for.
+    async fn kill_timeout_error(&self, id: TaskId) -> Error {
         let limit = self.context.limits.get().kill;
-        Error::deadline(format!(
-            "task {id} was sent SIGKILL, but no exit was reported within {limit:?}"
-        ))
+        let text = format!("task {id} was sent SIGKILL, but no exit was reported within {limit:?}");
+        // Noted first: the caller may go away.
+        self.unended_tasks.note(id, None);
+        let blockers = self.context.backend.task_blockers(id).await;
+        let blockers = blockers.unwrap_or_else(|error| {
+            tracing::debug!(task.id = %id, error = error.report(), "what is left of a task cannot be looked at");
+            Vec::new()
+        });
+        match Blocker::explain(&blockers) {
+            Some(why) => {
+                let error = Error::deadline(format!("{text}: {why}"));
+                self.unended_tasks.note(id, Some(why));
+                error
+            }
+            None => Error::deadline(text),
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::checkpoint::checkpoint_task;
 use super::start::start_task;
 use super::{NewTask, Tasks, make_task, update_task};
-use crate::backend::{Inspection, UnreadableKind};
+use crate::backend::{Blocker, Inspection, UnreadableKind};
 use crate::error::{Error, Result};
 use crate::gateway::access::OwnerAccess;
 use crate::gateway::op::{Op, ignore_not_found};
@@ -373,6 +373,15 @@ impl<'s> ScopedTasks<'s> {
         operation
             .run(self.access.context().backend.inspect_task(id))
             .await
+    }
+
+    /// The processes that hold up a task: see [`StatsBackend::task_blockers`](crate::backend::StatsBackend::task_blockers).
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` before recovery.
+    pub async fn blockers(self, id: TaskId) -> Result<Vec<Blocker>> {
+        let id = self.access.task(&id.to_string())?.id;
+        self.access.context().backend.task_blockers(id).await
     }
 
     fn own_tasks(self, ids: &[TaskId]) -> Result<Vec<TaskId>> {

@@ -1,32 +1,42 @@
 //! Tasks that were sent SIGKILL and did not end in time. They stay so until a process of theirs returns from the kernel, or
 //! the runtime reports the end: no caller waits for that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
 use super::Tasks;
 use crate::id::{Owner, TaskId};
 
-/// The tasks that have not ended in time, and some that have ended since.
+/// The tasks that have not ended in time, and some that have ended since, each with what it was found to wait for last.
 #[derive(Debug, Default)]
 pub(super) struct UnendedTasks {
-    overdue: Mutex<BTreeSet<TaskId>>,
+    overdue: Mutex<BTreeMap<TaskId, Option<String>>>,
+}
+
+/// A task that was sent SIGKILL and has not ended in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnendedTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Its owner.
+    pub owner: Owner,
+    /// The processes that were left of it, and what they waited for; `None` if none was seen.
+    pub why: Option<String>,
 }
 
 impl UnendedTasks {
-    /// Adds a task.
-    pub(super) fn note(&self, id: TaskId) {
-        self.overdue.lock().insert(id);
+    /// Adds a task, or what it waits for.
+    pub(super) fn note(&self, id: TaskId, why: Option<String>) {
+        let mut overdue = self.overdue.lock();
+        let known = overdue.entry(id).or_default();
+        *known = why.or_else(|| known.take());
     }
 
     /// Returns the tasks that are still there, and forgets the others. `may_run` is asked without the lock.
-    fn retain(&self, may_run: impl Fn(TaskId) -> bool) -> BTreeSet<TaskId> {
-        let known = self.overdue.lock().clone();
-        let ended: Vec<TaskId> = known.iter().copied().filter(|id| !may_run(*id)).collect();
-        if ended.is_empty() {
-            return known;
-        }
+    fn retain(&self, may_run: impl Fn(TaskId) -> bool) -> BTreeMap<TaskId, Option<String>> {
+        let known: Vec<TaskId> = self.overdue.lock().keys().copied().collect();
+        let ended: Vec<TaskId> = known.into_iter().filter(|id| !may_run(*id)).collect();
         let mut overdue = self.overdue.lock();
         for id in &ended {
             overdue.remove(id);
@@ -36,16 +46,26 @@ impl UnendedTasks {
 }
 
 impl Tasks {
+    /// The tasks that were sent SIGKILL and have not ended in time.
+    #[must_use]
+    pub fn unended(&self) -> Vec<UnendedTask> {
+        let table = &self.context.table;
+        let may_run = |id| table.task(id).is_some_and(|task| task.state.may_run());
+        let overdue = self.unended_tasks.retain(may_run).into_iter();
+        overdue
+            .filter_map(|(id, why)| {
+                let owner = table.task(id)?.meta.owner;
+                Some(UnendedTask { id, owner, why })
+            })
+            .collect()
+    }
+
     /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.
     #[must_use]
     pub fn count_unended(&self) -> BTreeMap<Owner, u64> {
-        let table = &self.context.table;
-        let may_run = |id| table.task(id).is_some_and(|task| task.state.may_run());
         let mut counts: BTreeMap<Owner, u64> = BTreeMap::new();
-        for id in self.unended_tasks.retain(may_run) {
-            if let Some(task) = table.task(id) {
-                *counts.entry(task.meta.owner).or_default() += 1;
-            }
+        for task in self.unended() {
+            *counts.entry(task.owner).or_default() += 1;
         }
         counts
     }
