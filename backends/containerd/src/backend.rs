@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_core::backend::{
-    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend,
+    Backend, BackendObserver, BackendStatus, Blocker, CgroupDriver, CheckpointBackend, ExecBackend,
     ExecPlace, ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend,
     SandboxStats, Started, StatsBackend, TaskBackend, Trouble, Troubles, VolumeBackend, Withdrawal,
 };
@@ -342,6 +342,14 @@ impl StatsBackend for Containerd {
 
     fn inspect_sandbox(&self, id: SandboxId) -> BoxFuture<'_, Result<Inspection>> {
         Box::pin(self.parts.stats.inspect_sandbox(id))
+    }
+
+    fn task_blockers(&self, id: TaskId) -> BoxFuture<'_, Result<Vec<Blocker>>> {
+        Box::pin(self.parts.stats.task_blockers(id))
+    }
+
+    fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>> {
+        Box::pin(self.parts.stats.blockers.of_containerd())
     }
 }
 

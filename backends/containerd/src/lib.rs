@@ -12,6 +12,7 @@
 //!   ├── node, network      what the node can do; CNI
 //!   ├── image              registry ──► content ──► snapshots, one download however many ask
 //!   ├── processes, predecessor_calls   ends processes, protects exits, waits for calls of a predecessor
+//!   ├── blockers           processes that hold up operations
 //!   ├── shims, cgroups     finds, calls and terminates shims; groups claimed and groups busy
 //!   ├── cleanup            retries undos and removals that failed
 //!   └── client, record, base   calls to containerd; what is stored; files, configuration, identifiers
@@ -30,6 +31,7 @@
 
 mod backend;
 mod base;
+mod blockers;
 mod cgroups;
 mod cleanup;
 mod client;

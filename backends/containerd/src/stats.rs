@@ -9,13 +9,14 @@ use containerd_client::services::v1::snapshots as snap;
 use futures::stream::{self, StreamExt};
 use switchyard_cgroup as cgroup;
 use switchyard_cgroup::{Group, net};
-use switchyard_core::backend::{Inspection, SandboxStats};
+use switchyard_core::backend::{Blocker, Inspection, SandboxStats};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskStats, Usage};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_namespaces::run_in_netns;
 
 use crate::base::fs::{blocking, io_error};
+use crate::blockers::Blockers;
 use crate::client::{Client, QUICK, call};
 use crate::context::Context;
 use crate::image::layer_usage::LayerUsageCache;
@@ -37,6 +38,7 @@ pub(crate) struct Stats {
     pub(crate) tasks: Arc<TaskTable>,
     pub(crate) reader: Arc<cgroup::Reader>,
     pub(crate) layer_usage: Arc<LayerUsageCache>,
+    pub(crate) blockers: Arc<Blockers>,
 }
 
 impl Stats {
@@ -201,6 +203,16 @@ impl Stats {
             runtime_spec: spec.to_string(),
             cni_result: String::new(),
         })
+    }
+
+    pub(crate) async fn task_blockers(&self, id: TaskId) -> Result<Vec<Blocker>> {
+        let entry = self.tasks.get(id)?;
+        let group = entry.record().group();
+        let sandbox = entry.sandbox.to_string();
+        Ok(self
+            .blockers
+            .of_task(&id.to_string(), &sandbox, group)
+            .await)
     }
 
     pub(crate) async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {

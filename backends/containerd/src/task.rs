@@ -12,6 +12,7 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::blockers::Blockers;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::Client;
@@ -73,5 +74,6 @@ pub(crate) struct Tasks {
     pub(crate) processes: Arc<Processes>,
     pub(crate) shims: Arc<Shims>,
     pub(crate) node: Arc<Node>,
+    pub(crate) blockers: Arc<Blockers>,
     pub(crate) cleanup: Arc<CleanupQueue>,
 }

@@ -36,6 +36,7 @@ const CONTAINERD_PARTS: &[&str] = &[
     "live",
     "cgroups",
     "shims",
+    "blockers",
     "predecessor_calls",
     "processes",
     "image",

@@ -23,6 +23,7 @@ use crate::base::crash_points::Faults;
 use crate::base::disks::Disks;
 use crate::base::instance::Instance;
 use crate::base::trees::Trees;
+use crate::blockers::Blockers;
 use crate::cgroups::Cgroups;
 use crate::cgroups::busy::BusyCgroups;
 use crate::cleanup::CleanupQueue;
@@ -89,6 +90,7 @@ struct Handles {
 struct LowerParts {
     cgroups: Arc<Cgroups>,
     shims: Arc<Shims>,
+    blockers: Arc<Blockers>,
     predecessor_calls: Arc<PredecessorCalls>,
     processes: Arc<Processes>,
     node: Arc<Node>,
@@ -223,7 +225,7 @@ impl Parts {
             attachments,
             checkpoints,
             execs,
-            stats: handles.stats(&lower.cgroups),
+            stats: handles.stats(lower),
             recovery,
         }
     }
@@ -319,6 +321,10 @@ impl Handles {
             ends: TaskTracker::new(),
             files: BlockingPool::new(threads::FILES_POOL, bundle::LIST_LIMIT),
         });
+        let blockers = Arc::new(Blockers::new(
+            Arc::clone(&cgroups.reader),
+            Arc::clone(&shims),
+        ));
         let predecessor_calls = Arc::new(PredecessorCalls {
             context: Arc::clone(&self.context),
             client: self.client.clone(),
@@ -350,6 +356,7 @@ impl Handles {
         Ok(LowerParts {
             cgroups,
             shims,
+            blockers,
             predecessor_calls,
             processes,
             node,
@@ -469,6 +476,7 @@ impl Handles {
             processes: Arc::clone(&lower.processes),
             shims: Arc::clone(&lower.shims),
             node: Arc::clone(&lower.node),
+            blockers: Arc::clone(&lower.blockers),
             cleanup: Arc::clone(&self.cleanup),
         })
     }
@@ -515,14 +523,15 @@ impl Handles {
         })
     }
 
-    fn stats(&self, cgroups: &Cgroups) -> Arc<Stats> {
+    fn stats(&self, lower: &LowerParts) -> Arc<Stats> {
         Arc::new(Stats {
             context: Arc::clone(&self.context),
             client: self.client.clone(),
             sandboxes: self.sandbox_table(),
             tasks: self.task_table(),
-            reader: Arc::clone(&cgroups.reader),
+            reader: Arc::clone(&lower.cgroups.reader),
             layer_usage: Arc::clone(&self.layer_usage),
+            blockers: Arc::clone(&lower.blockers),
         })
     }
 }

@@ -8,11 +8,11 @@ use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
-use switchyard_core::backend::{Started, Withdrawal};
+use switchyard_core::backend::{Blocker, Started, Withdrawal};
 use switchyard_core::id::TaskId;
 use switchyard_core::operation::{plain_step, step};
 use switchyard_core::state::Exit;
-use switchyard_core::{ErrorKind, Reason, Result};
+use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
@@ -63,6 +63,8 @@ impl Tasks {
             Ok(started) => Ok(started),
             Err(error) => {
                 let error = full_disk_behind(error, self.context.layout.run()).await;
+                // Before the undo, which ends what it can.
+                let error = self.explained(&entry, error).await;
                 drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
@@ -76,6 +78,21 @@ impl Tasks {
                 Err(error)
             }
         }
+    }
+
+    /// An error of a start. If containerd has not answered, it names the processes that wait in the kernel.
+    async fn explained(&self, entry: &TaskEntry, error: Error) -> Error {
+        if error.kind() != ErrorKind::DeadlineExceeded {
+            return error;
+        }
+        let group = entry.record().group();
+        let sandbox = entry.sandbox.to_string();
+        let found = self
+            .blockers
+            .of_task(&entry.id.to_string(), &sandbox, group);
+        let mut blockers = found.await;
+        blockers.retain(|blocker| blocker.wait.is_uninterruptible());
+        Blocker::explained(error, &blockers)
     }
 
     /// Checks that what a start needs is there, and waits for a logkeeper that is busy.
