@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{
-    Blocker, Backend as _, BackendStatus, CgroupDriver, Condition, Handler, Unreadable,
+    Backend as _, BackendStatus, Blocker, CgroupDriver, Condition, Handler, Unreadable,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullProgress, PullRequest};

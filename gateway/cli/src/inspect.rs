@@ -166,6 +166,10 @@ fn add_state(lines: &mut Lines, view: &InspectionView, now: Timestamp) {
         .map(|reason| format!(": {reason}"))
         .unwrap_or_default();
     lines.add("state", format!("{}{process}{exit}{why}", view.state));
+    lines.add_all("held up by", view.blockers.iter().cloned());
+    let slow = view.slow_log.as_ref();
+    let slow = slow.map(|mount| format!("its output waits: the file system on {mount} is slower"));
+    lines.add("slow log", slow.unwrap_or_default());
     let at = |time: &String| format!("{time} ({} ago)", age(time, now));
     let created = Some(&view.created_at).filter(|time| !time.is_empty());
     lines.add("created", created.map(at).unwrap_or_default());
@@ -384,12 +388,16 @@ mod tests {
                 ("TOKEN".into(), Some("x".into())),
             ]),
             left_out: 3,
+            blockers: vec!["process 812 (java) waits".into(), "process 813".into()],
+            slow_log: Some("/var/log".into()),
             ..InspectionView::default()
         };
         let text = shown(&view, "2026-11-26T12:00:00Z".parse().unwrap());
         for line in [
             "task         shop/web (3a7c5f1e) (nomad)\n",
             "state        exited, exit code 128: never started: no [2Jsuch program\n",
+            "held up by   process 812 (java) waits\n             process 813\n",
+            "slow log     its output waits: the file system on /var/log is slower\n",
             "created      2026-11-26T11:55:00Z (5m ago)\n",
             "command      sh (2 arguments, withheld)\n",
             "environment  PATH\n             TOKEN=x\n",

@@ -103,6 +103,7 @@ mod tests {
                 })
                 .collect(),
             pull: None,
+            blockers: Vec::new(),
         }
     }
 

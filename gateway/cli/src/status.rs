@@ -7,7 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 use switchyard_operator_api::programs::ProgramView;
-use switchyard_operator_api::text::age;
+use switchyard_operator_api::text::{age, printable};
 use switchyard_operator_api::{
     ConfigView, LimitView, OperationView, PullView, RefusedReloadView, StatusReport, TroubleView,
 };
@@ -26,8 +26,8 @@ use wait::{Wait, Waited};
 pub(super) struct StatusArgs {
     #[command(flatten)]
     watch: WatchArgs,
-    /// Show the operations in flight too: what they work on or wait for, and since when; and the facts that `crictl info`
-    /// shows.
+    /// Show the operations in flight too: what they work on or wait for, since when, and the processes that hold up those
+    /// that take long; and the facts that `crictl info` shows.
     #[arg(long, short)]
     verbose: bool,
     /// Wait until the node is ready, for this time at most, as in ready=60s; then show it. A daemon that restarts
@@ -48,7 +48,7 @@ pub(super) async fn status(
     let asked = async || {
         let report: StatusReport = ask(&watch.target, "/statusz").await?;
         let operations = if *verbose {
-            Some(ask(&watch.target, "/v1/operations").await?)
+            Some(ask(&watch.target, "/v1/operations?blockers=true").await?)
         } else {
             None
         };
@@ -227,13 +227,26 @@ pub(super) fn in_flight(operations: &[OperationView]) -> String {
             ]
         })
         .collect();
-    format!(
+    let mut text = format!(
         "\n{}",
         table(
             ["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"],
             &rows
         )
-    )
+    );
+    for operation in operations {
+        let OperationView {
+            operation: kind,
+            subject,
+            blockers,
+            ..
+        } = operation;
+        for blocker in blockers {
+            let line = printable(&format!("{kind} {subject} is held up: {blocker}"));
+            text.push_str(&format!("\n{line}\n"));
+        }
+    }
+    text
 }
 
 /// The table of the backend's facts; empty if none is known.

@@ -11,8 +11,9 @@ use switchyard_operator_api::{StatusReport, TroubleView};
 
 use super::codes::daemon::{
     ADMIN_EXPOSED, CANNOT_START, DAEMON_DOWN, DAMAGED_IMAGE, FORMER_CONFIGURATION, FORMER_PROGRAM,
-    LEFT_CGROUP, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN, SHARED_BY_INSTANCES,
-    SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE, UNREADABLE, UNRECORDED_EXIT,
+    FULL_PIPE, LEFT_CGROUP, NO_GROUP, OTHER_LOGKEEPER, OTHER_VERSION, PART_DOWN,
+    SHARED_BY_INSTANCES, SILENT_SHIM, STALE_SOCKET, TREE_SET_ASIDE, UNENDED_TASK, UNREADABLE,
+    UNRECORDED_EXIT,
 };
 use super::facts::Facts;
 use super::finding::{Finding, Severity};
@@ -88,6 +89,8 @@ fn trouble(trouble: &TroubleView) -> Finding {
         "left_cgroup" => Finding::new(&LEFT_CGROUP, objects),
         "tree_set_aside" => Finding::new(&TREE_SET_ASIDE, objects),
         "damaged_image" => Finding::new(&DAMAGED_IMAGE, objects),
+        "unended_task" => Finding::new(&UNENDED_TASK, objects),
+        "full_pipe" => Finding::new(&FULL_PIPE, objects),
         kind => Finding::new(&PART_DOWN, format!("{kind}: {objects}")).severity(Severity::Warning),
     }
 }

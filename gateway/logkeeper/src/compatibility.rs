@@ -147,6 +147,7 @@ fn file_systems_are_those_of_their_first_version() {
         mount_point: "/var/log".into(),
         containers: 2,
         full_pipes: 1,
+        full_pipe_ids: Vec::new(),
         stall_age_ms: 2500,
         writes: WriteTimes {
             count: 3,

@@ -25,8 +25,8 @@ use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
 use crate::fs_thread::FsThreads;
 use crate::protocol::{
-    Counters, Entry, Fault, FaultKind, Finished, LogFileSystem, LogSpec, MAX_DRAIN_MS, MAX_ID,
-    PAGE_LEN, Page, Stats,
+    Counters, Entry, Fault, FaultKind, Finished, LogFileSystem, LogSpec, MAX_DRAIN_MS,
+    MAX_FULL_PIPES, MAX_ID, PAGE_LEN, Page, Stats,
 };
 use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
@@ -410,7 +410,8 @@ impl Table {
     /// The file systems with logs, with their containers.
     fn file_systems(&self) -> Vec<LogFileSystem> {
         let mut file_systems = self.fs_threads.file_systems();
-        for container in self.live.values() {
+        let mut named = 0;
+        for (id, container) in &self.live {
             let progress = container.handle.progress();
             let Some(point) = progress.mount_point() else {
                 continue;
@@ -418,9 +419,14 @@ impl Table {
             let known = file_systems
                 .iter_mut()
                 .find(|known| known.mount_point == point);
-            if let Some(known) = known {
-                known.containers += 1;
-                known.full_pipes += u64::from(progress.is_full());
+            let Some(known) = known else { continue };
+            known.containers += 1;
+            if progress.is_full() {
+                known.full_pipes += 1;
+                if named < MAX_FULL_PIPES {
+                    known.full_pipe_ids.push(id.clone());
+                    named += 1;
+                }
             }
         }
         file_systems

@@ -17,7 +17,7 @@ use crate::format::Stream;
 
 mod file_systems;
 
-pub use file_systems::{LogFileSystem, MAX_MOUNT_POINT, WriteBucket, WriteTimes};
+pub use file_systems::{LogFileSystem, MAX_FULL_PIPES, MAX_MOUNT_POINT, WriteBucket, WriteTimes};
 
 /// The version that this crate speaks; a logkeeper refuses every other.
 pub const VERSION: u32 = 1;

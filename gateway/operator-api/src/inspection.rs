@@ -122,6 +122,12 @@ pub struct InspectionView {
     /// Reason why nothing is known from the runtime at the moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
+    /// The processes that hold it up while it starts or stops, with what they wait for in the kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<String>,
+    /// The mount point of its log, if its output fills its pipe because that file system is slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_log: Option<String>,
     /// What to do about an object that cannot be read; `None` for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,

@@ -36,6 +36,9 @@ pub struct OperationView {
     /// The progress of a pull.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull: Option<PullView>,
+    /// The processes that hold it up, with what they wait for in the kernel; if that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<String>,
 }
 
 /// The progress of a pull in flight.
@@ -114,6 +117,7 @@ impl OperationView {
                 })
                 .collect(),
             pull,
+            blockers: Vec::new(),
         }
     }
 }

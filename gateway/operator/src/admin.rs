@@ -24,7 +24,7 @@
 //! | `POST /v1/swarm/join` | joins a swarm, as the JSON in the body says: the same, or 202 while it continues; on the unix socket only |
 //! | `DELETE /v1/swarm` | leaves the swarm: the same; on the unix socket only |
 //! | `POST /v1/page` | a [`PageLinkView`](switchyard_operator_api::PageLinkView) as JSON: a link that opens the status page once; on the unix socket only |
-//! | `/v1/operations` | [`OperationView`](switchyard_operator_api::OperationView)s as JSON: what is in flight; on the unix socket only |
+//! | `/v1/operations?blockers=true` | [`OperationView`](switchyard_operator_api::OperationView)s as JSON: what is in flight, with `blockers` also the processes that hold up what takes long; on the unix socket only |
 //! | `/v1/debug` | a [`DebugView`](switchyard_operator_api::DebugView) as JSON: operations, locks that are held, tasks and memory of the daemon; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](switchyard_operator_api::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/history?name=…&owner=…&since=…&until=…&from=…` | a [`HistoryPage`](switchyard_operator_api::HistoryPage) as JSON: events on record, also of earlier daemons, from a place on; on the unix socket only |
@@ -95,7 +95,7 @@ const LOCAL_PAGES: &str = "/statusz
 /v1/devices
 /v1/volumes
 /v1/swarm
-/v1/operations
+/v1/operations?blockers
 /v1/debug
 /v1/events
 /v1/history?name&owner&since&until

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_core::backend::Inspection;
 use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::object::Task;
 use switchyard_core::{Error, Result};
 use switchyard_operator_api::{Disclosure, ImageLeaseView, ImageView, Inspected, InspectionView};
 
+use crate::blockers;
 use crate::find::{self, Found};
 use crate::owners::Owners;
 
@@ -35,8 +37,8 @@ pub async fn read(
     };
     let scope = gateway.scope(within.meta.owner);
     match of {
-        None => sandbox(&scope, owners, within.id, disclosure).await,
-        Some(of) => task(&scope, owners, of.id, disclosure).await,
+        None => sandbox((gateway, &scope), owners, within.id, disclosure).await,
+        Some(of) => task((gateway, &scope), owners, of.id, disclosure).await,
     }
 }
 
@@ -69,17 +71,21 @@ pub async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
 }
 
 async fn sandbox(
-    scope: &Scope,
+    (gateway, scope): (&Gateway, &Scope),
     owners: &Owners,
     id: SandboxId,
     disclosure: Disclosure,
 ) -> Result<InspectionView> {
     let found = scope.sandboxes().with_tasks(id)?;
-    let inspection = match disclosure {
-        Disclosure::Names => in_time(scope.sandboxes().inspect(id)).await,
-        // Secrets are known to the runtime alone: without it, the request fails.
-        Disclosure::Secrets => Ok(in_time(scope.sandboxes().show_secrets(id)).await?),
+    let inspection = async {
+        match disclosure {
+            Disclosure::Names => in_time(scope.sandboxes().inspect(id)).await,
+            Disclosure::Secrets => in_time(scope.sandboxes().show_secrets(id)).await,
+        }
     };
+    let blockers = blockers::of_tasks(gateway, scope, &found.tasks);
+    let (inspection, blockers) = tokio::join!(inspection, blockers);
+    let inspection = disclosed(inspection, disclosure)?;
     let sandbox = &found.sandbox;
     let name = |task: &Arc<Task>| {
         (
@@ -94,24 +100,30 @@ async fn sandbox(
         annotations: &owners.annotations(&sandbox.meta, None),
         disclosure,
     };
-    Ok(InspectionView::of_sandbox(
-        &inspected,
-        found.tasks.iter().map(name).collect(),
-    ))
+    let tasks = found.tasks.iter().map(name).collect();
+    Ok(InspectionView {
+        blockers,
+        ..InspectionView::of_sandbox(&inspected, tasks)
+    })
 }
 
 async fn task(
-    scope: &Scope,
+    (gateway, scope): (&Gateway, &Scope),
     owners: &Owners,
     id: TaskId,
     disclosure: Disclosure,
 ) -> Result<InspectionView> {
     let task = scope.tasks().find(&id.to_string())?;
     let sandbox = scope.sandboxes().by_id(task.sandbox)?;
-    let inspection = match disclosure {
-        Disclosure::Names => in_time(scope.tasks().inspect(id)).await,
-        Disclosure::Secrets => Ok(in_time(scope.tasks().show_secrets(id)).await?),
+    let inspection = async {
+        match disclosure {
+            Disclosure::Names => in_time(scope.tasks().inspect(id)).await,
+            Disclosure::Secrets => in_time(scope.tasks().show_secrets(id)).await,
+        }
     };
+    let blockers = blockers::of_tasks(gateway, scope, std::slice::from_ref(&task));
+    let (inspection, blockers) = tokio::join!(inspection, blockers);
+    let inspection = disclosed(inspection, disclosure)?;
     let inspected = Inspected {
         sandbox: &sandbox,
         names: &owners.names(&sandbox, Some(&task)),
@@ -119,7 +131,18 @@ async fn task(
         annotations: &owners.annotations(&sandbox.meta, Some(&task.meta)),
         disclosure,
     };
-    Ok(InspectionView::of_task(&inspected, &task))
+    Ok(InspectionView {
+        blockers,
+        ..InspectionView::of_task(&inspected, &task)
+    })
+}
+
+/// What the backend reported, or why there is nothing. Secrets are known to it alone: without it, a request for them fails.
+fn disclosed(inspection: Result<Inspection>, disclosure: Disclosure) -> Result<Result<Inspection>> {
+    match disclosure {
+        Disclosure::Names => Ok(inspection),
+        Disclosure::Secrets => inspection.map(Ok),
+    }
 }
 
 async fn in_time<T>(query: impl Future<Output = Result<T>>) -> Result<T> {

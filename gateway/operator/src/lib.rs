@@ -7,13 +7,14 @@
 //!   ├──► metrics           /metrics
 //!   ├──► history           operations in flight, the audit log, events in memory and on record, traces
 //!   └──► page              the status page
-//! inspect, find, task_logs, container_metrics, owners   objects of all owners, as people name them
+//! inspect, blockers, find, task_logs, container_metrics, owners   objects of all owners, as people name them
 //! ```
 //!
 //! It names no backend and no frontend: what it needs of them, the daemon gives it as functions and traits.
 
 pub mod admin;
 pub mod audit;
+mod blockers;
 pub mod config;
 pub mod container_metrics;
 pub mod control;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{Advisory, Condition, Trouble, Troubles};
+use switchyard_core::backend::{Advisory, Condition, Troubles};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -15,11 +15,13 @@ use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, TaskLogView,
-    TroubleView, VERSION, VolumeView,
+    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, OperationView,
+    TaskLogView, VERSION, VolumeView,
 };
 use tokio::sync::watch;
+use tokio::time::timeout;
 
+use crate::blockers;
 use crate::container_metrics::{self, ContainerReading};
 use crate::control::{PluginHost, Reporter, RestartableProcess, SwarmControl};
 use crate::inspect;
@@ -31,14 +33,15 @@ use crate::task_logs;
 mod backend_parts;
 mod debug;
 mod resources;
+mod troubles;
 
 use resources::NodeResources;
 
-/// The most objects of a trouble that are named.
-const TROUBLED_SHOWN: usize = 20;
-
 /// Time for the examination of the programs' files.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
+
+/// Time for the logkeeper's counters.
+const LOGS_LIMIT: Duration = Duration::from_secs(2);
 
 /// A node, for the pages. No method blocks on the component that it describes.
 #[derive(Debug)]
@@ -143,40 +146,6 @@ impl Node {
         self.gateway().status().troubles
     }
 
-    /// The same for display: the first objects of each kind, with the names that people give them.
-    #[must_use]
-    pub fn named_troubles(&self) -> Vec<TroubleView> {
-        let troubles = self.troubles();
-        let named = |kind, object: &String| match kind {
-            Trouble::SilentShim | Trouble::UnrecordedExit => self.with_name(object),
-            Trouble::LeftCgroup | Trouble::TreeSetAside | Trouble::DamagedImage => object.clone(),
-        };
-        let view = |(kind, objects): (&Trouble, &Vec<String>)| TroubleView {
-            kind: kind.as_str().to_owned(),
-            count: objects.len(),
-            objects: objects
-                .iter()
-                .take(TROUBLED_SHOWN)
-                .map(|object| named(*kind, object))
-                .collect(),
-        };
-        troubles.iter().map(view).collect()
-    }
-
-    /// An id, with the names of its task or sandbox if there is one.
-    fn with_name(&self, id: &str) -> String {
-        let scopes = Owner::ALL.map(|owner| self.gateway().scope(owner));
-        let task = scopes.iter().find_map(|scope| {
-            let task = scope.tasks().find(id).ok()?;
-            let sandbox = scope.sandboxes().by_id(task.sandbox).ok()?;
-            Some(self.sources.owners.names(&sandbox, Some(&task)).to_string())
-        });
-        match task.or_else(|| self.display_name(id)) {
-            Some(name) => format!("{id} ({name})"),
-            None => id.to_owned(),
-        }
-    }
-
     /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.
     #[must_use]
     pub fn count_unended(&self) -> BTreeMap<Owner, u64> {
@@ -226,6 +195,12 @@ impl Node {
         }
     }
 
+    /// The same; without figures if the logkeeper does not answer soon.
+    async fn log_figures_in_time(&self) -> Stats {
+        let asked = timeout(LOGS_LIMIT, self.log_figures()).await;
+        asked.ok().flatten().unwrap_or_default()
+    }
+
     /// The number of objects that cannot be read; 0 before recovery.
     #[must_use]
     pub fn count_unreadable(&self) -> u64 {
@@ -253,7 +228,21 @@ impl Node {
     /// # Errors
     /// Those of [`inspect::read`].
     pub async fn inspect(&self, name: &str, disclosure: Disclosure) -> Result<InspectionView> {
-        inspect::read(self.gateway(), &self.sources.owners, name, disclosure).await
+        let (view, logs) = tokio::join!(
+            inspect::read(self.gateway(), &self.sources.owners, name, disclosure),
+            self.log_figures_in_time()
+        );
+        let view = view?;
+        Ok(InspectionView {
+            slow_log: troubles::slow_log(&logs, &view.id),
+            ..view
+        })
+    }
+
+    /// Adds to operations that take long the processes that hold them up. Takes a few seconds at most. It may be dropped at
+    /// any time.
+    pub async fn explain(&self, operations: &mut [OperationView]) {
+        blockers::explain(self.gateway(), operations).await;
     }
 
     /// The images, with their holders and users. It may be dropped at any time.

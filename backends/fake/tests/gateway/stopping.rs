@@ -345,8 +345,10 @@ async fn task_that_cannot_end_is_explained_by_what_is_left_of_it() {
     let blockers = node.scope.tasks().blockers(task.id).await;
     assert_eq!(blockers.unwrap(), [blocker]);
     // What cannot be looked at hides nothing, and what was found before stays.
-    node.fake
-        .fail_next(Method::TaskBlockers, Error::unavailable("no thread is free"));
+    node.fake.fail_next(
+        Method::TaskBlockers,
+        Error::unavailable("no thread is free"),
+    );
     let stopped = node.scope.tasks().stop(&id, Duration::ZERO).await;
     let text = stopped.unwrap_err().report();
     assert!(text.contains("was sent SIGKILL, but no exit"), "{text}");

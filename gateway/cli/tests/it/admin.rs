@@ -20,6 +20,7 @@ use crate::support::soon;
 use devices::{Held, VendorPlugins};
 use node::{IMAGES, TestNode, TestProcess, broken, endless};
 
+mod blockers;
 mod containers;
 mod devices;
 mod logs;

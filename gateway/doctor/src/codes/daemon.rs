@@ -142,6 +142,18 @@ pub(in super::super) const DAMAGED_IMAGE: FindingCode = FindingCode::warning(
     "It is reported as absent, and containers that need what is damaged are not created.",
     "The next pull replaces what is damaged. Look for errors of the disk: `dmesg -T`.",
 );
+pub(in super::super) const UNENDED_TASK: FindingCode = FindingCode::warning(
+    "SY824",
+    "a task was sent SIGKILL and does not end",
+    "Its orchestrator repeats the stop for ever, and its successor may wait for it. A process that waits in the kernel ends with that wait alone.",
+    "Bring back the server or disk of the mount that is named: the process ends by itself then. If it cannot come back, drain the node and reboot it.",
+);
+pub(in super::super) const FULL_PIPE: FindingCode = FindingCode::warning(
+    "SY825",
+    "the log of a container is written more slowly than its output",
+    "It waits in each write to its output.",
+    "Look at the disk of the log: `iostat -x 1`. Move the logs, or let the container write less.",
+);
 
 pub(super) const ALL: &[&FindingCode] = &[
     &DAEMON_DOWN,
@@ -167,4 +179,6 @@ pub(super) const ALL: &[&FindingCode] = &[
     &LEFT_CGROUP,
     &TREE_SET_ASIDE,
     &DAMAGED_IMAGE,
+    &UNENDED_TASK,
+    &FULL_PIPE,
 ];

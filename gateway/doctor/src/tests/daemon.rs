@@ -64,6 +64,8 @@ fn objects_with_a_trouble() {
         ("left_cgroup", "SY821 warning"),
         ("tree_set_aside", "SY822 warning"),
         ("damaged_image", "SY823 warning"),
+        ("unended_task", "SY824 warning"),
+        ("full_pipe", "SY825 warning"),
         ("of_a_later_version", "SY802 warning"),
     ] {
         let trouble = TroubleView {

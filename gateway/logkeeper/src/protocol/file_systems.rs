@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The longest mount point in the statistics, in characters; with the most file systems they fit into a line.
 pub const MAX_MOUNT_POINT: usize = 256;
 
+/// The most containers with full pipes in the statistics, of all file systems; with the longest ids they fit into a line.
+pub const MAX_FULL_PIPES: usize = 100;
+
 /// A file system with logs in [`Stats`](super::Stats).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -15,6 +18,9 @@ pub struct LogFileSystem {
     pub containers: u64,
     /// Containers among them whose output fills their pipes faster than it is written.
     pub full_pipes: u64,
+    /// The ids of these, [`MAX_FULL_PIPES`] of all file systems at most. The first logkeepers with file systems do not send it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub full_pipe_ids: Vec<String>,
     /// Time for which it has not answered, in milliseconds; 0 if it answers.
     pub stall_age_ms: u64,
     /// The writes to logs on it that have ended, since this logkeeper first had a log there.
@@ -44,7 +50,7 @@ pub struct WriteBucket {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MAX_LINE, Reply, Stats};
+    use super::super::{MAX_ID, MAX_LINE, Reply, Stats};
     use super::*;
 
     #[test]
@@ -58,6 +64,7 @@ mod tests {
             mount_point: "\u{1}".repeat(MAX_MOUNT_POINT),
             containers: u64::MAX,
             full_pipes: u64::MAX,
+            full_pipe_ids: Vec::new(),
             stall_age_ms: u64::MAX,
             writes: WriteTimes {
                 count: u64::MAX,
@@ -65,8 +72,10 @@ mod tests {
                 buckets: vec![bucket; 12],
             },
         };
+        let mut file_systems = vec![file_system; 16];
+        file_systems[0].full_pipe_ids = vec!["x".repeat(MAX_ID); MAX_FULL_PIPES];
         let stats = Stats {
-            file_systems: vec![file_system; 16],
+            file_systems,
             ..Stats::default()
         };
         assert!(serde_json::to_vec(&Reply::Ok(stats)).unwrap().len() < MAX_LINE);

@@ -53,6 +53,7 @@ async fn slow_file_system_is_named_with_its_writes_and_the_container_that_it_hol
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert_eq!(slow.containers, 1, "{slow:?}");
+    assert_eq!(slow.full_pipe_ids, ["c1"], "{slow:?}");
     let writes = slow.writes;
     assert!(writes.total_us >= writes.count * 25_000, "{writes:?}");
     let mut quick = writes

@@ -31,8 +31,27 @@ pub(super) fn routes() -> Router<ListenerPages> {
         .route("/v1/history", get(history))
 }
 
-async fn operations(State(pages): State<ListenerPages>) -> Response {
-    json(&pages.admin.history.in_flight().collect::<Vec<_>>())
+/// The operations that are requested.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OperationQuery {
+    /// True if the processes that hold up operations are looked for.
+    blockers: bool,
+}
+
+async fn operations(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<OperationQuery>, axum::extract::rejection::QueryRejection>,
+) -> Response {
+    let Query(OperationQuery { blockers }) = match query {
+        Ok(query) => query,
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{}\n", error.body_text())),
+    };
+    let mut operations: Vec<_> = pages.admin.history.in_flight().collect();
+    if blockers {
+        pages.admin.node.explain(&mut operations).await;
+    }
+    json(&operations)
 }
 
 async fn debug(State(pages): State<ListenerPages>) -> Response {

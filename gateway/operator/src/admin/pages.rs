@@ -112,8 +112,14 @@ impl AdminPages {
                 Reach::Local => self.node.limits().await,
             }
         };
-        let (parts, images, programs, limits) =
-            tokio::join!(self.node.parts(), self.images(), programs, limits);
+        let troubles = async {
+            match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.named_troubles().await,
+            }
+        };
+        let (parts, images, programs, limits, troubles) =
+            tokio::join!(self.node.parts(), self.images(), programs, limits, troubles);
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -134,10 +140,7 @@ impl AdminPages {
                 Reach::Local => Some(self.config.view()),
             },
             nomad_launchers: self.node.figures().launchers,
-            troubles: match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.named_troubles(),
-            },
+            troubles,
             facts: match reach {
                 // Paths are named.
                 Reach::Network => BTreeMap::new(),

@@ -41,6 +41,8 @@ struct ObjectPage<'a> {
     state: String,
     tone: Tone,
     reason: String,
+    /// Sentences on what holds it up.
+    held_up: Vec<String>,
     /// The page of the sandbox of a task; empty for a sandbox.
     sandbox_href: String,
     facts: Vec<Fact>,
@@ -107,6 +109,7 @@ pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Resul
             .as_deref()
             .map(text::sentence)
             .unwrap_or_default(),
+        held_up: held_up(object),
         sandbox_href: object
             .sandbox
             .as_ref()
@@ -138,6 +141,17 @@ pub(crate) fn object(facts: &ObjectFacts, refresh: Option<u64>) -> askama::Resul
         name,
     }
     .render()
+}
+
+/// Sentences on the processes that hold it up, and on the file system that holds up its output.
+fn held_up(object: &InspectionView) -> Vec<String> {
+    let processes = object.blockers.iter().map(|line| text::sentence(line));
+    let log = object.slow_log.iter().map(|mount| {
+        text::sentence(&format!(
+            "its output waits for its log: the file system on {mount} is slower"
+        ))
+    });
+    processes.chain(log).collect()
 }
 
 /// The object's identification, and the times of its states.

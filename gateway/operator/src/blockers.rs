@@ -1,0 +1,111 @@
+//! The processes that hold up operations and objects, as texts for people.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use switchyard_core::backend::Blocker;
+use switchyard_core::gateway::{Gateway, Scope};
+use switchyard_core::id::Owner;
+use switchyard_core::object::Task;
+use switchyard_core::operation::OperationKind;
+use switchyard_core::state::TaskState;
+use switchyard_operator_api::OperationView;
+use tokio::time::timeout;
+
+/// The age from which an operation is looked at, in seconds: most end sooner.
+const LONG: f64 = 5.0;
+
+/// The most operations of one answer that are looked at.
+const OPERATIONS_MAX: usize = 8;
+
+/// The most tasks of a sandbox that are looked at.
+const TASKS_MAX: usize = 4;
+
+/// Limit for all looks of one answer.
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// Adds to operations that take long the processes that hold them up, as far as they are found in time.
+pub(crate) async fn explain(gateway: &Gateway, operations: &mut [OperationView]) {
+    let long = operations
+        .iter_mut()
+        .filter(|operation| operation.seconds >= LONG);
+    let looks = long.take(OPERATIONS_MAX).map(|operation| async move {
+        operation.blockers = texts(&of_operation(gateway, operation).await);
+    });
+    // What is not found in time is left out.
+    let _ = timeout(LIMIT, join_all(looks)).await;
+}
+
+/// The processes that hold up a start or an end of these tasks.
+pub(crate) async fn of_tasks(gateway: &Gateway, scope: &Scope, tasks: &[Arc<Task>]) -> Vec<String> {
+    let found = timeout(LIMIT, held_up(scope, tasks)).await;
+    let found = texts(&found.unwrap_or_default());
+    if !found.is_empty() {
+        return found;
+    }
+    // Those that a stop has found: they need not wait in the kernel.
+    let unended = gateway.tasks().unended();
+    let is_shown = |id| tasks.iter().any(|task| task.id == id);
+    unended
+        .into_iter()
+        .filter(|unended| is_shown(unended.id))
+        .filter_map(|unended| unended.why)
+        .collect()
+}
+
+async fn of_operation(gateway: &Gateway, operation: &OperationView) -> Vec<Blocker> {
+    let Some(owner) = Owner::parse(&operation.owner) else {
+        return Vec::new();
+    };
+    let scope = gateway.scope(owner);
+    if operation.operation == OperationKind::PullImage.as_str() {
+        return scope.images().blockers().await;
+    }
+    let tasks = match (&operation.task, &operation.sandbox) {
+        (Some(id), _) => scope.tasks().find(id).map(|task| vec![task]),
+        (None, Some(id)) => {
+            let sandbox = scope.sandboxes().find(id);
+            sandbox
+                .and_then(|sandbox| scope.sandboxes().with_tasks(sandbox.id))
+                .map(|found| found.tasks)
+        }
+        (None, None) => return Vec::new(),
+    };
+    // An object that is gone meanwhile is held up by nothing.
+    held_up(&scope, &tasks.unwrap_or_default()).await
+}
+
+/// The processes that hold up those of the tasks that are starting or stopping.
+async fn held_up(scope: &Scope, tasks: &[Arc<Task>]) -> Vec<Blocker> {
+    let looks = tasks
+        .iter()
+        .filter(|task| is_changing(&task.state))
+        .take(TASKS_MAX)
+        .map(|task| scope.tasks().blockers(task.id));
+    let found = join_all(looks).await.into_iter().flatten().flatten();
+    found
+        .filter(|blocker| blocker.wait.is_uninterruptible())
+        .collect()
+}
+
+const fn is_changing(state: &TaskState) -> bool {
+    match state {
+        TaskState::Starting | TaskState::Unattended | TaskState::Stopping { .. } => true,
+        TaskState::Created
+        | TaskState::Running { .. }
+        | TaskState::Exited { .. }
+        | TaskState::Removing { .. } => false,
+    }
+}
+
+/// Each process once: tasks of a pod share a shim.
+fn texts(blockers: &[Blocker]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for text in blockers.iter().map(ToString::to_string) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
+}
