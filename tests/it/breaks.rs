@@ -29,6 +29,7 @@ mod shim_wakes;
 mod shims;
 mod snapshotters;
 mod starts;
+mod unended;
 mod versions;
 
 use std::fmt::Debug;

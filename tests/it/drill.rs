@@ -130,6 +130,12 @@ fn what_commands_say_is_a_line() {
         status_line("switchyard: no daemon runs\n"),
         "switchyard: no daemon runs"
     );
+    let status = "switchyard 1 is ready, process 7\n\nPART  STATE\ncri   ok\n\n\
+        TROUBLE       COUNT  OBJECTS\nunended_task  1      app: process 812\n";
+    assert_eq!(
+        status_line(status),
+        "ready; unended_task 1 app: process 812"
+    );
     let report = json!({ "findings": [
         { "code": "SY206", "severity": "warning", "found": "runc 1.1.5" },
         { "code": "SY803", "severity": "note", "found": "cri.sock" },

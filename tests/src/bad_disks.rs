@@ -23,6 +23,39 @@ const EXT4_SIZE: u64 = 512 << 20;
 /// for up to ten seconds.
 const REPAIR_LIMIT: Duration = Duration::from_secs(40);
 
+/// A disk that takes no writes: who writes waits in the kernel, and no signal ends it. Dropping this thaws the disk.
+#[derive(Debug)]
+pub struct FrozenDisk(PathBuf);
+
+impl FrozenDisk {
+    /// Freezes the disk that is mounted on `dir`.
+    ///
+    /// # Panics
+    /// If it cannot be frozen.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        let frozen = Self(dir.to_owned());
+        let done = frozen.call("--freeze");
+        assert!(done, "{} cannot be frozen", dir.display());
+        frozen
+    }
+
+    /// Returns whether fsfreeze succeeds.
+    fn call(&self, word: &str) -> bool {
+        let status = Command::new(prereq::require("fsfreeze", "util-linux"))
+            .arg(word)
+            .arg(&self.0)
+            .status();
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for FrozenDisk {
+    fn drop(&mut self) {
+        let _ = self.call("--unfreeze");
+    }
+}
+
 /// Files that fill a disk; dropping this removes them.
 #[derive(Debug)]
 pub struct FilledDisk(PathBuf);

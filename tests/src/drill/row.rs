@@ -210,7 +210,8 @@ pub fn alerts_since(
     .collect()
 }
 
-/// Cuts the answer of `switchyard status` down to a line: whether the node is ready, and the first part that failed.
+/// Cuts the answer of `switchyard status` down to a line: whether the node is ready, and the first part that failed; or else
+/// the first trouble.
 #[must_use]
 pub fn status_line(text: &str) -> String {
     let first = text.lines().next().unwrap_or_default();
@@ -222,8 +223,12 @@ pub fn status_line(text: &str) -> String {
         .lines()
         .skip(1)
         .find(|line| line.split_whitespace().any(|word| word == "failed"));
-    let line = match failed {
-        Some(failed) => format!("{ready}; {failed}"),
+    let trouble = text
+        .lines()
+        .skip_while(|line| !line.starts_with("TROUBLE "))
+        .nth(1);
+    let line = match failed.or(trouble) {
+        Some(wrong) => format!("{ready}; {wrong}"),
         None => ready.to_owned(),
     };
     shortened(&line, MOST)

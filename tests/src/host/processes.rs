@@ -79,6 +79,15 @@ pub fn is_stopped(pid: i32) -> bool {
     })
 }
 
+/// Returns whether the main thread of a process is in the state D, in which it gets no signal.
+#[must_use]
+pub fn waits_in_kernel(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which may contain anything.
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| rest.starts_with('D'))
+}
+
 /// The processes that name `root` in their command line or environment, work or are rooted in it, or whose
 /// root file system is an overlay of it, and all their descendants. This process and its ancestors are never
 /// among them.

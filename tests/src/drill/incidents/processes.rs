@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
 
+use crate::bad_disks::FrozenDisk;
 use crate::cri::limits;
 use crate::drill::incident::{Incident, Sign};
 use crate::drill::load::Load;
 use crate::drill::node::DrillNode;
 use crate::host::{cgroups, eventually, processes};
-use crate::prereq;
 use crate::root::PrivateRoot;
 
 /// A limit of memory that an application exceeds at times.
@@ -21,34 +20,6 @@ const LITTLE_MEMORY: i64 = 24 << 20;
 const LARGE: &str = "dd if=/dev/zero of=/dev/null bs=64M count=1";
 /// Time for a process to come to its state.
 const SOON: Duration = Duration::from_secs(30);
-
-/// A disk that takes no writes: who writes waits in the kernel, and no signal ends it. Dropping this thaws the disk.
-#[derive(Debug)]
-struct FrozenDisk(PathBuf);
-
-impl FrozenDisk {
-    fn new(dir: &Path) -> Self {
-        let frozen = Self(dir.to_owned());
-        let done = frozen.call("--freeze");
-        assert!(done, "{} cannot be frozen", dir.display());
-        frozen
-    }
-
-    /// Returns whether fsfreeze succeeds.
-    fn call(&self, word: &str) -> bool {
-        let status = Command::new(prereq::require("fsfreeze", "util-linux"))
-            .arg(word)
-            .arg(&self.0)
-            .status();
-        status.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for FrozenDisk {
-    fn drop(&mut self) {
-        let _ = self.call("--unfreeze");
-    }
-}
 
 /// A limit on the processes of all pods. Dropping this removes it.
 #[derive(Debug)]
@@ -82,20 +53,13 @@ pub(crate) fn cannot_end(node: &DrillNode) -> Incident {
     let root = node.root().path();
     let waits = || {
         let all = processes::belonging_to(root);
-        all.iter().any(|process| waits_in_kernel(process.pid))
+        all.iter()
+            .any(|process| processes::waits_in_kernel(process.pid))
     };
     assert!(eventually(SOON, waits), "no process waits for the disk");
     Incident::new("ledger-1", Sign::Reported(1))
         .with(node.stopping(&pod))
         .with(frozen)
-}
-
-/// Returns whether a process is in the state D.
-fn waits_in_kernel(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the name, which may contain anything.
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, rest)| rest.starts_with('D'))
 }
 
 fn mount(volume: &Path, inside: &str) -> cri::Mount {
