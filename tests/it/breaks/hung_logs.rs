@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 
 use super::fuse::Fuse;
 use super::{LIMIT, assert_recovers, retry};
+
+/// The time of a write to a slow file system, shorter than what counts as a stall.
+const SLOW: Duration = Duration::from_millis(50);
 
 /// The files in the logkeeper's state directory.
 fn kept(node: &TestNode) -> Vec<String> {
@@ -92,6 +96,41 @@ fn containers_and_pods_whose_logs_hang_are_removed() {
         .filter(|name| ids.iter().any(|id| name.contains(*id)))
         .collect();
     assert!(left.is_empty(), "{left:?}");
+    drop(fuse);
+    assert_recovers(&node);
+}
+
+#[test]
+fn container_whose_output_waits_for_a_slow_log_is_named() {
+    let node = TestNode::start();
+    let pod = node.pod("slow");
+    let fuse = Fuse::mount(PathBuf::from(&pod.config().log_directory).join("slow"));
+    fuse.delay_writes(SLOW);
+    let id = pod.start_shell_with("writer", "exec yes output", |config| {
+        config.log_path = "slow/writer.log".to_owned();
+    });
+    // The pipe is empty for the moment after each write.
+    for (words, named) in [
+        (
+            &["status"][..],
+            ["full_pipe", "(tests/slow/writer): its log is on "],
+        ),
+        (
+            &["inspect", id.as_str()][..],
+            ["slow log ", "/slow is slower"],
+        ),
+    ] {
+        let mut shown = String::new();
+        let is_named = || {
+            shown = node.output(words);
+            named.iter().all(|part| shown.contains(part))
+        };
+        assert!(eventually(LIMIT, is_named), "{shown}");
+    }
+    fuse.delay_writes(Duration::ZERO);
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    let is_over = || !node.output(&["status"]).contains("full_pipe");
+    assert!(eventually(LIMIT, is_over), "{}", node.output(&["status"]));
     drop(fuse);
     assert_recovers(&node);
 }
