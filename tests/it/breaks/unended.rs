@@ -30,7 +30,7 @@ fn mount(host_path: &Path) -> cri::Mount {
     }
 }
 
-/// Waits until a process of the node with this command does not go on.
+/// Waits until a process of the node with this command makes no progress.
 fn await_standstill(node: &TestNode, command: &str) {
     let pids = || -> BTreeSet<i32> {
         let mut all = processes::belonging_to(node.root().path());

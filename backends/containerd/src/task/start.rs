@@ -86,11 +86,9 @@ impl Tasks {
             return error;
         }
         let group = entry.record().group();
+        let id = entry.id.to_string();
         let sandbox = entry.sandbox.to_string();
-        let found = self
-            .blockers
-            .of_task(&entry.id.to_string(), &sandbox, group);
-        let mut blockers = found.await;
+        let mut blockers = self.blockers.of_task(&id, &sandbox, group).await;
         blockers.retain(|blocker| blocker.wait.is_uninterruptible());
         Blocker::explained(error, &blockers)
     }
