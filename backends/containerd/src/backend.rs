@@ -348,6 +348,10 @@ impl StatsBackend for Containerd {
         Box::pin(self.parts.stats.task_blockers(id))
     }
 
+    fn sandbox_blockers(&self, id: SandboxId) -> BoxFuture<'_, Vec<Blocker>> {
+        Box::pin(self.parts.stats.sandbox_blockers(id))
+    }
+
     fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>> {
         Box::pin(self.parts.stats.blockers.of_containerd())
     }

@@ -75,8 +75,8 @@ impl Blockers {
         }
     }
 
-    /// The processes in the cgroup of a task. If none of them is in an uninterruptible wait, also those of its shim and its
-    /// runtime that are. Cancel-safe.
+    /// The processes in the cgroup of a task, or of a sandbox. If none of them is in an uninterruptible wait, also those of its
+    /// shim and its runtime that are. Cancel-safe.
     pub(crate) async fn of_task(
         &self,
         id: &str,

@@ -215,6 +215,11 @@ impl Stats {
             .await)
     }
 
+    pub(crate) async fn sandbox_blockers(&self, id: SandboxId) -> Vec<Blocker> {
+        let id = id.to_string();
+        self.blockers.of_task(&id, &id, None).await
+    }
+
     pub(crate) async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
         let entry = self.sandboxes.get(id)?;
         let spec = if entry.record.infra {

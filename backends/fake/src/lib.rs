@@ -279,9 +279,9 @@ impl Fake {
         }
     }
 
-    /// Sets the processes that hold up pulls.
-    pub fn set_image_blockers(&self, blockers: Vec<Blocker>) {
-        self.world.lock().image_blockers = blockers;
+    /// Sets the programs that hold up pulls and sandboxes.
+    pub fn set_runtime_blockers(&self, blockers: Vec<Blocker>) {
+        self.world.lock().runtime_blockers = blockers;
     }
 
     /// Ends a running task with this exit code.

@@ -57,8 +57,8 @@ pub(crate) struct State {
     pub(crate) unended: Unended,
     /// The fate of the output that children of execs keep open.
     pub(crate) left_output: LeftOutput,
-    /// The process that holds up pulls.
-    pub(crate) image_blockers: Vec<Blocker>,
+    /// The programs that hold up pulls and sandboxes.
+    pub(crate) runtime_blockers: Vec<Blocker>,
 }
 
 pub(crate) struct FakeSandbox {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use switchyard_core::backend::Blocker;
 use switchyard_core::gateway::{Gateway, Scope};
-use switchyard_core::id::Owner;
+use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::object::Task;
 use switchyard_core::operation::OperationKind;
 use switchyard_core::state::TaskState;
@@ -62,18 +62,22 @@ async fn of_operation(gateway: &Gateway, operation: &OperationView) -> Vec<Block
     if operation.operation == OperationKind::PullImage.as_str() {
         return scope.images().blockers().await;
     }
-    let tasks = match (&operation.task, &operation.sandbox) {
-        (Some(id), _) => scope.tasks().find(id).map(|task| vec![task]),
-        (None, Some(id)) => {
-            let sandbox = scope.sandboxes().find(id);
-            sandbox
-                .and_then(|sandbox| scope.sandboxes().with_tasks(sandbox.id))
-                .map(|found| found.tasks)
-        }
-        (None, None) => return Vec::new(),
+    if let Some(id) = &operation.task {
+        // A task that is gone meanwhile is held up by nothing.
+        let task = scope.tasks().find(id).ok();
+        return held_up(&scope, task.as_slice()).await;
+    }
+    let id: Option<SandboxId> = operation.sandbox.as_ref().and_then(|id| id.parse().ok());
+    let Some(id) = id else {
+        return Vec::new();
     };
-    // An object that is gone meanwhile is held up by nothing.
-    held_up(&scope, &tasks.unwrap_or_default()).await
+    // One that is being created is not in the table yet.
+    let tasks = scope.sandboxes().with_tasks(id).map(|found| found.tasks);
+    let mut found = held_up(&scope, &tasks.unwrap_or_default()).await;
+    if found.is_empty() {
+        found = gateway.sandboxes().blockers(id).await;
+    }
+    found
 }
 
 /// The processes that hold up those of the tasks that are starting or stopping.

@@ -152,7 +152,11 @@ impl StatsBackend for Fake {
         })
     }
 
+    fn sandbox_blockers(&self, _id: SandboxId) -> BoxFuture<'_, Vec<Blocker>> {
+        self.image_blockers()
+    }
+
     fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>> {
-        Box::pin(async move { self.world.lock().image_blockers.clone() })
+        Box::pin(async move { self.world.lock().runtime_blockers.clone() })
     }
 }

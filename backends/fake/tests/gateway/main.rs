@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
+mod blockers;
 mod compute;
 mod creation;
 mod events;

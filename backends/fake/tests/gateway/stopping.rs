@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use futures::poll;
 use switchyard_contract::refused;
-use switchyard_core::backend::{Backend, BackendStatus, Blocker, Condition};
-use switchyard_core::gateway::UnendedTask;
+use switchyard_core::backend::{Backend, BackendStatus, Condition};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::{Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
-use switchyard_linux::kernel_wait::KernelWait;
 use tokio::time::Instant;
 
 use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
@@ -310,51 +308,6 @@ async fn missing_exit_after_sigkill_is_an_error() {
         .await
         .unwrap();
     assert_eq!(node.exit(task.id).code, 137);
-    assert!(unended().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn task_that_cannot_end_is_explained_by_what_is_left_of_it() {
-    let node = FakeNode::new().await;
-    let task = node.task(ENDLESS).await;
-    let hold = node.fake.hold(Method::WaitTask);
-    let id = task.id.to_string();
-    node.scope.tasks().start(&id).await.unwrap();
-    let blocker = Blocker {
-        wait: KernelWait {
-            pid: 812,
-            name: "java".to_owned(),
-            thread: 812,
-            state: 'D',
-            channel: Some("nfs_wait_bit_killable".to_owned()),
-        },
-        call: None,
-        mount: None,
-    };
-    node.fake.set_task_blockers(task.id, vec![blocker.clone()]);
-    let stopped = node.scope.tasks().stop(&id, Duration::ZERO).await;
-    let text = stopped.unwrap_err().report();
-    assert!(text.ends_with(&format!(": {blocker}")), "{text}");
-    let unended = || node.gateway.tasks().unended();
-    let expected = UnendedTask {
-        id: task.id,
-        owner: Owner::Kubernetes,
-        why: Some(blocker.to_string()),
-    };
-    assert_eq!(unended(), [expected.clone()]);
-    let blockers = node.scope.tasks().blockers(task.id).await;
-    assert_eq!(blockers.unwrap(), [blocker]);
-    // What cannot be looked at hides nothing, and what was found before stays.
-    node.fake.fail_next(
-        Method::TaskBlockers,
-        Error::unavailable("no thread is free"),
-    );
-    let stopped = node.scope.tasks().stop(&id, Duration::ZERO).await;
-    let text = stopped.unwrap_err().report();
-    assert!(text.contains("was sent SIGKILL, but no exit"), "{text}");
-    assert_eq!(unended(), [expected]);
-    hold.release();
-    node.scope.tasks().stop(&id, LONG).await.unwrap();
     assert!(unended().is_empty());
 }
 

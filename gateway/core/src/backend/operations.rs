@@ -286,6 +286,10 @@ pub trait StatsBackend: Send + Sync {
     /// `NotFound` if it is gone.
     fn task_blockers(&self, id: TaskId) -> BoxFuture<'_, Result<Vec<Blocker>>>;
 
+    /// The programs that start and end a sandbox, as far as they are in an uninterruptible wait, in the same way. It need not
+    /// be complete.
+    fn sandbox_blockers(&self, id: SandboxId) -> BoxFuture<'_, Vec<Blocker>>;
+
     /// The process of the runtime that stores images, if it is in an uninterruptible wait, in the same way.
     fn image_blockers(&self) -> BoxFuture<'_, Vec<Blocker>>;
 }

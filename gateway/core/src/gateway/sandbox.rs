@@ -11,7 +11,8 @@ use super::devices::DeviceLeases;
 use super::op::{Op, ignore_not_found};
 use super::start_limiter::StartLimiter;
 use super::task::Tasks;
-use crate::error::Result;
+use crate::backend::Blocker;
+use crate::error::{Error, ErrorKind, Result};
 use crate::id::SandboxId;
 use crate::keyed_lock::{KeyedLock, KeyedLockGuard, LockInUse};
 use crate::object::Sandbox;
@@ -83,6 +84,21 @@ impl Sandboxes {
     #[must_use]
     pub fn count(&self) -> Counts {
         self.context.table.count_sandboxes()
+    }
+
+    /// The programs that hold up a sandbox: see
+    /// [`StatsBackend::sandbox_blockers`](crate::backend::StatsBackend::sandbox_blockers).
+    pub async fn blockers(&self, id: SandboxId) -> Vec<Blocker> {
+        self.context.backend.sandbox_blockers(id).await
+    }
+
+    /// An error of a start. If the runtime has not answered, it names the programs that hold up the sandbox.
+    async fn explained(&self, id: SandboxId, error: Error) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded {
+            Blocker::explained(error, &self.blockers(id).await)
+        } else {
+            error
+        }
     }
 
     /// Continues a removal that a predecessor had begun, until it succeeds, the sandbox is ready again, or
@@ -161,7 +177,7 @@ async fn make_sandbox(
         Ok(details) => details,
         Err(error) => {
             sandboxes.claims.release_when_undone(id);
-            return Err(error);
+            return Err(sandboxes.explained(id, error).await);
         }
     };
     let sandbox = Sandbox {
@@ -289,6 +305,7 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
             let failed = context.table.apply_sandbox(id, SandboxEvent::StartFailed);
             sandboxes.claims.release_when_undone(id);
             failed?;
+            let error = sandboxes.explained(id, error).await;
             Err(error.context(format!("start sandbox {id}")))
         }
     }

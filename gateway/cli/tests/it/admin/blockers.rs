@@ -45,7 +45,7 @@ async fn task_that_does_not_end_is_shown_with_the_process_that_waits_in_the_kern
     let all = vec![java.clone(), blocker("sh", 'S')];
     node.fake.set_task_blockers(task.id, all);
     let containerd = blocker("containerd", 'D');
-    node.fake.set_image_blockers(vec![containerd.clone()]);
+    node.fake.set_runtime_blockers(vec![containerd.clone()]);
     let pages = Pages::serve(node).await;
     assert!(
         inspected(&pages, "ledger").await.is_empty(),
@@ -88,17 +88,28 @@ async fn task_that_does_not_end_is_shown_with_the_process_that_waits_in_the_kern
         task: None,
         ..stop.clone()
     };
+    let create = OperationView {
+        operation: "create_sandbox".to_owned(),
+        task: None,
+        sandbox: Some("0".repeat(64)),
+        ..stop.clone()
+    };
     let begun = OperationView {
         seconds: 0.1,
         blockers: Vec::new(),
         ..stop.clone()
     };
-    let mut operations = [stop, pull, begun];
+    let mut operations = [stop, pull, create, begun];
     pages.node.node().explain(&mut operations).await;
     let found = operations.map(|operation| operation.blockers);
     assert_eq!(
         found,
-        [vec![java.to_string()], vec![containerd.to_string()], vec![]]
+        [
+            vec![java.to_string()],
+            vec![containerd.to_string()],
+            vec![containerd.to_string()],
+            vec![]
+        ]
     );
     let (status, _) = pages.get("/v1/operations?blockers=1").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
