@@ -21,7 +21,7 @@ use switchyard_core::backend::Blocker;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
 use switchyard_linux::kernel_wait::{KernelWait, UsedMount, await_answer};
-use switchyard_linux::process::Stat;
+use switchyard_linux::process::{ProcessId, Stat};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -207,26 +207,26 @@ impl Blockers {
 // === impl Servants ===
 
 impl Servants {
-    /// The processes of the shim and the runtime of the task. A child of the shim is believed to be a runtime by its command
-    /// line, as only the node's root user has one that is read. Pure.
+    /// The processes of the shim and the runtime of the task. A child of a shim is believed to be a runtime by its command line,
+    /// as only the node's root user has one that is read. Pure.
     fn find(&self, all: &[Stat], root_processes: &[RootProcess]) -> Vec<u32> {
+        let shims = own_shims(all, root_processes, &self.address, &self.namespace);
+        let runtimes: Vec<ProcessId> = root_processes
+            .iter()
+            .filter(|root| root.command.contains(&self.ids[0]))
+            .map(|root| root.process)
+            .filter(|process| shims.iter().any(|shim| shim.children.contains(process)))
+            .collect();
         let is_left = |pid: i32| u32::try_from(pid).is_ok_and(|pid| self.left.contains(&pid));
-        let serves = |shim: &ShimProcess| {
+        let serves = |shim: &&ShimProcess| {
+            let mut children = shim.children.iter();
             self.ids.iter().any(|id| *shim.id == **id)
-                || shim.children.iter().any(|child| is_left(child.pid))
+                || children.any(|child| is_left(child.pid) || runtimes.contains(child))
         };
-        let mut shims = own_shims(all, root_processes, &self.address, &self.namespace);
-        shims.retain(serves);
-        let runtimes = root_processes.iter().filter(|root| {
-            root.command.contains(&self.ids[0])
-                && shims
-                    .iter()
-                    .any(|shim| shim.children.contains(&root.process))
-        });
-        let runtimes = runtimes.map(|root| root.process.pid);
-        let pids = shims.iter().map(|shim| shim.process.pid);
-        pids.chain(runtimes)
-            .filter_map(|pid| u32::try_from(pid).ok())
+        let serving = shims.iter().filter(serves).map(|shim| shim.process);
+        serving
+            .chain(runtimes.iter().copied())
+            .filter_map(|process| u32::try_from(process.pid).ok())
             .collect()
     }
 }
@@ -276,8 +276,6 @@ async fn listener(address: &Path) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-
-    use switchyard_linux::process::ProcessId;
 
     use super::*;
 
@@ -346,7 +344,8 @@ mod tests {
             stat(12, 10),
             stat(13, 10),
             stat(20, 1),
-            stat(21, 20),
+            stat(21, 1),
+            stat(22, 20),
         ];
         let roots = [
             shim(10, &sandbox),
@@ -355,7 +354,7 @@ mod tests {
             root(12, &["sleep", "1000"]),
             root(13, &["runc", "create", &other]),
             shim(20, &other),
-            // No child of a shim of the task.
+            // No child of a shim.
             root(21, &["runc", "create", &task]),
         ];
         let servants = |ids: [&str; 2], left: &[u32]| Servants {
@@ -366,7 +365,9 @@ mod tests {
         };
         let found = |ids, left: &[u32]| servants(ids, left).find(&all, &roots);
         assert_eq!(found([task.as_str(), sandbox.as_str()], &[]), [10, 11]);
-        assert_eq!(found(["dd", "ee"], &[21]), [20]);
+        assert_eq!(found(["dd", "ee"], &[22]), [20]);
+        // The shim of a pod may bear the name of another container of it.
+        assert_eq!(found([other.as_str(), "ee"], &[]), [10, 20, 13]);
         assert!(found(["dd", "ee"], &[]).is_empty());
     }
 }

@@ -2,6 +2,8 @@
 //! whoever asks get the process, the wait and the mount.
 
 use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -11,6 +13,8 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::bad_disks::FrozenDisk;
 use switchyard_tests::host::{eventually, processes};
 use switchyard_tests::node::TestNode;
+use switchyard_tests::prereq;
+use switchyard_tests::root::PrivateRoot;
 use tonic::Code;
 
 use super::fuse::Fuse;
@@ -18,6 +22,9 @@ use super::{LIMIT, assert_recovers, retry};
 
 /// Time for which the daemon waits for an exit after SIGKILL.
 const PATIENCE: &str = "[containerd]\nshim_timeout_seconds = 2\n";
+
+/// The name of a runtime that writes.
+const RUNTIME: &str = "runc-writes";
 
 /// Time after which a program that would have ended at once waits for something.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -28,6 +35,20 @@ fn mount(host_path: &Path) -> cri::Mount {
         host_path: host_path.display().to_string(),
         ..Default::default()
     }
+}
+
+/// Installs a runtime that writes a line to a file before each creation, and is runc otherwise.
+fn with_writing_runtime(root: &PrivateRoot, file: &Path) -> String {
+    fs::write(file, "").expect("the disk can be written");
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' create '*) echo creates >>{} ;; esac\nexec {} \"$@\"\n",
+        file.display(),
+        prereq::require("runc", "runc").display()
+    );
+    let program = root.path().join(RUNTIME);
+    fs::write(&program, script).expect("the root can be written");
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("it is ours");
+    format!("[containerd.runtimes.runc]\nbinary = {program:?}\n")
 }
 
 /// Waits until a process of the node with this command makes no progress.
@@ -128,4 +149,33 @@ fn process_that_waits_for_a_server_is_named_with_the_mount_that_does_not_answer(
         assert_eq!(node.pod("other").run_shell("echo other", |_| {}), "other");
         fuse.resume();
     });
+}
+
+#[test]
+fn runtime_that_waits_for_a_disk_is_named_while_it_holds_up_a_start() {
+    let node = TestNode::start_configured(|root| {
+        let volume = root.path().join("volumes/data");
+        // The root unmounts it.
+        let _ = root.ext4_disk(&volume);
+        with_writing_runtime(root, &volume.join("calls"))
+    });
+    let pod = node.pod("late");
+    let id = pod.create(&node.container("app", &["sleep", "1000"]));
+    let frozen = FrozenDisk::new(&node.root().path().join("volumes/data"));
+    let waits = format!("({RUNTIME}) waits in the kernel");
+    let mut shown = String::new();
+    let (is_shown, inspected, started) = thread::scope(|scope| {
+        let start = scope.spawn(|| node.cri().start(&id));
+        let looks = || {
+            shown = node.output(&["status", "--verbose"]);
+            shown.contains("is held up: process") && shown.contains(&waits)
+        };
+        let is_shown = eventually(LIMIT, looks);
+        let inspected = blockers(&node, &id).join("; ");
+        drop(frozen);
+        (is_shown, inspected, start.join().expect("it only waits"))
+    });
+    assert!(is_shown, "{shown}");
+    assert!(inspected.contains(&waits), "{inspected}");
+    started.expect("the disk answers");
 }
