@@ -9,10 +9,13 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use switchyard_config::ContainerMetrics;
 use switchyard_contract::specs;
 use switchyard_core::Error;
+use switchyard_core::backend::Blocker;
 use switchyard_core::id::Owner;
 use switchyard_core::operation::Caller;
 use switchyard_core::spec::{MemoryLimit, Meta, Output, Resources, SandboxSpec, Stdio, TaskSpec};
+use switchyard_core::state::TaskState;
 use switchyard_fake::Method as BackendMethod;
+use switchyard_linux::kernel_wait::KernelWait;
 use switchyard_operator::admin::Reach;
 use switchyard_operator_api::PageLinkView;
 use tokio::time::{Instant, sleep};
@@ -323,6 +326,49 @@ async fn object_is_shown_without_secrets_and_hostile_text_is_text() {
             "{path}"
         );
     }
+}
+
+#[tokio::test]
+async fn task_that_does_not_end_is_shown_with_the_process_that_holds_it_up() {
+    let node = TestNode::new().await;
+    let _hold = node.fake.hold(BackendMethod::WaitTask);
+    let task = node.run(endless(Owner::Nomad, "jobs/train")).await;
+    let wait = KernelWait {
+        pid: 812,
+        name: HOSTILE.to_owned(),
+        thread: 812,
+        state: 'D',
+        channel: Some("nfs_wait_bit_killable".to_owned()),
+    };
+    let blocker = Blocker {
+        wait,
+        call: None,
+        mount: None,
+    };
+    node.fake.set_task_blockers(task.id, vec![blocker]);
+    let site = Site::of(node);
+    let cookie = site.open().await;
+    let scope = site.node.gateway.scope(Owner::Nomad);
+    let id = task.id.to_string();
+    let stop = scope.tasks().stop(&id, Duration::ZERO);
+    let page = async {
+        while !matches!(
+            scope.tasks().find(&id).unwrap().state,
+            TaskState::Stopping { .. }
+        ) {
+            tokio::task::yield_now().await;
+        }
+        site.get(&format!("/tasks/{id}"), &cookie).await.body
+    };
+    let page = tokio::select! {
+        page = page => page,
+        stopped = stop => panic!("it ended: {stopped:?}"),
+    };
+    let text = "waits in the kernel in nfs_wait_bit_killable";
+    assert!(
+        page.contains(text) && !page.contains("<script>alert"),
+        "{page}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
