@@ -302,7 +302,15 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
 }
 
 async fn statusz(State(pages): State<ListenerPages>) -> Response {
-    json(&pages.admin.report(pages.reach).await)
+    let slow_logs = async {
+        match pages.reach {
+            Reach::Network => None,
+            Reach::Local => pages.admin.node.slow_logs().await,
+        }
+    };
+    let (mut report, slow_logs) = tokio::join!(pages.admin.report(pages.reach), slow_logs);
+    report.troubles.extend(slow_logs);
+    json(&report)
 }
 
 async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<String>) -> Response {

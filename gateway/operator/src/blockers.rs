@@ -13,6 +13,24 @@ use switchyard_core::state::TaskState;
 use switchyard_operator_api::OperationView;
 use tokio::time::timeout;
 
+/// Operations that wait for processes of their object, or for the programs that start and end it.
+const ON_OBJECTS: [OperationKind; 7] = [
+    OperationKind::CreateSandbox,
+    OperationKind::StartSandbox,
+    OperationKind::StopSandbox,
+    OperationKind::RemoveSandbox,
+    OperationKind::StartTask,
+    OperationKind::StopTask,
+    OperationKind::RemoveTask,
+];
+
+/// Operations that wait for the store of images.
+const ON_IMAGES: [OperationKind; 3] = [
+    OperationKind::CreateTask,
+    OperationKind::PullImage,
+    OperationKind::LoadImage,
+];
+
 /// The age from which an operation is looked at, in seconds: most end sooner.
 const LONG: f64 = 5.0;
 
@@ -27,9 +45,10 @@ const LIMIT: Duration = Duration::from_secs(8);
 
 /// Adds to operations that take long the processes that hold them up, as far as they are found in time.
 pub(crate) async fn explain(gateway: &Gateway, operations: &mut [OperationView]) {
-    let long = operations
-        .iter_mut()
-        .filter(|operation| operation.seconds >= LONG);
+    let long = operations.iter_mut().filter(|operation| {
+        let may_be_held_up = is_one_of(operation, &ON_OBJECTS) || is_one_of(operation, &ON_IMAGES);
+        may_be_held_up && operation.seconds >= LONG
+    });
     let looks = long.take(OPERATIONS_MAX).map(|operation| async move {
         operation.blockers = texts(&of_operation(gateway, operation).await);
     });
@@ -59,7 +78,7 @@ async fn of_operation(gateway: &Gateway, operation: &OperationView) -> Vec<Block
         return Vec::new();
     };
     let scope = gateway.scope(owner);
-    if operation.operation == OperationKind::PullImage.as_str() {
+    if is_one_of(operation, &ON_IMAGES) {
         return scope.images().blockers().await;
     }
     if let Some(id) = &operation.task {
@@ -91,6 +110,12 @@ async fn held_up(scope: &Scope, tasks: &[Arc<Task>]) -> Vec<Blocker> {
     found
         .filter(|blocker| blocker.wait.is_uninterruptible())
         .collect()
+}
+
+fn is_one_of(operation: &OperationView, kinds: &[OperationKind]) -> bool {
+    kinds
+        .iter()
+        .any(|kind| kind.as_str() == operation.operation)
 }
 
 const fn is_changing(state: &TaskState) -> bool {

@@ -112,14 +112,8 @@ impl AdminPages {
                 Reach::Local => self.node.limits().await,
             }
         };
-        let troubles = async {
-            match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.named_troubles().await,
-            }
-        };
-        let (parts, images, programs, limits, troubles) =
-            tokio::join!(self.node.parts(), self.images(), programs, limits, troubles);
+        let (parts, images, programs, limits) =
+            tokio::join!(self.node.parts(), self.images(), programs, limits);
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -140,7 +134,10 @@ impl AdminPages {
                 Reach::Local => Some(self.config.view()),
             },
             nomad_launchers: self.node.figures().launchers,
-            troubles,
+            troubles: match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.node.named_troubles(),
+            },
             facts: match reach {
                 // Paths are named.
                 Reach::Network => BTreeMap::new(),

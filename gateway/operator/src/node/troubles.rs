@@ -13,9 +13,9 @@ const SHOWN: usize = 20;
 
 impl Node {
     /// The first objects of each kind in a condition that the daemon cannot end; also tasks that cannot end, with what holds
-    /// them up, and containers whose pipes are full. It may be dropped at any time.
-    pub async fn named_troubles(&self) -> Vec<TroubleView> {
-        let logs = self.log_figures_in_time().await;
+    /// them up.
+    #[must_use]
+    pub fn named_troubles(&self) -> Vec<TroubleView> {
         let troubles = self.troubles();
         let named = |kind, object: &String| match kind {
             Trouble::SilentShim | Trouble::UnrecordedExit => self.with_name(object),
@@ -29,10 +29,7 @@ impl Node {
                 objects: shown.map(|object| named(*kind, object)).collect(),
             }
         });
-        of_backend
-            .chain(self.unended_tasks())
-            .chain(self.full_pipes(&logs))
-            .collect()
+        of_backend.chain(self.unended_tasks()).collect()
     }
 
     fn unended_tasks(&self) -> Option<TroubleView> {
@@ -51,7 +48,10 @@ impl Node {
         })
     }
 
-    fn full_pipes(&self, logs: &Stats) -> Option<TroubleView> {
+    /// The first containers whose output fills their pipes, because their logs are written more slowly; `None` if there are
+    /// none, or the logkeeper does not answer soon. It may be dropped at any time.
+    pub async fn slow_logs(&self) -> Option<TroubleView> {
+        let logs = self.log_figures_in_time().await;
         let counts = logs.file_systems.iter().map(|known| known.full_pipes);
         let count: u64 = counts.sum();
         let slow = logs.file_systems.iter().flat_map(|known| {
