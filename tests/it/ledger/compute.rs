@@ -211,7 +211,7 @@ fn enforced_compute_is_never_overcommitted() {
     assert_eq!(fixture.compute()["reserved"], json!([]));
     let (_, metrics) = fixture.node.daemon().get("/metrics");
     for line in [
-        format!("switchyard_ledger_capacity{{resource=\"memory_bytes\"}} {bytes}"),
+        format!("switchyard_ledger_memory_capacity_bytes {bytes}"),
         "switchyard_ledger_refusals_total{owner=\"nomad\",reason=\"overcommitted\",resource=\"memory\"} 1"
             .to_owned(),
     ] {

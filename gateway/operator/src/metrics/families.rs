@@ -110,3 +110,39 @@ pub(super) fn histograms(
 pub(super) fn runtime_buckets() -> prometheus::Result<Vec<f64>> {
     prometheus::exponential_buckets(0.005, 2.5, 14)
 }
+
+/// The buckets of operations. From 20 ms to 2.5 s, where starts are, each is about 1.5 times the one before it, so that a
+/// quantile shows a start that takes half as long again.
+pub(super) fn operation_buckets() -> Vec<f64> {
+    vec![
+        0.005, 0.01, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.225, 0.34, 0.5, 0.75, 1.1, 1.7, 2.5,
+        5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    ]
+}
+
+/// The buckets of steps. There are many steps, of which sums and numbers are used: the buckets only distinguish quick
+/// ones from slow ones.
+pub(super) fn step_buckets() -> Vec<f64> {
+    vec![0.1, 1.0, 10.0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_resolve_starts_of_20_ms_to_2_s() {
+        let buckets = operation_buckets();
+        let fine: Vec<f64> = buckets
+            .iter()
+            .copied()
+            .filter(|bound| (0.02..=2.5).contains(bound))
+            .collect();
+        assert!(fine[0] == 0.02 && fine[fine.len() - 1] >= 2.0, "{fine:?}");
+        for pair in fine.windows(2) {
+            let ratio = pair[1] / pair[0];
+            assert!((1.4..1.6).contains(&ratio), "{pair:?}");
+        }
+        assert!(buckets.is_sorted(), "{buckets:?}");
+    }
+}

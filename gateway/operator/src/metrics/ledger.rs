@@ -2,63 +2,57 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
 use switchyard_operator_api::{
     AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
 };
 
-use super::families::{counters, gauges};
+use super::families::{counters, float_gauges, gauges};
 use super::table;
-
-/// The value of the label `resource` for all host ports.
-const PORT: &str = "port";
-
-/// The values of the label `resource` for processors and memory: exclusive cores, and the reservations of all
-/// tasks.
-const CORE: &str = "core";
-const CPU: &str = "cpu_milli";
-const MEMORY: &str = "memory_bytes";
 
 /// Gauges of the ledger, and its own counter of refusals.
 #[derive(Debug)]
 pub(super) struct LedgerMetrics {
+    device_capacity: IntGaugeVec,
+    device_claims: IntGaugeVec,
+    ports: IntGaugeVec,
+    // Of one series, which is absent while the capacity is not known.
+    cpu_capacity: GaugeVec,
+    cpu_claims: GaugeVec,
+    exclusive: IntGaugeVec,
+    // As that of processors.
+    memory_capacity: IntGaugeVec,
+    memory_claims: IntGaugeVec,
+    refusals: IntCounterVec,
+    former: FormerGauges,
+}
+
+/// The families of the former version, each of which has several units.
+#[derive(Debug)]
+struct FormerGauges {
     capacity: IntGaugeVec,
     claims: IntGaugeVec,
-    refusals: IntCounterVec,
 }
 
 impl LedgerMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
-            capacity: gauges(registry, table::LEDGER_CAPACITY)?,
-            claims: gauges(registry, table::LEDGER_CLAIMS)?,
+            device_capacity: gauges(registry, table::DEVICE_CAPACITY)?,
+            device_claims: gauges(registry, table::DEVICE_CLAIMS)?,
+            ports: gauges(registry, table::PORT_CLAIMS)?,
+            cpu_capacity: float_gauges(registry, table::CPU_CAPACITY)?,
+            cpu_claims: float_gauges(registry, table::CPU_CLAIMS)?,
+            exclusive: gauges(registry, table::EXCLUSIVE_CORES)?,
+            memory_capacity: gauges(registry, table::MEMORY_CAPACITY)?,
+            memory_claims: gauges(registry, table::MEMORY_CLAIMS)?,
             refusals: counters(registry, table::LEDGER_REFUSALS)?,
+            former: FormerGauges::register(registry)?,
         })
     }
 
     pub(super) fn set(&self, devices: &DevicesView) {
-        self.capacity.reset();
-        self.claims.reset();
-        for group in &devices.groups {
-            let title = group.title();
-            self.capacity
-                .with_label_values(&[&title])
-                .set(signed(group.capacity));
-            for held in &group.held {
-                self.claims
-                    .with_label_values(&[&held.owner, &title])
-                    .set(signed(held.slots));
-            }
-        }
-        let mut ports: BTreeMap<&str, usize> = BTreeMap::new();
-        for PortView { owner, .. } in &devices.ports {
-            *ports.entry(owner).or_default() += 1;
-        }
-        for (owner, count) in ports {
-            self.claims
-                .with_label_values(&[owner, PORT])
-                .set(signed(count));
-        }
+        self.former.reset();
+        self.set_devices(devices);
         self.set_compute(&devices.compute);
         for RefusalView {
             owner,
@@ -72,36 +66,112 @@ impl LedgerMetrics {
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }
-}
 
-impl LedgerMetrics {
+    /// Sets what is held of device groups and host ports.
+    fn set_devices(&self, devices: &DevicesView) {
+        self.device_capacity.reset();
+        self.device_claims.reset();
+        self.ports.reset();
+        for group in &devices.groups {
+            let title = group.title();
+            let capacity = signed(group.capacity);
+            self.device_capacity
+                .with_label_values(&[&title])
+                .set(capacity);
+            self.former.set_capacity(&title, capacity);
+            for held in &group.held {
+                let slots = signed(held.slots);
+                self.device_claims
+                    .with_label_values(&[&held.owner, &title])
+                    .set(slots);
+                self.former.set_claims(&held.owner, &title, slots);
+            }
+        }
+        let mut ports: BTreeMap<&str, usize> = BTreeMap::new();
+        for PortView { owner, .. } in &devices.ports {
+            *ports.entry(owner).or_default() += 1;
+        }
+        for (owner, count) in ports {
+            let count = signed(count);
+            self.ports.with_label_values(&[owner]).set(count);
+            self.former.set_claims(owner, "port", count);
+        }
+    }
+
+    /// Sets what there is of processors and memory, and what is reserved.
     fn set_compute(&self, compute: &ComputeView) {
+        self.cpu_capacity.reset();
+        self.cpu_claims.reset();
+        self.exclusive.reset();
+        self.memory_capacity.reset();
+        self.memory_claims.reset();
         if let Some(AmountView {
             cpu_milli,
             memory_bytes,
         }) = compute.capacity
         {
-            self.capacity
-                .with_label_values(&[CPU])
-                .set(signed(cpu_milli));
-            self.capacity
-                .with_label_values(&[MEMORY])
+            self.cpu_capacity
+                .with_label_values::<&str>(&[])
+                .set(cores(cpu_milli));
+            self.memory_capacity
+                .with_label_values::<&str>(&[])
                 .set(signed(memory_bytes));
+            self.former.set_capacity("cpu_milli", signed(cpu_milli));
+            self.former
+                .set_capacity("memory_bytes", signed(memory_bytes));
         }
         for ReservedView { owner, amount } in &compute.reserved {
-            self.claims
-                .with_label_values(&[owner.as_str(), CPU])
-                .set(signed(amount.cpu_milli));
-            self.claims
-                .with_label_values(&[owner.as_str(), MEMORY])
-                .set(signed(amount.memory_bytes));
+            let AmountView {
+                cpu_milli,
+                memory_bytes,
+            } = *amount;
+            self.cpu_claims
+                .with_label_values(&[owner])
+                .set(cores(cpu_milli));
+            self.memory_claims
+                .with_label_values(&[owner])
+                .set(signed(memory_bytes));
+            self.former
+                .set_claims(owner, "cpu_milli", signed(cpu_milli));
+            self.former
+                .set_claims(owner, "memory_bytes", signed(memory_bytes));
         }
         for ExclusiveView { owner, count, .. } in &compute.exclusive {
-            self.claims
-                .with_label_values(&[owner.as_str(), CORE])
-                .add(signed(*count));
+            // An owner may have several tasks with cores.
+            let exclusive = self.exclusive.with_label_values(&[owner]);
+            exclusive.add(signed(*count));
+            self.former.set_claims(owner, "core", exclusive.get());
         }
     }
+}
+
+impl FormerGauges {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            capacity: gauges(registry, table::LEDGER_CAPACITY)?,
+            claims: gauges(registry, table::LEDGER_CLAIMS)?,
+        })
+    }
+
+    fn reset(&self) {
+        self.capacity.reset();
+        self.claims.reset();
+    }
+
+    fn set_capacity(&self, resource: &str, amount: i64) {
+        self.capacity.with_label_values(&[resource]).set(amount);
+    }
+
+    fn set_claims(&self, owner: &str, resource: &str, amount: i64) {
+        self.claims
+            .with_label_values(&[owner, resource])
+            .set(amount);
+    }
+}
+
+/// Thousandths of a processor as processors.
+fn cores(milli: u64) -> f64 {
+    milli as f64 / 1e3
 }
 
 fn signed(count: impl TryInto<i64>) -> i64 {

@@ -8,7 +8,9 @@ use switchyard_core::operation::{
     EndedOperation, EndedStep, OperationAges, OperationKind, Outcome,
 };
 
-use super::families::{counters, float_gauges, gauges, histograms, runtime_buckets, signed};
+use super::families::{
+    counters, float_gauges, gauges, histograms, operation_buckets, signed, step_buckets,
+};
 use super::label_names::LabelNames;
 use super::table;
 
@@ -40,9 +42,9 @@ impl OperationMetrics {
         registries: LabelNames,
     ) -> prometheus::Result<Self> {
         Ok(Self {
-            duration: histograms(registry, table::OPERATION_DURATION, runtime_buckets()?)?,
+            duration: histograms(registry, table::OPERATION_DURATION, operation_buckets())?,
             failures: counters(registry, table::OPERATION_FAILURES)?,
-            steps: histograms(registry, table::STEP_DURATION, runtime_buckets()?)?,
+            steps: histograms(registry, table::STEP_DURATION, step_buckets())?,
             step_failures: counters(registry, table::STEP_FAILURES)?,
             pulls: counters(registry, table::IMAGE_PULLS)?,
             registries,

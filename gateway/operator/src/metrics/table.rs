@@ -47,7 +47,8 @@ macro_rules! metrics {
                 Description { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };
         )*)*
 
-        /// The metrics of each section of `docs/metrics.md`, in their order.
+        /// The metrics of each section of `docs/metrics.md`, in their order. Those of the section `former` are what the
+        /// version before this one served under other names, and continue for one release.
         pub const SECTIONS: &[(&str, &[Description])] = &[$(($section, &[$($constant),*])),*];
     };
 }
@@ -95,8 +96,14 @@ metrics! {
         IMAGES: Gauge "switchyard_images" [] "Images.";
         IMAGE_PULLS: Counter "switchyard_image_pulls_total" ["registry", "result"] "Pulls that ended, by result: ok, or the kind of the error.";
         PULL_BYTES: Counter "switchyard_image_pull_bytes_total" ["registry"] "Bytes of layers that have arrived for pulls.";
-        LEDGER_CAPACITY: Gauge "switchyard_ledger_capacity" ["resource"] "What the ledger may give: slots of a device group, cpu_milli, memory_bytes.";
-        LEDGER_CLAIMS: Gauge "switchyard_ledger_claims" ["owner", "resource"] "What an owner holds of it; also port, and core for exclusive processor cores.";
+        DEVICE_CAPACITY: Gauge "switchyard_ledger_device_capacity_slots" ["resource"] "Slots of a device group that the ledger may give.";
+        DEVICE_CLAIMS: Gauge "switchyard_ledger_device_claimed_slots" ["owner", "resource"] "Slots of it that an owner holds.";
+        PORT_CLAIMS: Gauge "switchyard_ledger_claimed_ports" ["owner"] "Ports of the host that an owner holds.";
+        CPU_CAPACITY: Gauge "switchyard_ledger_cpu_capacity_cores" [] "Processors of the node. Absent if that is not known.";
+        CPU_CLAIMS: Gauge "switchyard_ledger_cpu_claimed_cores" ["owner"] "Processors that running tasks of an owner have reserved.";
+        EXCLUSIVE_CORES: Gauge "switchyard_ledger_exclusive_cores" ["owner"] "Processor cores that tasks of an owner have for themselves.";
+        MEMORY_CAPACITY: Gauge "switchyard_ledger_memory_capacity_bytes" [] "Memory of the node. Absent if that is not known.";
+        MEMORY_CLAIMS: Gauge "switchyard_ledger_memory_claimed_bytes" ["owner"] "Memory that running tasks of an owner have reserved.";
         LEDGER_REFUSALS: Counter "switchyard_ledger_refusals_total" ["owner", "resource", "reason"] "Allocations that the ledger refused.";
         PLUGINS: Gauge "switchyard_device_host_plugins" ["state"] "Resources of vendors' device plugins, by state: connected, silent, ended, or gone a day after it ended.";
         PLUGIN_DEVICES: Gauge "switchyard_device_host_devices" ["resource", "health"] "Devices that these plugins have listed: healthy or unhealthy.";
@@ -165,6 +172,10 @@ metrics! {
         LOG_FILE_SYSTEM_STALLED: Gauge "switchyard_log_file_system_stalled_seconds" ["mountpoint"] "How long a file system with logs has not answered; 0 if it answers.";
         LOG_STALLS: Counter "switchyard_log_stalls_total" [] "How often a file system did not answer for two seconds or more.";
     }
+    "former" {
+        LEDGER_CAPACITY: Gauge "switchyard_ledger_capacity" ["resource"] "Now switchyard_ledger_device_capacity_slots, …_cpu_capacity_cores (here cpu_milli) and …_memory_capacity_bytes (memory_bytes).";
+        LEDGER_CLAIMS: Gauge "switchyard_ledger_claims" ["owner", "resource"] "Now switchyard_ledger_device_claimed_slots, …_claimed_ports (here port), …_cpu_claimed_cores (cpu_milli), …_exclusive_cores (core) and …_memory_claimed_bytes (memory_bytes).";
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +183,75 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    /// Its metrics have been renamed since the former version.
+    const FORMER: &str = "former";
+
+    /// The former version's metrics: name, type, and labels.
+    fn former_version() -> impl Iterator<Item = (&'static str, &'static str, Vec<&'static str>)> {
+        let lines = include_str!("../golden/metrics.txt").lines();
+        lines.filter(|line| !line.starts_with('#')).map(|line| {
+            let mut words = line.split(' ');
+            let name = words.next().unwrap();
+            (name, words.next().unwrap(), words.collect())
+        })
+    }
+
+    #[test]
+    fn metrics_of_the_former_version_are_there_with_their_type_and_labels() {
+        let all: Vec<_> = SECTIONS.iter().flat_map(|(_, metrics)| *metrics).collect();
+        for (name, kind, labels) in former_version() {
+            let found = all.iter().find(|metric| metric.name == name);
+            let metric = found.unwrap_or_else(|| {
+                panic!("{name} is missing: it continues for one release after it was renamed")
+            });
+            assert_eq!(metric.kind.as_str(), kind, "{name}");
+            for label in labels {
+                assert!(metric.labels.contains(&label), "{name} has lost {label}");
+            }
+        }
+    }
+
+    #[test]
+    fn former_names_are_those_of_the_former_version() {
+        let (_, former) = SECTIONS.iter().find(|(name, _)| *name == FORMER).unwrap();
+        for metric in *former {
+            let is_of_former_version = former_version().any(|(name, _, _)| name == metric.name);
+            assert!(
+                is_of_former_version,
+                "{} has continued for one release: delete it",
+                metric.name
+            );
+        }
+    }
+
+    /// The units of names, which are base units or say what is counted.
+    #[test]
+    fn no_unit_is_a_part_or_a_multiple_of_another() {
+        let wrong = [
+            "milli",
+            "millis",
+            "ms",
+            "us",
+            "ns",
+            "milliseconds",
+            "microseconds",
+            "minutes",
+            "hours",
+            "days",
+            "kb",
+            "mb",
+            "kilobytes",
+            "megabytes",
+            "kib",
+            "mib",
+            "percent",
+        ];
+        for metric in SECTIONS.iter().flat_map(|(_, metrics)| *metrics) {
+            let unit = metric.name.split('_').find(|word| wrong.contains(word));
+            assert_eq!(unit, None, "{}", metric.name);
+        }
+    }
 
     #[test]
     fn names_are_unique_and_have_the_suffix_of_their_type() {
