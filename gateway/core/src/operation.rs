@@ -32,6 +32,7 @@ mod subject;
 
 pub use caller::Caller;
 pub use kind::OperationKind;
+pub use span::ObjectAttributes;
 pub use step::{StepFuture, plain_step, step};
 pub use subject::{ARGUMENT_MAX, Subject};
 
@@ -147,6 +148,7 @@ struct Registry {
     in_flight: Mutex<BTreeMap<u64, Arc<ActiveOperation>>>,
     observer: OnceLock<Arc<dyn OperationObserver>>,
     tracer: OnceLock<Tracer>,
+    attributes: OnceLock<ObjectAttributes>,
 }
 
 /// An operation in flight.
@@ -192,7 +194,13 @@ impl Operations {
         caller: Option<Caller>,
         subject: Subject,
     ) -> PendingOperation {
-        let span = span::of_operation(self.0.tracer.get(), kind, owner, &subject);
+        let span = span::of_operation(
+            self.0.tracer.get(),
+            self.0.attributes.get(),
+            kind,
+            owner,
+            &subject,
+        );
         if let Ok(parent) = CURRENT.try_with(Arc::clone) {
             return PendingOperation(Registration::Part(parent, span));
         }
@@ -251,6 +259,12 @@ impl Operations {
     pub fn trace(&self, tracer: Tracer) {
         // A gateway has one tracer.
         let _ = self.0.tracer.set(tracer);
+    }
+
+    /// Sets what spans say of the objects of operations besides their ids, once.
+    pub fn describe_objects(&self, attributes: ObjectAttributes) {
+        // A gateway has one vocabulary.
+        let _ = self.0.attributes.set(attributes);
     }
 
     /// The tracer, if there is one.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 mod context;
 mod ids;
@@ -34,6 +34,9 @@ use scope::{CURRENT, current};
 
 /// The longest text of an attribute or a failure, in bytes; the rest of a longer one is left out.
 pub const TEXT_MAX: usize = 256;
+
+/// The attribute with the class of a failure.
+const ERROR_TYPE: &str = "error.type";
 
 /// Receives the spans that have ended. It must not block.
 pub trait SpanSink: Send + Sync + fmt::Debug {
@@ -163,6 +166,26 @@ impl Tracer {
         name: impl Into<Cow<'static, str>>,
         caller: Option<SpanContext>,
     ) -> Span {
+        self.begin(Sampler::samples, kind, name.into(), caller)
+    }
+
+    /// As [`Tracer::root`], for a probe: a command in a task by which somebody looks again and again whether it is well.
+    pub fn probe(
+        &self,
+        kind: SpanKind,
+        name: impl Into<Cow<'static, str>>,
+        caller: Option<SpanContext>,
+    ) -> Span {
+        self.begin(Sampler::samples_probe, kind, name.into(), caller)
+    }
+
+    fn begin(
+        &self,
+        samples: fn(Sampler, TraceId, Option<bool>) -> bool,
+        kind: SpanKind,
+        name: Cow<'static, str>,
+        caller: Option<SpanContext>,
+    ) -> Span {
         let Origin {
             sampler,
             ids,
@@ -171,7 +194,11 @@ impl Tracer {
         let trace = caller
             .as_ref()
             .map_or_else(|| ids.trace(), |caller| caller.trace);
-        let is_sampled = sampler.samples(trace, caller.as_ref().map(|caller| caller.is_sampled));
+        let is_sampled = samples(
+            *sampler,
+            trace,
+            caller.as_ref().map(|caller| caller.is_sampled),
+        );
         let parent = caller.as_ref().map(|caller| caller.span);
         // A tree that records nothing has no span of its own: calls made below it get the caller's as their parent.
         let span = match parent {
@@ -190,7 +217,7 @@ impl Tracer {
             context,
             has_children: AtomicBool::new(false),
         };
-        let record = is_sampled.then(|| Box::new(Record::begin(parent, kind, name.into())));
+        let record = is_sampled.then(|| Box::new(Record::begin(parent, kind, name)));
         Span {
             place: Arc::new(place),
             record,
@@ -216,6 +243,12 @@ impl Span {
     #[must_use]
     pub fn context(&self) -> &SpanContext {
         &self.place.context
+    }
+
+    /// Returns whether the span is recorded, so that somebody may read what it says.
+    #[must_use]
+    pub const fn is_recorded(&self) -> bool {
+        self.record.is_some()
     }
 
     /// Says something of the work; a long text is cut.
@@ -250,9 +283,10 @@ impl Span {
         self.finish(None);
     }
 
-    /// Ends the span: its work failed.
-    pub fn fail(mut self, why: impl fmt::Display) {
+    /// Ends the span: its work failed. `kind` is the class of the failure in one word.
+    pub fn fail(mut self, kind: &'static str, why: impl fmt::Display) {
         if self.record.is_some() {
+            self.set(ERROR_TYPE, kind);
             self.finish(Some(why.to_string()));
         }
     }
@@ -261,7 +295,7 @@ impl Span {
     pub fn end_with<T>(self, result: &Result<T>) {
         match result {
             Ok(_) => self.end(),
-            Err(error) => self.fail(error.report()),
+            Err(error) => self.fail(error.kind().as_str(), error.report()),
         }
     }
 
@@ -304,6 +338,7 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
+        self.set(ERROR_TYPE, ErrorKind::Cancelled.as_str());
         self.finish(Some("it was given up".to_owned()));
     }
 }

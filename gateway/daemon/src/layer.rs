@@ -209,13 +209,8 @@ impl CallObserver for RpcCall {
             .with_label_values(&[*protocol, &*method, name])
             .inc();
         span.in_scope(|| tracing::debug!(code = name, seconds, "rpc ended"));
-        if let Some(mut traced) = traced {
-            traced.set("rpc.grpc.status_code", i64::from(i32::from(code)));
-            if code == Code::Ok {
-                traced.end();
-            } else {
-                traced.fail(name);
-            }
+        if let Some(traced) = traced {
+            span::end(traced, code);
         }
     }
 

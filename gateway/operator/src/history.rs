@@ -15,6 +15,7 @@ use crate::audit::AuditLog;
 use crate::events::{EventLog, ExitObserver};
 use crate::metrics::{ExitMetrics, Metrics, OperationMetrics};
 use crate::owners::Owners;
+use crate::span_attributes;
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]
@@ -77,6 +78,10 @@ impl History {
             return Ok(self);
         };
         let traces = Traces::start(settings)?;
+        let owners = self.owners;
+        self.operations.describe_objects(Box::new(move |subject| {
+            span_attributes::of(owners, subject)
+        }));
         self.operations.trace(traces.tracer().clone());
         Ok(Self {
             traces: Some(Arc::new(traces)),

@@ -29,5 +29,6 @@ pub mod metrics;
 pub mod node;
 pub mod owners;
 pub mod page;
+mod span_attributes;
 pub mod status;
 pub mod task_logs;

@@ -183,8 +183,8 @@ impl Worker {
         let ends = self.state.is_terminal() || self.state == State::Running;
         match self.trace.take_if(|_| ends) {
             Some(span) if self.state == State::Running => span.end(),
-            Some(span) if report.error.is_empty() => span.fail(report.message),
-            Some(span) => span.fail(&report.error),
+            Some(span) if report.error.is_empty() => span.fail("swarm_task", report.message),
+            Some(span) => span.fail("swarm_task", &report.error),
             None => {}
         }
     }

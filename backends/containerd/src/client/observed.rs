@@ -207,7 +207,8 @@ impl CallObserver for BackendCall {
             if code == Code::Ok {
                 span.end();
             } else {
-                span.fail(name_of(code));
+                let name = name_of(code);
+                span.fail(name, name);
             }
         }
     }

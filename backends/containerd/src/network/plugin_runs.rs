@@ -48,7 +48,7 @@ impl PluginObserver for PluginRuns {
         Some(Box::new(move |failure: Option<&Error>| {
             run.end(failure);
             match (span, failure) {
-                (Some(span), Some(error)) => span.fail(error.report()),
+                (Some(span), Some(error)) => span.fail("cni_plugin", error.report()),
                 (Some(span), None) => span.end(),
                 (None, _) => {}
             }

@@ -6,15 +6,19 @@ use crate::error::Error;
 use crate::id::Owner;
 use crate::trace::{self, Span, SpanKind, Tracer};
 
+/// Returns what a span says of the objects of an operation besides their ids, as attributes.
+pub type ObjectAttributes = Box<dyn Fn(&Subject) -> Vec<(&'static str, String)> + Send + Sync>;
+
 /// The span of an operation that begins: below the current one, or else the first of a tree.
 pub(super) fn of_operation(
     tracer: Option<&Tracer>,
+    attributes: Option<&ObjectAttributes>,
     kind: OperationKind,
     owner: Option<Owner>,
     subject: &Subject,
 ) -> Option<Span> {
     let begun = trace::begin(SpanKind::Internal, kind.as_str());
-    let mut span = begun.or_else(|| Some(tracer?.root(SpanKind::Internal, kind.as_str(), None)))?;
+    let mut span = begun.or_else(|| Some(first(tracer?, kind)))?;
     if let Some(owner) = owner {
         span.set("switchyard.owner", owner.as_str());
     }
@@ -30,17 +34,34 @@ pub(super) fn of_operation(
     }
     if let Some(task) = task {
         span.set_with("switchyard.task.id", || task.to_string());
+        span.set_with("container.id", || task.to_string());
     }
     if let Some(image) = argument.as_ref().filter(|_| names_image(kind)) {
         span.set_with("switchyard.image", || image.clone());
+        span.set_with("container.image.name", || image.clone());
+    }
+    if let Some(attributes) = attributes.filter(|_| span.is_recorded()) {
+        for (key, value) in attributes(subject) {
+            span.set(key, value);
+        }
     }
     Some(span)
+}
+
+/// The span of an operation that is the first of a tree. Commands that run to their end are probes: of a kubelet or an
+/// agent, or health checks of a swarm.
+fn first(tracer: &Tracer, kind: OperationKind) -> Span {
+    if kind == OperationKind::ExecSync {
+        tracer.probe(SpanKind::Internal, kind.as_str(), None)
+    } else {
+        tracer.root(SpanKind::Internal, kind.as_str(), None)
+    }
 }
 
 /// Ends the span of an operation by its result.
 pub(super) fn end(span: Option<Span>, error: Option<&Error>) {
     match (span, error) {
-        (Some(span), Some(error)) => span.fail(error.report()),
+        (Some(span), Some(error)) => span.fail(error.kind().as_str(), error.report()),
         (Some(span), None) => span.end(),
         (None, _) => {}
     }

@@ -20,6 +20,12 @@ pub enum Sampler {
 }
 
 impl Sampler {
+    /// Returns whether the trace of a probe is recorded. There are thousands of probes for one start: without a caller that
+    /// records them, only a sampler of all traces does.
+    pub(super) fn samples_probe(self, trace: TraceId, caller: Option<bool>) -> bool {
+        self == Self::All || (caller.is_some() && self.samples(trace, caller))
+    }
+
     /// Returns whether a trace is recorded; its caller may have sent its own decision.
     pub(super) fn samples(self, trace: TraceId, caller: Option<bool>) -> bool {
         match self {

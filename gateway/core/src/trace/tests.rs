@@ -206,17 +206,27 @@ async fn operation_without_a_call_is_a_tree_and_says_why_it_failed() {
     let spans = kept.0.lock();
     assert_eq!(spans[0].parent, None);
     assert_eq!(spans[0].failure, Some("e".repeat(TEXT_MAX)));
-    let [
-        Attribute {
-            key: "switchyard.image",
-            value: AttributeValue::Text(text),
-        },
-    ] = &*spans[0].attributes
-    else {
-        panic!("{spans:?}")
+    let said = |span: &EndedSpan| -> Vec<(&'static str, String)> {
+        let text = |value: &AttributeValue| match value {
+            AttributeValue::Text(text) => text.to_string(),
+            AttributeValue::Number(number) => number.to_string(),
+        };
+        span.attributes
+            .iter()
+            .map(|attribute| (attribute.key, text(&attribute.value)))
+            .collect()
     };
-    assert_eq!(*text, image[..TEXT_MAX]);
+    let cut = image[..TEXT_MAX].to_owned();
+    assert_eq!(
+        said(&spans[0]),
+        [
+            ("switchyard.image", cut.clone()),
+            ("container.image.name", cut),
+            ("error.type", "unavailable".to_owned()),
+        ]
+    );
     assert_eq!(spans[1].failure.as_deref(), Some("it was given up"));
+    assert_eq!(said(&spans[1]), [("error.type", "cancelled".to_owned())]);
 }
 
 #[tokio::test]
@@ -247,6 +257,57 @@ async fn step_fails_with_its_work_unless_its_error_is_not_for_others() {
             ("stop_sandbox", failed)
         ]
     );
+}
+
+#[tokio::test]
+async fn probe_is_recorded_only_for_a_caller_that_records_it_or_with_everything() {
+    for (sampler, by_itself) in [
+        (Sampler::All, true),
+        (Sampler::CallerOrAll, false),
+        (Sampler::CallerOrShare(1.0), false),
+        (Sampler::Share(1.0), false),
+    ] {
+        let (tracer, kept) = tracer(sampler);
+        let operations = Operations::default();
+        operations.trace(tracer.clone());
+        let probe = || operations.begin(OperationKind::ExecSync, None, None, Subject::default());
+        // A health check of the node's own, a kubelet's probe, and the same of one that traces.
+        probe().run(async { Ok(()) }).await.unwrap();
+        let call = tracer.probe(SpanKind::Server, "call", None);
+        let probed = call.enter(probe);
+        probed.run(async { Ok(()) }).await.unwrap();
+        call.end();
+        assert_eq!(kept.tree().is_empty(), !by_itself, "{sampler:?}");
+        let before = kept.tree().len();
+        let call = tracer.probe(SpanKind::Server, "call", Some(caller()));
+        let probed = call.enter(probe);
+        probed.run(async { Ok(()) }).await.unwrap();
+        call.end();
+        assert_eq!(kept.tree().len(), before + 2, "{sampler:?}");
+    }
+}
+
+#[tokio::test]
+async fn operation_says_what_its_owner_calls_its_objects() {
+    let (tracer, kept) = tracer(Sampler::CallerOrAll);
+    let operations = Operations::default();
+    operations.trace(tracer);
+    operations.describe_objects(Box::new(|subject: &Subject| {
+        let argument = subject.argument.clone().unwrap_or_default();
+        vec![("k8s.pod.name", argument)]
+    }));
+    let begun = operations.begin(
+        OperationKind::StopSandbox,
+        None,
+        None,
+        Subject::argument("web"),
+    );
+    begun.run(async { Ok(()) }).await.unwrap();
+    let name = Attribute {
+        key: "k8s.pod.name",
+        value: "web".into(),
+    };
+    assert_eq!(kept.0.lock()[0].attributes, [name]);
 }
 
 #[tokio::test]

@@ -1,7 +1,12 @@
 //! The span of an RPC, below the span of its caller, which the headers name by W3C's rules.
 
 use http::HeaderMap;
-use switchyard_core::trace::{Span, SpanContext, TraceState, Tracer};
+use switchyard_core::trace::{Span, SpanContext, SpanKind, TraceState, Tracer};
+use switchyard_rpc::name_of;
+use tonic::Code;
+
+/// The ends of the paths of calls by which kubelets and Nomad agents probe containers, again and again.
+const PROBES: [&str; 2] = ["/ExecSync", "/ExecTask"];
 
 /// The longest `tracestate` that is read, in bytes; of a longer one, nothing.
 const STATE_MAX: usize = 512;
@@ -13,13 +18,43 @@ pub(super) fn begin(
     path: &str,
     headers: &HeaderMap,
 ) -> Span {
-    let mut span = tracer.request(path.to_owned(), caller(headers));
+    let caller = caller(headers);
+    let mut span = if PROBES.iter().any(|probe| path.ends_with(probe)) {
+        tracer.probe(SpanKind::Server, path.to_owned(), caller)
+    } else {
+        tracer.request(path.to_owned(), caller)
+    };
     let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
     span.set("rpc.system", "grpc");
     span.set_with("rpc.service", || service.to_owned());
     span.set_with("rpc.method", || method.to_owned());
     span.set("switchyard.protocol", protocol);
     span
+}
+
+/// Ends the span of a call by its code.
+pub(super) fn end(mut span: Span, code: Code) {
+    span.set("rpc.grpc.status_code", i64::from(i32::from(code)));
+    if is_failure(code) {
+        let name = name_of(code);
+        span.fail(name, name);
+    } else {
+        span.end();
+    }
+}
+
+/// Returns whether a code is a failure of the server, by OpenTelemetry's conventions: the others are answers, such as that
+/// what is to be stopped is not there.
+const fn is_failure(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
 }
 
 /// The span of the caller; `None` if it names none, or not by the rules.

@@ -6,10 +6,23 @@ use std::future::ready;
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::{BodyExt, Empty, Full};
+use parking_lot::Mutex;
+use switchyard_core::trace::{EndedSpan, Sampler, SpanSink};
 use switchyard_operator::metrics::NodeCounts;
 use tower::{ServiceExt, service_fn};
 
 use super::*;
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<EndedSpan>>);
+
+impl SpanSink for Kept {
+    fn ended(&self, span: EndedSpan) {
+        self.0.lock().push(span);
+    }
+}
 
 fn request(path: &str) -> Request<()> {
     Request::builder()
@@ -203,4 +216,33 @@ async fn unknown_methods_share_one_series() {
         counted(&metrics),
         ["code=\"UNIMPLEMENTED\",method=\"other\",protocol=\"cri\"} 2"]
     );
+}
+
+#[tokio::test]
+async fn span_of_a_call_fails_only_by_a_fault_of_the_server() {
+    let metrics = Metrics::new().unwrap();
+    let kept = Arc::new(Kept::default());
+    let tracer = Tracer::new(Sampler::All, Arc::clone(&kept) as _);
+    let layer = RpcLayer::new("cri", &metrics, Some(tracer));
+    for code in 1..=16_i32 {
+        let service = service_fn(move |_: Request<()>| {
+            let response = Response::builder()
+                .header("grpc-status", code.to_string())
+                .body(Empty::<Bytes>::new())
+                .unwrap();
+            ready(Ok::<_, Infallible>(response))
+        });
+        let mut call = request("/a.B/Do");
+        call.headers_mut()
+            .insert("traceparent", PARENT.parse().unwrap());
+        let response = layer.layer(service).oneshot(call).await.unwrap();
+        drop(response.into_body().collect().await.unwrap());
+    }
+    let spans = kept.0.lock();
+    let failed: Vec<i32> = (1..)
+        .zip(&*spans)
+        .filter(|(_, span)| span.failure.is_some())
+        .map(|(code, _)| code)
+        .collect();
+    assert_eq!((spans.len(), failed), (16, vec![2, 4, 12, 13, 14, 15]));
 }

@@ -42,7 +42,7 @@ async fn spans_arrive_in_batches_with_all_that_they_say() {
         .enter(|| switchyard_core::trace::begin(SpanKind::Client, "below"))
         .unwrap();
     let below_id = below.context().span;
-    below.fail("it is broken");
+    below.fail("unavailable", "it is broken");
     call.end();
     (0..2 * BATCH).for_each(|_| span(&traces, "filler"));
     traces.end().await;
