@@ -110,6 +110,7 @@ fn with_intervals(text: &str) -> String {
     let mut adapted = text.to_owned();
     for (shipped, short) in [
         ("scrape_interval: 15s", "scrape_interval: 2s"),
+        ("scrape_interval: 60s", "scrape_interval: 2s"),
         ("scrape_timeout: 10s", "scrape_timeout: 2s"),
         ("evaluation_interval: 15s", "evaluation_interval: 1s"),
     ] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use containerd_client::services::v1::snapshots as snap;
 use futures::stream::{self, StreamExt};
@@ -14,6 +14,7 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskStats, Usage};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_namespaces::run_in_netns;
+use tokio::time::{Instant, timeout_at};
 
 use crate::base::fs::{blocking, io_error};
 use crate::blockers::Blockers;
@@ -28,6 +29,10 @@ mod metrics;
 
 /// Maximum number of layers that are measured concurrently.
 const MEASURES: usize = 8;
+
+/// The time for the sizes of all layers of one reading of metrics. A layer that is not measured by then has no size in it, so
+/// that a slow snapshotter hides nothing else; what was measured is kept for the next reading.
+const SIZES_LIMIT: Duration = Duration::from_secs(2);
 
 /// Measures and describes sandboxes and tasks.
 #[derive(Debug)]
@@ -73,7 +78,7 @@ impl Stats {
                 .collect()
         })
         .await?;
-        let layers = self.writable_layers(&entries).await;
+        let layers = self.writable_layers(&entries, None).await;
         let all = usages.into_iter().zip(layers);
         Ok(all
             .map(|((id, usage), writable_layer)| {
@@ -88,10 +93,22 @@ impl Stats {
             .collect())
     }
 
-    /// The sizes of writable layers, in the order of `entries`; `None` for one that cannot be measured.
-    async fn writable_layers(&self, entries: &[Arc<TaskEntry>]) -> Vec<Option<DiskUsage>> {
+    /// The sizes of writable layers, in the order of `entries`; `None` for one that cannot be measured, or not until then.
+    async fn writable_layers(
+        &self,
+        entries: &[Arc<TaskEntry>],
+        until: Option<Instant>,
+    ) -> Vec<Option<DiskUsage>> {
         let measure = async |entry: &TaskEntry| {
-            self.writable_layer(entry).await.unwrap_or_else(|error| {
+            let measured = match until {
+                Some(until) => timeout_at(until, self.writable_layer(entry)).await,
+                None => Ok(self.writable_layer(entry).await),
+            };
+            let Ok(measured) = measured else {
+                tracing::debug!(task.id = %entry.id, "the writable layer of a task was not measured in time");
+                return None;
+            };
+            measured.unwrap_or_else(|error| {
                 tracing::warn!(task.id = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
                 None
             })

@@ -218,14 +218,20 @@ impl Fake {
     /// Blocks calls of `method` before they take effect, until the [`Hold`] is dropped.
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold(&self, method: Method) -> Hold {
-        self.session.hold(method, Point::Entry)
+        self.session.hold(method, Point::Entry, usize::MAX)
+    }
+
+    /// As [`Fake::hold`], for the next call of `method` alone.
+    #[must_use = "the call is held only as long as this lives"]
+    pub fn hold_next(&self, method: Method) -> Hold {
+        self.session.hold(method, Point::Entry, 1)
     }
 
     /// Blocks calls of `method` after they have taken effect and before they return, until the [`Hold`] is
     /// dropped.
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold_answer(&self, method: Method) -> Hold {
-        self.session.hold(method, Point::Answer)
+        self.session.hold(method, Point::Answer, usize::MAX)
     }
 
     /// The next execs that start exit at once with these codes, one each, whatever their commands are.

@@ -121,6 +121,8 @@ pub(crate) enum Point {
 struct Gate {
     method: Method,
     point: Point,
+    /// The number of calls that it holds, after which others pass.
+    most: usize,
     waiting: watch::Sender<usize>,
     open: watch::Sender<bool>,
 }
@@ -284,10 +286,12 @@ impl Session {
             .push_back(error);
     }
 
-    pub(crate) fn hold(&self, method: Method, point: Point) -> Hold {
+    /// Holds calls of `method`, at most so many.
+    pub(crate) fn hold(&self, method: Method, point: Point, most: usize) -> Hold {
         let gate = Arc::new(Gate {
             method,
             point,
+            most,
             waiting: watch::Sender::new(0),
             open: watch::Sender::new(false),
         });
@@ -368,6 +372,7 @@ impl Session {
             log.gates
                 .iter()
                 .filter(|gate| gate.method == method && gate.point == point)
+                .filter(|gate| *gate.waiting.borrow() < gate.most)
                 .map(Arc::clone)
                 .collect()
         };

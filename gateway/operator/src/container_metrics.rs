@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use futures::future::{try_join, try_join_all};
+use futures::future::{join_all, try_join};
 use switchyard_container_metrics::{Figures, Subject};
-use switchyard_core::Result;
 use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::names::Names;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
+use switchyard_core::{Error, Result};
+use tokio::time::timeout;
 
 use crate::owners::Owners;
 
@@ -32,13 +33,26 @@ struct OwnReadings {
     metrics: BTreeMap<TaskId, TaskMetrics>,
 }
 
-/// Reads the metrics of the ready sandboxes and their running tasks, of all owners. It can be dropped at any
-/// time.
+/// Reads the metrics of the ready sandboxes and their running tasks, of all owners, each within `limit`. An owner whose
+/// containers cannot be read hides no others. It can be dropped at any time.
 ///
 /// # Errors
-/// `Unavailable` before recovery, or if nothing can be read.
-pub async fn read(gateway: &Gateway, owners: &Owners) -> Result<ContainerReading> {
-    let readings = try_join_all(Owner::ALL.map(|owner| read_owned(gateway.scope(owner)))).await?;
+/// `Unavailable` before recovery; the first error if nothing can be read.
+pub async fn read(gateway: &Gateway, owners: &Owners, limit: Duration) -> Result<ContainerReading> {
+    let read = Owner::ALL.map(|owner| read_within(gateway.scope(owner), limit));
+    let mut readings = Vec::with_capacity(Owner::ALL.len());
+    let mut failures = BTreeMap::new();
+    for (owner, read) in Owner::ALL.into_iter().zip(join_all(read).await) {
+        match read {
+            Ok(reading) => readings.push(reading),
+            Err(error) => drop(failures.insert(owner, error)),
+        }
+    }
+    if readings.is_empty()
+        && let Some((_, error)) = failures.pop_first()
+    {
+        return Err(error);
+    }
     let now = SystemTime::now();
     let mut figures = Figures::default();
     let mut usage = Vec::new();
@@ -82,6 +96,16 @@ pub async fn read(gateway: &Gateway, owners: &Owners) -> Result<ContainerReading
         figures: Arc::new(figures),
         tasks: usage,
         traffic: all_traffic,
+        failures,
+    })
+}
+
+async fn read_within(scope: Scope, limit: Duration) -> Result<OwnReadings> {
+    let owner = scope.owner();
+    timeout(limit, read_owned(scope)).await.unwrap_or_else(|_| {
+        Err(Error::deadline(format!(
+            "the containers of {owner} were not read within {limit:?}: try again"
+        )))
     })
 }
 

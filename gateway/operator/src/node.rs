@@ -366,14 +366,14 @@ impl Node {
             .find(|process| process.name() == name)
     }
 
-    /// Reads the metrics of all running containers. It may be dropped at any time.
+    /// Reads the metrics of all running containers, those of each owner within `limit`. It may be dropped at any time.
     ///
     /// # Errors
     /// Those of [`container_metrics::read`].
-    pub fn read_containers(&self) -> BoxFuture<'static, Result<ContainerReading>> {
+    pub fn read_containers(&self, limit: Duration) -> BoxFuture<'static, Result<ContainerReading>> {
         let gateway = self.gateway().clone();
         let owners = self.sources.owners;
-        Box::pin(async move { container_metrics::read(&gateway, &owners).await })
+        Box::pin(async move { container_metrics::read(&gateway, &owners, limit).await })
     }
 
     /// Finds a task by the beginning of its id or by its name, and where its log is.

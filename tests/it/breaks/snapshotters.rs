@@ -95,3 +95,26 @@ fn snapshotter_that_hangs_does_not_delay_recovery_for_ever() {
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
     node.cri().stop(&id, 0).expect("it can be stopped");
 }
+
+#[test]
+fn snapshotter_that_hangs_costs_the_metrics_of_containers_their_sizes_alone() {
+    let behind = RefCell::new(None);
+    let node = node_behind_proxy(&behind);
+    behind
+        .borrow()
+        .as_ref()
+        .expect("it was started with the node")
+        .1
+        .set_silent(&["Snapshots/Usage"]);
+    let pod = node.pod("measured");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let used = "container_memory_working_set_bytes{owner=\"kubernetes\"";
+    let mut last = (0, String::new());
+    let read = eventually(LIMIT, || {
+        last = node.daemon().get("/metrics/containers");
+        last.0 == 200 && last.1.contains(used)
+    });
+    assert!(read, "{last:?}");
+    assert!(!last.1.contains("\ncontainer_fs_usage_bytes{"), "{last:?}");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+}

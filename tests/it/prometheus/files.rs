@@ -234,6 +234,47 @@ fn no_pod_is_scraped_from_two_jobs() {
 }
 
 #[test]
+fn kept_metrics_of_containers_exist_and_include_those_of_rules_and_dashboards() {
+    let read = |path: &str| {
+        fs::read_to_string(shipped().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let docs = read("../../docs/metrics.md");
+    let (_, listed) = docs
+        .split_once("<!-- generated: containers -->")
+        .expect("the document has a list");
+    let mut served: BTreeSet<&str> = listed
+        .lines()
+        .filter(|line| line.starts_with("container_"))
+        .filter_map(|line| line.split('{').next())
+        .collect();
+    served.insert("switchyard_container_scrape_success");
+    let config = load("prometheus.yaml");
+    let jobs = config["scrape_configs"].as_vec().expect("there are jobs");
+    let of_containers = jobs
+        .iter()
+        .filter(|job| job["metrics_path"].as_str() == Some("/metrics/containers"));
+    for job in of_containers {
+        let step = &job["metric_relabel_configs"][0];
+        assert_eq!(step["action"].as_str(), Some("keep"));
+        let names = step["regex"].as_str().expect("it is a text");
+        let kept: BTreeSet<&str> = names.split('|').collect();
+        assert!(kept.is_subset(&served), "{kept:?}");
+        for file in [
+            "rules.yaml",
+            "alerts.yaml",
+            "../grafana/switchyard.json",
+            "../grafana/switchyard-fleet.json",
+        ] {
+            let text = read(file);
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+            for name in words.filter(|word| served.contains(word)) {
+                assert!(kept.contains(name), "{file} needs {name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn short_minutes_change_times_alone() {
     for (shipped, short) in [
         ("for: 5m\n", "for: 10s\n"),

@@ -11,9 +11,10 @@ use switchyard_core::Result;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, TaskStats, Usage};
 use switchyard_namespaces::run_in_each_netns;
+use tokio::time::Instant;
 
 use crate::base::fs::{blocking, io_error};
-use crate::stats::Stats;
+use crate::stats::{SIZES_LIMIT, Stats};
 use crate::task::TaskEntry;
 
 /// A running task whose metrics are read.
@@ -64,7 +65,8 @@ impl Stats {
             Ok(metrics.collect())
         })
         .await?;
-        let layers = self.writable_layers(&entries).await;
+        let until = Instant::now() + SIZES_LIMIT;
+        let layers = self.writable_layers(&entries, Some(until)).await;
         let mut file_systems = BTreeMap::new();
         let mut all = BTreeMap::new();
         for ((entry, read), writable_layer) in entries.iter().zip(read).zip(layers) {

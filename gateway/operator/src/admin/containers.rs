@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -18,14 +19,18 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
 use serde::Deserialize;
-use switchyard_container_metrics::Chunks;
+use switchyard_core::Error;
 use switchyard_core::id::Owner;
 
 use super::answers::{json, owner_named, status_of, text};
 use super::pages::{ListenerPages, Reach, WITHHELD};
+use crate::container_metrics::ContainerReading;
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
 
 const PATH: &str = "/metrics/containers";
+
+/// The family that says of which owners the page has samples.
+const SUCCESS: &str = "switchyard_container_scrape_success";
 
 /// The owner whose containers are requested.
 #[derive(Debug, Default, Deserialize)]
@@ -62,7 +67,8 @@ async fn usage(
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
-    match pages.admin.containers.get(&pages.admin.node).await {
+    let reading = pages.admin.containers.get(&pages.admin.node).await;
+    match reading.and_then(|reading| complete(reading, owner)) {
         Ok(reading) => {
             let owners = &pages.admin.history.owners;
             json(&reading.view(owner, |sandbox, task| owners.names(sandbox, task)))
@@ -86,8 +92,26 @@ async fn containers(
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
-    match pages.admin.containers.get(&pages.admin.node).await {
-        Ok(reading) => page(reading.figures.chunks(owner), accepts_gzip(&headers)),
+    let reading = pages.admin.containers.get(&pages.admin.node).await;
+    let reading = reading.and_then(|reading| match owner {
+        Some(_) => complete(reading, owner),
+        None => Ok(reading),
+    });
+    match reading {
+        Ok(reading) => {
+            for (owner, error) in reading.results(owner) {
+                if let Some(error) = error {
+                    tracing::warn!(
+                        owner = owner.as_str(),
+                        error = error.report(),
+                        "the metrics of an owner's containers cannot be read"
+                    );
+                }
+            }
+            let chunks = reading.figures.chunks(owner);
+            let text = std::iter::once(success(&reading, owner)).chain(chunks);
+            page(text, accepts_gzip(&headers))
+        }
         Err(error) => {
             let why = format!(
                 "the metrics of containers cannot be read: {}\n",
@@ -108,8 +132,32 @@ async fn containers(
     }
 }
 
+/// The reading, if it has the containers of all these owners.
+///
+/// # Errors
+/// The first reason why the containers of one could not be read.
+fn complete(
+    reading: Arc<ContainerReading>,
+    owner: Option<Owner>,
+) -> Result<Arc<ContainerReading>, Error> {
+    let failure = reading.results(owner).find_map(|(_, error)| error.cloned());
+    failure.map_or(Ok(reading), Err)
+}
+
+/// The samples of [`SUCCESS`].
+fn success(reading: &ContainerReading, owner: Option<Owner>) -> String {
+    let mut text = format!(
+        "# HELP {SUCCESS} Whether the containers of an owner could be read.\n# TYPE {SUCCESS} gauge\n"
+    );
+    for (of, error) in reading.results(owner) {
+        let is_read = u8::from(error.is_none());
+        text.push_str(&format!("{SUCCESS}{{owner=\"{of}\"}} {is_read}\n"));
+    }
+    text
+}
+
 /// The answer with this text, which is written as the client reads it.
-fn page(chunks: Chunks, is_gzip: bool) -> Response {
+fn page(chunks: impl Iterator<Item = String> + Send + 'static, is_gzip: bool) -> Response {
     let body = if is_gzip {
         Body::from_stream(stream::iter(Gzip::new(chunks).map(Ok::<_, Infallible>)))
     } else {
@@ -147,8 +195,8 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 }
 
 /// Text as a gzip file, in parts.
-struct Gzip {
-    chunks: Chunks,
+struct Gzip<C> {
+    chunks: C,
     /// `None` once the end was written.
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
@@ -163,8 +211,8 @@ impl ContainersQuery {
 
 // === impl Gzip ===
 
-impl Gzip {
-    fn new(chunks: Chunks) -> Self {
+impl<C: Iterator<Item = String>> Gzip<C> {
+    fn new(chunks: C) -> Self {
         // Higher levels cost several times the processor time for a few percent.
         Self {
             chunks,
@@ -173,7 +221,7 @@ impl Gzip {
     }
 }
 
-impl Iterator for Gzip {
+impl<C: Iterator<Item = String>> Iterator for Gzip<C> {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {

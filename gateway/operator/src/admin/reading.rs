@@ -33,10 +33,10 @@ struct Reading {
 
 impl LatestReading {
     /// A reading that began within [`READING_AGE`]. It can be dropped at any time; others wait
-    /// for the same reading.
+    /// for the same reading. One in which an owner is missing is not kept for later scrapes.
     ///
     /// # Errors
-    /// Those of [`Node::read_containers`]; `DeadlineExceeded`. A failure is not kept for later scrapes.
+    /// Those of [`Node::read_containers`]. A failure is not kept either.
     pub(super) async fn get(&self, node: &Node) -> Result<Arc<ContainerReading>> {
         let reading = self.current(node);
         reading.await
@@ -72,20 +72,13 @@ impl LatestReading {
         let mut latest = self.0.lock();
         if let Some(reading) = &*latest
             && reading.begun.elapsed() < READING_AGE
-            && !matches!(reading.result.peek(), Some(Err(_)))
+            && !reading.has_failures()
         {
             return reading.result.clone();
         }
-        let read = node.read_containers();
+        let read = node.read_containers(READING_AGE);
         // Others share the reading and its deadline: it continues when the caller disconnects.
-        let reading = AbortOnDropHandle::new(tokio::spawn(async {
-            match timeout(READING_AGE, read).await {
-                Ok(reading) => reading.map(Arc::new),
-                Err(_) => Err(Error::deadline(format!(
-                    "the containers were not read within {READING_AGE:?}: try again"
-                ))),
-            }
-        }));
+        let reading = AbortOnDropHandle::new(tokio::spawn(async { read.await.map(Arc::new) }));
         let result = async {
             reading.await.unwrap_or_else(|fault| {
                 Err(Error::internal("the reading of the containers panicked").with_source(fault))
@@ -98,5 +91,18 @@ impl LatestReading {
             going_on: None,
         });
         result
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// Returns whether it has ended and something could not be read.
+    fn has_failures(&self) -> bool {
+        match self.result.peek() {
+            Some(Ok(reading)) => !reading.failures.is_empty(),
+            Some(Err(_)) => true,
+            None => false,
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! One reading of the running containers: the samples of their metrics, and the counters that `switchyard top` shows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use switchyard_container_metrics::Figures;
+use switchyard_core::Error;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::names::Names;
 use switchyard_core::object::{Sandbox, Task};
@@ -23,6 +24,8 @@ pub struct ContainerReading {
     pub tasks: Vec<TaskUsage>,
     /// The sandboxes with a network of their own.
     pub traffic: Vec<SandboxTraffic>,
+    /// Owners whose containers could not be read, with the reasons; not all of them.
+    pub failures: BTreeMap<Owner, Error>,
 }
 
 /// The counters of a running task.
@@ -56,6 +59,15 @@ pub struct SandboxTraffic {
 // === impl ContainerReading ===
 
 impl ContainerReading {
+    /// Returns the owners of a selection, one or all, each with the reason why its containers could not be read; `None` if
+    /// they were.
+    pub fn results(&self, owner: Option<Owner>) -> impl Iterator<Item = (Owner, Option<&Error>)> {
+        let selected = Owner::ALL
+            .into_iter()
+            .filter(move |of| owner.is_none_or(|owner| owner == *of));
+        selected.map(move |of| (of, self.failures.get(&of)))
+    }
+
     /// The counters for display, of one owner or of all.
     #[must_use]
     pub fn view(
@@ -196,6 +208,7 @@ mod tests {
             figures: Arc::default(),
             tasks: vec![TaskUsage::of(task, sandbox, &samples::reading())],
             traffic,
+            failures: BTreeMap::new(),
         };
         let text = serde_json::to_string(&reading.view(None, |_, _| Names::new("web"))).unwrap();
         let view: ContainersView = serde_json::from_str(&text).unwrap();

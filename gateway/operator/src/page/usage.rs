@@ -236,6 +236,7 @@ mod tests {
             figures: Arc::default(),
             tasks: Vec::new(),
             traffic: Vec::new(),
+            failures: std::collections::BTreeMap::new(),
         };
         history.keep(&reading);
         let kept = history.latest();

@@ -205,9 +205,14 @@ async fn owner_selects_containers_and_an_unknown_one_is_refused() {
         !jobs.contains("owner=\"kubernetes\"") && jobs.contains("owner=\"nomad\""),
         "{jobs}"
     );
+    let (status, none) = page.get("/metrics/containers?owner=swarm").await;
+    let samples: Vec<_> = none.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(
-        page.get("/metrics/containers?owner=swarm").await,
-        (StatusCode::OK, String::new())
+        (status, &samples[..]),
+        (
+            StatusCode::OK,
+            &["switchyard_container_scrape_success{owner=\"swarm\"} 1"][..]
+        )
     );
     for query in [
         "owner=root",
@@ -294,15 +299,77 @@ async fn reading_goes_on_for_the_next_client_when_its_first_one_disconnects() {
 
 #[tokio::test]
 async fn failed_reading_is_repeated_and_its_reason_stays_on_the_unix_socket() {
-    for (reach, is_told) in [(Reach::Local, true), (Reach::Network, false)] {
+    for (reach, is_told, query) in [
+        (Reach::Local, true, ""),
+        (Reach::Network, false, ""),
+        (Reach::Network, false, "?owner=nomad"),
+    ] {
         let page = Page::new(ContainerMetrics::Network, reach).await;
-        page.fake.fail_next(
-            Method::TaskMetrics,
-            Error::unavailable("cannot read /var/lib/secret"),
-        );
-        let (status, why) = page.get("/metrics/containers").await;
+        for _ in Owner::ALL {
+            let error = Error::unavailable("cannot read /var/lib/secret");
+            page.fake.fail_next(Method::TaskMetrics, error);
+        }
+        let (status, why) = page.get(&format!("/metrics/containers{query}")).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(why.contains("/var/lib/secret"), is_told, "{why}");
         assert_eq!(page.get("/metrics/containers").await.0, StatusCode::OK);
     }
+}
+
+#[tokio::test]
+async fn owner_that_cannot_be_read_hides_no_other_and_is_reported() {
+    let page = Page::new(ContainerMetrics::Network, Reach::Network).await;
+    // The first call is that of the first owner.
+    let error = Error::unavailable("cannot read /var/lib/secret");
+    page.fake.fail_next(Method::TaskMetrics, error);
+    let (status, text) = page.get("/metrics/containers").await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    for line in [
+        "switchyard_container_scrape_success{owner=\"kubernetes\"} 0",
+        "switchyard_container_scrape_success{owner=\"nomad\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    assert!(text.contains("nomad_job=\"shop\""), "{text}");
+    assert!(!text.contains("pod=") && !text.contains("secret"), "{text}");
+    // It is read again at once.
+    let (_, text) = page.get("/metrics/containers").await;
+    assert!(
+        text.contains("scrape_success{owner=\"kubernetes\"} 1"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn owner_that_cannot_be_read_fails_where_it_is_asked_for() {
+    for (path, expected) in [
+        (
+            "/metrics/containers?owner=kubernetes",
+            StatusCode::SERVICE_UNAVAILABLE,
+        ),
+        ("/metrics/containers?owner=nomad", StatusCode::OK),
+        // Its numbers would look complete.
+        ("/v1/containers", StatusCode::SERVICE_UNAVAILABLE),
+        ("/v1/containers?owner=nomad", StatusCode::OK),
+    ] {
+        let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
+        page.fake
+            .fail_next(Method::TaskMetrics, Error::unavailable("away"));
+        let (status, text) = page.get(path).await;
+        assert_eq!(status, expected, "{path}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn owner_that_hangs_hides_no_other() {
+    let page = Page::new(ContainerMetrics::Local, Reach::Local).await;
+    let hold = page.fake.hold_next(Method::TaskMetrics);
+    let (status, text) = page.get("/metrics/containers").await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    assert!(
+        text.contains("scrape_success{owner=\"kubernetes\"} 0"),
+        "{text}"
+    );
+    assert!(text.contains("nomad_job=\"shop\""), "{text}");
+    drop(hold);
 }
