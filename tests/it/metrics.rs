@@ -19,6 +19,7 @@ use crate::architecture::repository;
 mod containers;
 mod failures;
 mod node;
+mod series;
 mod upgrades;
 
 /// Time for the daemon to notice.

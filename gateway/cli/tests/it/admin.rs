@@ -29,6 +29,7 @@ mod node;
 mod objects;
 mod page;
 mod programs;
+mod series;
 mod swarm;
 mod volumes;
 mod waiting;
@@ -286,7 +287,6 @@ async fn metrics_and_status_pages_show_the_node() {
         "switchyard_ledger_cpu_claimed_cores{owner=\"nomad\"} 2.55",
         "switchyard_ledger_exclusive_cores{owner=\"nomad\"} 2",
         "switchyard_ledger_memory_capacity_bytes 17179869184",
-        "switchyard_ledger_capacity{resource=\"memory_bytes\"} 17179869184",
         "switchyard_ledger_claims{owner=\"nomad\",resource=\"cpu_milli\"} 2550",
         "switchyard_ledger_refusals_total{owner=\"kubernetes\",reason=\"held\",resource=\"device\"} 3",
     ] {
