@@ -1,4 +1,4 @@
-//! The Grafana dashboard: well-formed, and each of its expressions evaluated by a real Prometheus.
+//! The Grafana dashboards: well-formed, and each of their expressions evaluated by a real Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,16 +16,31 @@ use switchyard_tests::scraped_node::ScrapedTestNode;
 /// Time for a figure to appear: some scrapes and evaluations.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Panels that are empty on a node on which nothing has failed or is under way.
-const EMPTY_WHEN_WELL: [&str; 7] = [
+/// The dashboard of one node, and that of all nodes.
+const NODE: &str = "switchyard";
+const FLEET: &str = "switchyard-fleet";
+
+/// Panels that are empty on a node on which nothing has failed or is under way, or that has no device plugins or traces.
+const EMPTY_WHEN_WELL: [&str; 15] = [
+    "Age of the oldest",
     "Bytes of pulls",
+    "Device plugins",
+    "Exits of tasks",
     "Failed operations",
+    "Failed pulls",
     "Failed runs of network plugins",
     "Failures by code",
+    "In flight, by owner",
+    "Lost records",
+    "Most failures",
+    "Nodes by alert",
+    "Nodes by part that is down",
     "Refusals",
     "containerd: errors and reconnects",
-    "In flight, by owner",
 ];
+
+/// The beginnings of expressions that have few series, however many nodes there are.
+const FEW: [&str; 4] = ["sum", "count", "topk(10, ", "bottomk(10, "];
 
 /// A query of a panel.
 #[derive(Debug)]
@@ -34,8 +49,9 @@ struct Query {
     expression: String,
 }
 
-fn dashboard() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/switchyard.json");
+fn dashboard(uid: &str) -> Value {
+    let file = format!("../deploy/grafana/{uid}.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = fs::read_to_string(path).expect("the dashboard is there");
     serde_json::from_str(&text).expect("it is JSON")
 }
@@ -46,9 +62,9 @@ fn list<'a>(value: &'a Value, what: &str) -> &'a Vec<Value> {
         .unwrap_or_else(|| panic!("{what} is no list: {value}"))
 }
 
-/// The queries with the variables replaced as Grafana does for "All".
-fn queries() -> Vec<Query> {
-    let dashboard = dashboard();
+/// The queries with the variables replaced: all nodes, of which there is one, and all owners.
+fn queries(uid: &str) -> Vec<Query> {
+    let dashboard = dashboard(uid);
     let panels = list(&dashboard["panels"], "panels")
         .iter()
         .filter(|panel| panel["type"] != "row");
@@ -71,33 +87,20 @@ fn queries() -> Vec<Query> {
     queries.collect()
 }
 
-#[test]
-fn dashboard_is_complete_and_its_panels_do_not_overlap() {
-    let dashboard = dashboard();
-    assert!(dashboard["uid"].is_string() && dashboard["title"].is_string());
+/// Checks a dashboard, and each of its expressions by `check`.
+fn assert_complete(uid: &str, variables: &[&str], check: impl Fn(&str, &str)) {
+    let dashboard = dashboard(uid);
+    assert!(dashboard["uid"] == uid && dashboard["title"].is_string());
     assert!(
         dashboard["schemaVersion"]
             .as_u64()
             .is_some_and(|version| version >= 36)
     );
-    let variables: Vec<_> = list(&dashboard["templating"]["list"], "variables")
+    let found: Vec<_> = list(&dashboard["templating"]["list"], "variables")
         .iter()
-        .map(|variable| {
-            (
-                variable["name"].as_str().unwrap_or_default(),
-                variable["type"].as_str(),
-            )
-        })
+        .map(|variable| variable["name"].as_str().unwrap_or_default())
         .collect();
-    let query = Some("query");
-    assert_eq!(
-        variables,
-        [
-            ("datasource", Some("datasource")),
-            ("node", query),
-            ("owner", query)
-        ]
-    );
+    assert_eq!(found, variables);
     let mut ids = BTreeSet::new();
     let mut cells = BTreeSet::new();
     for panel in list(&dashboard["panels"], "panels") {
@@ -141,6 +144,17 @@ fn dashboard_is_complete_and_its_panels_do_not_overlap() {
                 "{title}"
             );
             let expression = target["expr"].as_str().expect("a target has an expression");
+            check(title, expression);
+        }
+    }
+}
+
+#[test]
+fn dashboard_of_a_node_is_complete_and_about_one_node() {
+    assert_complete(
+        NODE,
+        &["datasource", "node", "owner"],
+        |title, expression| {
             assert!(
                 expression.contains("$node"),
                 "{title} does not heed the variable: {expression}"
@@ -151,8 +165,27 @@ fn dashboard_is_complete_and_its_panels_do_not_overlap() {
                 expression.contains("$owner"),
                 "{title}: {expression}"
             );
-        }
-    }
+        },
+    );
+    let dashboard = dashboard(NODE);
+    let node = list(&dashboard["templating"]["list"], "variables")
+        .iter()
+        .find(|variable| variable["name"] == "node")
+        .expect("it has been checked");
+    assert!(node["includeAll"] == false && node["multi"] == false);
+}
+
+#[test]
+fn dashboard_of_all_nodes_is_complete_and_has_few_series() {
+    assert_complete(FLEET, &["datasource"], |title, expression| {
+        assert!(
+            FEW.iter().any(|begin| expression.starts_with(begin)),
+            "{title} has a series for each node: {expression}"
+        );
+        let is_by_instance = expression.starts_with("sum by (instance")
+            || expression.starts_with("count by (instance");
+        assert!(!is_by_instance, "{title}: {expression}");
+    });
 }
 
 /// Waits until a query has a result that is as it should be.
@@ -199,7 +232,7 @@ fn each_panel_shows_a_real_node_and_each_owner_that_has_tasks() {
     });
     let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     agent.driver().start(&task.config).expect("it starts");
-    for query in queries() {
+    for query in [NODE, FLEET].into_iter().flat_map(queries) {
         // Prometheus refuses what is not valid, whether it has a result or not.
         let first = prometheus.query(&query.expression);
         assert!(first.is_ok(), "{query:?}: {first:?}");
