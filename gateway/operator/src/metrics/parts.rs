@@ -1,15 +1,16 @@
 //! Metrics of the parts, and of what the backend reports as wrong.
 
-use prometheus::{IntGaugeVec, Registry};
+use prometheus::{IntGauge, IntGaugeVec, Registry};
 use switchyard_core::backend::{Trouble, Troubles};
 
-use super::families::{gauges, signed};
+use super::families::{gauge, gauges, signed};
 use super::table;
 use crate::status::Part;
 
 #[derive(Debug)]
 pub(super) struct PartMetrics {
     up: IntGaugeVec,
+    ready: IntGauge,
     runtime_down: IntGaugeVec,
     troubles: IntGaugeVec,
 }
@@ -18,6 +19,7 @@ impl PartMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             up: gauges(registry, table::UP)?,
+            ready: gauge(registry, table::READY)?,
             runtime_down: gauges(registry, table::RUNTIME_DOWN)?,
             troubles: gauges(registry, table::TROUBLES)?,
         })
@@ -32,6 +34,8 @@ impl PartMetrics {
                 .with_label_values(&[part.name])
                 .set(i64::from(part.is_up()));
         }
+        let is_ready = !parts.iter().any(Part::blocks_readiness);
+        self.ready.set(i64::from(is_ready));
         self.runtime_down.reset();
         if let Some(reason) = runtime_fault {
             self.runtime_down.with_label_values(&[reason]).set(1);

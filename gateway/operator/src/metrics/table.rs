@@ -123,6 +123,7 @@ metrics! {
     }
     "parts" {
         UP: Gauge "switchyard_backend_up" ["part"] "Whether a part works, as in `switchyard status`.";
+        READY: Gauge "switchyard_ready" [] "Whether all parts that the daemon needs work, as `/readyz` says.";
         RUNTIME_DOWN: Gauge "switchyard_runtime_down" ["reason"] "1 while the runtime cannot be used, by the reason that `crictl info` shows; absent otherwise.";
         TROUBLES: Gauge "switchyard_troubles" ["kind"] "Objects in a condition that the daemon cannot end: silent_shim, unrecorded_exit, left_cgroup, tree_set_aside or damaged_image. `switchyard status` names them.";
         REPLACED_PROGRAMS: Gauge "switchyard_replaced_programs" ["part"] "Whether a process still runs a program whose file was replaced: daemon, containerd or logkeeper.";

@@ -74,6 +74,7 @@ fn scrape_shows_current_node_metrics() {
         first.contains("switchyard_backend_up{part=\"containerd\"} 0"),
         "{first}"
     );
+    assert!(first.contains("\nswitchyard_ready 0\n"), "{first}");
     assert!(first.contains("switchyard_build_info{"), "{first}");
     assert!(first.contains("switchyard_log_containers 3"), "{first}");
     assert!(
@@ -91,6 +92,7 @@ fn scrape_shows_current_node_metrics() {
     assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
     let second = text(&metrics, &NodeCounts::default());
     assert!(!second.contains("switchyard_sandboxes{"), "{second}");
+    assert!(second.contains("\nswitchyard_ready 1\n"), "{second}");
 }
 
 #[test]
