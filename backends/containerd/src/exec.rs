@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use switchyard_core::backend::{ExecControl, ExecPlace, ExecProcess, cut_by};
 use switchyard_core::id::TaskId;
+use switchyard_core::operation;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
-use switchyard_core::trace;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_runtime_spec::process::exec_process;
@@ -115,7 +115,7 @@ impl Execs {
         };
         let started = self
             .tracker
-            .spawn(trace::inherit(start))
+            .spawn(operation::inherit(start))
             .await
             .unwrap_or_else(|fault| {
                 Err(

@@ -21,9 +21,11 @@ use parking_lot::Mutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::Owner;
 use crate::image::PullProgress;
-use crate::trace::{InSpan, Span, Tracer};
+use crate::trace::{InSpan, Span, TraceId, Tracer};
 
 mod caller;
+mod context;
+mod id;
 mod kind;
 mod progress;
 mod span;
@@ -31,11 +33,14 @@ mod step;
 mod subject;
 
 pub use caller::Caller;
+pub use context::{ContextField, inherit, log_context};
+pub use id::OperationId;
 pub use kind::OperationKind;
 pub use span::ObjectAttributes;
 pub use step::{StepFuture, plain_step, step};
 pub use subject::{ARGUMENT_MAX, Subject};
 
+use id::Run;
 use progress::ProgressReader;
 use step::{ActiveStep, StepKey};
 
@@ -59,6 +64,11 @@ pub trait OperationObserver: Send + Sync {
 
     /// A step of an operation has ended.
     fn step_ended(&self, step: EndedStep);
+
+    /// Returns the names of the objects for the log, under which their orchestrator knows them; none by default.
+    fn names(&self, _subject: &Subject) -> Vec<ContextField> {
+        Vec::new()
+    }
 }
 
 /// A step that has ended.
@@ -78,6 +88,10 @@ pub struct EndedStep {
 /// An operation that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct EndedOperation<'a> {
+    /// Its id.
+    pub id: OperationId,
+    /// The trace that it belongs to, if there is one.
+    pub trace: Option<TraceId>,
     /// Its kind.
     pub kind: OperationKind,
     /// Owner of the objects that it changed; `None` for the daemon's own operations.
@@ -144,6 +158,7 @@ enum Registration {
 
 #[derive(Default)]
 struct Registry {
+    run: Run,
     next: AtomicU64,
     in_flight: Mutex<BTreeMap<u64, Arc<ActiveOperation>>>,
     observer: OnceLock<Arc<dyn OperationObserver>>,
@@ -155,6 +170,8 @@ struct Registry {
 #[derive(Debug)]
 struct ActiveOperation {
     number: u64,
+    /// The trace that it belongs to.
+    trace: Option<TraceId>,
     kind: OperationKind,
     owner: Option<Owner>,
     caller: Option<Caller>,
@@ -175,11 +192,22 @@ struct OperationGuard {
     span: Option<Span>,
 }
 
-/// The kind and the caller of the operation that the current asynchronous task works for.
-pub(crate) fn current() -> Option<(OperationKind, Option<Caller>)> {
-    CURRENT
-        .try_with(|operation| (operation.kind, operation.caller.clone()))
-        .ok()
+/// The operation that the current asynchronous task works for.
+#[derive(Debug)]
+pub(crate) struct CurrentOperation {
+    pub(crate) id: OperationId,
+    pub(crate) kind: OperationKind,
+    pub(crate) caller: Option<Caller>,
+}
+
+/// Returns the operation that the current asynchronous task works for.
+pub(crate) fn current() -> Option<CurrentOperation> {
+    let current = |operation: &Arc<ActiveOperation>| CurrentOperation {
+        id: operation.id(),
+        kind: operation.kind,
+        caller: operation.caller.clone(),
+    };
+    CURRENT.try_with(current).ok()
 }
 
 // === impl Operations ===
@@ -202,11 +230,14 @@ impl Operations {
             &subject,
         );
         if let Ok(parent) = CURRENT.try_with(Arc::clone) {
+            let span = span::with_id(span, parent.id());
             return PendingOperation(Registration::Part(parent, span));
         }
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let span = span::with_id(span, OperationId::new(self.0.run, number));
         let operation = Arc::new(ActiveOperation {
             number,
+            trace: span.as_ref().map(|span| span.context().trace),
             kind,
             owner,
             caller,
@@ -336,6 +367,7 @@ impl OperationGuard {
         }
         let ActiveOperation {
             number,
+            trace,
             kind,
             owner,
             caller,
@@ -348,7 +380,9 @@ impl OperationGuard {
         } = &*self.operation;
         registry.in_flight.lock().remove(number);
         if let Some(observer) = registry.observer.get() {
-            observer.operation_ended(&EndedOperation {
+            let ended = EndedOperation {
+                id: self.operation.id(),
+                trace: *trace,
                 kind: *kind,
                 owner: *owner,
                 subject,
@@ -356,7 +390,9 @@ impl OperationGuard {
                 began_at: *began_at,
                 took: began.elapsed(),
                 outcome,
-            });
+            };
+            self.operation
+                .name_in_log(|| observer.operation_ended(&ended));
         }
     }
 }
@@ -370,6 +406,10 @@ impl Drop for OperationGuard {
 // === impl ActiveOperation ===
 
 impl ActiveOperation {
+    fn id(&self) -> OperationId {
+        OperationId::new(self.registry.run, self.number)
+    }
+
     fn view(&self) -> OperationInFlight {
         OperationInFlight {
             number: self.number,

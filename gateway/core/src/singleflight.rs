@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
-use crate::trace;
+use crate::operation;
 use crate::waiters::Waiters;
 
 type SharedResult<T> = Shared<BoxFuture<'static, Result<T>>>;
@@ -160,7 +160,7 @@ where
     {
         let in_flight = Arc::clone(&self.in_flight);
         let name = key.to_string();
-        let handle = self.tracker.spawn(trace::inherit(async move {
+        let handle = self.tracker.spawn(operation::inherit(async move {
             // The guard frees the key also if the work panics.
             let _guard = InFlightGuard { in_flight, key };
             work.await

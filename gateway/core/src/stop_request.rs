@@ -1,6 +1,6 @@
 //! The request that ended a task, as the event of its exit names it.
 
-use crate::operation::{self, Caller, OperationKind};
+use crate::operation::{self, Caller, OperationId, OperationKind};
 
 /// The reason of a request to stop a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct StopRequest {
     pub reason: StopReason,
     /// The operation that the stop is, or is a part of; `None` outside of one.
     pub operation: Option<OperationKind>,
+    /// The id of that operation.
+    pub operation_id: Option<OperationId>,
     /// The caller of the operation; `None` if the gateway or a frontend began it by itself.
     pub caller: Option<Caller>,
 }
@@ -31,8 +33,9 @@ impl StopRequest {
         let operation = operation::current();
         Self {
             reason,
-            operation: operation.as_ref().map(|(kind, _)| *kind),
-            caller: operation.map_or_else(Caller::current, |(_, caller)| caller),
+            operation: operation.as_ref().map(|operation| operation.kind),
+            operation_id: operation.as_ref().map(|operation| operation.id),
+            caller: operation.map_or_else(Caller::current, |operation| operation.caller),
         }
     }
 }

@@ -26,6 +26,7 @@ mod state;
 
 pub use context::{SpanContext, SpanId, TraceId};
 pub use sampler::Sampler;
+pub(crate) use scope::current_id;
 pub use scope::{InSpan, TracePlace, inherit, traced};
 pub use state::TraceState;
 

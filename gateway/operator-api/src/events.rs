@@ -52,6 +52,9 @@ pub struct ExitView {
     /// The operation that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
+    /// The id of that operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation_id: Option<String>,
     /// The listener that received the request for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,

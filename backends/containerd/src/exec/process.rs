@@ -20,7 +20,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types::v1::Status as State;
 use parking_lot::Mutex;
 use switchyard_core::spec::{ExecSpec, Signal};
-use switchyard_core::{Error, ErrorKind, Result, trace};
+use switchyard_core::{Error, ErrorKind, Result, operation};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_proto::containerd::task::v2 as task;
 use tokio::net::unix::pipe;
@@ -224,7 +224,7 @@ impl Exec {
             let permit = Arc::clone(&permit);
             let (sender, receiver) = oneshot::channel();
             // The span of `Wait`, which begins here, ends with the process or when nobody waits for it any more.
-            self.execs.tracker.spawn(trace::inherit(async move {
+            self.execs.tracker.spawn(operation::inherit(async move {
                 let process = ExecRef {
                     task: &task,
                     exec: &exec,

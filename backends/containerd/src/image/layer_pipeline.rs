@@ -21,7 +21,8 @@ use std::sync::atomic::Ordering;
 use futures::future::{BoxFuture, FutureExt, Shared, try_join};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
-use switchyard_core::trace::{self, Span, traced};
+use switchyard_core::operation;
+use switchyard_core::trace::{Span, traced};
 use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, Pull};
 use tokio::sync::{Semaphore, oneshot};
@@ -465,7 +466,7 @@ impl LayerPipeline {
     ) -> BoxFuture<'static, LayerOutcome> {
         let lease = Arc::clone(&self.lease);
         let source = self.plan.source;
-        let task = AbortOnDropHandle::new(tokio::spawn(trace::inherit(work)));
+        let task = AbortOnDropHandle::new(tokio::spawn(operation::inherit(work)));
         async move {
             let result = task.await.unwrap_or_else(|fault| {
                 Err(LayerFailure::Failed(

@@ -4,7 +4,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types;
 use switchyard_core::id::Owner;
 use switchyard_core::image::Right;
-use switchyard_core::{Error, ErrorKind, Result, trace};
+use switchyard_core::{Error, ErrorKind, Result, operation};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{Descriptor, Digest};
 
@@ -42,7 +42,7 @@ impl Naming {
             }
             Ok(())
         };
-        let named = leases.spawn(trace::inherit(work)).await;
+        let named = leases.spawn(operation::inherit(work)).await;
         named.unwrap_or_else(|fault| {
             Err(Error::internal("the naming of an image panicked").with_source(fault))
         })

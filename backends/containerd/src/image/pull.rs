@@ -8,8 +8,7 @@ use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, ImageId, ImageReference, PullProgress, Right};
-use switchyard_core::operation::step;
-use switchyard_core::trace;
+use switchyard_core::operation::{self, step};
 use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms};
@@ -74,7 +73,7 @@ impl Pulls {
         let start = || {
             self.running.track(key, &job.progress);
             // The work is polled by any of the callers that wait for it.
-            trace::inherit(job.run()).boxed()
+            operation::inherit(job.run()).boxed()
         };
         self.inflight.join(key, start).await
     }

@@ -16,10 +16,9 @@ use crate::backend::{Backend, Unreadable, UnreadableKind};
 use crate::error::{Error, Result};
 use crate::event::EventBus;
 use crate::id::{Owner, SandboxId, TaskId};
-use crate::operation::{Caller, OperationKind, Operations, PendingOperation, Subject};
+use crate::operation::{self, Caller, OperationKind, Operations, PendingOperation, Subject};
 use crate::reload::Reloadable;
 use crate::table::{Table, no_sandbox, sandbox_not_ready};
-use crate::trace;
 use crate::waiters::Waiters;
 
 /// Time for which an orchestrator that has asked for the node's network counts as a user of it. A kubelet asks every few
@@ -131,7 +130,7 @@ impl Context {
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.operations
-            .spawn(trace::inherit(Caller::inherit(work)))
+            .spawn(operation::inherit(Caller::inherit(work)))
             .await
             .unwrap_or_else(|fault| {
                 Err(Error::internal(format!("{what} broke off")).with_source(fault))

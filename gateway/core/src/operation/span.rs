@@ -1,5 +1,6 @@
 //! The spans of operations.
 
+use super::id::OperationId;
 use super::kind::OperationKind;
 use super::subject::Subject;
 use crate::error::Error;
@@ -56,6 +57,14 @@ fn first(tracer: &Tracer, kind: OperationKind) -> Span {
     } else {
         tracer.root(SpanKind::Internal, kind.as_str(), None)
     }
+}
+
+/// The span of the operation of this id, or of a part of it.
+pub(super) fn with_id(span: Option<Span>, id: OperationId) -> Option<Span> {
+    span.map(|mut span| {
+        span.set_with("switchyard.operation.id", || id.to_string());
+        span
+    })
 }
 
 /// Ends the span of an operation by its result.

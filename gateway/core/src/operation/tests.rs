@@ -167,6 +167,47 @@ async fn caller_is_inherited_by_spawned_work() {
     assert_eq!(Caller::inherit(async { Caller::current() }).await, None);
 }
 
+/// An observer that knows a name of every object.
+struct Named;
+
+impl OperationObserver for Named {
+    fn operation_ended(&self, _: &EndedOperation<'_>) {
+        // The line that is written here is about the operation.
+        assert_eq!(log_context()[0].1, "stop_sandbox");
+    }
+
+    fn step_ended(&self, _: EndedStep) {}
+
+    fn names(&self, _: &Subject) -> Vec<ContextField> {
+        vec![("pod", "web".to_owned())]
+    }
+}
+
+#[tokio::test]
+async fn lines_of_detached_work_name_the_operation_that_began_it() {
+    let operations = Operations::default();
+    operations.observe(Arc::new(Named));
+    assert!(log_context().is_empty());
+    let work = async {
+        let own = log_context();
+        let detached = tokio::spawn(inherit(async {
+            // It is no part of the operation.
+            assert!(current().is_none());
+            let below = tokio::spawn(inherit(async { log_context() }));
+            (log_context(), below.await.unwrap())
+        }));
+        let lost = tokio::spawn(async { log_context() });
+        Ok((own, detached.await.unwrap(), lost.await.unwrap()))
+    };
+    let stop = begin(&operations, OperationKind::StopSandbox).run(work);
+    let (own, (detached, below), lost) = stop.await.unwrap();
+    let names: Vec<_> = own.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["operation", "operation_id", "owner", "pod"]);
+    assert!(own[1].1.ends_with("-0"), "{own:?}");
+    assert_eq!((&detached, &below), (&own, &own));
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
 #[test]
 fn argument_is_cut_at_a_character() {
     let long = "ä".repeat(ARGUMENT_MAX);

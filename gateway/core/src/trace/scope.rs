@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Place, Span, SpanKind};
+use super::{Place, Span, SpanKind, TraceId};
 use crate::error::Result;
 
 tokio::task_local! {
@@ -19,6 +19,11 @@ tokio::task_local! {
 /// Returns the place at which the current asynchronous task works; `None` if that is in no tree.
 pub(super) fn current() -> Option<Arc<Place>> {
     CURRENT.try_with(Arc::clone).ok()
+}
+
+/// Returns the id of the trace that the current asynchronous task works in; `None` if it is in none.
+pub(crate) fn current_id() -> Option<TraceId> {
+    CURRENT.try_with(|place| place.context.trace).ok()
 }
 
 /// Returns the current task's place, for work that may begin spans after the current one has ended.

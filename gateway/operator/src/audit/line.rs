@@ -21,6 +21,13 @@ pub struct AuditLine {
     pub at: String,
     /// Name of the operation, for example `create_task`, or `task_exited`.
     pub operation: String,
+    /// The id of the operation, which is also in the log and in traces; of an exit that of the operation that ended the
+    /// task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation_id: Option<String>,
+    /// The trace that the operation belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// Owner of the objects that it changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -62,6 +69,8 @@ impl AuditLine {
     #[must_use]
     pub fn of(operation: &EndedOperation<'_>, owners: &Owners) -> Self {
         let EndedOperation {
+            id,
+            trace,
             kind,
             owner,
             subject,
@@ -85,6 +94,8 @@ impl AuditLine {
         Self {
             at: rfc3339(*began_at),
             operation: kind.as_str().to_owned(),
+            operation_id: Some(id.to_string()),
+            trace: trace.map(|trace| trace.to_string()),
             owner: owner.map(|owner| owner.to_string()),
             sandbox: subject.sandbox.map(|id| id.to_string()),
             task: subject.task.map(|id| id.to_string()),
@@ -107,6 +118,8 @@ impl AuditLine {
         Self {
             at: event.at.clone(),
             operation: event.event.clone(),
+            operation_id: exit.operation_id.clone(),
+            trace: None,
             owner: Some(event.owner.clone()),
             sandbox: event.sandbox.clone(),
             task: event.task.clone(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use switchyard_core::id::{Owner, SandboxId};
-use switchyard_core::operation::{Caller, Outcome, Subject};
+use switchyard_core::operation::{Caller, OperationId, Outcome, Subject};
 
 use super::*;
 
@@ -20,6 +20,8 @@ fn config(to: AuditTarget, file: PathBuf) -> AuditConfig {
 
 fn ended<'a>(kind: OperationKind, subject: &'a Subject, caller: &'a Caller) -> EndedOperation<'a> {
     EndedOperation {
+        id: OperationId::default(),
+        trace: None,
         kind,
         owner: Some(Owner::Nomad),
         subject,
@@ -60,6 +62,7 @@ fn line_has_the_operation_and_its_caller() {
     let AuditLine {
         at,
         operation,
+        operation_id,
         owner,
         sandbox,
         argument,
@@ -75,6 +78,7 @@ fn line_has_the_operation_and_its_caller() {
         (at.as_str(), operation.as_str()),
         ("1970-01-01T00:00:00.000Z", "exec")
     );
+    assert_eq!(operation_id.as_deref(), Some("00000000-0"));
     assert_eq!(
         (owner.as_deref(), sandbox),
         (Some("nomad"), Some("01".repeat(32)))
@@ -97,6 +101,7 @@ fn exit_has_a_line_with_its_cause_and_who_asked_for_it() {
         code: 137,
         cause: "stopped".to_owned(),
         ran_ms: Some(1500),
+        operation_id: Some("692a0f31-7".to_owned()),
         listener: Some("cri".to_owned()),
         pid: Some(812),
         ..ExitView::default()
@@ -120,6 +125,7 @@ fn exit_has_a_line_with_its_cause_and_who_asked_for_it() {
         (Some("cri".to_owned()), Some(812))
     );
     assert_eq!(line.names["pod"], "web");
+    assert_eq!(line.operation_id.as_deref(), Some("692a0f31-7"));
     assert!((line.seconds - 1.5).abs() < 1e-9);
 }
 

@@ -102,6 +102,9 @@ fn exit_view(exit: &Exit, end: &TaskEnd, task: Option<&Task>) -> ExitView {
         operation: stop
             .and_then(|stop| stop.operation)
             .map(|kind| kind.as_str().to_owned()),
+        operation_id: stop
+            .and_then(|stop| stop.operation_id)
+            .map(|id| id.to_string()),
         listener: caller.map(|caller| caller.listener.to_owned()),
         uid: caller.and_then(|caller| caller.uid),
         pid: caller.and_then(|caller| caller.pid),
@@ -175,6 +178,7 @@ mod tests {
             stop: Some(StopRequest {
                 reason,
                 operation: Some(OperationKind::RemoveSandbox),
+                operation_id: None,
                 caller: Some(Caller {
                     listener: "cri",
                     uid: Some(0),
@@ -233,6 +237,7 @@ mod tests {
             stop: Some(StopRequest {
                 reason: StopReason::Requested,
                 operation: None,
+                operation_id: None,
                 caller: None,
             }),
             is_found: false,

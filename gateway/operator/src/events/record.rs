@@ -80,6 +80,7 @@ mod tests {
             cause: "stopped".to_owned(),
             ran_ms: Some(11_520_000),
             operation: Some("stop_task".to_owned()),
+            operation_id: None,
             listener: Some("cri".to_owned()),
             uid: Some(0),
             pid: Some(812),

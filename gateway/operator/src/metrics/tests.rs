@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime};
 use prometheus::Opts;
 use switchyard_core::backend::{PluginResult, PluginRun, Trouble};
 use switchyard_core::id::Owner;
-use switchyard_core::operation::{EndedOperation, EndedStep, OperationKind, Outcome, Subject};
+use switchyard_core::operation::{
+    EndedOperation, EndedStep, OperationId, OperationKind, Outcome, Subject,
+};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_linux::FileSystemSpace;
 use switchyard_logkeeper::protocol::{Counters, LogFileSystem};
@@ -128,6 +130,8 @@ fn scrape_shows_what_is_wrong_and_0_for_what_is_not() {
 fn end(metrics: &Metrics, kind: OperationKind, argument: &str, outcome: Outcome<'_>) {
     let subject = Subject::argument(argument);
     metrics.operations.ended(&EndedOperation {
+        id: OperationId::default(),
+        trace: None,
         kind,
         owner: Some(Owner::Nomad),
         subject: &subject,

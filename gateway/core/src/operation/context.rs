@@ -1,0 +1,73 @@
+//! What the lines of the log say of the operation that they are about.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tracing::Instrument;
+
+use super::{ActiveOperation, CURRENT};
+use crate::trace;
+
+tokio::task_local! {
+    /// The operation that began the current asynchronous task without being its work: it may have ended.
+    static BEGUN_BY: Arc<ActiveOperation>;
+}
+
+/// A field of a line: its name, which is one of a closed set, and its value.
+pub type ContextField = (&'static str, String);
+
+/// The work, in the span and in the log that of the current asynchronous task, also if it is spawned. It is no part of
+/// the operation that began it, and what it begins is an operation of its own.
+pub fn inherit<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let operation = named();
+    let work = trace::inherit(work.in_current_span());
+    async move {
+        match operation {
+            Some(operation) => BEGUN_BY.scope(operation, work).await,
+            None => work.await,
+        }
+    }
+}
+
+/// Returns the fields that a line of the log gets of the current asynchronous task: the operation that it works for or
+/// that began it, the objects of that with their names, and the trace.
+#[must_use]
+pub fn log_context() -> Vec<ContextField> {
+    match named() {
+        Some(operation) => operation.log_fields(),
+        None => trace::current_id()
+            .map(|trace| ("trace", trace.to_string()))
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// The operation that the current asynchronous task works for, or else the one that began it.
+fn named() -> Option<Arc<ActiveOperation>> {
+    let own = CURRENT.try_with(Arc::clone);
+    own.or_else(|_| BEGUN_BY.try_with(Arc::clone)).ok()
+}
+
+impl ActiveOperation {
+    /// Does something at once whose lines of the log are about this operation.
+    pub(super) fn name_in_log<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        BEGUN_BY.sync_scope(Arc::clone(self), work)
+    }
+
+    fn log_fields(&self) -> Vec<ContextField> {
+        let mut fields = vec![
+            ("operation", self.kind.as_str().to_owned()),
+            ("operation_id", self.id().to_string()),
+        ];
+        fields.extend(self.owner.map(|owner| ("owner", owner.to_string())));
+        let sandbox = self.subject.sandbox.map(|id| id.to_string());
+        fields.extend(sandbox.map(|id| ("sandbox", id)));
+        let task = self.subject.task.map(|id| id.to_string());
+        fields.extend(task.map(|id| ("task", id)));
+        if let Some(observer) = self.registry.observer.get() {
+            fields.extend(observer.names(&self.subject));
+        }
+        fields.extend(self.trace.map(|trace| ("trace", trace.to_string())));
+        fields
+    }
+}
