@@ -11,6 +11,7 @@ use switchyard_daemon::service_manager;
 use switchyard_linux::report;
 use switchyard_operator_api::VERSION;
 use switchyard_telemetry as telemetry;
+use switchyard_telemetry::LogWriting;
 
 use super::error::CliError;
 use super::memory;
@@ -83,8 +84,8 @@ pub(super) fn logkeeper(
             choose(Known::of(config, record, run))?
         }
     };
-    // Its level stays: it has no configuration to reload.
-    let _ = telemetry::init(&settings.log)?;
+    // Its level stays: it has no configuration to reload. It confines itself afterwards.
+    let _ = telemetry::init(&settings.log, LogWriting::AtOnce)?;
     warn(&settings, origin, refused.as_ref(), record.as_ref().err());
     memory::hide();
     let mut config = switchyard_logkeeper::Config::new(settings.socket, settings.state_dir);

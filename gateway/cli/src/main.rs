@@ -16,6 +16,7 @@ use switchyard_linux::report;
 use switchyard_nomad::launcher::COOKIE;
 use switchyard_operator_api::{REVISION, VERSION};
 use switchyard_telemetry as telemetry;
+use switchyard_telemetry::LogWriting;
 use tokio::runtime::Runtime;
 
 use crate::error::CliError;
@@ -214,12 +215,20 @@ fn main() -> ExitCode {
         // clap itself prints what is wrong with the usage, and ends with status 2.
         Err(error) => error.exit(),
     };
-    match run(cli.command) {
+    let outcome = run(cli.command);
+    telemetry::flush_log();
+    match outcome {
         Ok(code) => code,
         Err(CliError::Nomad(error)) if nomad::report_error(&error) => ExitCode::FAILURE,
         Err(error) => {
+            // The journal takes this prefix for the priority of an error.
+            let priority = if telemetry::is_stderr_journal() {
+                "<3>"
+            } else {
+                ""
+            };
             // An error is ignored: if standard error cannot be written, nothing can be reported.
-            let _ = print_error(format!("switchyard: {}\n", report(&error)));
+            let _ = print_error(format!("{priority}switchyard: {}\n", report(&error)));
             ExitCode::from(exit_status::of(&error))
         }
     }
@@ -294,7 +303,7 @@ fn block_on<F: Future>(command: F) -> Result<F::Output, CliError> {
 fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
     let sources = args.sources()?;
     let loaded = config::load_for_start(&sources)?;
-    let log_level = telemetry::init(&loaded.effective.config.log)?;
+    let log_level = telemetry::init(&loaded.effective.config.log, LogWriting::ByThread)?;
     for warning in loaded.warnings.iter().chain(&loaded.ignored) {
         tracing::warn!("configuration: {warning}");
     }

@@ -63,6 +63,7 @@ impl Shutdown {
                         signal = name,
                         "second signal while shutting down: exiting at once"
                     );
+                    switchyard_telemetry::flush_log();
                     std::process::exit(1);
                 }
                 tracing::info!(signal = name, "received a signal: shutting down");

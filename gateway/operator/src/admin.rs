@@ -284,6 +284,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         limits,
         reloads: Some(admin.config.counts()),
         operations: admin.history.operations.ages(),
+        log: switchyard_telemetry::log_counts(),
         audit: admin.history.audit.counts(),
         history: admin.history.events.counts(),
         traces: admin.history.traces.as_ref().map(|traces| traces.counts()),

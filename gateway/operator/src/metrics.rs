@@ -18,7 +18,7 @@ use switchyard_linux::node_limits::NodeLimit;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::ProgramView;
 use switchyard_operator_api::{DevicesView, REVISION, VERSION};
-use switchyard_telemetry::TraceCounts;
+use switchyard_telemetry::{LogCounts, TraceCounts};
 
 use crate::audit::AuditCounts;
 use crate::events::HistoryCounts;
@@ -47,7 +47,7 @@ mod swarm;
 pub mod table;
 mod traces;
 
-use audit::AuditMetrics;
+use audit::{AuditMetrics, LogLineMetrics};
 use backend::BackendMetrics;
 use disks::DiskMetrics;
 use exits::HistoryMetrics;
@@ -123,6 +123,7 @@ struct NodeMetrics {
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
+    log: LogLineMetrics,
     history: HistoryMetrics,
     traces: TraceMetrics,
     programs: ProgramMetrics,
@@ -178,6 +179,8 @@ pub struct NodeCounts {
     pub reloads: Option<ReloadCounts>,
     /// Operations in flight.
     pub operations: OperationAges,
+    /// Lines of the daemon's own log.
+    pub log: LogCounts,
     /// Lines of the audit log; `None` if nothing is audited.
     pub audit: Option<AuditCounts>,
     /// Events of the history; `None` if none are recorded.
@@ -290,6 +293,7 @@ impl NodeMetrics {
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
+            log: LogLineMetrics::register(registry)?,
             history: HistoryMetrics::register(registry)?,
             traces: TraceMetrics::register(registry)?,
             programs: ProgramMetrics::register(registry)?,
@@ -342,6 +346,7 @@ impl NodeMetrics {
         if let Some(audit) = counts.audit {
             self.audit.set(audit);
         }
+        self.log.set(counts.log);
         if let Some(history) = counts.history {
             self.history.set(history);
         }

@@ -3,6 +3,8 @@
 use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -10,7 +12,19 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat};
 use crate::filter::{LevelError, parse_level};
+use crate::journal::{JournalSocket, SendWait, is_stderr_journal, journal_socket};
 use crate::level::LogLevel;
+use crate::lines::{JournalLayer, LineForm, WithContext};
+use crate::output::{LogCounts, LogOutput, Sink};
+
+/// Time for the last lines to be written when the process ends or something panics.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Time for the journal to take an entry, after which it is sent again.
+const JOURNAL_WAIT: Duration = Duration::from_secs(1);
+
+/// The output of this process, which has one log.
+static OUTPUT: OnceLock<LogOutput> = OnceLock::new();
 
 /// Reason why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -21,39 +35,99 @@ pub enum TelemetryError {
     /// Logging is set up already.
     #[error("logs are set up already")]
     Twice(#[source] TryInitError),
+    /// The thread that writes the lines cannot be started.
+    #[error("the thread that writes the log cannot be started")]
+    Thread(#[source] io::Error),
 }
 
-/// Sends logs to standard error as configured, and panics to the log. Returns the handle with which the level
-/// is changed.
+/// The way in which lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogWriting {
+    /// By a thread, so that nothing waits for the journal or a disk.
+    ByThread,
+    /// By who logs them: for a process that confines itself, whose earlier threads would keep their rights.
+    AtOnce,
+}
+
+/// Sends logs to the journal, if the service manager has connected standard error to it, and else to standard error as
+/// configured; panics go to the log. Returns the handle with which the level is changed.
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
-pub fn init(config: &LogConfig) -> Result<LogLevel, TelemetryError> {
+pub fn init(config: &LogConfig, writing: LogWriting) -> Result<LogLevel, TelemetryError> {
     let filter = parse_level(&config.level).map_err(TelemetryError::Level)?;
     let (filter, handle) = reload::Layer::new(filter);
-    let output: Box<dyn Layer<Registry> + Send + Sync> =
+    let is_journal = is_stderr_journal();
+    let output = output(writing, is_journal).map_err(TelemetryError::Thread)?;
+    let writer = {
+        let output = output.clone();
+        move || output.clone()
+    };
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = if is_journal {
+        Box::new(JournalLayer::new(output.clone()))
+    } else {
         match form(config.format, io::stderr().is_terminal()) {
             Form::Text { colour } => {
-                Box::new(fmt::layer().with_writer(io::stderr).with_ansi(colour))
+                let text = fmt::layer().with_ansi(colour).map_event_format(|format| {
+                    WithContext::new(format.with_ansi(colour), LineForm::Text)
+                });
+                Box::new(text.with_writer(writer))
             }
             Form::Json => {
                 let json = fmt::layer()
                     .json()
                     .flatten_event(true)
                     .with_current_span(true)
-                    .with_span_list(false);
-                Box::new(json.with_writer(io::stderr))
+                    .with_span_list(false)
+                    .map_event_format(|format| WithContext::new(format, LineForm::Json));
+                Box::new(json.with_writer(writer))
             }
-        };
+        }
+    };
     tracing_subscriber::registry()
-        .with(output.with_filter(filter))
+        .with(layer.with_filter(filter))
         .try_init()
         .map_err(TelemetryError::Twice)?;
-    std::panic::set_hook(Box::new(log_panic));
+    // It was not set before: the log was not set up.
+    let _ = OUTPUT.set(output);
+    std::panic::set_hook(Box::new(|info| {
+        log_panic(info);
+        flush_log();
+    }));
     Ok(LogLevel::new(&config.level, move |filter| {
         // The subscriber lives as long as the process.
         let _ = handle.reload(filter);
     }))
+}
+
+/// The output to the journal or to standard error.
+fn output(writing: LogWriting, is_journal: bool) -> io::Result<LogOutput> {
+    let sink = |wait| {
+        if is_journal {
+            Sink::Journal(JournalSocket::new(journal_socket(), wait))
+        } else {
+            Sink::Stderr
+        }
+    };
+    match writing {
+        LogWriting::ByThread => LogOutput::start(sink(SendWait::AtMost(JOURNAL_WAIT))),
+        LogWriting::AtOnce => Ok(LogOutput::direct(sink(SendWait::Never))),
+    }
+}
+
+/// The lines of this process's log since it started.
+#[must_use]
+pub fn log_counts() -> LogCounts {
+    OUTPUT
+        .get()
+        .map_or_else(LogCounts::default, LogOutput::counts)
+}
+
+/// Waits until the lines so far are written, at most for a second. Blocks.
+pub fn flush_log() {
+    if let Some(output) = OUTPUT.get() {
+        output.flush(FLUSH);
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
-//! Metrics of the audit log.
+//! Metrics of the audit log and of the daemon's own.
 
 use prometheus::{IntCounterVec, Registry};
+use switchyard_telemetry::LogCounts;
 
 use super::families::counters;
 use super::table;
@@ -9,15 +10,32 @@ use crate::audit::AuditCounts;
 #[derive(Debug)]
 pub(super) struct AuditMetrics(IntCounterVec);
 
+#[derive(Debug)]
+pub(super) struct LogLineMetrics(IntCounterVec);
+
 impl AuditMetrics {
     pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
         counters(registry, table::AUDIT_LINES).map(Self)
     }
 
     pub(super) fn set(&self, AuditCounts { written, lost }: AuditCounts) {
-        for (result, count) in [("written", written), ("lost", lost)] {
-            let counter = self.0.with_label_values(&[result]);
-            counter.inc_by(count.saturating_sub(counter.get()));
-        }
+        set_lines(&self.0, written, lost);
+    }
+}
+
+impl LogLineMetrics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        counters(registry, table::DAEMON_LOG_LINES).map(Self)
+    }
+
+    pub(super) fn set(&self, LogCounts { written, lost }: LogCounts) {
+        set_lines(&self.0, written, lost);
+    }
+}
+
+fn set_lines(lines: &IntCounterVec, written: u64, lost: u64) {
+    for (result, count) in [("written", written), ("lost", lost)] {
+        let counter = lines.with_label_values(&[result]);
+        counter.inc_by(count.saturating_sub(counter.get()));
     }
 }

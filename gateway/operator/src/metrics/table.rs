@@ -83,6 +83,7 @@ metrics! {
         STEP_FAILURES: Counter "switchyard_operation_step_failures_total" ["operation", "step", "kind"] "Steps of operations that failed, by the kind of the error; cancelled if the step was given up.";
         OPERATIONS_IN_FLIGHT: Gauge "switchyard_operations_in_flight" ["owner", "operation"] "Operations that have begun and not ended.";
         OLDEST_OPERATION: Gauge "switchyard_operation_oldest_age_seconds" ["operation"] "Age of the oldest operation in flight; 0 if there is none.";
+        DAEMON_LOG_LINES: Counter "switchyard_daemon_log_lines_total" ["result"] "Lines of the daemon's own log, by result: written or lost.";
         AUDIT_LINES: Counter "switchyard_audit_lines_total" ["result"] "Lines of the audit log, by result: written or lost.";
         HISTORY_EVENTS: Counter "switchyard_history_events_total" ["result"] "Events of the history, by result: written or lost.";
         TRACE_SPANS: Counter "switchyard_trace_spans_total" ["result"] "Spans of traces, by result: sent or lost. Absent as long as nothing is traced.";

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::collector::Collector;
 use super::to_proto::SpanSource;
-use crate::pace::LogPace;
+use crate::loss::LossReport;
 
 /// Maximum number of spans that wait to be sent.
 pub(super) const QUEUE: usize = 4096;
@@ -28,8 +28,6 @@ pub(super) struct SpanQueue {
     spans: Sender<EndedSpan>,
     closed: CancellationToken,
     counts: Arc<SpanCounters>,
-    /// Pace at which spans lost to a full queue are logged.
-    loss: LogPace,
 }
 
 /// The other end of the queue.
@@ -44,6 +42,8 @@ pub(super) struct WaitingSpans {
 pub(super) struct SpanCounters {
     sent: AtomicU64,
     lost: AtomicU64,
+    /// The loss of spans, for the log: it ends when all that waited are sent.
+    loss: LossReport,
 }
 
 /// Numbers of spans since the daemon started.
@@ -63,20 +63,19 @@ pub(super) async fn run(
     collector: Collector,
     counts: Arc<SpanCounters>,
 ) {
-    let mut is_failing = false;
     while let Some(batch) = waiting.next_batch().await {
         let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         match collector.export(source.request(batch)).await {
             Ok(rejected) => {
                 let rejected = rejected.min(count);
                 counts.add(count - rejected, rejected);
-                if std::mem::take(&mut is_failing) {
+                if waiting.is_empty() && counts.loss.ends() {
                     tracing::info!(lost = counts.get().lost, "traces are exported again");
                 }
             }
             Err(error) => {
                 counts.add(0, count);
-                if !std::mem::replace(&mut is_failing, true) {
+                if counts.loss.begins() {
                     tracing::warn!(%error, "traces cannot be exported: spans are lost until they can");
                 }
             }
@@ -94,7 +93,6 @@ impl SpanQueue {
             spans: sender,
             closed: closed.clone(),
             counts,
-            loss: LogPace::default(),
         };
         (queue, WaitingSpans { spans, closed })
     }
@@ -117,7 +115,7 @@ impl SpanSink for SpanQueue {
             return;
         }
         self.counts.add(0, 1);
-        if !self.closed.is_cancelled() && self.loss.is_due() {
+        if !self.closed.is_cancelled() && self.counts.loss.begins() {
             tracing::warn!(
                 "spans are lost: the collector does not accept them as fast as they are made"
             );
@@ -128,6 +126,11 @@ impl SpanSink for SpanQueue {
 // === impl WaitingSpans ===
 
 impl WaitingSpans {
+    /// Returns whether no span waits.
+    fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
     /// The next spans that are sent together; `None` once the queue is closed and empty.
     async fn next_batch(&mut self) -> Option<Vec<EndedSpan>> {
         let mut batch = Vec::new();
@@ -159,7 +162,11 @@ impl WaitingSpans {
 
 impl SpanCounters {
     pub(super) fn get(&self) -> TraceCounts {
-        let Self { sent, lost } = self;
+        let Self {
+            sent,
+            lost,
+            loss: _,
+        } = self;
         TraceCounts {
             sent: sent.load(Ordering::Relaxed),
             lost: lost.load(Ordering::Relaxed),
