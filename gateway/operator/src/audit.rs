@@ -4,17 +4,18 @@
 //! The lines are written by a thread of their own, so that a slow disk or journal delays no operation. At most
 //! 4096 lines wait for it; further ones are lost, and counted.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
 use switchyard_operator_api::{EventView, ExitView};
-use switchyard_telemetry::LogPace;
+use switchyard_telemetry::{LossReport, journal_socket};
 
 use crate::config::{AuditConfig, AuditTarget};
 
@@ -24,6 +25,7 @@ mod line;
 mod sink;
 
 pub use line::AuditLine;
+pub(crate) use line::log_name;
 use sink::Sink;
 
 /// Maximum number of lines that wait to be written.
@@ -31,9 +33,6 @@ const QUEUE: usize = 4096;
 
 /// Time for the last lines to be written when the daemon ends.
 const FLUSH: Duration = Duration::from_secs(2);
-
-/// The socket of systemd's journal.
-const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// The audit log. Clones share it.
 #[derive(Debug, Clone)]
@@ -46,8 +45,6 @@ struct Recorder {
     exec_sync: Reloadable<bool>,
     owners: Owners,
     counts: Arc<Counts>,
-    /// Pace at which lines lost to a full queue are logged.
-    loss: LogPace,
 }
 
 /// The lines since the daemon started.
@@ -55,10 +52,12 @@ struct Recorder {
 struct Counts {
     written: AtomicU64,
     lost: AtomicU64,
+    /// The loss of lines, for the log: it ends when all that waited are written.
+    loss: LossReport,
 }
 
 enum Message {
-    Line(String),
+    Line(Box<AuditLine>),
     /// Everything before this message is written.
     Flush(mpsc::Sender<()>),
 }
@@ -77,7 +76,7 @@ impl AuditLog {
     /// are lost and counted until it can.
     #[must_use]
     pub fn start(config: &AuditConfig, owners: Owners) -> Self {
-        Self::start_at(config, owners, Path::new(JOURNAL))
+        Self::start_at(config, owners, &journal_socket())
     }
 
     fn start_at(config: &AuditConfig, owners: Owners, journal: &Path) -> Self {
@@ -105,7 +104,6 @@ impl AuditLog {
             exec_sync,
             owners,
             counts,
-            loss: LogPace::default(),
         }))
     }
 
@@ -118,21 +116,25 @@ impl AuditLog {
     pub fn record(&self, operation: &EndedOperation<'_>) {
         let wanted = operation.kind != OperationKind::ExecSync || *self.0.exec_sync.get();
         if self.0.lines.is_some() && wanted {
-            self.send(AuditLine::of(operation, &self.0.owners).to_json());
+            self.send(AuditLine::of(operation, &self.0.owners));
         }
     }
 
     /// Writes the line of an exit, which is that of the event; never waits.
     pub(crate) fn record_exit(&self, event: &EventView, exit: &ExitView) {
         if self.0.lines.is_some() {
-            self.send(AuditLine::of_exit(event, exit).to_json());
+            self.send(AuditLine::of_exit(event, exit));
         }
     }
 
     /// The lines since the daemon started; `None` if nothing is audited.
     #[must_use]
     pub fn counts(&self) -> Option<AuditCounts> {
-        let Counts { written, lost } = &*self.0.counts;
+        let Counts {
+            written,
+            lost,
+            loss: _,
+        } = &*self.0.counts;
         self.0.lines.as_ref().map(|_| AuditCounts {
             written: written.load(Ordering::Relaxed),
             lost: lost.load(Ordering::Relaxed),
@@ -165,11 +167,11 @@ impl AuditLog {
         }
     }
 
-    fn send(&self, line: String) {
+    fn send(&self, line: AuditLine) {
         let Some(lines) = &self.0.lines else { return };
-        if lines.try_send(Message::Line(line)).is_err() {
+        if lines.try_send(Message::Line(Box::new(line))).is_err() {
             self.0.counts.lost.fetch_add(1, Ordering::Relaxed);
-            if self.0.loss.is_due() {
+            if self.0.counts.loss.begins() {
                 tracing::error!(
                     "lines of the audit log are lost: they are not written as fast as they are made"
                 );
@@ -181,25 +183,41 @@ impl AuditLog {
 /// Writes the lines of a queue until all its senders are gone.
 fn write_all(queue: &Receiver<Message>, mut sink: Sink, counts: &Counts) {
     let mut is_failing = false;
-    while let Ok(message) = queue.recv() {
-        match message {
-            Message::Line(line) => match sink.write(&line) {
-                Ok(()) => {
-                    counts.written.fetch_add(1, Ordering::Relaxed);
-                    if std::mem::take(&mut is_failing) {
-                        let lost = counts.lost.load(Ordering::Relaxed);
-                        tracing::info!(lost, "the audit log is written again");
-                    }
+    loop {
+        let next = match queue.try_recv() {
+            Err(TryRecvError::Empty) => {
+                if !is_failing && counts.loss.ends() {
+                    let lost = counts.lost.load(Ordering::Relaxed);
+                    tracing::info!(lost, "the audit log is written again");
                 }
-                Err(error) => {
-                    counts.lost.fetch_add(1, Ordering::Relaxed);
-                    if !std::mem::replace(&mut is_failing, true) {
-                        tracing::error!(%error, sink = sink.name(), "the audit log cannot be written: its lines are lost until it can");
-                    }
-                }
-            },
+                queue.recv().ok()
+            }
+            next => next.ok(),
+        };
+        match next {
+            Some(Message::Line(line)) => {
+                let written = sink.write(&line);
+                is_failing = written.is_err();
+                note_result(written, &sink, counts);
+            }
             // Nobody may wait for it any more.
-            Message::Flush(done) => drop(done.send(())),
+            Some(Message::Flush(done)) => drop(done.send(())),
+            None => return,
+        }
+    }
+}
+
+/// Counts a line, and logs the beginning of a loss.
+fn note_result(written: io::Result<()>, sink: &Sink, counts: &Counts) {
+    match written {
+        Ok(()) => {
+            counts.written.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(error) => {
+            counts.lost.fetch_add(1, Ordering::Relaxed);
+            if counts.loss.begins() {
+                tracing::error!(%error, sink = sink.name(), "the audit log cannot be written: its lines are lost until it can");
+            }
         }
     }
 }

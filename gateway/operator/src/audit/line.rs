@@ -135,10 +135,39 @@ impl AuditLine {
         }
     }
 
+    /// What it is about, by the names that fields of the log have.
+    pub(super) fn log_fields(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = [
+            ("operation", Some(&self.operation)),
+            ("operation_id", self.operation_id.as_ref()),
+            ("owner", self.owner.as_ref()),
+            ("sandbox", self.sandbox.as_ref()),
+            ("task", self.task.as_ref()),
+            ("trace", self.trace.as_ref()),
+        ];
+        let own = own
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?.as_str())));
+        let names = self
+            .names
+            .iter()
+            .map(|(label, value)| (log_name(label), value.as_str()));
+        own.chain(names)
+    }
+
     /// The line as JSON, without the newline.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("the fields are texts and finite numbers")
+    }
+}
+
+/// The name that a field of the log has for a label of an orchestrator's.
+pub(crate) fn log_name(label: &str) -> &str {
+    match label {
+        // In lines of the log it is the user of a process.
+        "uid" => "pod_uid",
+        label => label,
     }
 }
 

@@ -271,6 +271,11 @@ fn journal_gets_each_line_with_the_identifier() {
         entry.starts_with("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={\"at\":"),
         "{entry}"
     );
+    // As in the daemon's log, so that one filter finds both.
+    assert!(
+        entry.contains("\nSWITCHYARD_OPERATION=stop_task\nSWITCHYARD_OPERATION_ID=00000000-0\n"),
+        "{entry}"
+    );
     // The journal is restarted.
     drop(journal);
     fs::remove_file(&socket).unwrap();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
 use switchyard_operator_api::{EventView, HistoryPage};
-use switchyard_telemetry::LogPace;
+use switchyard_telemetry::LossReport;
 
 use super::filter::EventFilter;
 use super::place::Place;
@@ -51,8 +51,6 @@ pub(super) struct HistoryStore {
     dir: PathBuf,
     counts: Arc<RecordCounts>,
     readers: BlockingPool,
-    /// Pace at which records lost to a full queue are logged.
-    loss: LogPace,
 }
 
 /// The records since the daemon started.
@@ -62,6 +60,8 @@ struct RecordCounts {
     lost: AtomicU64,
     /// Bytes of the records that wait.
     waiting: AtomicUsize,
+    /// The loss of events, for the log: it ends when all that waited are written.
+    loss: LossReport,
 }
 
 #[derive(Debug)]
@@ -112,7 +112,6 @@ impl HistoryStore {
             dir,
             counts,
             readers: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
-            loss: LogPace::default(),
         };
         Some((store, events))
     }
@@ -128,7 +127,7 @@ impl HistoryStore {
         }
         self.counts.waiting.fetch_sub(length, Ordering::Relaxed);
         self.lose(1);
-        if self.loss.is_due() {
+        if self.counts.loss.begins() {
             tracing::error!(
                 "events are not recorded: they are not written as fast as they happen; does the disk hang?"
             );
@@ -201,14 +200,13 @@ fn last_events(dir: &Path) -> Vec<EventView> {
 /// Writes the records of a queue until all its senders are gone.
 fn write_all(queue: &Receiver<StoreMessage>, dir: PathBuf, counts: &RecordCounts) {
     let mut writer = SegmentWriter::new(dir);
-    let mut is_failing = false;
     let mut pruned = Instant::now();
     loop {
         match queue.recv_timeout(PRUNE.saturating_sub(pruned.elapsed())) {
             Ok(StoreMessage::Record(line)) => {
                 let written = writer.write(&line);
                 counts.waiting.fetch_sub(line.len(), Ordering::Relaxed);
-                note_result(written, &mut is_failing, counts);
+                note_result(written, counts);
             }
             // Nobody may wait for it any more.
             Ok(StoreMessage::Flush(done)) => drop(done.send(())),
@@ -224,19 +222,20 @@ fn write_all(queue: &Receiver<StoreMessage>, dir: PathBuf, counts: &RecordCounts
     }
 }
 
-/// Counts a record, and logs the beginning and the end of a failure.
-fn note_result(written: io::Result<()>, is_failing: &mut bool, counts: &RecordCounts) {
+/// Counts a record, and logs the beginning and the end of a loss.
+fn note_result(written: io::Result<()>, counts: &RecordCounts) {
     match written {
         Ok(()) => {
             counts.written.fetch_add(1, Ordering::Relaxed);
-            if std::mem::take(is_failing) {
+            let waiting = counts.waiting.load(Ordering::Relaxed);
+            if waiting == 0 && counts.loss.ends() {
                 let lost = counts.lost.load(Ordering::Relaxed);
                 tracing::info!(lost, "events are recorded again");
             }
         }
         Err(error) => {
             counts.lost.fetch_add(1, Ordering::Relaxed);
-            if !std::mem::replace(is_failing, true) {
+            if counts.loss.begins() {
                 tracing::error!(%error, "events are not recorded until the disk can be written");
             }
         }
@@ -255,7 +254,6 @@ mod tests {
             dir: PathBuf::new(),
             counts: Arc::default(),
             readers: BlockingPool::new(threads::FILES_POOL, READ_LIMIT),
-            loss: LogPace::default(),
         };
         (store, queue)
     }
