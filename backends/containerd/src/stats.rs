@@ -25,7 +25,10 @@ use crate::sandbox::table::SandboxTable;
 use crate::task::TaskEntry;
 use crate::task::table::TaskTable;
 
+mod failures;
 mod metrics;
+
+use failures::FailedReadings;
 
 /// Maximum number of layers that are measured concurrently.
 const MEASURES: usize = 8;
@@ -44,6 +47,7 @@ pub(crate) struct Stats {
     pub(crate) reader: Arc<cgroup::Reader>,
     pub(crate) layer_usage: Arc<LayerUsageCache>,
     pub(crate) blockers: Arc<Blockers>,
+    pub(crate) failures: Arc<FailedReadings>,
 }
 
 impl Stats {
@@ -60,6 +64,7 @@ impl Stats {
             })
             .collect();
         let cgroups = Arc::clone(&self.reader);
+        let failures = Arc::clone(&self.failures);
         // All tasks in one pass on one thread: each takes a few small files of a kernel file system.
         let usages: Vec<(TaskId, Usage)> = blocking(move || {
             groups
@@ -67,9 +72,14 @@ impl Stats {
                 .map(|(id, group)| {
                     // A task whose usage cannot be read must not hide the others.
                     let usage = match group.map(|group| cgroups.usage(&group)).transpose() {
-                        Ok(usage) => usage.flatten(),
+                        Ok(usage) => {
+                            failures.succeeded("usage", id);
+                            usage.flatten()
+                        }
                         Err(fault) => {
-                            tracing::warn!(task.id = %id, error = %fault, "the usage of a task cannot be read");
+                            if failures.failed("usage", id) {
+                                tracing::warn!(task = %id, error = %fault, "the usage of a task cannot be read");
+                            }
                             None
                         }
                     };
@@ -105,13 +115,21 @@ impl Stats {
                 None => Ok(self.writable_layer(entry).await),
             };
             let Ok(measured) = measured else {
-                tracing::debug!(task.id = %entry.id, "the writable layer of a task was not measured in time");
+                tracing::debug!(task = %entry.id, "the writable layer of a task was not measured in time");
                 return None;
             };
-            measured.unwrap_or_else(|error| {
-                tracing::warn!(task.id = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
-                None
-            })
+            match measured {
+                Ok(usage) => {
+                    self.failures.succeeded("layer", entry.id);
+                    usage
+                }
+                Err(error) => {
+                    if self.failures.failed("layer", entry.id) {
+                        tracing::warn!(task = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
+                    }
+                    None
+                }
+            }
         };
         let measures: Vec<_> = entries.iter().map(|entry| measure(entry)).collect();
         let measured = stream::iter(measures).buffered(MEASURES).collect().await;

@@ -31,6 +31,7 @@ pub mod id;
 pub mod image;
 pub mod keyed_lock;
 pub mod ledger;
+pub mod logged_texts;
 pub mod names;
 pub mod object;
 pub mod operation;

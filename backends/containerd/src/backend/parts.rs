@@ -532,6 +532,7 @@ impl Handles {
             reader: Arc::clone(&lower.cgroups.reader),
             layer_usage: Arc::clone(&self.layer_usage),
             blockers: Arc::clone(&lower.blockers),
+            failures: Arc::default(),
         })
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::Condition;
+use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_linux::report;
 use tokio::sync::{Notify, watch};
@@ -36,6 +37,9 @@ const LOGKEEPER_RETURN: Duration = Duration::from_secs(2);
 /// Into how many parts the time for an answer is divided. A pause of this daemon or of the node costs one of them: what
 /// was answered meanwhile is read in the next.
 const LOOKS: u32 = 5;
+
+/// The most reasons of one outage that are logged.
+const REASONS_MAX: usize = 16;
 
 /// The result of a check of containerd.
 #[derive(Debug)]
@@ -189,12 +193,13 @@ impl Health {
     /// from its database meanwhile, is busy and not down: the latest result stays.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         let mut was_busy = false;
+        let mut logged = LoggedTexts::at_most(REASONS_MAX);
         loop {
             let answers = client.answers();
             let Check { contact, is_late } = check_containerd(&client, self.answer_timeout).await;
             let is_busy = is_late && client.answers() != answers;
             if !is_busy {
-                self.note(contact);
+                self.note(contact, &mut logged);
             } else if !was_busy {
                 tracing::warn!(limit = ?self.answer_timeout, "containerd answers other calls, but not its health check in time: it is busy");
             }
@@ -213,15 +218,26 @@ impl Health {
         }
     }
 
-    fn note(&self, contact: Contact) {
-        self.contact.send_if_modified(|known| {
-            let changed = *known != contact;
-            if changed {
-                log_contact(&contact);
-                *known = contact;
+    /// Publishes a result, and logs a change. Of an outage each reason is logged once: containerd is checked many times a
+    /// second meanwhile, and may fail in several ways in turn.
+    fn note(&self, contact: Contact, logged: &mut LoggedTexts) {
+        let has_changed = *self.contact.borrow() != contact;
+        if !has_changed {
+            return;
+        }
+        match &contact {
+            Contact::Up { version } => {
+                logged.clear();
+                tracing::info!(version, "containerd answers");
             }
-            changed
-        });
+            Contact::Down { reason } if logged.is_new(reason) => {
+                tracing::warn!(reason, "containerd does not answer");
+            }
+            Contact::Down { reason } => {
+                tracing::debug!(reason, "containerd still does not answer");
+            }
+        }
+        self.contact.send_replace(contact);
     }
 }
 
@@ -323,13 +339,6 @@ impl LogkeeperContact {
     }
 }
 
-fn log_contact(contact: &Contact) {
-    match contact {
-        Contact::Up { version } => tracing::info!(version, "containerd answers"),
-        Contact::Down { reason } => tracing::warn!(reason, "containerd does not answer"),
-    }
-}
-
 /// Queries containerd's version, and one record: a containerd whose database hangs counts as down.
 async fn check_containerd(client: &Client, limit: Duration) -> Check {
     let asked = async {
@@ -352,7 +361,7 @@ async fn check_containerd(client: &Client, limit: Duration) -> Check {
             is_late: false,
         },
         Err(error) => {
-            // The same for each check that fails for the same reason: every change is logged.
+            // The same for each check that fails for the same reason: each reason is logged once.
             let reason = format!("{}: {}", client.address().display(), error.report());
             let is_late = error.kind() == ErrorKind::DeadlineExceeded;
             Check {

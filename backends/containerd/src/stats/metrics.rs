@@ -49,6 +49,7 @@ impl Stats {
             running.unzip()
         };
         let cgroups = Arc::clone(&self.reader);
+        let failures = Arc::clone(&self.failures);
         let read: Vec<Option<(Usage, Detail)>> = blocking(move || {
             let mut pass = cgroups.pass();
             let both = |target: &MetricsTarget| {
@@ -56,11 +57,19 @@ impl Stats {
                 Ok::<_, switchyard_cgroup::Error>(usage.zip(pass.detail(&target.group, Some(target.main))?))
             };
             let metrics = targets.iter().map(both).zip(&targets).map(|(read, target)| {
-                // A task whose metrics cannot be read must not hide the others.
-                read.unwrap_or_else(|fault| {
-                    tracing::warn!(task.id = %target.id, error = %fault, "the metrics of a task cannot be read");
-                    None
-                })
+                match read {
+                    Ok(read) => {
+                        failures.succeeded("metrics", target.id);
+                        read
+                    }
+                    // A task whose metrics cannot be read must not hide the others.
+                    Err(fault) => {
+                        if failures.failed("metrics", target.id) {
+                            tracing::warn!(task = %target.id, error = %fault, "the metrics of a task cannot be read");
+                        }
+                        None
+                    }
+                }
             });
             Ok(metrics.collect())
         })
@@ -137,6 +146,7 @@ impl Stats {
         if ids.is_empty() {
             return Ok(BTreeMap::new());
         }
+        let failures = Arc::clone(&self.failures);
         blocking(move || {
             let path = Path::new("/proc/thread-self/net/dev");
             let read = run_in_each_netns(&namespaces, || std::fs::read_to_string(path));
@@ -144,13 +154,18 @@ impl Stats {
             let mut all = BTreeMap::new();
             for (id, text) in ids.into_iter().zip(read) {
                 match text {
-                    Ok(Ok(text)) => drop(all.insert(id, net::parse(&text))),
+                    Ok(Ok(text)) => {
+                        failures.succeeded("traffic", id);
+                        all.insert(id, net::parse(&text));
+                    }
                     Ok(Err(fault)) => {
-                        tracing::warn!(sandbox.id = %id, error = %fault, "the traffic of a sandbox cannot be read")
+                        if failures.failed("traffic", id) {
+                            tracing::warn!(sandbox = %id, error = %fault, "the traffic of a sandbox cannot be read");
+                        }
                     }
                     // Most likely the sandbox was stopped meanwhile.
                     Err(fault) => {
-                        tracing::debug!(sandbox.id = %id, error = %fault, "the network namespace of a sandbox cannot be entered")
+                        tracing::debug!(sandbox = %id, error = %fault, "the network namespace of a sandbox cannot be entered")
                     }
                 }
             }

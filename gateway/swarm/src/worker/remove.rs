@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use switchyard_core::logged_texts::LoggedTexts;
 use switchyard_core::stop_request::StopReason;
 use switchyard_core::{Error, Result};
 use switchyard_linux::blocking;
@@ -9,6 +10,9 @@ use switchyard_linux::files::if_present;
 
 use super::Worker;
 use crate::record::Record;
+
+/// The most reasons for which a removal fails that are logged.
+const REASONS_MAX: usize = 16;
 
 impl Worker {
     /// Frees what a task held that does not run any more: its network, its ports, its devices, its secrets. Its log and its
@@ -29,6 +33,7 @@ impl Worker {
 
     /// Removes the task with everything that was created for it, until that succeeds.
     pub(super) async fn remove(&mut self) {
+        let mut logged = LoggedTexts::at_most(REASONS_MAX);
         loop {
             let removed = match self.stop(StopReason::Requested).await {
                 Ok(()) => self.remove_objects().await,
@@ -37,11 +42,16 @@ impl Worker {
             match removed {
                 Ok(()) => return,
                 Err(error) => {
-                    tracing::warn!(
-                        task = self.id,
-                        error = error.report(),
-                        "removing a task fails: retrying"
-                    );
+                    let error = error.report();
+                    if logged.is_new(&error) {
+                        tracing::warn!(
+                            swarm_task = self.id,
+                            error,
+                            "removing a task fails: retrying"
+                        );
+                    } else {
+                        tracing::debug!(swarm_task = self.id, error, "removing a task still fails");
+                    }
                 }
             }
             self.backoff.wait().await;
