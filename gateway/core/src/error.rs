@@ -53,6 +53,15 @@ impl ErrorKind {
             Self::Internal => "internal",
         }
     }
+
+    /// Returns whether the fault is the node's, and not the request's or a registry's.
+    #[must_use]
+    pub const fn is_of_node(self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable | Self::ResourceExhausted | Self::DeadlineExceeded | Self::Internal
+        )
+    }
 }
 
 /// The reason for an error, where code acts on more than its class or a protocol has a code of its own for

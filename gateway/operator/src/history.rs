@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use switchyard_core::operation::{EndedOperation, EndedStep, OperationObserver, Operations};
+use switchyard_core::operation::{
+    ContextField, EndedOperation, EndedStep, OperationObserver, Operations, Subject,
+};
 use switchyard_core::spec::Meta;
 use switchyard_linux::{WorkLost, blocking, report};
 use switchyard_operator_api::{EventView, ExitView, OperationView};
@@ -11,11 +13,15 @@ use switchyard_telemetry::{TraceSettings, TraceSettingsError, Traces};
 
 use crate::config::AuditConfig;
 
-use crate::audit::AuditLog;
+use crate::audit::{AuditLog, log_name};
 use crate::events::{EventLog, ExitObserver};
 use crate::metrics::{ExitMetrics, Metrics, OperationMetrics};
 use crate::owners::Owners;
 use crate::span_attributes;
+
+mod failures;
+
+use failures::FailureLog;
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]
@@ -32,12 +38,14 @@ pub struct History {
     pub owners: Owners,
 }
 
-/// Writes a line of the audit log and observes metrics when an operation or a task ends.
+/// Writes a line of the audit log and observes metrics when an operation or a task ends, and logs operations that failed.
 #[derive(Debug)]
 struct Observer {
     audit: AuditLog,
     metrics: OperationMetrics,
     exits: ExitMetrics,
+    failures: FailureLog,
+    owners: Owners,
 }
 
 impl History {
@@ -50,6 +58,8 @@ impl History {
             audit: audit.clone(),
             metrics: metrics.operations.clone(),
             exits: metrics.exits.clone(),
+            failures: FailureLog::default(),
+            owners,
         });
         operations.observe(Arc::clone(&observer) as _);
         Self {
@@ -119,10 +129,24 @@ impl OperationObserver for Observer {
     fn operation_ended(&self, operation: &EndedOperation<'_>) {
         self.metrics.ended(operation);
         self.audit.record(operation);
+        self.failures.ended(operation);
     }
 
     fn step_ended(&self, step: EndedStep) {
         self.metrics.step_ended(step);
+    }
+
+    fn names(&self, subject: &Subject) -> Vec<ContextField> {
+        let Some(sandbox) = subject.sandbox_meta.as_deref() else {
+            return Vec::new();
+        };
+        let names = self
+            .owners
+            .names_in_record(sandbox, subject.task_meta.as_deref());
+        names
+            .iter()
+            .map(|(label, value)| (log_name(label), value.to_owned()))
+            .collect()
     }
 }
 

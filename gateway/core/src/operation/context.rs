@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tracing::Instrument;
 
+use super::span::names_image;
 use super::{ActiveOperation, CURRENT};
 use crate::trace;
 
@@ -67,6 +68,12 @@ impl ActiveOperation {
         if let Some(observer) = self.registry.observer.get() {
             fields.extend(observer.names(&self.subject));
         }
+        let image = self.subject.argument.clone();
+        fields.extend(
+            image
+                .filter(|_| names_image(self.kind))
+                .map(|image| ("image", image)),
+        );
         fields.extend(self.trace.map(|trace| ("trace", trace.to_string())));
         fields
     }

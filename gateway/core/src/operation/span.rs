@@ -78,6 +78,6 @@ pub(super) fn end(span: Option<Span>, error: Option<&Error>) {
 
 /// Returns whether the argument of such an operation is the name of an image. Other arguments, such as the
 /// program of a command, are left out of spans.
-const fn names_image(kind: OperationKind) -> bool {
+pub(super) const fn names_image(kind: OperationKind) -> bool {
     matches!(kind, OperationKind::PullImage | OperationKind::RemoveImage)
 }

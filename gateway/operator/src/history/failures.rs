@@ -1,0 +1,216 @@
+//! The lines of the log about operations that failed: one for each, with its cause.
+//!
+//! What is repeated on the same object and fails in the same way, as a removal is while containerd is away, is one
+//! trouble: it has a line when it begins, one each hour while it lasts, and one at its end.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::operation::{EndedOperation, OperationKind, Outcome};
+
+/// Time after which a failure that is repeated is logged again.
+const REMINDER: Duration = Duration::from_secs(3600);
+
+/// The most objects whose failures are remembered; beyond them all are forgotten, and logged again.
+const OBJECTS_MAX: usize = 1024;
+
+/// The lines about failed operations.
+#[derive(Debug, Default)]
+pub(super) struct FailureLog(Mutex<Failures>);
+
+/// The operations that failed the last time, by what they are about.
+#[derive(Debug, Default)]
+struct Failures(HashMap<About, (ErrorKind, Instant)>);
+
+/// An operation on certain objects.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct About {
+    kind: OperationKind,
+    sandbox: Option<SandboxId>,
+    task: Option<TaskId>,
+    argument: Option<String>,
+}
+
+/// What is logged about the end of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Note {
+    Nothing,
+    /// It failed for a fault of the node.
+    NodeFailed,
+    /// It failed for something in the request.
+    RequestFailed,
+    /// It failed as the last time.
+    FailedAgain,
+    /// It succeeded after it had failed.
+    Recovered,
+}
+
+impl FailureLog {
+    /// Logs the end of an operation if it failed, or succeeded after it had failed. The commands of probes are in metrics
+    /// alone, and operations that log their failures themselves are left out.
+    pub(super) fn ended(&self, operation: &EndedOperation<'_>) {
+        if logs_itself(operation.kind) {
+            return;
+        }
+        let failure = match operation.outcome {
+            Outcome::Succeeded => None,
+            Outcome::Failed(error) => Some(error),
+            // It did not fail: it panicked, which is logged, or its client went away.
+            Outcome::Dropped => return,
+        };
+        let kind = failure.map(|error| error.kind());
+        let note = self.0.lock().note(operation, kind, Instant::now());
+        let seconds = operation.took.as_secs_f64();
+        let error_kind = kind.map(ErrorKind::as_str);
+        let error = failure.map(|error| error.status_text());
+        match note {
+            Note::Nothing => {}
+            Note::NodeFailed => {
+                tracing::warn!(error, error_kind, seconds, "an operation failed");
+            }
+            Note::RequestFailed => {
+                tracing::info!(error, error_kind, seconds, "an operation failed");
+            }
+            Note::FailedAgain => {
+                tracing::debug!(error, error_kind, seconds, "an operation failed again");
+            }
+            Note::Recovered => tracing::info!(seconds, "an operation that had failed succeeded"),
+        }
+    }
+}
+
+impl Failures {
+    /// Notes the end of an operation, with the kind of its error.
+    fn note(
+        &mut self,
+        operation: &EndedOperation<'_>,
+        failure: Option<ErrorKind>,
+        now: Instant,
+    ) -> Note {
+        if failure.is_none() && self.0.is_empty() {
+            return Note::Nothing;
+        }
+        let subject = operation.subject;
+        let about = About {
+            kind: operation.kind,
+            sandbox: subject.sandbox,
+            task: subject.task,
+            argument: subject.argument.clone(),
+        };
+        let Some(kind) = failure else {
+            return match self.0.remove(&about) {
+                Some(_) => Note::Recovered,
+                None => Note::Nothing,
+            };
+        };
+        let known = self.0.get(&about);
+        if known.is_some_and(|(last, logged)| {
+            *last == kind && now.saturating_duration_since(*logged) < REMINDER
+        }) {
+            return Note::FailedAgain;
+        }
+        if self.0.len() >= OBJECTS_MAX {
+            self.0.clear();
+        }
+        self.0.insert(about, (kind, now));
+        if kind.is_of_node() {
+            Note::NodeFailed
+        } else {
+            Note::RequestFailed
+        }
+    }
+}
+
+/// Returns whether failures of such operations are logged where they are made, or are probes' of which there are many.
+const fn logs_itself(kind: OperationKind) -> bool {
+    matches!(
+        kind,
+        OperationKind::ExecSync | OperationKind::ReloadConfig | OperationKind::LeaveSwarm
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use switchyard_core::Error;
+    use switchyard_core::operation::{OperationId, Subject};
+
+    use super::*;
+
+    fn note(
+        failures: &mut Failures,
+        subject: &Subject,
+        failure: Option<ErrorKind>,
+        now: Instant,
+    ) -> Note {
+        let operation = EndedOperation {
+            id: OperationId::default(),
+            trace: None,
+            kind: OperationKind::StopSandbox,
+            owner: None,
+            subject,
+            caller: None,
+            began_at: SystemTime::UNIX_EPOCH,
+            took: Duration::ZERO,
+            outcome: Outcome::Succeeded,
+        };
+        failures.note(&operation, failure, now)
+    }
+
+    fn sandbox(byte: u8) -> Subject {
+        Subject {
+            sandbox: Some(SandboxId::from_bytes([byte; 32])),
+            ..Subject::default()
+        }
+    }
+
+    #[test]
+    fn failure_is_logged_once_for_each_outage_and_object() {
+        let mut failures = Failures::default();
+        let begin = Instant::now();
+        let away = Some(ErrorKind::Unavailable);
+        let late = Some(ErrorKind::DeadlineExceeded);
+        let minute = |minutes: u64| begin + Duration::from_secs(60 * minutes);
+        let steps = [
+            (1, None, 0, Note::Nothing),
+            (1, away, 1, Note::NodeFailed),
+            (2, away, 1, Note::NodeFailed),
+            (1, away, 2, Note::FailedAgain),
+            // Another fault is another line, and so is the same an hour later.
+            (1, late, 3, Note::NodeFailed),
+            (1, late, 62, Note::FailedAgain),
+            (1, late, 63, Note::NodeFailed),
+            (1, None, 64, Note::Recovered),
+            (1, None, 65, Note::Nothing),
+            (1, away, 66, Note::NodeFailed),
+            (3, Some(ErrorKind::NotFound), 66, Note::RequestFailed),
+        ];
+        for (step, (object, failure, minutes, expected)) in steps.into_iter().enumerate() {
+            let noted = note(&mut failures, &sandbox(object), failure, minute(minutes));
+            assert_eq!(noted, expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn failures_that_are_remembered_are_bounded() {
+        let mut failures = Failures::default();
+        let now = Instant::now();
+        for number in 0..3 * OBJECTS_MAX {
+            let subject = Subject::argument(&number.to_string());
+            note(&mut failures, &subject, Some(ErrorKind::Internal), now);
+        }
+        assert!(failures.0.len() <= OBJECTS_MAX);
+    }
+
+    #[test]
+    fn faults_of_the_node_are_distinguished_from_those_of_a_request() {
+        let of_node = |error: Error| error.kind().is_of_node();
+        assert!(of_node(Error::unavailable("away")) && of_node(Error::internal("bug")));
+        assert!(of_node(Error::deadline("late")) && of_node(Error::exhausted("full")));
+        assert!(!of_node(Error::not_found("no task")));
+    }
+}
