@@ -11,6 +11,7 @@ mod idioms;
 mod layers;
 mod licences;
 mod locks;
+mod log_fields;
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "only some kinds of items and patterns matter"

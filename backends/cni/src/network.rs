@@ -218,7 +218,7 @@ impl Network {
                 Err(error) if error.is_unknown_container() => {}
                 Err(error) if first.is_ok() => first = Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, container = attachment.container_id, "another plugin failed on DEL")
+                    tracing::warn!(%error, sandbox = attachment.container_id, "another plugin failed on DEL")
                 }
             }
             reach(CrashPoint::PluginDeleted);

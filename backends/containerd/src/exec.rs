@@ -152,7 +152,7 @@ impl Execs {
         let mut warnings = Vec::new();
         let process = exec_process(&stored, spec, &mut warnings)?;
         for warning in warnings {
-            tracing::debug!(task.id = %task, warning, "exec");
+            tracing::debug!(%task, warning, "exec");
         }
         let mut random = [0; 16];
         fill_random(&mut random);
@@ -188,16 +188,16 @@ impl Execs {
         };
         reach(CrashPoint::ExecFifos);
         if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
-            tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
+            tracing::debug!(%task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
         }
         if let Err(error) = exec.run(spec, &process, shim, permit, gone).await {
             return Err(full_disk_behind(error, self.context.layout.run()).await);
         }
         if let Err(error) = self.task_cgroups.join_cpuset(&entry).await {
-            tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
+            tracing::warn!(%task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
         }
         if let Err(error) = self.task_cgroups.rescore_new_processes(&entry).await {
-            tracing::warn!(task.id = %task, error = error.report(), "cannot set the OOM score of an exec: it has the score from the creation of its task");
+            tracing::warn!(%task, error = error.report(), "cannot set the OOM score of an exec: it has the score from the creation of its task");
         }
         Ok(ExecProcess {
             stdin: stdin
@@ -249,7 +249,7 @@ impl ExecControl for Control {
             // containerd can be asked.
             if let Some(error) = cut_by(self.exec.delete()).await {
                 tracing::warn!(
-                    task.id = self.exec.task,
+                    task = self.exec.task,
                     error,
                     "cannot end the output of an exec"
                 );
@@ -280,7 +280,7 @@ impl Drop for Control {
             // The task may have ended, and the process with it; the directory has to be removed all the same.
             if let Err(error) = remove_tree(&exec.dir).await {
                 tracing::warn!(
-                    task.id = exec.task,
+                    task = exec.task,
                     error = error.report(),
                     "cannot remove the directory of an exec"
                 );

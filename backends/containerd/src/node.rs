@@ -53,7 +53,7 @@ impl Node {
     pub(crate) fn warn_selinux_ignored(&self, id: TaskId) {
         if self.context.host.selinux.is_none() {
             self.selinux_warned.call_once(|| {
-                tracing::warn!(task.id = %id, "SELinux is off on this node: its options are ignored, for this task and all others");
+                tracing::warn!(task = %id, "SELinux is off on this node: its options are ignored, for this task and all others");
             });
         }
     }

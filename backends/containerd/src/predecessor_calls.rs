@@ -73,7 +73,7 @@ impl PredecessorCalls {
                 waited: wait.began.elapsed(),
             };
             if let Some(outcome) = call_outcome(observation, durations, timeouts) {
-                tracing::debug!(%id, ?outcome, ?durations, "a predecessor call has finished");
+                tracing::debug!(object = %id, ?outcome, ?durations, "a predecessor call has finished");
                 if outcome.needs_no_cleanup() {
                     self.predecessor_call_done(id).await?;
                 }

@@ -144,7 +144,7 @@ impl Sandboxes {
             Err(error) => {
                 let entry = Arc::new(entry);
                 if let Err(undo) = self.destroy_entry(id, &entry).await {
-                    tracing::warn!(sandbox.id = %id, error = undo.report(), "the rollback of a sandbox that could not be created failed: it is retried");
+                    tracing::warn!(sandbox = %id, error = undo.report(), "the rollback of a sandbox that could not be created failed: it is retried");
                     self.unreleased.add(id);
                     self.cleanup.enqueue(SandboxCleanup::new(self, id, entry));
                 }

@@ -93,7 +93,7 @@ impl Shims {
         match ShimClient::connect(address, self.client.namespace(), &self.context.observer).await {
             Ok(shim) => Some(shim),
             Err(fault) => {
-                tracing::debug!(task.id = %id, error = %fault, "a shim cannot be called directly: containerd is asked");
+                tracing::debug!(task = %id, error = %fault, "a shim cannot be called directly: containerd is asked");
                 None
             }
         }

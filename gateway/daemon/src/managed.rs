@@ -342,7 +342,7 @@ async fn wait_hang(
             tracing::warn!(
                 program = program.name,
                 pid = process.pid,
-                why,
+                reason = why,
                 "managed process does not answer"
             );
         }

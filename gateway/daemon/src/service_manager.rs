@@ -114,7 +114,10 @@ fn enqueue(sender: &SyncSender<String>, states: &[NotifyState<'_>]) {
             TrySendError::Full(_) => "it does not read them",
             TrySendError::Disconnected(_) => "the thread that sends them has ended",
         };
-        tracing::warn!(why, "a notification of the service manager is dropped");
+        tracing::warn!(
+            reason = why,
+            "a notification of the service manager is dropped"
+        );
     }
 }
 

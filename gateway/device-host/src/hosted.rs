@@ -407,7 +407,7 @@ impl Hosted {
             self.count(Failure::Ended);
             tracing::warn!(
                 resource = connection.resource,
-                why,
+                reason = why,
                 "a plugin has ended: its devices are unhealthy until it registers again"
             );
         }

@@ -76,7 +76,7 @@ impl GroupLeader {
         let Some(group) = self.group else { return };
         match killpg(group, Signal::SIGKILL) {
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => tracing::warn!(%group, %errno, "cannot kill a process group"),
+            Err(errno) => tracing::warn!(%group, error = %errno, "cannot kill a process group"),
         }
     }
 }

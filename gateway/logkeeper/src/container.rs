@@ -165,13 +165,13 @@ impl Container {
             match Fifo::open(path) {
                 Ok(opened) => *fifo = Some(opened),
                 Err(error) => {
-                    tracing::warn!(id = spec.id, fifo = %path.display(), %error, "cannot recover a FIFO");
+                    tracing::warn!(task = spec.id, fifo = %path.display(), %error, "cannot recover a FIFO");
                 }
             }
         }
         if fifos.iter().all(Option::is_none) {
             tracing::warn!(
-                id = spec.id,
+                task = spec.id,
                 "all FIFOs of the container are gone; it is finished"
             );
             // Logged before its entry goes: after a kill in between, the output is still found.
@@ -344,7 +344,7 @@ impl Container {
 
     /// Stops reading a FIFO that cannot be read; retries would only burn CPU time.
     fn stop_reading(&mut self, stream: Stream, error: &io::Error) {
-        tracing::error!(id = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; its output is no longer logged");
+        tracing::error!(task = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; its output is no longer logged");
         self.fifos[stream.index()] = None;
     }
 
@@ -408,7 +408,7 @@ impl Container {
     /// Closes everything of a container that was given up: the file system of its log answers again, or has failed.
     fn drop_abandoned(self) {
         tracing::info!(
-            id = self.id,
+            task = self.id,
             "the file system of a log answers whose container was given up"
         );
         let fs_thread = Arc::clone(&self.fs_thread);

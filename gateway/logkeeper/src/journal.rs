@@ -126,7 +126,7 @@ impl Journal {
             Sink::recover(spec.log.as_deref(), record)
         } else {
             tracing::warn!(
-                id = spec.id,
+                task = spec.id,
                 "position record is missing or damaged; output in the spool is not logged"
             );
             Sink::recover(spec.log.as_deref(), crate::position::Position::default())

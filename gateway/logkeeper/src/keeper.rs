@@ -124,7 +124,7 @@ impl Keeper {
                 Ok(Some(())) => recovered += 1,
                 // All its FIFOs were gone: its output is logged, and it is forgotten.
                 Ok(None) => {}
-                Err(fault) => tracing::warn!(%fault, "a container is not recovered yet"),
+                Err(fault) => tracing::warn!(error = %fault, "a container is not recovered yet"),
             }
         }
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
@@ -386,7 +386,7 @@ impl Keeper {
         for (id, mut task, progress) in tasks {
             if progress.is_stalled() {
                 tracing::error!(
-                    id,
+                    task = id,
                     "the file system of a log hangs; the next logkeeper recovers the container"
                 );
                 task.abort();
@@ -394,9 +394,14 @@ impl Keeper {
             }
             match timeout_at(end, &mut task).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(id, %error, "the task of a container panicked"),
+                Ok(Err(error)) => {
+                    tracing::error!(task = id, %error, "the task of a container panicked")
+                }
                 Err(_elapsed) => {
-                    tracing::error!(id, "the task of a container does not end; it is aborted");
+                    tracing::error!(
+                        task = id,
+                        "the task of a container does not end; it is aborted"
+                    );
                     task.abort();
                 }
             }

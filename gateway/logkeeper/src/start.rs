@@ -64,7 +64,7 @@ pub(crate) async fn run_container(
         // It may have hung, and have created files since the container was given up.
         if progress.is_abandoned() {
             if let Err(error) = shared.state.remove(&spec.id) {
-                tracing::warn!(id = spec.id, %error, "cannot remove the files of a container that was given up");
+                tracing::warn!(task = spec.id, %error, "cannot remove the files of a container that was given up");
             }
             drop(made);
             return;
@@ -95,7 +95,7 @@ fn not_opened(id: &str, origin: Origin, error: &io::Error) -> Fault {
         Origin::New if unusable => (FaultKind::InvalidArgument, "open"),
         Origin::New => (FaultKind::Io, "open"),
         Origin::Known => {
-            tracing::error!(id, %error, "cannot recover a container; open it again");
+            tracing::error!(task = id, %error, "cannot recover a container; open it again");
             (FaultKind::Io, "recover")
         }
     };

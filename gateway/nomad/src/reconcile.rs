@@ -117,7 +117,7 @@ impl Driver {
                 let _permit = permits.acquire().await;
                 let clear = self.clear_allocation(&session, &alloc);
                 if tokio::time::timeout(CLEARING_LIMIT, clear).await.is_err() {
-                    tracing::warn!(alloc, "what no agent references of an allocation is not removed within {CLEARING_LIMIT:?}: the next sweep looks again");
+                    tracing::warn!(nomad_alloc = alloc, "what no agent references of an allocation is not removed within {CLEARING_LIMIT:?}: the next sweep looks again");
                 }
                 Some(alloc)
             }));
@@ -217,12 +217,12 @@ impl Driver {
         }
         if gc.dangling.dry_run {
             tracing::info!(
-                task = name,
+                name,
                 "no agent references a task: not removing it, since dry_run is set"
             );
             return false;
         }
-        tracing::warn!(task = name, "no agent references a task: removing it");
+        tracing::warn!(name, "no agent references a task: removing it");
         let gc = GcConfig {
             container: true,
             ..gc.clone()
@@ -231,7 +231,7 @@ impl Driver {
             .await
             .unwrap_or_else(|error| {
                 tracing::warn!(
-                    task = name,
+                    name,
                     error = error.report(),
                     "cannot remove a task that no agent references"
                 );
@@ -277,7 +277,7 @@ impl Driver {
         checked.unwrap_or_else(|error| {
             let alloc = &network.alloc_id;
             tracing::debug!(
-                alloc,
+                nomad_alloc = alloc,
                 error = error.report(),
                 "cannot check whether an allocation directory exists"
             );
@@ -310,7 +310,7 @@ impl Driver {
                 // Without a successful check nothing is removed.
                 Err(error) => {
                     tracing::debug!(
-                        alloc = record.alloc_id,
+                        nomad_alloc = record.alloc_id,
                         error = error.report(),
                         "cannot determine the agent of a network"
                     );
@@ -334,18 +334,18 @@ impl Driver {
         let name = &sandbox.meta.name;
         if gc.dangling.dry_run {
             tracing::info!(
-                network = name,
+                name,
                 "no agent references a network: not removing it, since dry_run is set"
             );
             return;
         }
         tracing::warn!(
-            network = name,
+            name,
             "no agent references the network of an allocation: removing it"
         );
         if let Err(error) = self.remove_unused_network(name.clone()).await {
             tracing::warn!(
-                network = name,
+                name,
                 error = error.report(),
                 "cannot remove a network that no agent references"
             );

@@ -60,11 +60,11 @@ async fn is_complete(logs: &Client, id: &str) -> bool {
     match timeout(LOGKEEPER_LIMIT, logs.keeps(id)).await {
         Ok(Ok(is_kept)) => !is_kept,
         Ok(Err(error)) => {
-            tracing::debug!(%error, task.id = %id, "cannot ask the logkeeper whether a log is complete");
+            tracing::debug!(%error, task = %id, "cannot ask the logkeeper whether a log is complete");
             false
         }
         Err(_) => {
-            tracing::debug!(task.id = %id, "the logkeeper does not answer whether a log is complete");
+            tracing::debug!(task = %id, "the logkeeper does not answer whether a log is complete");
             false
         }
     }

@@ -223,7 +223,7 @@ async fn carry_output(
     if let Some(output) = output
         && let Err(CopyError::Io(error)) = outward(output, &mut outbound, cut.cancelled()).await
     {
-        debug!(%error, name, "output of a process cannot be read");
+        debug!(%error, stream = name, "output of a process cannot be read");
     }
     outbound.finish().await;
 }

@@ -158,7 +158,7 @@ impl LogBroker<'_> {
         if let Err(fault) = joined
             && fault.is_panic()
         {
-            tracing::error!(subscription, %fault, "the logs of a subscription break off");
+            tracing::error!(subscription, error = %fault, "the logs of a subscription break off");
         }
         self.running.remove(&subscription);
         if self.over.len() == REMEMBERED_MAX {

@@ -144,13 +144,13 @@ impl LogRotator {
                     ErrorKind::NotFound | ErrorKind::FailedPrecondition
                 ) =>
             {
-                tracing::debug!(task.id = %task, error = error.report(), "the log of a task is not rotated");
+                tracing::debug!(%task, error = error.report(), "the log of a task is not rotated");
             }
             Err(error) if self.failing.insert(task) => {
-                tracing::warn!(task.id = %task, error = error.report(), "the log of a task is not rotated: retrying");
+                tracing::warn!(%task, error = error.report(), "the log of a task is not rotated: retrying");
             }
             Err(error) => {
-                tracing::debug!(task.id = %task, error = error.report(), "the log of a task is still not rotated");
+                tracing::debug!(%task, error = error.report(), "the log of a task is still not rotated");
             }
         }
     }

@@ -334,7 +334,7 @@ impl<'a> Session<'a> {
                         Err(Error::Refused { status, .. }) if is_of_another_node(&status) => {
                             let task = &update[0].task_id;
                             tracing::warn!(
-                                task,
+                                swarm_task = task,
                                 reason = status.message(),
                                 "the swarm refuses the status of a task"
                             );

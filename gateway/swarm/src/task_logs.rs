@@ -61,7 +61,7 @@ pub(crate) async fn is_complete(
     match logkeeper.keeps(&task.id.to_string()).await {
         Ok(is_kept) => !is_kept,
         Err(error) => {
-            tracing::debug!(%error, task.id = %task.id, "cannot ask the logkeeper whether a log is complete");
+            tracing::debug!(%error, task = %task.id, "cannot ask the logkeeper whether a log is complete");
             false
         }
     }

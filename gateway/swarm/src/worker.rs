@@ -213,7 +213,7 @@ impl Worker {
             // Only before recovery, for which the agent waits.
             Err(error) => {
                 tracing::error!(
-                    task = self.id,
+                    swarm_task = self.id,
                     error = error.report(),
                     "cannot look for the object of a task"
                 );
@@ -248,7 +248,7 @@ impl Worker {
         self.task = None;
         while let Err(error) = self.stop(StopReason::Requested).await {
             tracing::debug!(
-                task = self.id,
+                swarm_task = self.id,
                 error = error.report(),
                 "stopping an ended task fails: retrying"
             );
@@ -262,7 +262,7 @@ impl Worker {
     async fn clear(&mut self) {
         while let Err(error) = self.remove_objects().await {
             tracing::debug!(
-                task = self.id,
+                swarm_task = self.id,
                 error = error.report(),
                 "removing what was left fails: retrying"
             );

@@ -142,11 +142,11 @@ impl Disks {
         }
         match &now {
             Some(DiskFault::Full(why)) => tracing::warn!(
-                why,
+                reason = why,
                 "a disk is full: what needs space on it fails, but existing objects can be stopped and removed"
             ),
             Some(DiskFault::Unusable { message, .. }) => tracing::error!(
-                why = message,
+                reason = message,
                 "a disk cannot be used: nothing can be created, and what ends cannot be recorded; running containers are left alone"
             ),
             None => {

@@ -152,7 +152,7 @@ fn record_tries(path: &Path, tries: u8) {
         // Without extended attributes, or without space for them, the number of tries is unbounded.
         Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {}
         Err(errno) => {
-            tracing::debug!(path = %path.display(), %errno, "the tries of a removal cannot be counted")
+            tracing::debug!(path = %path.display(), error = %errno, "the tries of a removal cannot be counted")
         }
     }
 }

@@ -53,14 +53,14 @@ impl Cgroups {
         let left = BusyCgroup { group, above };
         if let Err(error) = self.write_busy_file(id, &left).await {
             tracing::warn!(
-                id,
+                object = id,
                 error = error.report(),
                 "cannot record a cgroup that is still in use: this is tried again until it is removed"
             );
         }
         if self.busy.note(id, left) {
             tracing::warn!(
-                id,
+                object = id,
                 error = error.report(),
                 "a cgroup is still in use: it is removed later"
             );

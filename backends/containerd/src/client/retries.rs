@@ -41,10 +41,10 @@ impl Retries {
         error: &Error,
     ) {
         if self.warned {
-            tracing::debug!(task.id = task, error = error.report(), "{what} yet");
+            tracing::debug!(task, error = error.report(), "{what} yet");
         } else {
             tracing::warn!(
-                task.id = task,
+                task,
                 error = error.report(),
                 "{what} yet: it is tried again"
             );

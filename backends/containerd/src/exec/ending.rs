@@ -56,7 +56,7 @@ fn has_ended_with_task(exec: &Exec, error: &Error) -> bool {
     let has_ended = !exec.is_in_running_task();
     if has_ended {
         tracing::debug!(
-            task.id = exec.task,
+            task = exec.task,
             error = error.report(),
             "an exec has ended with its task"
         );

@@ -27,10 +27,10 @@ impl Execs {
             let held = self.predecessor_fifos.take(&dir);
             self.tracker.spawn(async move {
                 let _held = held;
-                tracing::info!(task.id = %id, dir = %dir.display(), "ending an exec of a predecessor: its client is gone");
+                tracing::info!(task = %id, dir = %dir.display(), "ending an exec of a predecessor: its client is gone");
                 if let Err(error) = end_exec(&client, id, &dir).await {
                     tracing::warn!(
-                        task.id = %id,
+                        task = %id,
                         error = error.report(),
                         "cannot end an exec of a predecessor: the cleanup queue retries it"
                     );

@@ -408,7 +408,7 @@ impl Exec {
         tracker.spawn(async move {
             if let Err(error) = self.close_input().await {
                 tracing::debug!(
-                    task.id = self.task,
+                    task = self.task,
                     error = error.report(),
                     "cannot close the input of an exec"
                 );

@@ -117,7 +117,7 @@ impl LayerSync {
             tracing::warn!(
                 snapshotter,
                 layer,
-                why,
+                reason = why,
                 "a layer may lack files since a power cut and cannot be removed: no new task uses it"
             );
         }

@@ -192,7 +192,7 @@ async fn snapshot(client: &Client, snapshotter: &str, name: &str) -> Result<(u64
         Err(error) if is_unanswered(&error) => Err(error),
         Err(error) => {
             tracing::debug!(
-                name,
+                snapshot = name,
                 error = error.report(),
                 "a snapshot cannot be measured"
             );

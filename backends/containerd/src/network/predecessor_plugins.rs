@@ -58,7 +58,7 @@ impl Network {
         if !wait_all_exited(&all, limit).await {
             let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
             let pids: Vec<_> = late.iter().map(|process| process.pid).collect();
-            tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that did not exit in time");
+            tracing::warn!(sandbox = %id, ?pids, "killing CNI plugins of a predecessor that did not exit in time");
             for process in late {
                 process.signal(Signal::SIGKILL).map_err(|fault| {
                     Error::internal(format!("kill the CNI plugin {}", process.pid))

@@ -67,7 +67,7 @@ impl PredecessorCalls {
     pub(crate) async fn save_wait(&self, id: &str, wait: PredecessorWait) {
         if let Err(error) = self.write_wait(id, wait).await {
             tracing::warn!(
-                id,
+                object = id,
                 error = error.report(),
                 "cannot record the wait for a predecessor's call: it restarts if this daemon ends"
             );

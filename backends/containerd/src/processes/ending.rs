@@ -45,7 +45,11 @@ impl Processes {
                     ErrorKind::FailedPrecondition | ErrorKind::Internal
                 ) =>
             {
-                tracing::debug!(id, error = error.report(), "killing before deleting");
+                tracing::debug!(
+                    object = id,
+                    error = error.report(),
+                    "killing before deleting"
+                );
             }
             Err(error) => return Err(error),
         }

@@ -123,7 +123,7 @@ impl Processes {
                     continue;
                 };
                 tracing::warn!(
-                    id,
+                    task = id,
                     error = error.report(),
                     "the exit of a task that is gone stays protected: trying again while requests are served"
                 );
@@ -138,7 +138,7 @@ impl Processes {
                 Ok(runtime) => self.protect_exit(id, &runtime).await,
                 Err(error) => {
                     tracing::warn!(
-                        task.id = id,
+                        task = id,
                         error = error.report(),
                         "the exit of a task is lost if it exits while containerd is down"
                     );

@@ -82,7 +82,7 @@ impl Recovery {
             let ClaimHolder { owner, task, .. } = held.holder();
             self.storage.projects.hold(task, owner, &projects);
             tracing::error!(
-                id = held.id,
+                object = held.id,
                 reason = held.reason,
                 holds_all = !held.claims.is_complete,
                 "{held} cannot be read: leaving it alone, and giving nothing to others that it holds"
@@ -99,7 +99,7 @@ impl Recovery {
         let read = blocking(move || ports_of_journal(&journal)).await;
         read.unwrap_or_else(|error| {
             tracing::warn!(
-                sandbox.id = %id,
+                sandbox = %id,
                 error = error.report(),
                 "cannot read which host ports a sandbox has: other sandboxes may be given the same"
             );

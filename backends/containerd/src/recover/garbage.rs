@@ -318,7 +318,7 @@ impl Recovery {
         if self.client.has_container(&id.to_string()).await? {
             return Ok(());
         }
-        tracing::info!(sandbox.id = %id, "removing the files of a sandbox that has no container object");
+        tracing::info!(sandbox = %id, "removing the files of a sandbox that has no container object");
         self.sandboxes.destroy_sandbox(id).await?;
         self.report_cleaned("sandbox_files");
         Ok(())
@@ -361,7 +361,7 @@ impl Recovery {
             match end_log(&self.logkeeper, &entry.id).await {
                 Ok(()) => self.report_cleaned("log"),
                 Err(fault) => {
-                    tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
+                    tracing::warn!(task = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
                 }
             }
         }

@@ -78,7 +78,7 @@ async fn update_outdated_object(client: &Client, outdated: &OutdatedObject) -> R
     };
     ignore_not_found(client.update_container(container, paths).await)?;
     reach(CrashPoint::ObjectRenewed);
-    tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
+    tracing::info!(object = %id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
     Ok(())
 }
 

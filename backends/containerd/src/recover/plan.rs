@@ -136,7 +136,7 @@ impl RecoveryPlan {
             self.from_earlier_boots.insert(entry.id.to_string());
         }
         let Some(task) = task else {
-            tracing::info!(task.id = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
+            tracing::info!(task = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
             let cleanup = TaskCleanup::new(&recovery.tasks, entry, TaskCleanupKind::Creation);
             self.remove("task", cleanup, &recovery.context.observer);
             return;

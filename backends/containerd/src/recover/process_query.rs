@@ -104,7 +104,7 @@ impl Recovery {
                 }
                 Some(Err(error)) => {
                     tracing::warn!(
-                        id = query.id,
+                        object = query.id,
                         error = error.report(),
                         "cannot query the state of a process: treating it as running"
                     );
@@ -114,7 +114,7 @@ impl Recovery {
                 }
                 None => {
                     tracing::warn!(
-                        id = query.id,
+                        object = query.id,
                         "a shim does not answer the query for its process: treating the process as running"
                     );
                     ProcessState::Unanswered {

@@ -207,7 +207,7 @@ impl Recovery {
                 plan.recovered.sandboxes.push(*sandbox);
             }
             Ok(RestoredSandbox::Unfinished(entry)) => {
-                tracing::info!(sandbox.id = %id, "removing a sandbox whose creation was cut off");
+                tracing::info!(sandbox = %id, "removing a sandbox whose creation was cut off");
                 self.shims.predecessor_calls.insert(id.to_string());
                 self.sandboxes.unreleased.add(id);
                 plan.recovered.remnants.extend(claims::remnant(id, &entry));
@@ -461,7 +461,7 @@ impl Recovery {
             && let Some(spec) = crate::task::log_spec(entry)
             && let Err(error) = crate::task::open_output_fifos(entry, &spec)
         {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot hold the output FIFOs of a task open: output may be lost while the logkeeper is away");
+            tracing::warn!(task = %entry.id, error = error.report(), "cannot hold the output FIFOs of a task open: output may be lost while the logkeeper is away");
         }
     }
 
@@ -473,7 +473,7 @@ impl Recovery {
             return;
         };
         if let Err(fault) = self.logkeeper.open(&spec).await {
-            tracing::warn!(task.id = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
+            tracing::warn!(task = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
         }
     }
 }

@@ -79,7 +79,7 @@ impl Recovery {
         // logkeeper open the same log.
         if let Err(error) = self.exits.finish_log(entry).await {
             tracing::warn!(
-                task.id = id,
+                task = id,
                 error = error.report(),
                 "cannot close the log of an undone start: it stays open"
             );

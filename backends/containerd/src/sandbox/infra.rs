@@ -94,7 +94,7 @@ impl Sandboxes {
             annotations,
         })?;
         for warning in built.warnings {
-            tracing::debug!(sandbox.id = id, warning, "infra process");
+            tracing::debug!(sandbox = id, warning, "infra process");
         }
         Ok(built.spec)
     }

@@ -59,7 +59,7 @@ impl Sandboxes {
         if let Err(error) = started {
             self.unreleased.add(id);
             if let Err(undo) = self.stop_sandbox(id).await {
-                tracing::warn!(sandbox.id = %id, error = undo.report(), "the rollback of a failed sandbox start failed: the sandbox is released when it is started or removed");
+                tracing::warn!(sandbox = %id, error = undo.report(), "the rollback of a failed sandbox start failed: the sandbox is released when it is started or removed");
             }
             return Err(error);
         }

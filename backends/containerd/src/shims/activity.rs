@@ -59,7 +59,7 @@ impl Shims {
             }
             if Instant::now() > deadline {
                 tracing::warn!(
-                    id,
+                    object = id,
                     "containerd has not finished the cleanup of this container's earlier process in time: continuing without it"
                 );
                 return Ok(());

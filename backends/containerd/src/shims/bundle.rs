@@ -71,7 +71,7 @@ impl Shims {
         let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while self.has_bundle(id) == Some(true) {
             if Instant::now() > deadline {
-                tracing::warn!(%id, "containerd did not remove a bundle: removing it");
+                tracing::warn!(object = %id, "containerd did not remove a bundle: removing it");
                 return self.clear_bundle(id).await;
             }
             tokio::time::sleep(POLL_INTERVAL).await;

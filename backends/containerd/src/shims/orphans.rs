@@ -303,7 +303,7 @@ impl Shims {
                 && self.is_unknown_to_containerd(id).await
                 && !self.ids_in_progress().contains(&**id);
             if certain && !ended.contains(id) {
-                tracing::warn!(%id, "removing an orphan bundle: containerd does not know its task");
+                tracing::warn!(object = %id, "removing an orphan bundle: containerd does not know its task");
             }
             if !certain || !log_failed_cleanup(id, self.remove_bundle_in_time(id).await) {
                 suspect.bundles.insert(id.clone());
@@ -469,7 +469,7 @@ fn warn_of_unlisted(unlisted: &BTreeMap<PathBuf, String>, before: &BTreeSet<Path
 /// Returns whether the cleanup of an orphan succeeded; a failure is logged.
 fn log_failed_cleanup(id: &ContainerId, outcome: Result<()>) -> bool {
     if let Err(error) = &outcome {
-        tracing::warn!(%id, error = error.report(), "cannot remove an orphan shim or bundle: trying again at the next scan");
+        tracing::warn!(object = %id, error = error.report(), "cannot remove an orphan shim or bundle: trying again at the next scan");
     }
     outcome.is_ok()
 }
@@ -493,7 +493,7 @@ fn known_task(task: &process::Process) -> ListedTask {
 fn warn_of_end(shim: &ShimProcess, orphans: &[&str]) {
     let pid = shim.process.pid;
     if orphans.is_empty() {
-        tracing::warn!(pid, id = %shim.id, "terminating an orphan shim: containerd does not know its task");
+        tracing::warn!(pid, object = %shim.id, "terminating an orphan shim: containerd does not know its task");
     } else {
         let tasks = orphans.join(", ");
         tracing::warn!(

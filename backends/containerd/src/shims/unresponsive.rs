@@ -20,7 +20,7 @@ impl UnresponsiveShims {
     pub(crate) fn note(&self, id: &str) {
         if self.tasks().insert(id.to_owned()) {
             tracing::warn!(
-                task.id = id,
+                task = id,
                 "a shim does not answer: its containers run on, and it is not killed while one of them runs"
             );
         }
@@ -30,7 +30,7 @@ impl UnresponsiveShims {
     pub(crate) fn clear(&self, id: &str) {
         if self.tasks().remove(id) {
             tracing::info!(
-                task.id = id,
+                task = id,
                 "a shim that did not answer answers again, or has exited"
             );
         }

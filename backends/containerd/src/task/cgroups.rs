@@ -48,7 +48,7 @@ impl TaskCgroups {
             (None, None) => Ok(Kills::default()),
         };
         let kills = kills.unwrap_or_else(|error| {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
+            tracing::warn!(task = %entry.id, error = error.report(), "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
             Kills::default()
         });
         oom_killed(kills, code, by_us)

@@ -111,7 +111,7 @@ impl Checkpoints {
             Err(error) => Err(error.context("its shim is asked again until it resumes the task")),
         };
         if let Err(error) = cleared {
-            tracing::warn!(task.id = %id, error = error.report(), "cannot clean up after a checkpoint: the cleanup queue retries it");
+            tracing::warn!(task = %id, error = error.report(), "cannot clean up after a checkpoint: the cleanup queue retries it");
             self.cleanup.enqueue(CheckpointCleanup::new(self, entry));
         }
         outcome.map_err(|error| error.context(format!("checkpoint of task {id}")))

@@ -64,7 +64,7 @@ impl Tasks {
             self.node.warn_selinux_ignored(id);
         }
         for warning in &built.warnings {
-            tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
+            tracing::warn!(task = %id, warning, "a request is not fulfilled in full");
         }
         let record = task_record(
             (id, sandbox_id),
@@ -97,7 +97,7 @@ impl Tasks {
             }
             Err(error) => {
                 if let Err(undo) = self.destroy_task(&entry).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo the creation of a task: the cleanup queue retries it");
+                    tracing::warn!(task = %id, error = undo.report(), "cannot undo the creation of a task: the cleanup queue retries it");
                     self.cleanup.enqueue(TaskCleanup::new(
                         self,
                         Arc::new(entry),
@@ -127,7 +127,7 @@ impl Tasks {
         )?;
         for volume in declared.left_out {
             let volume = volume.display().to_string();
-            tracing::warn!(task.id = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
+            tracing::warn!(task = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
         }
         config.volumes = declared.volumes;
         let policy = self.storage.images.policy();

@@ -111,7 +111,7 @@ impl Exits {
                 persisted
             }
             Err(error) => {
-                tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
+                tracing::warn!(task = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
                 self.cleanup
                     .enqueue(ExitCleanup::new(self, Arc::clone(&entry)));
                 observed
@@ -179,7 +179,7 @@ impl Exits {
                         return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
                     }
                     error if error.kind() == ErrorKind::Unavailable => {
-                        tracing::debug!(task.id = %entry.id, error = error.report(), "containerd is unavailable while waiting for the exit of a task: waiting for its return");
+                        tracing::debug!(task = %entry.id, error = error.report(), "containerd is unavailable while waiting for the exit of a task: waiting for its return");
                         self.health.wait_regained().await;
                     }
                     error => return Err(error),
@@ -253,7 +253,7 @@ impl Exits {
         entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
         match self.persist_observed_exit(entry).await {
             Err(error) if !is_unanswered(&error) => {
-                tracing::warn!(task.id = %entry.id, error = error.report(), "an exit found by recovery cannot be persisted: the cleanup queue retries it");
+                tracing::warn!(task = %entry.id, error = error.report(), "an exit found by recovery cannot be persisted: the cleanup queue retries it");
                 Ok(())
             }
             done => done,
@@ -285,7 +285,7 @@ impl Exits {
         let ended = Arc::clone(entry);
         let clearing = self.reapers.spawn(async move {
             if let Err(error) = exits.clean_up_process(&ended).await {
-                tracing::warn!(task.id = %ended.id, error = error.report(), "cannot clean up after the exit of a task: the cleanup queue retries it");
+                tracing::warn!(task = %ended.id, error = error.report(), "cannot clean up after the exit of a task: the cleanup queue retries it");
                 exits.cleanup.enqueue(ExitCleanup::new(&exits, ended));
             }
         });
@@ -298,7 +298,7 @@ impl Exits {
                 .with_source(fault)
             }),
             Err(_) => {
-                tracing::warn!(task.id = %entry.id, "the cleanup after the exit of a task takes longer than {CLEANUP_TIMEOUT:?}: it continues");
+                tracing::warn!(task = %entry.id, "the cleanup after the exit of a task takes longer than {CLEANUP_TIMEOUT:?}: it continues");
                 Ok(())
             }
         }
@@ -421,7 +421,7 @@ pub(super) async fn note_exit(entry: &TaskEntry, exit: &Exit, started: Option<Sy
     match tokio::fs::write(&path, text).await {
         Ok(()) => switchyard_crash_points::reach(CrashPoint::ExitNoted),
         Err(fault) => {
-            tracing::error!(task.id = %entry.id, error = %fault, "cannot note an exit that containerd cannot store: it would be unknown after a kill of this daemon");
+            tracing::error!(task = %entry.id, error = %fault, "cannot note an exit that containerd cannot store: it would be unknown after a kill of this daemon");
         }
     }
 }

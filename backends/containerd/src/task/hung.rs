@@ -132,7 +132,7 @@ impl Exits {
         if killed.await? {
             switchyard_crash_points::reach(CrashPoint::HungShimKilled);
             tracing::warn!(
-                task.id = %entry.id,
+                task = %entry.id,
                 pid,
                 "killed a shim that did not answer: all its containers have exited"
             );

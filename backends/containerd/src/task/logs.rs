@@ -60,12 +60,12 @@ pub(crate) async fn end_log(
             dropped_lines,
             dropped_bytes,
         }) => {
-            tracing::warn!(task.id = id, %error, dropped_lines, dropped_bytes, "the file system of a log hangs: its task is removed without the rest of its output");
+            tracing::warn!(task = id, %error, dropped_lines, dropped_bytes, "the file system of a log hangs: its task is removed without the rest of its output");
             Ok(())
         }
         // It answers again, or the logkeeper is shutting down or of an earlier version. The caller tries again.
         Err(refused) => {
-            tracing::debug!(task.id = id, error = %refused, "the log of a task cannot be given up");
+            tracing::debug!(task = id, error = %refused, "the log of a task cannot be given up");
             Err(error)
         }
     }

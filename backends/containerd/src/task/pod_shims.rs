@@ -52,10 +52,10 @@ impl Exits {
         match tokio::time::timeout(EXIT_TIMEOUT, process_ended(shim)).await {
             Ok(Ok(())) => {}
             Ok(Err(fault)) => {
-                tracing::debug!(task.id = %entry.id, error = %fault, "cannot wait for the exit of a pod's last shim");
+                tracing::debug!(task = %entry.id, error = %fault, "cannot wait for the exit of a pod's last shim");
             }
             Err(_) => {
-                tracing::debug!(task.id = %entry.id, "the shim of a pod still runs {EXIT_TIMEOUT:?} after its last task");
+                tracing::debug!(task = %entry.id, "the shim of a pod still runs {EXIT_TIMEOUT:?} after its last task");
             }
         }
     }

@@ -104,7 +104,7 @@ impl Tasks {
             Ok(()) => entry.set_output_finished(),
             Err(error) if has_run => return Err(from_logkeeper(error)),
             Err(error) => {
-                tracing::warn!(task.id = %entry.id, %error, "cannot close the log of a start that failed: the next start of the daemon does");
+                tracing::warn!(task = %entry.id, %error, "cannot close the log of a start that failed: the next start of the daemon does");
             }
         }
         Ok(())

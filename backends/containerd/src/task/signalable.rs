@@ -63,7 +63,7 @@ impl Tasks {
             .await;
         match ignore_not_found(asked) {
             Err(error) if signal == Signal::KILL && error.kind() == ErrorKind::DeadlineExceeded => {
-                tracing::warn!(task.id = %id, error = error.report(), "a shim does not deliver a SIGKILL: its task is killed without it");
+                tracing::warn!(task = %id, error = error.report(), "a shim does not deliver a SIGKILL: its task is killed without it");
                 self.kill_without_shim(&entry).await
             }
             asked => asked,

@@ -68,7 +68,7 @@ impl Tasks {
                 drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start, or cannot record its failure: the cleanup queue retries it");
+                    tracing::warn!(task = %id, error = undo.report(), "cannot undo a failed start, or cannot record its failure: the cleanup queue retries it");
                     self.cleanup.enqueue(TaskCleanup::new(
                         self,
                         Arc::clone(&entry),
@@ -157,7 +157,7 @@ impl Tasks {
             check_root(entry.id, pid).await?;
         }
         if let Err(error) = self.task_cgroups.rescore_main(entry, pid).await {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot set the OOM score of a task: it may keep that of its shim");
+            tracing::warn!(task = %entry.id, error = error.report(), "cannot set the OOM score of a task: it may keep that of its shim");
         }
         self.task_cgroups.join_cpuset(entry).await?;
         drop(expected_move);
@@ -252,7 +252,7 @@ impl Tasks {
         loop {
             match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
                 Err(error) if more > 0 && error.reason() == Some(Reason::ShimExited) => {
-                    tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
+                    tracing::info!(task = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
                     more -= 1;
                 }
                 Err(error)
@@ -261,7 +261,7 @@ impl Tasks {
                             || entry.process_ended_before()) =>
                 {
                     let report = error.report();
-                    tracing::warn!(task.id = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
+                    tracing::warn!(task = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
                     self.processes.end_process(&entry.id.into()).await?;
                     self.shims
                         .wait_containerd_cleanup(&entry.id.to_string())
@@ -345,7 +345,7 @@ impl Tasks {
             Err(_) if entry.exit().is_none() && entry.may_have_process() => {
                 // A start that failed early has made no directory yet.
                 if let Err(error) = create_private_dir(&entry.dirs.run).await {
-                    tracing::debug!(task.id = %entry.id, error = error.report(), "a failed start has no directory for its note");
+                    tracing::debug!(task = %entry.id, error = error.report(), "a failed start has no directory for its note");
                 }
                 note_exit(entry, exit, None).await;
                 entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
@@ -357,7 +357,7 @@ impl Tasks {
             self.exits.end_task_process(entry, true).await?;
         }
         if let Err(error) = self.exits.finish_log(entry).await {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
+            tracing::warn!(task = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
         }
         self.storage.unstage(entry).await?;
         // The note is in the directory that is removed.

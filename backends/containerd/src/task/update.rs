@@ -70,7 +70,7 @@ impl Tasks {
             self.cleanup
                 .enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         } else if let Err(undo) = self.reapply_limits(&entry).await {
-            tracing::warn!(task.id = %id, error = undo.report(), "cannot restore the limits of a task: the cleanup queue retries it");
+            tracing::warn!(task = %id, error = undo.report(), "cannot restore the limits of a task: the cleanup queue retries it");
             self.cleanup
                 .enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         }
@@ -91,7 +91,7 @@ impl Tasks {
             && asked.oom_score_adj != before
             && !self.context.has_host_processes(&handler)
         {
-            tracing::warn!(task.id = %entry.id, "the OOM score of a task is not changed: its processes are not visible on this node");
+            tracing::warn!(task = %entry.id, "the OOM score of a task is not changed: its processes are not visible on this node");
             asked.oom_score_adj = before;
         }
         let throttles = match throttled || !update.throttles.is_empty() {

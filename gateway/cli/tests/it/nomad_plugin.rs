@@ -78,7 +78,7 @@ async fn plugin_that_its_daemon_refuses_writes_the_reason_into_the_agents_log() 
         "{message}"
     );
     assert_eq!(
-        refusal["why"],
+        refusal["reason"],
         "Operation is not implemented or not supported"
     );
     assert_eq!(refusal["daemon"], socket.display().to_string());

@@ -22,7 +22,7 @@ impl Withdrawal {
     /// `Cancelled` if it was withdrawn.
     pub fn check(&self, id: TaskId) -> Result<()> {
         if self.0.load(Ordering::Acquire) {
-            tracing::debug!(task.id = %id, "a withdrawn start is given up");
+            tracing::debug!(task = %id, "a withdrawn start is given up");
             Err(Self::error())
         } else {
             Ok(())

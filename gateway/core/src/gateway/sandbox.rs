@@ -113,12 +113,12 @@ impl Sandboxes {
             let context = &sandboxes.context;
             let mut backoff = context.limits.get().backoff();
             let mut warned = false;
-            tracing::info!(sandbox.id = %id, "continuing a removal that a predecessor had begun");
+            tracing::info!(sandbox = %id, "continuing a removal that a predecessor had begun");
             while let Err(error) = sandboxes.remove(id).await {
                 if warned {
-                    tracing::debug!(sandbox.id = %id, error = error.report(), "a removal still fails");
+                    tracing::debug!(sandbox = %id, error = error.report(), "a removal still fails");
                 } else {
-                    tracing::warn!(sandbox.id = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
+                    tracing::warn!(sandbox = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
                     warned = true;
                 }
                 if !plain_step("wait_for_retry", backoff.wait_unless(&context.shutdown)).await {
@@ -228,7 +228,7 @@ async fn stop_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId) -> Result<()> {
         .await
         .is_err()
     {
-        tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
+        tracing::warn!(sandbox = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = context.table.tasks_of(id);
     let kills = tasks.iter().map(|task| sandboxes.tasks.kill(task.id));

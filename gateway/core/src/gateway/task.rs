@@ -216,7 +216,7 @@ async fn make_task(
             tasks.release_claims(id, &fresh);
             // The sandbox was stopped meanwhile.
             if let Err(error) = context.backend.remove_task(id).await {
-                tracing::warn!(task.id = %id, error = error.report(), "cannot remove a task whose sandbox was stopped meanwhile: retrying");
+                tracing::warn!(task = %id, error = error.report(), "cannot remove a task whose sandbox was stopped meanwhile: retrying");
                 tasks.discard(id);
             }
             Err(refused)

@@ -156,7 +156,7 @@ impl Table {
         self.finished_totals.add(dropped);
         counters.add(dropped);
         tracing::warn!(
-            id,
+            task = id,
             %cause,
             lines = lost.lines,
             bytes = lost.bytes,
@@ -201,7 +201,7 @@ impl Loss {
                 loss.add_spool(&paths.spools[stream.index()], logged)
             });
             if let Err(error) = counted.and_then(|()| loss.add_fifo(path)) {
-                tracing::debug!(id = spec.id, %error, "cannot count all output of a container that is given up");
+                tracing::debug!(task = spec.id, %error, "cannot count all output of a container that is given up");
             }
             loss.end_stream();
         }

@@ -31,7 +31,7 @@ impl Driver {
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
         if let Some(held) = self.unreadable_task(id)? {
             tracing::warn!(
-                task = id,
+                name = id,
                 error = held.defect().report(),
                 "a task cannot be read: its agent is answered as if it ran"
             );
@@ -214,7 +214,7 @@ impl Driver {
             let _guard = guard;
             let Some(removal) = driver.shared.references.begin_removal_of_unknown(&id) else {
                 tracing::info!(
-                    task = id,
+                    name = id,
                     "an agent references the task again: not removing it"
                 );
                 return Ok(false);

@@ -136,7 +136,7 @@ impl Driver {
                 // The image was removed between the check and the creation of the task.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
-                        task = request.id,
+                        name = request.id,
                         error = error.report(),
                         "the image was removed meanwhile: pulling it again"
                     );
@@ -310,7 +310,7 @@ impl Driver {
             let name = &sandbox.meta.name;
             if task_key(name) == here && *name != record.id {
                 tracing::info!(
-                    task = name,
+                    name,
                     by = record.id,
                     "removing an earlier start of the task, which no agent references"
                 );
@@ -334,7 +334,7 @@ impl Driver {
                     Err(error) if error.reason() == Some(Reason::DaemonEnds) => return Err(error),
                     Err(error) => {
                         tracing::debug!(
-                            task = record.id,
+                            name = record.id,
                             error = error.report(),
                             "cannot start the existing task: creating it again"
                         );

@@ -107,7 +107,7 @@ impl StatsSampler {
                 // Continue with the next interval: after an error the agent would open a new stream at once.
                 Err(error) => {
                     tracing::debug!(
-                        task = self.id,
+                        name = self.id,
                         error = error.report(),
                         "cannot read the usage of a task: trying again at the next interval"
                     );

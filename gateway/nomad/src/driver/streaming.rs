@@ -278,7 +278,7 @@ async fn pump(
             }
             // This is also how the output of a terminal ends.
             Err(fault) => {
-                tracing::debug!(%fault, ?output, "cannot read the output of a command");
+                tracing::debug!(error = %fault, ?output, "cannot read the output of a command");
                 return;
             }
         }
@@ -352,7 +352,7 @@ async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
         Ok(()) => None,
         // It has closed its input.
         Err(fault) => {
-            tracing::debug!(%fault, "cannot write to the input of a command");
+            tracing::debug!(error = %fault, "cannot write to the input of a command");
             None
         }
     }

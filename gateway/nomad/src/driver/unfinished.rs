@@ -267,10 +267,7 @@ impl Driver {
             return;
         };
         if self.is_of_failed_start(&sandbox) {
-            tracing::info!(
-                task = name,
-                "removing what a predecessor left of a failed start"
-            );
+            tracing::info!(name, "removing what a predecessor left of a failed start");
             self.shared.unfinished.add(sandbox.id, Disposal::REMOVE);
         }
     }

@@ -289,10 +289,10 @@ impl Obstacle {
         let daemon = daemon.display();
         match self {
             Self::Away(why) => {
-                tracing::warn!(%daemon, why, "the switchyard daemon is away: calls about tasks wait until it is back");
+                tracing::warn!(%daemon, reason = why, "the switchyard daemon is away: calls about tasks wait until it is back");
             }
             Self::Refused(why) => {
-                tracing::warn!(%daemon, why, "the switchyard daemon refuses this plugin: calls about tasks wait until it accepts it");
+                tracing::warn!(%daemon, reason = why, "the switchyard daemon refuses this plugin: calls about tasks wait until it accepts it");
             }
         }
     }

@@ -266,7 +266,7 @@ impl TaskSchema {
         };
         if !self.is_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                why,
+                reason = why,
                 "the switchyard daemon does not name its task options: this plugin offers its own"
             );
         }

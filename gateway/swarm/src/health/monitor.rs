@@ -98,11 +98,17 @@ impl Monitor {
         let was_unknown =
             std::mem::replace(&mut self.is_unknown, matches!(finding, Finding::Unknown(_)));
         match finding {
-            Finding::Passed => tracing::trace!(task, "a health check has passed"),
+            Finding::Passed => tracing::trace!(swarm_task = task, "a health check has passed"),
             Finding::Failed(why) if self.state() == HealthState::Unhealthy => {
-                tracing::warn!(task, why, "a task is unhealthy, and is stopped");
+                tracing::warn!(
+                    swarm_task = task,
+                    reason = why,
+                    "a task is unhealthy, and is stopped"
+                );
             }
-            Finding::Failed(why) => tracing::debug!(task, why, "a health check has failed"),
+            Finding::Failed(why) => {
+                tracing::debug!(swarm_task = task, reason = why, "a health check has failed")
+            }
             Finding::Unknown(error) => {
                 let error_text = error.report();
                 let is_expected = matches!(
@@ -114,13 +120,13 @@ impl Monitor {
                 );
                 if is_expected || was_unknown {
                     tracing::debug!(
-                        task,
+                        swarm_task = task,
                         error = error_text,
                         "a health check has no result: retrying"
                     );
                 } else {
                     tracing::warn!(
-                        task,
+                        swarm_task = task,
                         error = error_text,
                         "the health of a task cannot be checked, which is no failure of the task: retrying"
                     );

@@ -302,7 +302,7 @@ impl Publisher {
     /// Reports to the client and in the node's log why the log of a task is not read.
     async fn tell(&self, log: &TaskLog, labels: &MessageLabels, why: &str) -> Result<(), NotRead> {
         tracing::warn!(
-            swarm.task = log.task_id,
+            swarm_task = log.task_id,
             error = why,
             "the log of a task cannot be read for a manager"
         );

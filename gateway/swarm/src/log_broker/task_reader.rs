@@ -195,7 +195,7 @@ impl LabelledReader {
                 "a part of the log is left out: {}",
                 failed(omitted).report()
             );
-            tracing::warn!(swarm.task = self.labels.context.task_id, "{text}");
+            tracing::warn!(swarm_task = self.labels.context.task_id, "{text}");
             chunk.messages.extend(self.labels.notice(&text));
         }
         chunk.size = size as u64;

@@ -91,7 +91,7 @@ impl ChangedEnforcement {
     pub(crate) fn log(self, task: &str) {
         if self.is_inverted {
             tracing::warn!(
-                task,
+                swarm_task = task,
                 "a manager of the swarm ends tasks because their devices are there (moby#44378): devices of tasks are not offered from now on"
             );
         } else {

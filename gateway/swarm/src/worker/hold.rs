@@ -18,7 +18,7 @@ impl Worker {
         };
         let error = held.refusal(&format!("task {}", self.id));
         tracing::warn!(
-            task = self.id,
+            swarm_task = self.id,
             error = error.report(),
             "a task cannot be read: it is left as it is, and its manager is sent nothing about it"
         );

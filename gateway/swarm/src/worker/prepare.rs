@@ -64,7 +64,7 @@ impl Worker {
             && let Err(error) = self.remove_objects().await
         {
             tracing::warn!(
-                task = self.id,
+                swarm_task = self.id,
                 error = error.report(),
                 "cannot remove what was created for a rejected task: it is removed with the task"
             );
@@ -99,7 +99,7 @@ impl Worker {
             Err(error) => match scope.images().find(reference).await {
                 Ok(Some(_)) => {
                     tracing::warn!(
-                        task = self.id,
+                        swarm_task = self.id,
                         image = reference,
                         error = error.report(),
                         "cannot pull the image of a task: the one on the node is used"
@@ -127,7 +127,7 @@ impl Worker {
                     if error.kind() == ErrorKind::FailedPrecondition && self.chooses_ports() =>
                 {
                     tracing::debug!(
-                        task = self.id,
+                        swarm_task = self.id,
                         error = error.report(),
                         "choosing other ports for a task"
                     );

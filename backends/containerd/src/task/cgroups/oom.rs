@@ -142,7 +142,7 @@ impl KillReporter {
     fn killed(&self, processes: u64) {
         self.observer.oom_killed(self.owner, processes);
         if !self.is_logged.swap(true, Ordering::Relaxed) {
-            tracing::warn!(task.id = %self.task, processes, "the kernel killed processes of a task that is out of memory: the metric counts further ones");
+            tracing::warn!(task = %self.task, processes, "the kernel killed processes of a task that is out of memory: the metric counts further ones");
         }
     }
 }

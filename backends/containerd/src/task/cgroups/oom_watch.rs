@@ -18,7 +18,7 @@ impl TaskCgroups {
         let owner = match owner {
             Ok(owner) => owner,
             Err(error) => {
-                tracing::warn!(task.id = %entry.id, error = error.report(), "cannot watch a task for OOM kills");
+                tracing::warn!(task = %entry.id, error = error.report(), "cannot watch a task for OOM kills");
                 return;
             }
         };
@@ -36,7 +36,7 @@ impl TaskCgroups {
             }
             Ok(None) => {}
             Err(fault) => {
-                tracing::warn!(task.id = %entry.id, error = %fault, "cannot watch a task for OOM kills")
+                tracing::warn!(task = %entry.id, error = %fault, "cannot watch a task for OOM kills")
             }
         }
     }

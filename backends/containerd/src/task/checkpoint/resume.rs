@@ -36,7 +36,7 @@ impl Checkpoints {
         let mut outcome = self.retry_resume(entry).await;
         if let Err(error) = &outcome {
             let why = error.report();
-            tracing::warn!(task.id = %entry.id, error = why, "the shim of a task does not resume it: killing the processes that make its checkpoint");
+            tracing::warn!(task = %entry.id, error = why, "the shim of a task does not resume it: killing the processes that make its checkpoint");
             outcome = self.end_dump(entry).await;
             self.task_cgroups.set_frozen(entry, false).await?;
             if outcome.is_ok() {
@@ -66,7 +66,7 @@ impl Checkpoints {
         ));
         let attempts = async {
             while let Err(error) = self.ensure_running(entry).await {
-                tracing::debug!(task.id = %entry.id, error = error.report(), "cannot resume a task: retrying");
+                tracing::debug!(task = %entry.id, error = error.report(), "cannot resume a task: retrying");
                 last = error;
                 tokio::time::sleep(RETRY_PAUSE).await;
             }

@@ -39,7 +39,7 @@ impl Storage {
                 Err(error @ switchyard_tree::Error::Cancelled) => Err(tree_error("empty", &dir, error)),
                 Err(error) => {
                     let error = tree_error("empty", &dir, error);
-                    tracing::warn!(task.id = %task, error = error.report(), "cannot empty the snapshot of a task: containerd has to remove its files");
+                    tracing::warn!(%task, error = error.report(), "cannot empty the snapshot of a task: containerd has to remove its files");
                     Ok(())
                 }
             }

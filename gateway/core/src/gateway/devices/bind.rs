@@ -134,7 +134,7 @@ impl DeviceLeases {
             (Ok(claims), _) => Ok(claims),
             (Err(refusal), NamedDevices::Refuse) => Err(self.claims.record_refusal(refusal)),
             (Err(refusal), NamedDevices::Warn) => {
-                tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that another holder has: created nevertheless");
+                tracing::warn!(name = spec.meta.name, %refusal, "a task names a device that another holder has: created nevertheless");
                 Ok(Vec::new())
             }
         }

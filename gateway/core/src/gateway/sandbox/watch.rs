@@ -29,7 +29,7 @@ impl Sandboxes {
                     Err(error) if error.kind() == ErrorKind::NotFound => return,
                     Err(error) => error,
                 };
-                tracing::debug!(sandbox.id = %id, error = error.report(), "waiting for a sandbox failed: retrying");
+                tracing::debug!(sandbox = %id, error = error.report(), "waiting for a sandbox failed: retrying");
                 if !backoff.wait_unless(&context.unwatched).await {
                     return;
                 }
@@ -41,7 +41,7 @@ impl Sandboxes {
             // process by now.
             let is_unexpected = |sandbox: &Sandbox| sandbox.state.is_ready() && sandbox.details.pid == pid;
             if context.table.sandbox_failed(id, is_unexpected, &reason) {
-                tracing::warn!(sandbox.id = %id, reason, "a sandbox has failed");
+                tracing::warn!(sandbox = %id, reason, "a sandbox has failed");
             }
         });
     }

@@ -42,10 +42,10 @@ impl Tasks {
     /// again are only counted.
     pub(super) fn report_lost(self: &Arc<Self>, id: TaskId, error: &Error) {
         if !self.lost_tasks.insert(id) {
-            tracing::debug!(task.id = %id, error = error.report(), "waiting for another task failed: it is retried");
+            tracing::debug!(task = %id, error = error.report(), "waiting for another task failed: it is retried");
             return;
         }
-        tracing::warn!(task.id = %id, error = error.report(), "waiting for the exit of a task failed: it is retried for this and all further tasks until the runtime answers");
+        tracing::warn!(task = %id, error = error.report(), "waiting for the exit of a task failed: it is retried for this and all further tasks until the runtime answers");
         let tasks = Arc::clone(self);
         self.context.watchers.spawn(async move {
             let context = &tasks.context;

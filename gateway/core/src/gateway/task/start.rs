@@ -43,11 +43,11 @@ impl Tasks {
             started = &mut start => return started,
             () = callers.gone() => {}
         }
-        tracing::info!(task.id = %id, "everybody who asked for the start of a task has gone away: it is given up");
+        tracing::info!(task = %id, "everybody who asked for the start of a task has gone away: it is given up");
         withdrawal.withdraw();
         // A refused event must not hide the result: a program that was executed has to be found and killed.
         if let Err(error) = self.apply(id, TaskEvent::StartWithdrawn) {
-            tracing::error!(task.id = %id, error = error.report(), "a task whose start is given up is not shown as unattended");
+            tracing::error!(task = %id, error = error.report(), "a task whose start is given up is not shown as unattended");
         }
         start.await
     }
@@ -108,7 +108,7 @@ pub(super) async fn start_task(tasks: Arc<Tasks>, id: TaskId, callers: Callers) 
             }
             if let Err(error) = step("end_withdrawn_start", tasks.end_withdrawn(id)).await {
                 // It counts as running, which its orchestrator sees.
-                tracing::warn!(task.id = %id, error = error.report(), "cannot end a task that was started although nobody waits for it any more");
+                tracing::warn!(task = %id, error = error.report(), "cannot end a task that was started although nobody waits for it any more");
             }
             Err(Withdrawal::error().context(what))
         }

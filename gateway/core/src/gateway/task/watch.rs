@@ -37,10 +37,10 @@ impl Tasks {
                     Ok(None) => break TaskEvent::StartRefused,
                     Err(error) if error.kind() == ErrorKind::NotFound => break TaskEvent::StartRefused,
                     Err(error) if warned => {
-                        tracing::debug!(task.id = %id, error = error.report(), "the outcome of a predecessor's start is still unknown");
+                        tracing::debug!(task = %id, error = error.report(), "the outcome of a predecessor's start is still unknown");
                     }
                     Err(error) => {
-                        tracing::warn!(task.id = %id, error = error.report(), "the outcome of a predecessor's start is unknown: retrying until it is known");
+                        tracing::warn!(task = %id, error = error.report(), "the outcome of a predecessor's start is unknown: retrying until it is known");
                         warned = true;
                     }
                 }
@@ -52,7 +52,7 @@ impl Tasks {
                 Ok((_, after)) if after.state.is_running() => tasks.watch_exit(id),
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::error!(task.id = %id, error = error.report(), "cannot record the outcome of a predecessor's start");
+                    tracing::error!(task = %id, error = error.report(), "cannot record the outcome of a predecessor's start");
                 }
             }
         });
@@ -72,7 +72,7 @@ impl Tasks {
                 match context.backend.remove_task(id).await {
                     Ok(()) => return,
                     Err(error) => {
-                        tracing::debug!(task.id = %id, error = error.report(), "removing a task that is not in the table still fails");
+                        tracing::debug!(task = %id, error = error.report(), "removing a task that is not in the table still fails");
                     }
                 }
             }
@@ -106,7 +106,7 @@ impl Tasks {
                     }
                 };
                 if let Err(error) = tasks.apply(id, TaskEvent::Exited(exit)) {
-                    tracing::debug!(task.id = %id, error = error.report(), "cannot record the exit of a task");
+                    tracing::debug!(task = %id, error = error.report(), "cannot record the exit of a task");
                 }
                 return;
             }
