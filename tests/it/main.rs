@@ -6,6 +6,7 @@ mod caller_resources;
 mod contract;
 mod cri;
 mod daemon;
+mod daemon_log;
 mod debian_packages;
 mod doctor;
 mod drill;

@@ -1,5 +1,7 @@
 //! A whole node for tests: private root, registry, daemon and client, and pods that are removed when dropped.
 
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -175,6 +177,30 @@ impl TestNode {
         let dir = dir.to_str().expect("the path is ASCII");
         let daemon = Daemon::start_with(&root, &extra, &[("RUNTIME_DIRECTORY", dir)]);
         Self::with_daemon(root, daemon, None)
+    }
+
+    /// Starts a node whose daemon takes its standard error for the stream of a journal, as in a unit, and returns the socket in
+    /// place of the journal's. `prepare` gets its root before the daemon runs, and returns the configuration.
+    ///
+    /// # Panics
+    /// As [`TestNode::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_in_journal(prepare: impl FnOnce(&PrivateRoot) -> String) -> (Self, UnixDatagram) {
+        let root = PrivateRoot::new();
+        let extra = prepare(&root);
+        let path = root.path().join("journal");
+        let journal = UnixDatagram::bind(&path).expect("the root can be written");
+        let log = std::fs::File::create(root.daemon_log()).expect("the root can be written");
+        let place = log.metadata().expect("an open file has metadata");
+        let stream = format!("{}:{}", place.dev(), place.ino());
+        let socket = path.to_str().expect("the path is ASCII");
+        let variables = [
+            ("JOURNAL_STREAM", stream.as_str()),
+            ("SWITCHYARD_JOURNAL_SOCKET", socket),
+        ];
+        let daemon = Daemon::start_with(&root, &extra, &variables);
+        (Self::with_daemon(root, daemon, None), journal)
     }
 
     /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it
