@@ -203,6 +203,14 @@ impl TestNode {
         (Self::with_daemon(root, daemon, None), journal)
     }
 
+    /// Waits until the daemon's log has this text, and returns whether it has: a thread writes the lines.
+    #[must_use]
+    pub fn has_logged(&self, text: &str) -> bool {
+        let log = self.root.daemon_log();
+        let is_there = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains(text));
+        eventually(CLEAR_LIMIT, is_there)
+    }
+
     /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it
     /// is the binary.
     ///

@@ -33,7 +33,7 @@ mod step;
 mod subject;
 
 pub use caller::Caller;
-pub use context::{ContextField, inherit, log_context};
+pub use context::{ContextField, Inherited, inherit, log_context};
 pub use id::OperationId;
 pub use kind::OperationKind;
 pub use span::ObjectAttributes;

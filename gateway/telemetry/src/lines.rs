@@ -1,6 +1,6 @@
 //! The form of log lines: entries of the journal, and the lines of standard error with what is known of their work.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use serde_json::Value;
 use switchyard_core::operation::{ContextField, log_context};

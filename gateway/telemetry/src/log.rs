@@ -68,13 +68,15 @@ pub fn init(config: &LogConfig, writing: LogWriting) -> Result<LogLevel, Telemet
     } else {
         match form(config.format, io::stderr().is_terminal()) {
             Form::Text { colour } => {
-                let text = fmt::layer().with_ansi(colour).map_event_format(|format| {
-                    WithContext::new(format.with_ansi(colour), LineForm::Text)
-                });
+                let text = fmt::layer::<Registry>()
+                    .with_ansi(colour)
+                    .map_event_format(|format| {
+                        WithContext::new(format.with_ansi(colour), LineForm::Text)
+                    });
                 Box::new(text.with_writer(writer))
             }
             Form::Json => {
-                let json = fmt::layer()
+                let json = fmt::layer::<Registry>()
                     .json()
                     .flatten_event(true)
                     .with_current_span(true)

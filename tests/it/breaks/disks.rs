@@ -143,9 +143,8 @@ fn starts_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     node.daemon().spawn();
     assert_eq!(retry("ListContainers", || cri.containers()).len(), 2);
     assert_recovers(&node);
-    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert!(
-        log.contains("cannot write containerd's configuration"),
+        node.has_logged("cannot write containerd's configuration"),
         "{}",
         node.daemon().tail()
     );

@@ -105,6 +105,7 @@ fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
         "the command that nobody waits for still runs"
     );
 
+    assert!(node.has_logged("a shim does not answer: its containers run on"));
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert_eq!(
         log.matches("a shim does not answer: its containers run on")

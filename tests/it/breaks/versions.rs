@@ -2,7 +2,6 @@
 //! shows it.
 
 use std::cell::RefCell;
-use std::fs;
 
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
 use switchyard_tests::containerd_proxy::ContainerdProxy;
@@ -213,9 +212,8 @@ fn assert_new_version_is_used(node: &TestNode, pod: &TestPod<'_>, id: &str) {
         "{}",
         node.daemon().get("/readyz?verbose").1
     );
-    let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert!(
-        log.contains("v9.8.7"),
+        node.has_logged("v9.8.7"),
         "the log does not tell of the new version: {}",
         node.daemon().tail()
     );

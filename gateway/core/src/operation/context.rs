@@ -1,13 +1,17 @@
 //! What the lines of the log say of the operation that they are about.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use pin_project_lite::pin_project;
 use tracing::Instrument;
+use tracing::instrument::Instrumented;
 
 use super::span::names_image;
 use super::{ActiveOperation, CURRENT};
-use crate::trace;
+use crate::trace::{self, InSpan};
 
 tokio::task_local! {
     /// The operation that began the current asynchronous task without being its work: it may have ended.
@@ -19,13 +23,32 @@ pub type ContextField = (&'static str, String);
 
 /// The work, in the span and in the log that of the current asynchronous task, also if it is spawned. It is no part of
 /// the operation that began it, and what it begins is an operation of its own.
-pub fn inherit<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    let operation = named();
-    let work = trace::inherit(work.in_current_span());
-    async move {
-        match operation {
-            Some(operation) => BEGUN_BY.scope(operation, work).await,
-            None => work.await,
+pub fn inherit<F: Future>(work: F) -> Inherited<F> {
+    Inherited {
+        operation: named(),
+        work: trace::inherit(work.in_current_span()),
+    }
+}
+
+pin_project! {
+    /// The future of [`inherit`]. It is hardly larger than that of the work.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct Inherited<F> {
+        operation: Option<Arc<ActiveOperation>>,
+        #[pin]
+        work: InSpan<Instrumented<F>>,
+    }
+}
+
+impl<F: Future> Future for Inherited<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        match this.operation {
+            Some(operation) => BEGUN_BY.sync_scope(Arc::clone(operation), || this.work.poll(cx)),
+            None => this.work.poll(cx),
         }
     }
 }

@@ -82,7 +82,11 @@ fn container_start_succeeds_while_the_pod_shim_exits() {
         kill(Pid::from_raw(shared.shim), Signal::SIGKILL).expect("it runs");
         assert!(eventually(LIMIT, || !shared.shim_runs()), "it was killed");
     });
-    assert!(retried(&node), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || retried(&node)),
+        "{}",
+        node.daemon().tail()
+    );
 }
 
 /// A shim exits with the last of its tasks: the daemon must not delete that task while another one is being
