@@ -83,6 +83,7 @@ where
         for span in context.event_scope(event).into_iter().flatten() {
             if let Some(of_span) = span.extensions().get::<LineFields>() {
                 for (name, value) in &of_span.others {
+                    let name: &'static str = name;
                     fields.add(name, value);
                 }
             }
@@ -158,6 +159,19 @@ fn pair(name: &str, value: &str) -> String {
     }
 }
 
+/// The text with its control characters escaped.
+fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 // === impl LineFields ===
 
 impl LineFields {
@@ -168,10 +182,10 @@ impl LineFields {
         }
     }
 
-    /// The entry of the journal. Its message has the fields too: who reads the journal without asking for fields, and a
-    /// support bundle, sees the cause.
+    /// The entry of the journal. Its message has the fields too, for readers that ask for none, and is one line: a support
+    /// bundle reads the journal backwards, and puts lines in order.
     fn entry(&self, level: Level, target: &str) -> JournalEntry {
-        let mut message = self.message.clone();
+        let mut message = on_one_line(&self.message);
         for (name, value) in &self.others {
             message.push_str(&pair(name, value));
         }
@@ -241,7 +255,7 @@ mod tests {
     #[test]
     fn entry_has_its_priority_and_each_field_once_and_in_its_message() {
         let mut fields = LineFields {
-            message: "a task failed".to_owned(),
+            message: "a task\nfailed".to_owned(),
             others: vec![("task", "9b0e".to_owned())],
         };
         fields.add("task", "another");
@@ -250,7 +264,7 @@ mod tests {
         assert_eq!(
             String::from_utf8_lossy(entry.as_bytes()),
             "PRIORITY=4\nSYSLOG_IDENTIFIER=switchyard\n\
-             MESSAGE=a task failed task=9b0e error=\"no space\"\n\
+             MESSAGE=a task\\nfailed task=9b0e error=\"no space\"\n\
              SWITCHYARD_TARGET=switchyard_core\nSWITCHYARD_TASK=9b0e\n\
              SWITCHYARD_ERROR=no space\n"
         );
