@@ -156,6 +156,9 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
         "cat",
         "--unit",
         "switchyard",
+        // The journal has the priority of each line.
+        "--priority",
+        "err",
     ]);
     assert!(
         log.contains("90-reload.toml:3: exec.max_per_container"),
@@ -292,6 +295,7 @@ fn socket_is_accessible_to_root_only(node: &GuestNode) {
         "cat",
         "--unit",
         "switchyard",
+        "SWITCHYARD_TARGET=switchyard_socket::listener",
     ]);
     assert!(
         log.contains("refused a connection of a peer that may not use this socket"),
