@@ -128,7 +128,10 @@ impl Failures {
 const fn logs_itself(kind: OperationKind) -> bool {
     matches!(
         kind,
-        OperationKind::ExecSync | OperationKind::ReloadConfig | OperationKind::LeaveSwarm
+        OperationKind::ExecSync
+            | OperationKind::ReloadConfig
+            | OperationKind::JoinSwarm
+            | OperationKind::LeaveSwarm
     )
 }
 
