@@ -1,4 +1,4 @@
-//! What the lines of the log say of the operation that they are about.
+//! Fields that lines of the log get from the operation that they are about.
 
 use std::future::Future;
 use std::pin::Pin;

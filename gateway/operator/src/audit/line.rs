@@ -135,7 +135,7 @@ impl AuditLine {
         }
     }
 
-    /// What it is about, by the names that fields of the log have.
+    /// Its objects and ids, by the names that fields of the log have.
     pub(super) fn log_fields(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = [
             ("operation", Some(&self.operation)),

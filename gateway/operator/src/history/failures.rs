@@ -34,7 +34,7 @@ struct About {
     argument: Option<String>,
 }
 
-/// What is logged about the end of an operation.
+/// The line about the end of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Note {
     Nothing,

@@ -1,4 +1,4 @@
-//! How long a check waits, and what is logged of its results.
+//! Duration of checks, and the lines about their results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
