@@ -111,7 +111,7 @@ impl Tasks {
         self.unended_tasks.note(id, None);
         let blockers = self.context.backend.task_blockers(id).await;
         let blockers = blockers.unwrap_or_else(|error| {
-            tracing::debug!(task.id = %id, error = error.report(), "what is left of a task cannot be looked at");
+            tracing::debug!(task = %id, error = error.report(), "what is left of a task cannot be looked at");
             Vec::new()
         });
         match Blocker::explain(&blockers) {
