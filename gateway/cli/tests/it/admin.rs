@@ -76,12 +76,8 @@ impl Pages {
 
     /// The path of the unix socket.
     fn socket(&self) -> String {
-        self.node
-            .dir
-            .path()
-            .join("admin.sock")
-            .display()
-            .to_string()
+        let socket = self.node.dir.path().join("admin.sock");
+        socket.display().to_string()
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {
