@@ -92,15 +92,20 @@ async fn containers(
         Ok(owner) => owner,
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
-    let reading = pages.admin.containers.get(&pages.admin.node).await;
+    let readings = &pages.admin.containers;
+    let reading = readings.get(&pages.admin.node).await;
     let reading = reading.and_then(|reading| match owner {
         Some(_) => complete(reading, owner),
         None => Ok(reading),
     });
     match reading {
         Ok(reading) => {
+            readings.note(None, true);
             for (owner, error) in reading.results(owner) {
-                if let Some(error) = error {
+                let is_new = readings.note(Some(owner), error.is_none());
+                if let Some(error) = error
+                    && is_new
+                {
                     tracing::warn!(
                         owner = owner.as_str(),
                         error = error.report(),
@@ -117,10 +122,12 @@ async fn containers(
                 "the metrics of containers cannot be read: {}\n",
                 error.report()
             );
-            tracing::warn!(
-                error = error.report(),
-                "the metrics of containers cannot be read"
-            );
+            if readings.note(owner, false) {
+                tracing::warn!(
+                    error = error.report(),
+                    "the metrics of containers cannot be read"
+                );
+            }
             // Reasons may contain paths.
             let why = if pages.reach == Reach::Local {
                 why

@@ -1,11 +1,13 @@
 //! One reading of the running containers for all who ask within seconds.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
+use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -19,7 +21,11 @@ const READING_AGE: Duration = Duration::from_secs(5);
 
 /// The latest reading of the node, which clones share.
 #[derive(Clone, Default)]
-pub(super) struct LatestReading(Arc<Mutex<Option<Reading>>>);
+pub(super) struct LatestReading {
+    latest: Arc<Mutex<Option<Reading>>>,
+    /// The owners whose containers the latest scrape could not have; `None` for all.
+    unread: Arc<Mutex<BTreeSet<Option<Owner>>>>,
+}
 
 /// A reading that may be under way.
 struct Reading {
@@ -40,6 +46,17 @@ impl LatestReading {
     pub(super) async fn get(&self, node: &Node) -> Result<Arc<ContainerReading>> {
         let reading = self.current(node);
         reading.await
+    }
+
+    /// Notes whether a scrape got the containers of an owner, or of all. Returns whether a failure is to be logged: once as long
+    /// as it lasts, however often they are scraped.
+    pub(super) fn note(&self, owner: Option<Owner>, is_read: bool) -> bool {
+        let mut unread = self.unread.lock();
+        if is_read {
+            unread.remove(&owner);
+            return false;
+        }
+        unread.insert(owner)
     }
 
     /// Passes such a reading to `keep` if it succeeds: within `limit`, or later, after this has returned.
@@ -63,13 +80,13 @@ impl LatestReading {
                 keep(&reading);
             }
         };
-        if let Some(latest) = &mut *self.0.lock() {
+        if let Some(latest) = &mut *self.latest.lock() {
             latest.going_on = Some(AbortOnDropHandle::new(tokio::spawn(going_on)));
         }
     }
 
     fn current(&self, node: &Node) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
-        let mut latest = self.0.lock();
+        let mut latest = self.latest.lock();
         if let Some(reading) = &*latest
             && reading.begun.elapsed() < READING_AGE
             && !reading.has_failures()
@@ -104,5 +121,19 @@ impl Reading {
             Some(Err(_)) => true,
             None => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_is_logged_once_for_each_owner_as_long_as_it_lasts() {
+        let readings = LatestReading::default();
+        let nomad = Some(Owner::Nomad);
+        assert!(readings.note(nomad, false) && readings.note(None, false));
+        assert!(!readings.note(nomad, false));
+        assert!(!readings.note(nomad, true) && readings.note(nomad, false));
     }
 }
