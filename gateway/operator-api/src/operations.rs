@@ -46,7 +46,7 @@ pub struct OperationView {
 pub struct PullView {
     /// The registry, by the name in the reference of the image; a mirror may serve it.
     pub registry: String,
-    /// How far it is; `None` while the layers are not known.
+    /// Its layers; `None` while they are not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayersView>,
 }

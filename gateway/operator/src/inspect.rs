@@ -137,7 +137,7 @@ async fn task(
     })
 }
 
-/// What the backend reported, or why there is nothing. Secrets are known to it alone: without it, a request for them fails.
+/// The report of the backend, or why there is none. Secrets are known to it alone: without it, a request for them fails.
 fn disclosed(inspection: Result<Inspection>, disclosure: Disclosure) -> Result<Result<Inspection>> {
     match disclosure {
         Disclosure::Names => Ok(inspection),

@@ -26,7 +26,7 @@ const FILE_MAX: usize = 16 << 20;
 /// Maximum number of pages of events that are requested.
 const PAGES_MAX: usize = 100;
 
-/// How far the history goes back that is requested, in hours.
+/// Hours of the history that are requested.
 const HISTORY_HOURS: i64 = 24;
 
 /// Time for requests for it.
