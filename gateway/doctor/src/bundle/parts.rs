@@ -52,7 +52,7 @@ pub(super) const PARTS: &[PartGatherer] = &[
     ("versions.txt", versions),
     ("doctor.json", doctor_report),
     ("status.json", |context| context.page("/statusz")),
-    ("operations.json", |context| context.page("/v1/operations")),
+    ("operations.json", operations),
     ("debug.json", |context| context.page("/v1/debug")),
     ("processes.json", processes),
     ("objects.json", |context| context.page("/v1/objects")),
@@ -351,6 +351,13 @@ fn mounts(context: &Context) -> Result<Vec<u8>, String> {
     };
     let lines: Vec<&str> = text.lines().filter(is_ours).collect();
     Ok((lines.join("\n") + "\n").into_bytes())
+}
+
+/// The operations in flight, with the processes that hold up those that take long if they are found in time.
+fn operations(context: &Context) -> Result<Vec<u8>, String> {
+    context
+        .page("/v1/operations?blockers=true")
+        .or_else(|_| context.page("/v1/operations"))
 }
 
 /// The daemon's log without the audit log, whose many lines would leave no room for others.
