@@ -436,8 +436,11 @@ impl Table {
             {
                 let stop = objects.stops.remove(&id);
                 let signal = objects.signals.remove(&id);
+                let by_signal = signal.and_then(|signal| fatal(exit, signal));
+                let mut asked = stop.into_iter().chain(by_signal);
                 let end = TaskEnd {
-                    stop: stop.or(signal.and_then(|signal| fatal(exit, signal))),
+                    // The exit of a task that ended by itself may be learned after a request.
+                    stop: asked.find(|request| request.precedes(exit)),
                     is_found: false,
                 };
                 Some(EventKind::TaskExited(id, exit.clone(), end))

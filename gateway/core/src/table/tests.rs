@@ -1,4 +1,4 @@
-//! Tests of look-ups by name, and of failures of sandboxes.
+//! Tests of look-ups by name, of failures of sandboxes, and of exits.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,8 @@ use crate::backend::{HeldClaims, ObjectFacts, UnreadableKind};
 use crate::image::ImageId;
 use crate::object::ResolvedUser;
 use crate::spec::{ComputeClaim, Meta, Resources};
+use crate::state::ExitCause;
+use crate::stop_request::StopReason;
 
 fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
     let meta = Meta {
@@ -106,26 +108,10 @@ fn failure_is_recorded_only_of_a_sandbox_that_is_as_it_was_found() {
 async fn exits_that_recovery_has_found_are_published_and_others_are_not() {
     let table = Table::new(EventBus::default());
     let exit = Exit::lost(SystemTime::UNIX_EPOCH);
-    let task = |number: u8| Task {
-        id: TaskId::from_bytes([number; 32]),
-        sandbox: SandboxId::from_bytes([9; 32]),
-        meta: Arc::new(Meta {
-            owner: Owner::Nomad,
-            name: format!("task {number}"),
-            labels: BTreeMap::new(),
-            created_at: SystemTime::UNIX_EPOCH,
-            record: Vec::new(),
-        }),
-        details: task_details(),
-        state: TaskState::Exited {
-            started_at: None,
-            exit: exit.clone(),
-        },
-    };
     let mut events = table.events().subscribe(None);
-    let found = task(1).id;
+    let found = exited_task(1).id;
     table.load(Recovered {
-        tasks: vec![task(1), task(2)],
+        tasks: vec![exited_task(1), exited_task(2)],
         found_exits: vec![found],
         ..Recovered::default()
     });
@@ -140,6 +126,63 @@ async fn exits_that_recovery_has_found_are_published_and_others_are_not() {
     assert_eq!(event.owner, Owner::Nomad);
     let next = events.next().await.unwrap().unwrap();
     assert_eq!(next.kind, EventKind::TaskRemoved(found));
+}
+
+#[tokio::test]
+async fn exit_before_a_request_to_stop_is_not_by_that() {
+    for (age, is_asked) in [(0, true), (60, false)] {
+        let table = Table::new(EventBus::default());
+        let running = Task {
+            state: TaskState::Running {
+                pid: 7,
+                started_at: SystemTime::UNIX_EPOCH,
+            },
+            ..exited_task(1)
+        };
+        let id = running.id;
+        table.load(Recovered {
+            tasks: vec![running],
+            ..Recovered::default()
+        });
+        let mut events = table.events().subscribe(None);
+        let request = StopRequest::current(StopReason::Requested);
+        table.note_stop(id, request.clone());
+        table.note_signal(id, Signal::TERM, request.clone());
+        let exit = Exit {
+            code: 143,
+            finished_at: SystemTime::now() - Duration::from_secs(age),
+            cause: ExitCause::Exited,
+        };
+        table
+            .apply_task(id, TaskEvent::Exited(exit.clone()))
+            .unwrap();
+        let end = TaskEnd {
+            stop: is_asked.then_some(request),
+            is_found: false,
+        };
+        let event = events.next().await.unwrap().unwrap();
+        assert_eq!(event.kind, EventKind::TaskExited(id, exit, end));
+    }
+}
+
+/// A task whose exit was not observed.
+fn exited_task(number: u8) -> Task {
+    Task {
+        id: TaskId::from_bytes([number; 32]),
+        sandbox: SandboxId::from_bytes([9; 32]),
+        meta: Arc::new(Meta {
+            owner: Owner::Nomad,
+            name: format!("task {number}"),
+            labels: BTreeMap::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            record: Vec::new(),
+        }),
+        details: task_details(),
+        state: TaskState::Exited {
+            started_at: None,
+            exit: Exit::lost(SystemTime::UNIX_EPOCH),
+        },
+    }
 }
 
 fn task_details() -> TaskDetails {

@@ -157,7 +157,7 @@ fn request_text(operation: Option<OperationKind>, caller: Option<&Caller>) -> St
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use switchyard_core::stop_request::StopRequest;
 
@@ -176,6 +176,7 @@ mod tests {
     fn asked(reason: StopReason) -> TaskEnd {
         TaskEnd {
             stop: Some(StopRequest {
+                at: Instant::now(),
                 reason,
                 operation: Some(OperationKind::RemoveSandbox),
                 operation_id: None,
@@ -235,6 +236,7 @@ mod tests {
         );
         let by_owner = TaskEnd {
             stop: Some(StopRequest {
+                at: Instant::now(),
                 reason: StopReason::Requested,
                 operation: None,
                 operation_id: None,
