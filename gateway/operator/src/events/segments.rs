@@ -67,6 +67,8 @@ struct OpenSegment {
     file: File,
     length: u64,
     begun: SystemTime,
+    /// True if it ends with a torn record, after which the next one begins a line of its own.
+    is_torn: bool,
 }
 
 /// Some records, and the place at which to continue.
@@ -134,6 +136,12 @@ impl SegmentWriter {
             Some(segment) => segment,
             None => self.open_segment(now)?,
         };
+        // A disk that is still full must not begin a segment for each torn record: here it is an error of this one.
+        if segment.is_torn {
+            segment.file.write_all(b"\n")?;
+            segment.is_torn = false;
+            segment.length = segment.length.saturating_add(1);
+        }
         segment.file.write_all(line.as_bytes())?;
         let written = u64::try_from(line.len()).unwrap_or(u64::MAX);
         segment.length = segment.length.saturating_add(written);
@@ -212,10 +220,11 @@ impl OpenSegment {
             file: options.open(path)?,
             length: 0,
             begun: now,
+            is_torn: false,
         })
     }
 
-    /// Opens a segment to append to it, after a torn record on a line of its own; `None` if it has no room.
+    /// Opens a segment to append to it; `None` if it has no room.
     fn resume(path: &Path, now: SystemTime) -> io::Result<Option<Self>> {
         let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
         let mut options = OpenOptions::new();
@@ -232,6 +241,7 @@ impl OpenSegment {
             file,
             length: metadata.len(),
             begun: metadata.created().or_else(|_| metadata.modified())?,
+            is_torn: false,
         };
         if !segment.has_room(now) {
             return Ok(None);
@@ -239,10 +249,7 @@ impl OpenSegment {
         if let Some(last) = segment.length.checked_sub(1) {
             let mut end = [0];
             segment.file.read_exact_at(&mut end, last)?;
-            if end != *b"\n" {
-                segment.file.write_all(b"\n")?;
-                segment.length += 1;
-            }
+            segment.is_torn = end != *b"\n";
         }
         Ok(Some(segment))
     }

@@ -93,6 +93,18 @@ fn record_after_a_torn_one_is_on_a_line_of_its_own() {
 }
 
 #[test]
+fn torn_record_is_left_until_the_next_one_finds_room() {
+    let dir = dir();
+    let path = path_of(dir.path(), 1);
+    let torn = br#"{"at":"2026"#;
+    fs::write(&path, torn).unwrap();
+    let resumed = OpenSegment::resume(&path, SystemTime::now()).unwrap();
+    assert!(resumed.is_some_and(|segment| segment.is_torn));
+    // Where nothing can be written, there is still a segment to try again with.
+    assert_eq!(fs::read(&path).unwrap(), torn);
+}
+
+#[test]
 fn full_segment_is_followed_by_another_and_the_size_of_all_is_bounded() {
     let dir = dir();
     for number in 1..=40 {
