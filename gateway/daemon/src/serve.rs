@@ -28,8 +28,8 @@ use switchyard_socket::listener::SocketFile;
 use switchyard_telemetry::LogLevel;
 use switchyard_telemetry::TraceSettings;
 use tokio::sync::watch;
-use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
+use tokio::time::sleep;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::capacity;
 use crate::credentials::{Credentials, MetricsCredentials, Stamps};
@@ -62,8 +62,8 @@ use frontends::{FrontendSockets, Frontends};
 use listener_store::{InheritedListeners, ListenerKeeper, SharedListeners};
 use processes::NeededProcesses;
 
-/// Time to record the events of the daemon's last moments.
-const LATE_EVENTS: Duration = Duration::from_millis(10);
+/// Time to record the events of the daemon's last moments, most of which are recorded as they happen.
+const LATE_EVENTS: Duration = Duration::from_millis(50);
 
 /// The time of the daemon's start, and its wait for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +176,7 @@ pub async fn run(
 
     let states = processes.states();
     daemon.keep_running(processes, exe);
-    daemon.record_events(&gateway, &states);
+    let recording = daemon.record_events(&gateway, &states);
     let devices = daemon.start_devices(&gateway, &device_report);
     let mut questions = daemon.serve_frontends(frontends, &gateway);
     questions.push(admin_question);
@@ -198,7 +198,7 @@ pub async fn run(
     daemon.start_recovery(gateway.clone(), recovery_errors, states, begin);
 
     daemon.shutdown.ended().await;
-    daemon.end(&gateway).await;
+    daemon.end(&gateway, recording).await;
     // Servers that were aborted may hold their listeners a little longer.
     socket_files.iter().for_each(|socket| socket.remove());
     address_files.iter().for_each(|file| remove(file));
@@ -424,15 +424,14 @@ impl Daemon {
     }
 
     /// Waits for what is in flight, for a bounded time.
-    async fn end(&self, gateway: &Gateway) {
+    async fn end(&self, gateway: &Gateway, recording: AbortOnDropHandle<()>) {
         service_manager::stopping();
-        // The part that records events ends with the others, but operations still end, and tasks exit.
-        let late = gateway.subscribe();
         drain(gateway, &self.tasks).await;
-        let events = &self.history.events;
-        // Those that are there: the gateway, which ends the wait for more, lives on.
-        let _ = timeout(LATE_EVENTS, events.clone().record(late)).await;
-        events.note_end(self.shutdown.fault().unwrap_or("it was asked to end"));
+        // It has no end of its own: the gateway lives on.
+        sleep(LATE_EVENTS).await;
+        drop(recording);
+        let why = self.shutdown.fault().unwrap_or("it was asked to end");
+        self.history.events.note_end(why);
         self.history.flush().await;
     }
 }

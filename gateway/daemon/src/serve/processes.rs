@@ -1,15 +1,18 @@
 //! The processes that the daemon needs, containerd and the logkeeper: their states, and how they are restarted.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use switchyard_config::{Config, ContainerdMode, Sources};
 use switchyard_core::gateway::Gateway;
 use switchyard_operator::control::RestartableProcess;
 use switchyard_operator::metrics::ProcessRestarts;
 use switchyard_operator_api::VERSION;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Daemon;
 use crate::daemon_record::PublishedRecord;
@@ -141,13 +144,24 @@ impl Daemon {
         }
     }
 
-    /// Records what happens to the objects of the gateway, to these processes and to the clock.
-    pub(super) fn record_events(&self, gateway: &Gateway, states: &ProcessStates) {
+    /// Records what happens to the objects of the gateway, to these processes and to the clock. What is returned records
+    /// the first of these until it is dropped: while the daemon ends, operations still end and tasks exit.
+    pub(super) fn record_events(
+        &self,
+        gateway: &Gateway,
+        states: &ProcessStates,
+    ) -> AbortOnDropHandle<()> {
         let events = &self.history.events;
         let booted = node_events::booted();
         let pid = std::process::id();
         events.note_start(&format!("version {VERSION}, process {pid}{booted}"));
-        self.spawn("events", events.clone().record(gateway.subscribe()));
+        let record = AssertUnwindSafe(events.clone().record(gateway.subscribe())).catch_unwind();
+        let shutdown = self.shutdown.clone();
+        let recording = tokio::spawn(async move {
+            if record.await.is_err() {
+                shutdown.fail("events panicked; the log says where");
+            }
+        });
         let (containerd, logkeeper) = states;
         match containerd {
             Some(state) => self.spawn(
@@ -164,6 +178,7 @@ impl Daemon {
             follow_process(events.clone(), "logkeeper", logkeeper.clone()),
         );
         self.spawn("events of the clock", follow_clock(events.clone()));
+        AbortOnDropHandle::new(recording)
     }
 
     fn supervise(&self, program: Program, process: NeededProcess) {
