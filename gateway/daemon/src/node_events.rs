@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use nix::time::{ClockId, clock_gettime};
 use switchyard_core::backend::Condition;
 use switchyard_core::gateway::Gateway;
+use switchyard_linux::process::ProcessId;
 use switchyard_operator::events::EventLog;
 use switchyard_operator_api::text::rfc3339;
 use tokio::sync::watch;
@@ -28,7 +29,7 @@ pub(crate) async fn follow_process(
 ) {
     let mut before = State::Starting;
     loop {
-        let now = state.borrow_and_update().clone();
+        let now = told(&before, state.borrow_and_update().clone());
         if let Some((word, detail)) = process_change(&before, &now) {
             events.note(&format!("{name}_{word}"), detail);
         }
@@ -40,13 +41,26 @@ pub(crate) async fn follow_process(
     }
 }
 
+/// The process that runs in this state.
+const fn process_of(state: &State) -> Option<ProcessId> {
+    match state {
+        State::Up { process, .. } | State::Hanging { process, .. } => Some(*process),
+        State::Starting | State::Down(_) => None,
+    }
+}
+
+/// The state after another one. An external process that does not answer is reported as down: if the one before is there, it
+/// has not ended.
+fn told(before: &State, now: State) -> State {
+    match (process_of(before), now) {
+        (Some(process), State::Down(why)) if process.is_alive() => State::Hanging { process, why },
+        (_, now) => now,
+    }
+}
+
 /// The word and the words for a change of a process; `None` for one that is no start and no end. A process that was found
 /// running has not started now. Pure.
 fn process_change(before: &State, now: &State) -> Option<(&'static str, String)> {
-    let process_of = |state: &State| match state {
-        State::Up { process, .. } | State::Hanging { process, .. } => Some(*process),
-        State::Starting | State::Down(_) => None,
-    };
     match (before, now) {
         (
             _,
@@ -164,8 +178,6 @@ fn jump(before: ClockReading, now: ClockReading) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use switchyard_linux::process::ProcessId;
-
     use super::*;
 
     const fn process(pid: i32) -> ProcessId {
@@ -237,6 +249,25 @@ mod tests {
         );
         check(&down(), &down(), None);
         check(&down(), &State::Starting, None);
+    }
+
+    #[test]
+    fn process_that_is_there_has_not_ended() {
+        let own = i32::try_from(std::process::id())
+            .ok()
+            .and_then(ProcessId::of);
+        let process = own.expect("this process runs");
+        let before = State::Up {
+            process,
+            adopted: true,
+            version: "v2".to_owned(),
+            is_configuration_current: None,
+        };
+        let why = "ended with signal 9".to_owned();
+        assert_eq!(told(&before, down()), State::Hanging { process, why });
+        // Another one has its id.
+        assert_eq!(told(&up(process.pid, true), down()), down());
+        assert_eq!(told(&State::Starting, down()), down());
     }
 
     #[test]
