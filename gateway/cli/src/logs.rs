@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
 use http::StatusCode;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use switchyard_logkeeper::format::Stream;
 use switchyard_logkeeper::reader::{LogLocation, LogQuery, LogReader, ReadError, ReadWaiter};
 use switchyard_operator::task_logs;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::daemon::{DaemonError, Target, ask};
+use super::local_time;
 use super::log_output::{LogPrinter, PrintError};
 use super::watch::AGAIN;
 
@@ -34,7 +35,8 @@ pub(super) struct LogsArgs {
     /// Only so many lines at the end; of a Nomad task, of each stream.
     #[arg(long, short = 'n', value_name = "LINES")]
     tail: Option<u64>,
-    /// Only what is not older: a time such as 2026-11-26T10:00:00Z, or how long ago, such as 10m.
+    /// Only what is not older: a time of the day such as 03:00, the last one, or a day such as 2026-11-26, both of the
+    /// node's time zone; a time such as 2026-11-26T10:00:00Z; or how long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<SystemTime>,
     /// Print the time of each line before it.
@@ -76,17 +78,12 @@ pub(super) enum LogsError {
     Print(#[from] PrintError),
 }
 
-/// A time, or how long ago.
+/// A time as the history takes it.
 fn since(text: &str) -> Result<SystemTime, String> {
-    if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(time.into());
-    }
-    let ago = text
-        .parse::<SignedDuration>()
-        .ok()
-        .and_then(|ago| Duration::try_from(ago).ok());
-    ago.and_then(|ago| SystemTime::now().checked_sub(ago))
-        .ok_or_else(|| "write it as 2026-11-26T10:00:00Z, or as 90s, 10m or 2h ago".to_owned())
+    let time = local_time::parse(text)?;
+    Ok(time
+        .last_before(Timestamp::now(), &local_time::zone())
+        .into())
 }
 
 /// Prints the log of a task; exit status 1 if parts of it cannot be read.
@@ -236,7 +233,9 @@ mod tests {
             (begun..begun + Duration::from_secs(60)).contains(&ago),
             "{ago:?}"
         );
-        for text in ["", "-10m", "yesterday", "2026-11-26"] {
+        let of_day = since("03:00").unwrap();
+        assert!(of_day <= SystemTime::now() && of_day > begun - Duration::from_secs(2 * 24 * 3600));
+        for text in ["", "-10m", "yesterday"] {
             assert!(since(text).is_err(), "{text}");
         }
     }
