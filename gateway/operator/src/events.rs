@@ -148,7 +148,7 @@ impl EventLog {
         {
             observer.task_exited(&view, exit);
         }
-        self.push(view);
+        self.add(view);
     }
 
     /// Records something that happened to the node now; never waits. `event` is one word.
@@ -174,7 +174,11 @@ impl EventLog {
     }
 
     fn push(&self, event: EventView) {
-        let event = record::bounded(event);
+        self.add(record::bounded(event));
+    }
+
+    /// Adds an event whose texts are bounded.
+    fn add(&self, event: EventView) {
         if let Some(store) = &self.0.store {
             store.record(&event);
         }
@@ -288,7 +292,7 @@ fn unrecorded_end(former: &[EventView]) -> Option<String> {
         .is_some_and(|event| event.event == ENDED);
     (!is_recorded).then(|| {
         format!(
-            "; the daemon before it left no record of its end: it was killed or crashed, or the node went down, after {}",
+            "; the daemon before it left no record of its end: it was killed or crashed, the node went down, or the record could not be written, after {}",
             last.at
         )
     })
