@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use switchyard_core::ErrorKind;
-use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::operation::{EndedOperation, OperationKind, Outcome};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::operation::{EndedOperation, OperationKind, Outcome, Subject};
 
 /// Time after which a failure that is repeated is logged again.
 const REMINDER: Duration = Duration::from_secs(3600);
@@ -29,8 +29,11 @@ struct Failures(HashMap<About, (ErrorKind, Instant)>);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct About {
     kind: OperationKind,
+    owner: Option<Owner>,
     sandbox: Option<SandboxId>,
     task: Option<TaskId>,
+    /// The name of what is to be created: each attempt makes an id of its own.
+    name: Option<String>,
     argument: Option<String>,
 }
 
@@ -93,13 +96,7 @@ impl Failures {
         if failure.is_none() && self.0.is_empty() {
             return Note::Nothing;
         }
-        let subject = operation.subject;
-        let about = About {
-            kind: operation.kind,
-            sandbox: subject.sandbox,
-            task: subject.task,
-            argument: subject.argument.clone(),
-        };
+        let about = About::of(operation);
         let Some(kind) = failure else {
             return match self.0.remove(&about) {
                 Some(_) => Note::Recovered,
@@ -124,6 +121,33 @@ impl Failures {
     }
 }
 
+impl About {
+    fn of(operation: &EndedOperation<'_>) -> Self {
+        let Subject {
+            sandbox,
+            task,
+            sandbox_meta,
+            task_meta,
+            argument,
+        } = operation.subject;
+        let (sandbox, task, created) = if operation.kind == OperationKind::CreateSandbox {
+            (None, None, sandbox_meta.as_deref())
+        } else if operation.kind == OperationKind::CreateTask {
+            (*sandbox, None, task_meta.as_deref())
+        } else {
+            (*sandbox, *task, None)
+        };
+        Self {
+            kind: operation.kind,
+            owner: operation.owner,
+            sandbox,
+            task,
+            name: created.map(|meta| meta.name.clone()),
+            argument: argument.clone(),
+        }
+    }
+}
+
 /// Returns whether failures of such operations are logged where they are made, or are probes' of which there are many.
 const fn logs_itself(kind: OperationKind) -> bool {
     matches!(
@@ -137,10 +161,13 @@ const fn logs_itself(kind: OperationKind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
     use std::time::SystemTime;
 
     use switchyard_core::Error;
-    use switchyard_core::operation::{OperationId, Subject};
+    use switchyard_core::operation::OperationId;
+    use switchyard_core::spec::Meta;
 
     use super::*;
 
@@ -150,10 +177,20 @@ mod tests {
         failure: Option<ErrorKind>,
         now: Instant,
     ) -> Note {
+        note_of(OperationKind::StopSandbox, failures, subject, failure, now)
+    }
+
+    fn note_of(
+        kind: OperationKind,
+        failures: &mut Failures,
+        subject: &Subject,
+        failure: Option<ErrorKind>,
+        now: Instant,
+    ) -> Note {
         let operation = EndedOperation {
             id: OperationId::default(),
             trace: None,
-            kind: OperationKind::StopSandbox,
+            kind,
             owner: None,
             subject,
             caller: None,
@@ -195,6 +232,39 @@ mod tests {
         for (step, (object, failure, minutes, expected)) in steps.into_iter().enumerate() {
             let noted = note(&mut failures, &sandbox(object), failure, minute(minutes));
             assert_eq!(noted, expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn attempts_to_create_the_same_pod_or_container_are_one_trouble() {
+        let mut failures = Failures::default();
+        let now = Instant::now();
+        let away = Some(ErrorKind::Unavailable);
+        let meta = |name: &str| {
+            Arc::new(Meta {
+                owner: Owner::Kubernetes,
+                name: name.to_owned(),
+                labels: BTreeMap::new(),
+                created_at: SystemTime::UNIX_EPOCH,
+                record: Vec::new(),
+            })
+        };
+        let within = SandboxId::from_bytes([9; 32]);
+        for (id, name, failure, expected) in [
+            (1, "web", away, Note::NodeFailed),
+            (2, "web", away, Note::FailedAgain),
+            (3, "db", away, Note::NodeFailed),
+            (4, "web", None, Note::Recovered),
+        ] {
+            let pod = Subject::new_sandbox(SandboxId::from_bytes([id; 32]), meta(name));
+            let kind = OperationKind::CreateSandbox;
+            let noted = note_of(kind, &mut failures, &pod, failure, now);
+            assert_eq!(noted, expected, "pod {id}");
+            let container =
+                Subject::new_task(TaskId::from_bytes([id; 32]), meta(name), within, None);
+            let kind = OperationKind::CreateTask;
+            let noted = note_of(kind, &mut failures, &container, failure, now);
+            assert_eq!(noted, expected, "container {id}");
         }
     }
 
