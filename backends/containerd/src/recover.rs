@@ -22,8 +22,11 @@
 //! lost_layers  snapshots that a power cut has emptied
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use switchyard_core::id::TaskId;
 use switchyard_logkeeper as logkeeper;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -87,6 +90,8 @@ pub(crate) struct Recovery {
     pub(crate) execs: Arc<Execs>,
     pub(crate) cleanup: Arc<CleanupQueue>,
     pub(crate) tracker: TaskTracker,
+    /// Tasks whose exit no predecessor has persisted, from all attempts: one that fails may have persisted some.
+    pub(crate) found_exits: Mutex<BTreeSet<TaskId>>,
     /// Cancelled when recovery is done; used as a one-shot signal.
     pub(crate) recovered: CancellationToken,
 }

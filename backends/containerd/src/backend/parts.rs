@@ -207,6 +207,7 @@ impl Parts {
             execs: Arc::clone(&execs),
             cleanup: Arc::clone(&handles.cleanup),
             tracker: handles.tracker.clone(),
+            found_exits: Mutex::default(),
             recovered: handles.recovered.clone(),
         });
         Self {

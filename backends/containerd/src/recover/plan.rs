@@ -141,7 +141,7 @@ impl RecoveryPlan {
             self.remove("task", cleanup, &recovery.context.observer);
             return;
         };
-        if matches!(fate, TaskFate::Reap { .. } | TaskFate::Lost(_)) {
+        if recovery.found_exits.lock().contains(&entry.id) {
             self.recovered.found_exits.push(entry.id);
         }
         if matches!(fate, TaskFate::Lost(_)) {

@@ -348,6 +348,10 @@ impl Recovery {
         self.storage.volumes.adopt(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         let fate = task_fate(&facts, SystemTime::now());
+        if matches!(fate, TaskFate::Reap { .. } | TaskFate::Lost(_)) {
+            // Before it is persisted, which the next attempt finds if this one fails.
+            self.found_exits.lock().insert(id);
+        }
         if fate != TaskFate::Created {
             // A predecessor may have launched it.
             entry.apply(LifecycleEvent::Launched);
