@@ -81,6 +81,8 @@ fn admin_tcp_address_discloses_no_name_path_or_pid() {
         "/v1/objects",
         "/v1/devices",
         "/v1/debug",
+        "/v1/events",
+        "/v1/history",
         "/v1/images/leases",
     ] {
         assert_eq!(node.daemon().get_from_admin_address(path).0, 404, "{path}");

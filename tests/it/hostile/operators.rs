@@ -293,4 +293,8 @@ fn a_full_disk_below_the_history_fails_no_request_and_loses_counted_events_alone
     assert!(eventually(LIMIT, is_recorded), "{:?}", shown());
     let errors = String::from_utf8_lossy(&shown().stderr).into_owned();
     assert!(errors.contains("could not be recorded"), "{errors}");
+    let names = fs::read_dir(&dir).expect("it is there");
+    let names = names.map(|entry| entry.expect("it can be read").file_name());
+    let segments = names.filter(|name| name.to_string_lossy().starts_with("events-1-"));
+    assert_eq!(segments.count(), 1, "a torn record begins no segment");
 }
