@@ -8,13 +8,12 @@ use parking_lot::Mutex;
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Says when a loss is logged: once when it begins and once when it is over, however much is lost meanwhile, and once a
-/// minute at most.
+/// minute at most. One that begins within that minute is logged if it lasts longer.
 #[derive(Debug, Default)]
 pub struct LossReport(Mutex<Loss>);
 
 #[derive(Debug, Default)]
 struct Loss {
-    lasts: bool,
     is_reported: bool,
     last_report: Option<Instant>,
 }
@@ -33,7 +32,7 @@ impl LossReport {
 
 impl Loss {
     fn begins(&mut self, now: Instant) -> bool {
-        if std::mem::replace(&mut self.lasts, true) {
+        if self.is_reported {
             return false;
         }
         let is_due = |last: Instant| now.saturating_duration_since(last) >= PAUSE;
@@ -45,7 +44,6 @@ impl Loss {
     }
 
     fn ends(&mut self) -> bool {
-        self.lasts = false;
         std::mem::take(&mut self.is_reported)
     }
 }
@@ -69,6 +67,17 @@ mod tests {
             assert!(!loss.ends());
         }
         assert!(loss.begins(begin + PAUSE));
+        assert!(loss.ends());
+    }
+
+    #[test]
+    fn loss_that_begins_soon_after_another_is_logged_if_it_lasts() {
+        let mut loss = Loss::default();
+        let begin = Instant::now();
+        assert!(loss.begins(begin) && loss.ends());
+        assert!(!loss.begins(begin + PAUSE / 2));
+        assert!(loss.begins(begin + PAUSE));
+        assert!(!loss.begins(begin + 2 * PAUSE));
         assert!(loss.ends());
     }
 }
