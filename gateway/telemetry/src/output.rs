@@ -237,11 +237,24 @@ impl Sink {
     /// loses the latest when it is full.
     fn write_patiently(&mut self, line: &LogLine) -> io::Result<()> {
         loop {
-            match self.write(line) {
-                Err(error) if is_gone(&error) => thread::sleep(RETRY),
-                Err(error) if is_late(&error) => {}
-                written => return written,
+            let Err(error) = self.write(line) else {
+                return Ok(());
+            };
+            match self.pause_after(&error) {
+                Some(pause) => thread::sleep(pause),
+                None => return Err(error),
             }
+        }
+    }
+
+    /// The pause after which a line that was not written is written again; `None` if it is lost. Standard error that does not
+    /// block, such as a pipe that others share, may have a part of the line already, and is not waited for.
+    fn pause_after(&self, error: &io::Error) -> Option<Duration> {
+        match self {
+            Self::Journal(_) if is_gone(error) => Some(RETRY),
+            // The send itself has waited.
+            Self::Journal(_) if is_late(error) => Some(Duration::ZERO),
+            Self::Journal(_) | Self::Stderr => None,
         }
     }
 }
@@ -308,6 +321,18 @@ mod tests {
                 lost
             }
         );
+    }
+
+    #[test]
+    fn only_the_journal_is_waited_for() {
+        let wait = SendWait::AtMost(Duration::from_secs(10));
+        let journal = Sink::Journal(JournalSocket::new("/run/none".into(), wait));
+        let pause = |sink: &Sink, kind: io::ErrorKind| sink.pause_after(&kind.into());
+        assert_eq!(pause(&journal, io::ErrorKind::NotFound), Some(RETRY));
+        let late = io::ErrorKind::WouldBlock;
+        assert_eq!(pause(&journal, late), Some(Duration::ZERO));
+        assert_eq!(pause(&journal, io::ErrorKind::PermissionDenied), None);
+        assert_eq!(pause(&Sink::Stderr, late), None);
     }
 
     #[test]
