@@ -3,6 +3,7 @@
 use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -49,16 +50,23 @@ pub enum LogWriting {
     AtOnce,
 }
 
-/// Sends logs to the journal, if the service manager has connected standard error to it, and else to standard error as
-/// configured; panics go to the log. Returns the handle with which the level is changed.
+/// Sends logs to the journal, if the service manager has connected standard error to it and its socket can be reached, and else
+/// to standard error as configured; panics go to the log. Returns the handle with which the level is changed.
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
 pub fn init(config: &LogConfig, writing: LogWriting) -> Result<LogLevel, TelemetryError> {
     let filter = parse_level(&config.level).map_err(TelemetryError::Level)?;
     let (filter, handle) = reload::Layer::new(filter);
-    let is_journal = is_stderr_journal();
-    let output = output(writing, is_journal).map_err(TelemetryError::Thread)?;
+    let journal = is_stderr_journal()
+        .then(|| reached(journal_socket(), writing))
+        .flatten();
+    let is_journal = journal.is_some();
+    let sink = journal.map_or(Sink::Stderr, Sink::Journal);
+    let output = match writing {
+        LogWriting::ByThread => LogOutput::start(sink).map_err(TelemetryError::Thread)?,
+        LogWriting::AtOnce => LogOutput::direct(sink),
+    };
     let writer = {
         let output = output.clone();
         move || output.clone()
@@ -102,19 +110,15 @@ pub fn init(config: &LogConfig, writing: LogWriting) -> Result<LogLevel, Telemet
     }))
 }
 
-/// The output to the journal or to standard error.
-fn output(writing: LogWriting, is_journal: bool) -> io::Result<LogOutput> {
-    let sink = |wait| {
-        if is_journal {
-            Sink::Journal(JournalSocket::new(journal_socket(), wait))
-        } else {
-            Sink::Stderr
-        }
+/// The journal at this socket; `None` if it cannot be reached now, as from a root directory without it: each line would wait
+/// for it and be lost, while standard error leads to the journal too.
+fn reached(socket: PathBuf, writing: LogWriting) -> Option<JournalSocket> {
+    let wait = match writing {
+        LogWriting::ByThread => SendWait::AtMost(JOURNAL_WAIT),
+        LogWriting::AtOnce => SendWait::Never,
     };
-    match writing {
-        LogWriting::ByThread => LogOutput::start(sink(SendWait::AtMost(JOURNAL_WAIT))),
-        LogWriting::AtOnce => Ok(LogOutput::direct(sink(SendWait::Never))),
-    }
+    let mut journal = JournalSocket::new(socket, wait);
+    journal.connect().is_ok().then_some(journal)
 }
 
 /// The lines of this process's log since it started.
@@ -161,7 +165,20 @@ pub(crate) fn log_panic(info: &PanicHookInfo<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
+
+    #[test]
+    fn journal_that_cannot_be_reached_gets_no_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        for writing in [LogWriting::ByThread, LogWriting::AtOnce] {
+            assert!(reached(path.clone(), writing).is_none());
+        }
+        let _journal = UnixDatagram::bind(&path).unwrap();
+        assert!(reached(path, LogWriting::ByThread).is_some());
+    }
 
     #[test]
     fn auto_log_format_is_text_on_a_terminal_else_json() {
