@@ -141,21 +141,27 @@ impl Images {
         wanted: &ImageRequest,
         events: &TaskEventSender,
     ) -> Result<ImageId> {
-        let pull = self.scope.images().pull(request);
-        tokio::pin!(pull);
+        let late = self.follow_pull(request, wanted, events);
+        self.scope.images().pull_unless(request, late).await
+    }
+
+    /// Reports the progress of a pull. Returns the error of one that exceeds a timeout.
+    async fn follow_pull(
+        &self,
+        request: &PullRequest,
+        wanted: &ImageRequest,
+        events: &TaskEventSender,
+    ) -> Error {
         let mut watch = PullMonitor::new(Instant::now());
         loop {
-            tokio::select! {
-                biased;
-                pulled = &mut pull => return pulled,
-                () = tokio::time::sleep(POLL) => {
-                    let now = Instant::now();
-                    watch.update(self.scope.images().progress(request), now);
-                    watch.check_timeouts(wanted, now)?;
-                    if let Some(text) = watch.progress_message(now) {
-                        events.send(text, &[("image", &wanted.reference)]);
-                    }
-                }
+            tokio::time::sleep(POLL).await;
+            let now = Instant::now();
+            watch.update(self.scope.images().progress(request), now);
+            if let Err(late) = watch.check_timeouts(wanted, now) {
+                return late;
+            }
+            if let Some(text) = watch.progress_message(now) {
+                events.send(text, &[("image", &wanted.reference)]);
             }
         }
     }

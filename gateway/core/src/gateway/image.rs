@@ -1,6 +1,7 @@
 //! Images: pulled, loaded and removed for their owners.
 
 use std::fs::File;
+use std::future::{Future, pending};
 use std::sync::Arc;
 
 use super::access::OwnerAccess;
@@ -104,7 +105,20 @@ impl<'s> ScopedImages<'s> {
     /// # Errors
     /// Those of [`ImageStore::pull`](crate::image::ImageStore::pull).
     pub async fn pull(self, request: &PullRequest) -> Result<ImageId> {
-        self.pull_as(Subject::default(), request).await
+        self.pull_as(Subject::default(), request, pending()).await
+    }
+
+    /// As [`ScopedImages::pull`], but a pull that has not ended when `late` does fails with its error: to a caller that goes away
+    /// instead, nobody would report that the registry hangs.
+    ///
+    /// # Errors
+    /// Those of [`ScopedImages::pull`], and that of `late`.
+    pub async fn pull_unless(
+        self,
+        request: &PullRequest,
+        late: impl Future<Output = Error>,
+    ) -> Result<ImageId> {
+        self.pull_as(Subject::default(), request, late).await
     }
 
     /// As [`ScopedImages::pull`], for the sandbox with this name, if it is known: its operation names it.
@@ -116,10 +130,15 @@ impl<'s> ScopedImages<'s> {
         let subject = table
             .sandbox_named(self.access.owner(), sandbox)
             .map_or_else(Subject::default, |sandbox| Subject::sandbox(&sandbox));
-        self.pull_as(subject, request).await
+        self.pull_as(subject, request, pending()).await
     }
 
-    async fn pull_as(self, subject: Subject, request: &PullRequest) -> Result<ImageId> {
+    async fn pull_as(
+        self,
+        subject: Subject,
+        request: &PullRequest,
+        late: impl Future<Output = Error>,
+    ) -> Result<ImageId> {
         let backend = &self.access.ready()?.backend;
         if request.owner != self.access.owner() {
             return Err(Error::internal(format!(
@@ -141,7 +160,12 @@ impl<'s> ScopedImages<'s> {
             )
             .with_progress(read_progress);
         let work = async {
-            match backend.images().pull(request).await {
+            let pulled = tokio::select! {
+                biased;
+                pulled = backend.images().pull(request) => pulled,
+                error = late => Err(error),
+            };
+            match pulled {
                 Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
                     Err(Blocker::explained(error, &self.blockers().await))
                 }

@@ -1,6 +1,11 @@
 //! Tests of progressing and stalled pulls, and of the release of images.
 
+use parking_lot::Mutex;
 use switchyard_core::gateway::{Gateway, Limits};
+use switchyard_core::ledger::MemoryStore;
+use switchyard_core::operation::{
+    EndedOperation, EndedStep, OperationObserver, Operations, Outcome,
+};
 use switchyard_fake::{BUSYBOX, Fake, Method};
 
 use super::*;
@@ -21,8 +26,26 @@ fn wish() -> ImageRequest {
     }
 }
 
+/// Notes how operations have ended.
+#[derive(Default)]
+struct Outcomes(Mutex<Vec<String>>);
+
+impl OperationObserver for Outcomes {
+    fn operation_ended(&self, operation: &EndedOperation<'_>) {
+        let outcome = match operation.outcome {
+            Outcome::Succeeded => "ok",
+            Outcome::Failed(error) => error.kind().as_str(),
+            Outcome::Dropped => "dropped",
+        };
+        self.0.lock().push(format!("{} {outcome}", operation.kind));
+    }
+
+    fn step_ended(&self, _: EndedStep) {}
+}
+
 struct ImagesFixture {
     fake: Fake,
+    outcomes: Arc<Outcomes>,
     gateway: Gateway,
     images: Images,
     keep: Arc<ImageGc>,
@@ -33,7 +56,16 @@ struct ImagesFixture {
 
 async fn fixture() -> ImagesFixture {
     let fake = Fake::with_busybox();
-    let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
+    let operations = Operations::default();
+    let outcomes = Arc::new(Outcomes::default());
+    operations.observe(Arc::clone(&outcomes) as _);
+    let leases = Arc::new(MemoryStore::default());
+    let gateway = Gateway::with_leases(
+        Arc::new(fake.clone()),
+        Limits::default(),
+        leases,
+        operations,
+    );
     gateway.recover().await.expect("the fake recovers");
     let scope = gateway.scope(Owner::Nomad);
     let sessions = Sessions::default();
@@ -44,6 +76,7 @@ async fn fixture() -> ImagesFixture {
     let looks = Arc::new(BlockingPool::new(1, switchyard_core::blocking_pool::LIMIT));
     ImagesFixture {
         fake,
+        outcomes,
         gateway,
         images: Images::new(scope, Arc::clone(&keep), looks),
         keep,
@@ -135,6 +168,11 @@ async fn stalled_pull_ends_early_and_progressing_one_at_its_timeout() {
     assert_eq!(began.elapsed().as_secs(), 300);
     moving.abort();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    // They failed, for metrics and the log: a pull that is given up by its caller is nobody's fault.
+    assert_eq!(
+        *fixture.outcomes.0.lock(),
+        ["pull_image deadline_exceeded"; 2]
+    );
 }
 
 #[test]

@@ -91,10 +91,11 @@ impl Worker {
             owner: scope.owner(),
         };
         let limit = self.shared.settings.pull_timeout;
-        let pulled = tokio::time::timeout(limit, scope.images().pull(&request)).await;
-        let pulled = pulled
-            .unwrap_or_else(|_| Err(Error::deadline(format!("it did not end within {limit:?}"))));
-        match pulled {
+        let late = async {
+            tokio::time::sleep(limit).await;
+            Error::deadline(format!("it did not end within {limit:?}"))
+        };
+        match scope.images().pull_unless(&request, late).await {
             Ok(_) => Ok(()),
             Err(error) => match scope.images().find(reference).await {
                 Ok(Some(_)) => {
