@@ -132,18 +132,30 @@ impl FsThreads {
         report
     }
 
-    /// The file systems with logs and what they did, without their containers.
+    /// The file systems with logs and what they did, without their containers. Those of one mount point are one: a file system
+    /// that hangs is still known when another one is mounted in its place.
     pub(crate) fn file_systems(&self) -> Vec<LogFileSystem> {
-        let threads = self.threads.lock();
-        let report = |fs_thread: &Arc<FsThread>| LogFileSystem {
-            mount_point: fs_thread.mount_point().to_owned(),
-            stall_age_ms: fs_thread.stalled().map_or(0, |(waited, _)| {
+        let mut all: Vec<LogFileSystem> = Vec::new();
+        for fs_thread in self.threads.lock().values() {
+            let point = fs_thread.mount_point();
+            let stall_age_ms = fs_thread.stalled().map_or(0, |(waited, _)| {
                 u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
-            }),
-            writes: fs_thread.timer.times(),
-            ..LogFileSystem::default()
-        };
-        threads.values().map(report).collect()
+            });
+            let writes = fs_thread.timer.times();
+            match all.iter_mut().find(|known| known.mount_point == point) {
+                Some(known) => {
+                    known.stall_age_ms = known.stall_age_ms.max(stall_age_ms);
+                    known.writes.add(&writes);
+                }
+                None => all.push(LogFileSystem {
+                    mount_point: point.to_owned(),
+                    stall_age_ms,
+                    writes,
+                    ..LogFileSystem::default()
+                }),
+            }
+        }
+        all
     }
 
     fn thread(&self, device: &str, point: &Path) -> io::Result<Arc<FsThread>> {
@@ -300,6 +312,25 @@ mod tests {
         assert!(Arc::ptr_eq(&a, &b));
         assert!(!Arc::ptr_eq(&a, &proc));
         assert_eq!(fs_threads.stalls(), StallReport::default());
+    }
+
+    #[test]
+    fn file_systems_of_one_mount_point_are_reported_as_one() {
+        let fs_threads = FsThreads::default();
+        let [former, present, other] = [("0:51", "/logs"), ("0:52", "/logs"), ("8:1", "/")]
+            .map(|(device, point)| fs_threads.thread(device, Path::new(point)).unwrap());
+        former.timer.add(Duration::from_secs(3));
+        present.timer.add(Duration::ZERO);
+        other.timer.add(Duration::ZERO);
+        let reported = fs_threads.file_systems();
+        let counts: Vec<_> = reported
+            .iter()
+            .map(|known| (known.mount_point.as_str(), known.writes.count))
+            .collect();
+        assert_eq!(counts, [("/logs", 2), ("/", 1)]);
+        let buckets = &reported[0].writes.buckets;
+        let ends = (buckets[0].count, buckets[buckets.len() - 1].count);
+        assert_eq!(ends, (1, 2));
     }
 
     #[test]

@@ -48,6 +48,19 @@ pub struct WriteBucket {
     pub count: u64,
 }
 
+// === impl WriteTimes ===
+
+impl WriteTimes {
+    /// Adds writes that were counted by the same bounds.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.total_us = self.total_us.saturating_add(other.total_us);
+        for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            bucket.count = bucket.count.saturating_add(more.count);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{MAX_ID, MAX_LINE, Reply, Stats};
