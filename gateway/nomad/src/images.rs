@@ -120,18 +120,16 @@ impl Images {
             })
         };
         let archive = self.pool.run(object, open).await?;
-        let loading =
-            self.scope
-                .images()
-                .load(archive, wanted.reference.clone(), handler.to_owned());
-        let loaded = tokio::time::timeout(wanted.timeout, loading)
-            .await
-            .unwrap_or_else(|_| {
-                Err(Error::deadline(format!(
-                    "it did not end within image_pull_timeout, {:?}",
-                    wanted.timeout
-                )))
-            });
+        let late = async {
+            tokio::time::sleep(wanted.timeout).await;
+            total_timeout(wanted.timeout)
+        };
+        let reference = wanted.reference.clone();
+        let loaded = self
+            .scope
+            .images()
+            .load(archive, reference, handler.to_owned(), late)
+            .await;
         loaded.map_err(|error| error.context(format!("load {shown}")))
     }
 
@@ -165,6 +163,13 @@ impl Images {
             }
         }
     }
+}
+
+/// The error of a pull or load that takes longer than it may.
+fn total_timeout(limit: Duration) -> Error {
+    Error::deadline(format!(
+        "it did not end within image_pull_timeout, {limit:?}"
+    ))
 }
 
 /// Error texts that Nomad operators know.
@@ -204,10 +209,7 @@ impl PullMonitor {
     /// Checks both timeouts.
     fn check_timeouts(&self, wanted: &ImageRequest, now: Instant) -> Result<()> {
         if now - self.begun >= wanted.timeout {
-            let limit = wanted.timeout;
-            return Err(Error::deadline(format!(
-                "it did not end within image_pull_timeout, {limit:?}"
-            )));
+            return Err(total_timeout(wanted.timeout));
         }
         if now - self.last_progress_at >= wanted.activity_timeout {
             let limit = wanted.activity_timeout;

@@ -2,6 +2,7 @@
 //! them.
 
 use std::fs::File;
+use std::future::pending;
 use std::path::Path;
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
     let file = File::open(path).expect("it is there");
     scope
         .images()
-        .load(file, "busybox:loaded".into(), String::new())
+        .load(file, "busybox:loaded".into(), String::new(), pending())
         .await
 }
 

@@ -160,12 +160,7 @@ impl<'s> ScopedImages<'s> {
             )
             .with_progress(read_progress);
         let work = async {
-            let pulled = tokio::select! {
-                biased;
-                pulled = backend.images().pull(request) => pulled,
-                error = late => Err(error),
-            };
-            match pulled {
+            match unless(backend.images().pull(request), late).await {
                 Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
                     Err(Blocker::explained(error, &self.blockers().await))
                 }
@@ -181,12 +176,18 @@ impl<'s> ScopedImages<'s> {
         self.access.context().backend.image_blockers().await
     }
 
-    /// Loads an image from an archive; only this owner holds it from then on. See
-    /// [`ImageStore::load`](crate::image::ImageStore::load).
+    /// Loads an image from an archive; only this owner holds it from then on. It fails with the error of `late` if it has not ended
+    /// when that does. See [`ImageStore::load`](crate::image::ImageStore::load).
     ///
     /// # Errors
-    /// Those of [`ImageStore::load`](crate::image::ImageStore::load).
-    pub async fn load(self, archive: File, reference: String, handler: String) -> Result<ImageId> {
+    /// Those of [`ImageStore::load`](crate::image::ImageStore::load), and that of `late`.
+    pub async fn load(
+        self,
+        archive: File,
+        reference: String,
+        handler: String,
+        late: impl Future<Output = Error>,
+    ) -> Result<ImageId> {
         let backend = &self.access.ready()?.backend;
         let operation = self
             .access
@@ -197,7 +198,9 @@ impl<'s> ScopedImages<'s> {
             handler,
             owner: self.access.owner(),
         };
-        operation.run(backend.images().load(request)).await
+        operation
+            .run(unless(backend.images().load(request), late))
+            .await
     }
 
     /// The progress of a pull of this request that is in flight. See
@@ -297,5 +300,17 @@ impl<'s> ScopedImages<'s> {
                 .images
                 .used_by_others(self.access.owner(), &image.id, &|_| false);
         Image { pinned, ..image }
+    }
+}
+
+/// The result of some work, or the error of `late` if that ends first: the work is given up then.
+async fn unless<T>(
+    work: impl Future<Output = Result<T>>,
+    late: impl Future<Output = Error>,
+) -> Result<T> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        error = late => Err(error),
     }
 }

@@ -303,6 +303,21 @@ async fn image_archive_must_be_in_the_task_directory() {
     }
 }
 
+#[tokio::test]
+async fn load_that_exceeds_its_timeout_has_failed() {
+    let fixture = fixture().await;
+    std::fs::write(fixture.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
+    let _held = fixture.fake.hold(Method::Load);
+    let load = ImageRequest {
+        load: Some("image.tar".into()),
+        timeout: Duration::from_millis(50),
+        ..wish()
+    };
+    let error = fixture.get(&load).await.expect_err("the runtime hangs");
+    assert!(error.report().contains("image_pull_timeout"), "{error:?}");
+    assert_eq!(*fixture.outcomes.0.lock(), ["load_image deadline_exceeded"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn image_not_pulled_by_nomad_is_not_released() {
     let fixture = fixture().await;
