@@ -1,10 +1,12 @@
 //! The agent: keeps a session with one of the managers, and the certificate valid.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::ValidityPeriod;
@@ -137,7 +139,11 @@ impl Agent {
                 Ok(manager) => manager,
                 Err(error) => return error,
             };
-            let end = Box::pin(self.session(&identity, &manager, &pace, &mut assigned)).await;
+            let until = pace.lock().duplicate_until();
+            let end = tokio::select! {
+                end = Box::pin(self.session(&identity, &manager, &pace, &mut assigned)) => end,
+                never = self.state.forget_duplicate(until) => match never {},
+            };
             let cause = match end {
                 SessionEnd::Certificate => Cause::Certificate,
                 SessionEnd::Failed(error) => {
@@ -241,7 +247,7 @@ impl Agent {
     async fn asked(&self, last: Option<Instant>) {
         self.membership.renewal_is_asked_for().await;
         if let Some(last) = last {
-            tokio::time::sleep_until(last + ASKED_PAUSE).await;
+            sleep_until(last + ASKED_PAUSE).await;
         }
     }
 
@@ -285,6 +291,16 @@ impl AgentState {
         });
     }
 
+    /// Withdraws from the report at this time that another process has the same identity: a session that lasts shows that it
+    /// is gone. Does not end. Cancel-safe.
+    async fn forget_duplicate(&self, until: Option<Instant>) -> Infallible {
+        if let Some(until) = until {
+            sleep_until(until).await;
+            self.change(|report| report.is_duplicate = false);
+        }
+        pending().await
+    }
+
     /// Logs the first failure after a session as a warning; later ones appear in the report only.
     fn session_failed(&self, error: &Error) {
         let text = error.report();
@@ -321,6 +337,34 @@ impl SessionObserver for Observer<'_> {
             for problem in self.state.report.borrow().problems() {
                 tracing::error!("{problem}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::report::sample;
+
+    #[tokio::test(start_paused = true)]
+    async fn another_process_with_the_same_identity_is_forgotten_during_a_session() {
+        let report = AgentReport {
+            is_duplicate: true,
+            ..sample()
+        };
+        let state = AgentState {
+            report: watch::Sender::new(report),
+        };
+        let until = Instant::now() + Duration::from_secs(200);
+        for (seconds, expected) in [(199, true), (2, false)] {
+            let session = timeout(
+                Duration::from_secs(seconds),
+                state.forget_duplicate(Some(until)),
+            );
+            assert!(session.await.is_err(), "it does not end by itself");
+            assert_eq!(state.report.borrow().is_duplicate, expected, "{seconds}");
         }
     }
 }

@@ -61,28 +61,32 @@ impl AgentReport {
     }
 }
 
+/// The report of a member with which all is well.
+#[cfg(test)]
+pub(crate) fn sample() -> AgentReport {
+    AgentReport {
+        cluster: "c".to_owned(),
+        node: "n".to_owned(),
+        certificate_begins: SystemTime::UNIX_EPOCH,
+        certificate_ends: SystemTime::UNIX_EPOCH,
+        since: SystemTime::UNIX_EPOCH,
+        manager: Some("m:2377".to_owned()),
+        sessions: 1,
+        failures: 0,
+        session_error: None,
+        renewal_error: None,
+        is_promoted: false,
+        is_duplicate: false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
-    use super::AgentReport;
+    use super::*;
 
     #[test]
     fn each_problem_says_what_to_do() {
-        let well = AgentReport {
-            cluster: "c".to_owned(),
-            node: "n".to_owned(),
-            certificate_begins: SystemTime::UNIX_EPOCH,
-            certificate_ends: SystemTime::UNIX_EPOCH,
-            since: SystemTime::UNIX_EPOCH,
-            manager: Some("m:2377".to_owned()),
-            sessions: 1,
-            failures: 0,
-            session_error: None,
-            renewal_error: None,
-            is_promoted: false,
-            is_duplicate: false,
-        };
+        let well = sample();
         assert!(well.problems().is_empty());
         let promoted = AgentReport {
             is_promoted: true,

@@ -89,11 +89,14 @@ impl Pace {
 
     /// Returns whether another process seems to have the same identity.
     pub(crate) fn is_duplicate(&self, now: Instant) -> bool {
-        self.displaced.len() == DISPLACEMENTS
-            && self
-                .displaced
-                .front()
-                .is_some_and(|first| now.duration_since(*first) < DISPLACED_WITHIN)
+        self.duplicate_until().is_some_and(|until| now < until)
+    }
+
+    /// The time from which on no other process seems to have the same identity, unless it displaces this one again; `None`
+    /// if none has seemed to.
+    pub(crate) fn duplicate_until(&self) -> Option<Instant> {
+        let first = self.displaced.front()?;
+        (self.displaced.len() == DISPLACEMENTS).then(|| *first + DISPLACED_WITHIN)
     }
 
     /// Returns the time until managers accept another registration.

@@ -82,7 +82,9 @@ fn three_displacements_in_five_minutes_are_another_node_with_the_same_identity()
     let now = start + Duration::from_secs(20);
     assert_eq!(pace.next(displaced, now, 0), Duration::from_secs(30));
     assert!(pace.is_duplicate(now));
-    assert!(!pace.is_duplicate(start + Duration::from_secs(301)));
+    let until = pace.duplicate_until().expect("there is another one");
+    assert_eq!(until, start + Duration::from_secs(300));
+    assert!(!pace.is_duplicate(until));
     let mut rare = Pace::default();
     for hours in 0..10 {
         let now = start + Duration::from_secs(3600 * hours);
