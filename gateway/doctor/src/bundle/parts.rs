@@ -116,8 +116,10 @@ impl Context {
         serde_json::from_slice(&self.page("/statusz").ok()?).ok()
     }
 
+    /// The process of the daemon, also of one that does not answer.
     fn pid(&self) -> Option<u32> {
-        self.status()?.pid
+        let answered = self.status().and_then(|status| status.pid);
+        answered.or_else(|| outside::daemon_at(&*self.view, &self.socket))
     }
 
     fn has_systemd(&self) -> bool {
