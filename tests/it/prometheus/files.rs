@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use switchyard_operator::metrics::table::{Description, Kind, SECTIONS};
 use switchyard_tests::prereq;
 use switchyard_tests::prometheus::{ScrapedNode, adapt, shipped, with_short_minutes};
 use switchyard_tests::scratch::Scratch;
@@ -146,6 +147,56 @@ fn each_alert_has_severity_texts_a_section_and_a_test() {
         names, sections,
         "docs/alerts.md has a section for each alert, and no other"
     );
+}
+
+/// The name and the labels of a series in a test of the rules.
+fn series(text: &str) -> (&str, BTreeSet<&str>) {
+    let Some((name, labels)) = text.split_once('{') else {
+        return (text, BTreeSet::new());
+    };
+    let labels = labels.trim_end_matches('}').split("\",");
+    let names = labels.filter_map(|label| Some(label.split_once('=')?.0.trim()));
+    (name, names.collect())
+}
+
+/// The labels of a series that the daemon serves, without those of Prometheus; `None` if it serves none of this name.
+fn served(name: &str) -> Option<BTreeSet<&'static str>> {
+    let mut all = SECTIONS.iter().flat_map(|(_, metrics)| *metrics);
+    let of_histogram = |metric: &Description| {
+        let part = name.strip_prefix(metric.name).unwrap_or_default();
+        metric.kind == Kind::Histogram && ["_bucket", "_sum", "_count"].contains(&part)
+    };
+    let metric = all.find(|metric| metric.name == name || of_histogram(metric))?;
+    let mut labels: BTreeSet<&str> = metric.labels.iter().copied().collect();
+    if name.ends_with("_bucket") {
+        labels.insert("le");
+    }
+    Some(labels)
+}
+
+#[test]
+fn series_in_tests_of_the_rules_are_those_that_the_daemon_serves() {
+    let mut checked = BTreeSet::new();
+    for file in ["rules.test.yaml", "alerts.test.yaml", "kinds.test.yaml"] {
+        let tests = load(file);
+        let tests = tests["tests"].as_vec().expect("there are tests");
+        let inputs = tests
+            .iter()
+            .flat_map(|test| test["input_series"].as_vec().expect("it has series"));
+        for input in inputs {
+            let text = input["series"].as_str().expect("it is a text");
+            let (name, mut labels) = series(text);
+            // The page of containers has that one alone.
+            let is_of_daemon = name.starts_with("switchyard_") || name.starts_with("process_");
+            if !is_of_daemon || name == "switchyard_container_scrape_success" {
+                continue;
+            }
+            labels.retain(|label| !["instance", "job"].contains(label));
+            assert_eq!(served(name), Some(labels), "{file}: {text}");
+            checked.insert(name.to_owned());
+        }
+    }
+    assert!(checked.len() > 30, "{checked:?}");
 }
 
 /// The values of a label in matchers of Alertmanager.
