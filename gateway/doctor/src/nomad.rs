@@ -60,7 +60,7 @@ fn without_session(facts: &Facts) -> Option<Finding> {
     let launchers = facts.status.as_ref().ok()?.nomad_launchers;
     let runs = facts.processes.iter().any(is_agent);
     (launchers == Some(0) && runs).then(|| {
-        let found = "an agent runs, and no plugin of an agent is connected to the daemon";
+        let found = "an agent runs, and no driver plugin of an agent is connected to the daemon";
         Finding::new(&AGENT_WITHOUT_SESSION, found).command("nomad node status -self -verbose")
     })
 }

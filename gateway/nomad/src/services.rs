@@ -84,10 +84,11 @@ impl fmt::Debug for Services {
 // === impl Launchers ===
 
 impl Launchers {
-    /// The number.
+    /// The number of those that serve a driver. That of a device plugin may be there while no task can be placed.
     #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.iter().map(Sessions::count).sum()
+    pub fn drivers(&self) -> usize {
+        let [drivers, _] = &self.0;
+        drivers.count()
     }
 
     /// The numbers of launchers of each version; the version is empty for those that report none.
@@ -124,7 +125,9 @@ mod tests {
         let _third = devices.open(of("3", "0.2.0"));
         let both = [("0.1.0".to_owned(), 1), ("0.2.0".to_owned(), 2)];
         assert_eq!(launchers.versions(), BTreeMap::from(both.clone()));
+        assert_eq!(launchers.drivers(), 2);
         drop(first);
+        assert_eq!(launchers.drivers(), 1);
         let left = both.map(|(version, _)| (version, 1));
         assert_eq!(launchers.versions(), BTreeMap::from(left));
     }

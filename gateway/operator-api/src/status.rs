@@ -38,7 +38,7 @@ pub struct StatusReport {
     /// The state of the configuration; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigView>,
-    /// Plugins of Nomad agents that have a session; `None` if Nomad is not served.
+    /// Driver plugins of Nomad agents that have a session; `None` if Nomad is not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nomad_launchers: Option<u64>,
     /// Objects in a condition that the daemon cannot end, by its kind; on the unix socket only.

@@ -136,9 +136,9 @@ struct NodeMetrics {
 pub struct ReportedFigures {
     /// Open sessions of exec, attach and port-forward, by kind; empty while they are not served.
     pub streaming: Vec<(&'static str, u64)>,
-    /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
+    /// Driver plugins of Nomad agents that have a session; `None` if Nomad is not served.
     pub launchers: Option<u64>,
-    /// The numbers of these launchers by version.
+    /// The numbers of all launchers, also those of device plugins, by version.
     pub launcher_versions: BTreeMap<String, u64>,
     /// Vendors' device plugins and their failures; `None` if they are not hosted.
     pub plugins: Option<PluginFigures>,

@@ -75,7 +75,7 @@ impl Reporter for NomadReport {
     }
 
     fn count(&self, figures: &mut ReportedFigures) {
-        figures.launchers = u64::try_from(self.launchers.count()).ok();
+        figures.launchers = u64::try_from(self.launchers.drivers()).ok();
         figures.launcher_versions = self.launchers.versions();
     }
 }

@@ -74,7 +74,7 @@ metrics! {
         RPC_DURATION: Histogram "switchyard_rpc_duration_seconds" ["protocol", "method"] "Time from request to status.";
         RPC_IN_FLIGHT: Gauge "switchyard_rpc_in_flight" ["protocol"] "Calls that have begun and not ended.";
         STREAMING_SESSIONS: Gauge "switchyard_streaming_sessions" ["kind"] "Open sessions of exec, attach and portforward.";
-        LAUNCHERS: Gauge "switchyard_nomad_launchers" [] "Plugins of Nomad agents that have a session.";
+        LAUNCHERS: Gauge "switchyard_nomad_launchers" [] "Driver plugins of Nomad agents that have a session.";
     }
     "operations" {
         OPERATION_DURATION: Histogram "switchyard_operation_duration_seconds" ["owner", "operation", "result"] "Time that operations took, by result: ok, failed or dropped. The owner of the daemon's own is node.";
