@@ -277,6 +277,11 @@ fn bundle_has_all_parts_and_no_secret() {
         Some(1)
     );
 
+    assert_bundle_needs_no_daemon(&node);
+}
+
+/// A daemon that has ended has no part in the bundle, and the others are there.
+fn assert_bundle_needs_no_daemon(node: &TestNode) {
     node.daemon().kill9();
     let second = node.root().path().join("second.tar.gz");
     let path = second.to_str().expect("the path is ASCII");

@@ -357,10 +357,7 @@ impl State {
                 .unwrap_or(Signal::TERM),
             resources: spec.resources.clone(),
             throttles: Throttle::merged(&[], &spec.throttles),
-            log_path: match &spec.stdio.output {
-                Output::Log(path) => Some(path.clone()),
-                Output::Discard | Output::Live | Output::Fifos { .. } => None,
-            },
+            log_path: log_path(&spec.stdio.output),
             leases: spec.leases.clone(),
             compute: spec.compute,
         };
@@ -574,6 +571,14 @@ fn command_line(spec: &TaskSpec, image: &FakeImage) -> Vec<String> {
         (true, true) => (&image.entrypoint, &image.command),
     };
     first.iter().chain(last).cloned().collect()
+}
+
+/// Returns the file of a task's output, if it has one.
+fn log_path(output: &Output) -> Option<PathBuf> {
+    match output {
+        Output::Log(path) => Some(path.clone()),
+        Output::Discard | Output::Live | Output::Fifos { .. } => None,
+    }
 }
 
 /// The volume of a mount.

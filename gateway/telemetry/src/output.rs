@@ -196,7 +196,7 @@ fn write_all(queue: &Receiver<QueuedMessage>, mut sink: Sink, counts: &LineCount
             QueuedMessage::Line(line) => line,
             QueuedMessage::Flush(done) => {
                 // Nobody may wait for it any more.
-                drop(done.send(()));
+                let _ = done.send(());
                 continue;
             }
         };

@@ -69,7 +69,7 @@ fn killed_children_are_counted_while_their_container_runs() {
         killed()
     );
     // Its main process was not among them.
-    node.cri().sh(&id, "true");
+    assert_eq!(node.cri().sh(&id, "echo here"), "here");
     let others = value(
         &scrape(&node),
         "switchyard_oom_kills_total",

@@ -45,7 +45,7 @@ async fn task_that_cannot_end_is_explained_by_what_is_left_of_it() {
         owner: Owner::Kubernetes,
         why: Some(blocker.to_string()),
     };
-    assert_eq!(unended(), [expected.clone()]);
+    assert_eq!(unended(), std::slice::from_ref(&expected));
     let blockers = node.scope.tasks().blockers(task.id).await;
     assert_eq!(blockers.unwrap(), [blocker]);
     // What cannot be looked at hides nothing, and what was found before stays.
