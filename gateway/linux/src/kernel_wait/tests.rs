@@ -1,3 +1,5 @@
+//! The table of system calls, and the shape of what the kernel shows of a wait.
+
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::time::Duration;

@@ -29,6 +29,24 @@ fn blocker(name: &str, state: char) -> Blocker {
     }
 }
 
+/// A stop that has lasted for six seconds.
+fn stop_in_flight(task: String) -> OperationView {
+    OperationView {
+        number: 1,
+        operation: "stop_task".to_owned(),
+        owner: "nomad".to_owned(),
+        sandbox: None,
+        task: Some(task),
+        subject: "ledger".to_owned(),
+        caller: String::new(),
+        began_at: String::new(),
+        seconds: 6.0,
+        steps: Vec::new(),
+        pull: None,
+        blockers: Vec::new(),
+    }
+}
+
 async fn inspected(pages: &Pages, name: &str) -> Vec<String> {
     let (status, body) = pages.get(&format!("/v1/inspect?name={name}")).await;
     assert_eq!(status, StatusCode::OK, "{body}");
@@ -77,12 +95,7 @@ async fn task_that_does_not_end_is_shown_with_the_process_that_waits_in_the_kern
 
     let (status, body) = pages.get("/v1/operations?blockers=true").await;
     assert_eq!(status, StatusCode::OK, "{body}");
-    let in_flight: Vec<OperationView> = serde_json::from_str(&body).unwrap();
-    let mut stop = in_flight
-        .into_iter()
-        .find(|operation| operation.task.as_ref() == Some(&id))
-        .expect("it stops");
-    stop.seconds = 6.0;
+    let stop = stop_in_flight(id);
     let pull = OperationView {
         operation: "pull_image".to_owned(),
         task: None,
