@@ -106,9 +106,9 @@ fn check(node: &TestNode, (pod, id): (&str, &str), expected: &[&str], answers: i
 fn process_that_writes_to_a_frozen_disk_is_named_with_the_disk() {
     let node = TestNode::start_with(PATIENCE, |root| {
         // The root unmounts it.
-        let _ = root.ext4_disk(&root.path().join("volumes/data"));
+        let _ = root.ext4_disk(&root.path().join("disk"));
     });
-    let volume = node.root().path().join("volumes/data");
+    let volume = node.root().path().join("disk");
     let pod = node.pod("ledger");
     let script = "exec 3>>/data/journal; while :; do echo entry >&3; sleep 0.1; done";
     let id = pod.start_shell_with("app", script, |config| config.mounts.push(mount(&volume)));
@@ -154,14 +154,14 @@ fn process_that_waits_for_a_server_is_named_with_the_mount_that_does_not_answer(
 #[test]
 fn runtime_that_waits_for_a_disk_is_named_while_it_holds_up_a_start() {
     let node = TestNode::start_configured(|root| {
-        let volume = root.path().join("volumes/data");
+        let volume = root.path().join("disk");
         // The root unmounts it.
         let _ = root.ext4_disk(&volume);
         with_writing_runtime(root, &volume.join("calls"))
     });
     let pod = node.pod("late");
     let id = pod.create(&node.container("app", &["sleep", "1000"]));
-    let frozen = FrozenDisk::new(&node.root().path().join("volumes/data"));
+    let frozen = FrozenDisk::new(&node.root().path().join("disk"));
     let waits = format!("({RUNTIME}) waits in the kernel");
     let mut shown = String::new();
     let (is_shown, inspected, started) = thread::scope(|scope| {
