@@ -48,8 +48,7 @@ fn disks_of_the_daemon_of_containerd_and_of_logs_are_shown_with_their_mount_poin
 fn killed_children_are_counted_while_their_container_runs() {
     let node = TestNode::start();
     let pod = node.pod("hungry");
-    let script =
-        "while :; do dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null; sleep 0.2; done";
+    let script = "while :; do dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null || touch /killed; sleep 0.2; done";
     let id = pod.start_shell_with("main", script, |config| {
         limits(config).memory_limit_in_bytes = 24 << 20;
     });
@@ -57,6 +56,11 @@ fn killed_children_are_counted_while_their_container_runs() {
         let labels = [("owner", "kubernetes")];
         value(&scrape(&node), "switchyard_oom_kills_total", &labels)
     };
+    let is_killed = || {
+        let looked = node.cri().exec(&id, &["test", "-e", "/killed"], 30);
+        looked.is_ok_and(|answer| answer.exit_code == 0)
+    };
+    assert!(eventually(LIMIT, is_killed), "no child was killed");
     if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         // With cgroup v1, the kernel's counter is read when the container ends.
         node.cri().stop(&id, 0).expect("it can be stopped");
