@@ -133,8 +133,8 @@ fn process_that_writes_to_a_frozen_disk_is_named_with_the_disk() {
 #[test]
 fn process_that_waits_for_a_server_is_named_with_the_mount_that_does_not_answer() {
     let node = TestNode::start_with(PATIENCE, |_| {});
-    let fuse = Fuse::mount_as("nas:/export", node.root().path().join("volumes/data"));
-    let volume = node.root().path().join("volumes/data");
+    let fuse = Fuse::mount_as("nas:/export", node.root().path().join("nas"));
+    let volume = node.root().path().join("nas");
     let pod = node.pod("reader");
     let script = "while :; do cat /data/file 2>/dev/null; sleep 0.1; done";
     let id = pod.start_shell_with("app", script, |config| config.mounts.push(mount(&volume)));
