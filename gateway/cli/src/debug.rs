@@ -71,7 +71,10 @@ pub(super) fn debug(args: &DebugArgs, sources: Sources) -> Result<ExitCode, CliE
     if args.outside || report.inside.is_none() {
         let of_answer = report.inside.as_ref().map(|inside| inside.pid);
         let pid = of_answer.or_else(|| outside::daemon_at(&*node, &socket));
-        report.outside = pid.map(|pid| outside::look(&node, pid, !args.no_stacks));
+        // One of another version may answer without this page: it is not stopped unasked.
+        let answers = report.inside.is_some() || node.ask(&socket, "/livez").is_ok();
+        let with_stacks = !args.no_stacks && (args.outside || !answers);
+        report.outside = pid.map(|pid| outside::look(&node, pid, with_stacks));
     }
     match args.output {
         Format::Text => print(text(&report))?,
