@@ -233,6 +233,7 @@ pub const SLOW: &[Slow] = slow! {
         80 Root(Suite::Sid, RootPart::First);
     }
     shard 3 {
+        100 Test("prometheus::files::shipped_rules_pass_their_tests");
         12 Fact("daemon", "logkeeper_kill_loses_no_line");
         29 Test("swarm::bridges::neither_bridge_nor_address_is_left_when_the_daemon_is_killed_amid_a_set_up_or_a_removal");
         30 Test("breaks::lost_files::daemon_replaces_the_processes_of_its_predecessor_whose_pid_files_are_deleted");
