@@ -4,16 +4,17 @@ use std::fmt;
 use std::time::SystemTime;
 
 /// The id of an operation, by which a line of the log, a line of the audit log and a span are joined. It is unique on
-/// the node: the second in which the daemon started, and the number of the operation in this run of the daemon.
+/// the node: the millisecond in which the daemon started, and the number of the operation in this run of the daemon. Two daemons may
+/// start within a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OperationId {
-    run: u32,
+    run: u64,
     number: u64,
 }
 
 /// Distinguishes this run of the daemon from others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run(u32);
+pub(super) struct Run(u64);
 
 impl OperationId {
     /// The operation of this number.
@@ -24,15 +25,14 @@ impl OperationId {
 
 impl fmt::Display for OperationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}-{}", self.run, self.number)
+        write!(f, "{:011x}-{}", self.run, self.number)
     }
 }
 
 impl Default for Run {
     fn default() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = since.map_or(0, |since| since.as_secs());
-        // The lower half of it lasts until 2106.
-        Self(u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or_default())
+        let milliseconds = since.map_or(0, |since| since.as_millis());
+        Self(u64::try_from(milliseconds).unwrap_or_default())
     }
 }

@@ -78,7 +78,7 @@ fn line_has_the_operation_and_its_caller() {
         (at.as_str(), operation.as_str()),
         ("1970-01-01T00:00:00.000Z", "exec")
     );
-    assert_eq!(operation_id.as_deref(), Some("00000000-0"));
+    assert_eq!(operation_id.as_deref(), Some("00000000000-0"));
     assert_eq!(
         (owner.as_deref(), sandbox),
         (Some("nomad"), Some("01".repeat(32)))
@@ -273,7 +273,7 @@ fn journal_gets_each_line_with_the_identifier() {
     );
     // As in the daemon's log, so that one filter finds both.
     assert!(
-        entry.contains("\nSWITCHYARD_OPERATION=stop_task\nSWITCHYARD_OPERATION_ID=00000000-0\n"),
+        entry.contains("\nSWITCHYARD_OPERATION=stop_task\nSWITCHYARD_OPERATION_ID=00000000000-0\n"),
         "{entry}"
     );
     // The journal is restarted.
