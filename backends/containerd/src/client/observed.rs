@@ -235,8 +235,6 @@ impl ConnectionCounter {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
-    use switchyard_core::backend::{PluginRun, RecoveryResult};
-    use switchyard_core::id::Owner;
 
     use super::*;
 
@@ -257,20 +255,6 @@ mod tests {
         fn reconnected(&self) {
             *self.reconnections.lock() += 1;
         }
-
-        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
-
-        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
-
-        fn cleanup_added(&self) {}
-
-        fn cleanup_failed(&self) {}
-
-        fn cleanup_ended(&self) {}
-
-        fn plugin_ended(&self, _run: PluginRun<'_>) {}
-
-        fn layer_received(&self, _registry: &str, _bytes: u64) {}
     }
 
     fn unserved(kept: &Arc<Kept>) -> ObservedChannel {

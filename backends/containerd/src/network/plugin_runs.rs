@@ -85,8 +85,6 @@ impl Drop for BegunRun {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
-    use switchyard_core::backend::{RecoveryResult, RuntimeCall};
-    use switchyard_core::id::Owner;
 
     use super::*;
 
@@ -94,28 +92,12 @@ mod tests {
     struct EndedRuns(Mutex<Vec<String>>);
 
     impl BackendObserver for EndedRuns {
-        fn call_ended(&self, _call: RuntimeCall<'_>) {}
-
-        fn reconnected(&self) {}
-
-        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
-
-        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
-
-        fn cleanup_added(&self) {}
-
-        fn cleanup_failed(&self) {}
-
-        fn cleanup_ended(&self) {}
-
         fn plugin_ended(&self, run: PluginRun<'_>) {
             let result = run.result.as_str();
             self.0
                 .lock()
                 .push(format!("{} {} {result}", run.command, run.plugin));
         }
-
-        fn layer_received(&self, _registry: &str, _bytes: u64) {}
     }
 
     fn refused(verb: Verb, code: u64) -> Error {

@@ -6,35 +6,36 @@ use std::time::Duration;
 
 use crate::id::Owner;
 
-/// Receives the events of a backend. The methods return at once, and may be called from any thread.
+/// Receives the events of a backend. The methods return at once, and may be called from any thread. An event whose method is
+/// left out is ignored: an implementation that must have all denies `clippy::missing_trait_methods`.
 pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
     /// A call to the runtime, or to one of its helper processes, has ended.
-    fn call_ended(&self, call: RuntimeCall<'_>);
+    fn call_ended(&self, _call: RuntimeCall<'_>) {}
 
     /// A connection to the runtime was made again after an earlier one was lost.
-    fn reconnected(&self);
+    fn reconnected(&self) {}
 
     /// Recovery has dealt with an object that a predecessor left. `kind` is one word of a closed set of the
     /// backend's.
-    fn recovered(&self, kind: &'static str, result: RecoveryResult);
+    fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
 
     /// The kernel has killed so many processes of a task because it was out of memory, its main process or others.
-    fn oom_killed(&self, owner: Owner, processes: u64);
+    fn oom_killed(&self, _owner: Owner, _processes: u64) {}
 
     /// An undo or a removal is left to do, and is tried until it succeeds.
-    fn cleanup_added(&self);
+    fn cleanup_added(&self) {}
 
     /// One try of a cleanup has failed; it stays to be done.
-    fn cleanup_failed(&self);
+    fn cleanup_failed(&self) {}
 
     /// A cleanup is done, or was given up until the next start.
-    fn cleanup_ended(&self);
+    fn cleanup_ended(&self) {}
 
     /// A run of a network plugin has ended.
-    fn plugin_ended(&self, run: PluginRun<'_>);
+    fn plugin_ended(&self, _run: PluginRun<'_>) {}
 
     /// Bytes of a layer have arrived for a pull from this registry, as the reference of the image names it.
-    fn layer_received(&self, registry: &str, bytes: u64);
+    fn layer_received(&self, _registry: &str, _bytes: u64) {}
 }
 
 /// A call to the runtime that has ended.
@@ -119,25 +120,7 @@ pub fn unobserved() -> Arc<dyn BackendObserver> {
     #[derive(Debug)]
     struct Unobserved;
 
-    impl BackendObserver for Unobserved {
-        fn call_ended(&self, _call: RuntimeCall<'_>) {}
-
-        fn reconnected(&self) {}
-
-        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
-
-        fn oom_killed(&self, _owner: Owner, _processes: u64) {}
-
-        fn cleanup_added(&self) {}
-
-        fn cleanup_failed(&self) {}
-
-        fn cleanup_ended(&self) {}
-
-        fn plugin_ended(&self, _run: PluginRun<'_>) {}
-
-        fn layer_received(&self, _registry: &str, _bytes: u64) {}
-    }
+    impl BackendObserver for Unobserved {}
 
     Arc::new(Unobserved)
 }

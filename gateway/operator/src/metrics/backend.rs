@@ -61,6 +61,10 @@ impl BackendMetrics {
     }
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "an event without a metric would be lost unnoticed"
+)]
 impl BackendObserver for BackendMetrics {
     fn call_ended(&self, RuntimeCall { method, code, took }: RuntimeCall<'_>) {
         self.calls.with_label_values(&[method, code]).inc();
