@@ -73,6 +73,12 @@ impl Objects {
     fn sandbox(&self, id: SandboxId) -> Option<Arc<Sandbox>> {
         self.sandboxes.get(&id).map(|cell| cell.borrow().clone())
     }
+
+    /// Returns whether the main process of a task runs.
+    fn runs(&self, id: TaskId) -> bool {
+        let task = self.tasks.get(&id);
+        task.is_some_and(|cell| cell.borrow().state.is_running())
+    }
 }
 
 /// The number of objects by owner and state; for metrics.
@@ -463,13 +469,8 @@ impl Table {
     /// Notes a request that a task stop, for the event of its exit. The first one counts; none does if the task does not
     /// run. To be called before the task can see the stop.
     pub fn note_stop(&self, id: TaskId, request: StopRequest) {
-        let mut guard = self.lock();
-        let objects = &mut *guard;
-        let runs = objects
-            .tasks
-            .get(&id)
-            .is_some_and(|cell| cell.borrow().state.is_running());
-        if runs {
+        let mut objects = self.lock();
+        if objects.runs(id) {
             objects.stops.entry(id).or_insert(request);
         }
     }
@@ -477,13 +478,8 @@ impl Table {
     /// Notes a signal that a client sends to a task, for the event of its exit, if that is by this signal. To be called
     /// before the task can see it.
     pub fn note_signal(&self, id: TaskId, signal: Signal, request: StopRequest) {
-        let mut guard = self.lock();
-        let objects = &mut *guard;
-        let runs = objects
-            .tasks
-            .get(&id)
-            .is_some_and(|cell| cell.borrow().state.is_running());
-        if runs {
+        let mut objects = self.lock();
+        if objects.runs(id) {
             objects.signals.insert(id, (signal, request));
         }
     }
