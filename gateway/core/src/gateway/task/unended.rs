@@ -32,32 +32,27 @@ impl UnendedTasks {
         let known = overdue.entry(id).or_default();
         *known = why.or_else(|| known.take());
     }
-
-    /// Returns the tasks that are still there, and forgets the others. `may_run` is asked without the lock.
-    fn retain(&self, may_run: impl Fn(TaskId) -> bool) -> BTreeMap<TaskId, Option<String>> {
-        let known: Vec<TaskId> = self.overdue.lock().keys().copied().collect();
-        let ended: Vec<TaskId> = known.into_iter().filter(|id| !may_run(*id)).collect();
-        let mut overdue = self.overdue.lock();
-        for id in &ended {
-            overdue.remove(id);
-        }
-        overdue.clone()
-    }
 }
 
 impl Tasks {
     /// The tasks that were sent SIGKILL and have not ended in time.
     #[must_use]
     pub fn unended(&self) -> Vec<UnendedTask> {
-        let table = &self.context.table;
-        let may_run = |id| table.task(id).is_some_and(|task| task.state.may_run());
-        let overdue = self.unended_tasks.retain(may_run).into_iter();
-        overdue
-            .filter_map(|(id, why)| {
-                let owner = table.task(id)?.meta.owner;
-                Some(UnendedTask { id, owner, why })
-            })
-            .collect()
+        let overdue = &self.unended_tasks.overdue;
+        let known = overdue.lock().clone();
+        let mut unended = Vec::new();
+        for (id, why) in known {
+            let task = self.context.table.task(id);
+            match task.filter(|task| task.state.may_run()) {
+                Some(task) => {
+                    let owner = task.meta.owner;
+                    unended.push(UnendedTask { id, owner, why });
+                }
+                // It has ended, which it does once.
+                None => drop(overdue.lock().remove(&id)),
+            }
+        }
+        unended
     }
 
     /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.
