@@ -82,15 +82,15 @@ impl Tasks {
 
     /// An error of a start. If containerd has not answered, it names the processes that wait in the kernel.
     async fn explained(&self, entry: &TaskEntry, error: Error) -> Error {
-        if error.kind() != ErrorKind::DeadlineExceeded {
-            return error;
-        }
-        let group = entry.record().group();
-        let id = entry.id.to_string();
-        let sandbox = entry.sandbox.to_string();
-        let mut blockers = self.blockers.of_task(&id, &sandbox, group).await;
-        blockers.retain(|blocker| blocker.wait.is_uninterruptible());
-        Blocker::explained(error, &blockers)
+        let look = async {
+            let group = entry.record().group();
+            let id = entry.id.to_string();
+            let sandbox = entry.sandbox.to_string();
+            let mut blockers = self.blockers.of_task(&id, &sandbox, group).await;
+            blockers.retain(|blocker| blocker.wait.is_uninterruptible());
+            blockers
+        };
+        Blocker::explain_late(error, look).await
     }
 
     /// Checks that what a start needs is there, and waits for a logkeeper that is busy.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use switchyard_linux::kernel_wait::{KernelWait, SystemCall, UsedMount};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// The most processes that an error names.
 const NAMED: usize = 3;
@@ -35,10 +35,13 @@ impl Blocker {
         (!named.is_empty()).then(|| format!("{}{more}", named.join("; ")))
     }
 
-    /// An error of what these processes hold up: it names them, if there are any.
-    #[must_use]
-    pub fn explained(error: Error, blockers: &[Self]) -> Error {
-        match Self::explain(blockers) {
+    /// An error of a call to the runtime. If that has not answered in time, the error names the processes that `look` finds,
+    /// if there are any; otherwise nobody looks.
+    pub async fn explain_late(error: Error, look: impl Future<Output = Vec<Self>>) -> Error {
+        if error.kind() != ErrorKind::DeadlineExceeded {
+            return error;
+        }
+        match Self::explain(&look.await) {
             Some(why) => error.context(why),
             None => error,
         }

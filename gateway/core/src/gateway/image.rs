@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::access::OwnerAccess;
 use super::context::Context;
 use crate::backend::{Blocker, Unreadable};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::id::{Owner, TaskId};
 use crate::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
 use crate::object::TaskDetails;
@@ -161,9 +161,7 @@ impl<'s> ScopedImages<'s> {
             .with_progress(read_progress);
         let work = async {
             match unless(backend.images().pull(request), late).await {
-                Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
-                    Err(Blocker::explained(error, &self.blockers().await))
-                }
+                Err(error) => Err(Blocker::explain_late(error, self.blockers()).await),
                 pulled => pulled,
             }
         };

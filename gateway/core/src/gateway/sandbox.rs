@@ -12,7 +12,7 @@ use super::op::{Op, ignore_not_found};
 use super::start_limiter::StartLimiter;
 use super::task::Tasks;
 use crate::backend::Blocker;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::id::SandboxId;
 use crate::keyed_lock::{KeyedLock, KeyedLockGuard, LockInUse};
 use crate::object::Sandbox;
@@ -92,15 +92,6 @@ impl Sandboxes {
         self.context.backend.sandbox_blockers(id).await
     }
 
-    /// An error of a start. If the runtime has not answered, it names the programs that hold up the sandbox.
-    async fn explained(&self, id: SandboxId, error: Error) -> Error {
-        if error.kind() == ErrorKind::DeadlineExceeded {
-            Blocker::explained(error, &self.blockers(id).await)
-        } else {
-            error
-        }
-    }
-
     /// Continues a removal that a predecessor had begun, until it succeeds, the sandbox is ready again, or
     /// the gateway shuts down. A concurrent removal request joins it.
     pub(super) fn resume_removal(self: &Arc<Self>, id: SandboxId) {
@@ -177,7 +168,7 @@ async fn make_sandbox(
         Ok(details) => details,
         Err(error) => {
             sandboxes.claims.release_when_undone(id);
-            return Err(sandboxes.explained(id, error).await);
+            return Err(Blocker::explain_late(error, sandboxes.blockers(id)).await);
         }
     };
     let sandbox = Sandbox {
@@ -305,7 +296,7 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
             let failed = context.table.apply_sandbox(id, SandboxEvent::StartFailed);
             sandboxes.claims.release_when_undone(id);
             failed?;
-            let error = sandboxes.explained(id, error).await;
+            let error = Blocker::explain_late(error, sandboxes.blockers(id)).await;
             Err(error.context(format!("start sandbox {id}")))
         }
     }
