@@ -70,20 +70,12 @@ impl Stats {
             groups
                 .into_iter()
                 .map(|(id, group)| {
+                    let usage = group.map_or(Ok(None), |group| cgroups.usage(&group));
                     // A task whose usage cannot be read must not hide the others.
-                    let usage = match group.map(|group| cgroups.usage(&group)).transpose() {
-                        Ok(usage) => {
-                            failures.succeeded("usage", id);
-                            usage.flatten()
-                        }
-                        Err(fault) => {
-                            if failures.failed("usage", id) {
-                                tracing::warn!(task = %id, error = %fault, "the usage of a task cannot be read");
-                            }
-                            None
-                        }
-                    };
-                    Ok((id, usage.unwrap_or_default()))
+                    let usage = failures.noted("usage", id, usage, |fault| {
+                        tracing::warn!(task = %id, error = %fault, "the usage of a task cannot be read");
+                    });
+                    Ok((id, usage.flatten().unwrap_or_default()))
                 })
                 .collect()
         })
@@ -118,18 +110,10 @@ impl Stats {
                 tracing::debug!(task = %entry.id, "the writable layer of a task was not measured in time");
                 return None;
             };
-            match measured {
-                Ok(usage) => {
-                    self.failures.succeeded("layer", entry.id);
-                    usage
-                }
-                Err(error) => {
-                    if self.failures.failed("layer", entry.id) {
-                        tracing::warn!(task = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
-                    }
-                    None
-                }
-            }
+            let usage = self.failures.noted("layer", entry.id, measured, |error| {
+                tracing::warn!(task = %entry.id, error = error.report(), "the writable layer of a task cannot be measured");
+            });
+            usage.flatten()
         };
         let measures: Vec<_> = entries.iter().map(|entry| measure(entry)).collect();
         let measured = stream::iter(measures).buffered(MEASURES).collect().await;

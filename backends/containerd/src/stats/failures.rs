@@ -19,21 +19,39 @@ impl Default for FailedReadings {
 }
 
 impl FailedReadings {
-    /// Notes that something of an object was read.
-    pub(super) fn succeeded(&self, what: &str, object: impl Display) {
-        let mut logged = self.0.lock();
-        if !logged.is_empty() {
-            logged.forget(&format!("{what} of {object}"));
+    /// What was read of an object, if that succeeded; `log` is called with an error that is not logged yet.
+    pub(super) fn noted<T, E>(
+        &self,
+        what: &str,
+        object: impl Display,
+        read: Result<T, E>,
+        log: impl FnOnce(E),
+    ) -> Option<T> {
+        let text = || format!("{what} of {object}");
+        match read {
+            Ok(read) => {
+                let mut logged = self.0.lock();
+                if !logged.is_empty() {
+                    logged.forget(&text());
+                }
+                Some(read)
+            }
+            Err(error) => {
+                if self.is_new(&text()) {
+                    log(error);
+                }
+                None
+            }
         }
     }
 
-    /// Notes that something of an object cannot be read; returns whether that is to be logged.
-    pub(super) fn failed(&self, what: &str, object: impl Display) -> bool {
+    /// Returns whether a failure is to be logged, and notes that it is.
+    fn is_new(&self, text: &str) -> bool {
         let mut logged = self.0.lock();
         if logged.is_full() {
             logged.clear();
         }
-        logged.is_new(&format!("{what} of {object}"))
+        logged.is_new(text)
     }
 }
 
@@ -44,10 +62,16 @@ mod tests {
     #[test]
     fn reading_that_fails_again_is_logged_once_for_each_object() {
         let readings = FailedReadings::default();
-        assert!(readings.failed("usage", 1));
-        assert!(!readings.failed("usage", 1));
-        assert!(readings.failed("usage", 2) && readings.failed("metrics", 1));
-        readings.succeeded("usage", 1);
-        assert!(readings.failed("usage", 1) && !readings.failed("usage", 2));
+        let is_logged = |what: &str, object: u8, read: Result<(), ()>| {
+            let mut is_logged = false;
+            let noted = readings.noted(what, object, read, |()| is_logged = true);
+            assert_eq!(noted, read.ok());
+            is_logged
+        };
+        assert!(is_logged("usage", 1, Err(())));
+        assert!(!is_logged("usage", 1, Err(())));
+        assert!(is_logged("usage", 2, Err(())) && is_logged("metrics", 1, Err(())));
+        assert!(!is_logged("usage", 1, Ok(())));
+        assert!(is_logged("usage", 1, Err(())) && !is_logged("usage", 2, Err(())));
     }
 }

@@ -57,19 +57,11 @@ impl Stats {
                 Ok::<_, switchyard_cgroup::Error>(usage.zip(pass.detail(&target.group, Some(target.main))?))
             };
             let metrics = targets.iter().map(both).zip(&targets).map(|(read, target)| {
-                match read {
-                    Ok(read) => {
-                        failures.succeeded("metrics", target.id);
-                        read
-                    }
-                    // A task whose metrics cannot be read must not hide the others.
-                    Err(fault) => {
-                        if failures.failed("metrics", target.id) {
-                            tracing::warn!(task = %target.id, error = %fault, "the metrics of a task cannot be read");
-                        }
-                        None
-                    }
-                }
+                // A task whose metrics cannot be read must not hide the others.
+                let read = failures.noted("metrics", target.id, read, |fault| {
+                    tracing::warn!(task = %target.id, error = %fault, "the metrics of a task cannot be read");
+                });
+                read.flatten()
             });
             Ok(metrics.collect())
         })
@@ -154,14 +146,11 @@ impl Stats {
             let mut all = BTreeMap::new();
             for (id, text) in ids.into_iter().zip(read) {
                 match text {
-                    Ok(Ok(text)) => {
-                        failures.succeeded("traffic", id);
-                        all.insert(id, net::parse(&text));
-                    }
-                    Ok(Err(fault)) => {
-                        if failures.failed("traffic", id) {
+                    Ok(read) => {
+                        let text = failures.noted("traffic", id, read, |fault| {
                             tracing::warn!(sandbox = %id, error = %fault, "the traffic of a sandbox cannot be read");
-                        }
+                        });
+                        all.extend(text.map(|text| (id, net::parse(&text))));
                     }
                     // Most likely the sandbox was stopped meanwhile.
                     Err(fault) => {
