@@ -36,7 +36,6 @@ pub use caller::Caller;
 pub use context::{ContextField, Inherited, inherit, log_context};
 pub use id::OperationId;
 pub use kind::OperationKind;
-pub use span::ObjectAttributes;
 pub use step::{StepFuture, plain_step, step};
 pub use subject::{ARGUMENT_MAX, Subject};
 
@@ -67,6 +66,11 @@ pub trait OperationObserver: Send + Sync {
 
     /// Returns the names of the objects for the log, under which their orchestrator knows them; none by default.
     fn names(&self, _subject: &Subject) -> Vec<ContextField> {
+        Vec::new()
+    }
+
+    /// Returns what a span says of the objects besides their ids; nothing by default. It is asked for recorded spans alone.
+    fn span_attributes(&self, _subject: &Subject) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 }
@@ -163,7 +167,6 @@ struct Registry {
     in_flight: Mutex<BTreeMap<u64, Arc<ActiveOperation>>>,
     observer: OnceLock<Arc<dyn OperationObserver>>,
     tracer: OnceLock<Tracer>,
-    attributes: OnceLock<ObjectAttributes>,
 }
 
 /// An operation in flight.
@@ -224,7 +227,7 @@ impl Operations {
     ) -> PendingOperation {
         let span = span::of_operation(
             self.0.tracer.get(),
-            self.0.attributes.get(),
+            self.0.observer.get(),
             kind,
             owner,
             &subject,
@@ -290,12 +293,6 @@ impl Operations {
     pub fn trace(&self, tracer: Tracer) {
         // A gateway has one tracer.
         let _ = self.0.tracer.set(tracer);
-    }
-
-    /// Sets what spans say of the objects of operations besides their ids, once.
-    pub fn describe_objects(&self, attributes: ObjectAttributes) {
-        // A gateway has one vocabulary.
-        let _ = self.0.attributes.set(attributes);
     }
 
     /// The tracer, if there is one.

@@ -88,10 +88,6 @@ impl History {
             return Ok(self);
         };
         let traces = Traces::start(settings)?;
-        let owners = self.owners;
-        self.operations.describe_objects(Box::new(move |subject| {
-            span_attributes::of(owners, subject)
-        }));
         self.operations.trace(traces.tracer().clone());
         Ok(Self {
             traces: Some(Arc::new(traces)),
@@ -147,6 +143,10 @@ impl OperationObserver for Observer {
             .iter()
             .map(|(label, value)| (log_name(label), value.to_owned()))
             .collect()
+    }
+
+    fn span_attributes(&self, subject: &Subject) -> Vec<(&'static str, String)> {
+        span_attributes::of(self.owners, subject)
     }
 }
 

@@ -1,5 +1,8 @@
 //! The spans of operations.
 
+use std::sync::Arc;
+
+use super::OperationObserver;
 use super::id::OperationId;
 use super::kind::OperationKind;
 use super::subject::Subject;
@@ -7,13 +10,10 @@ use crate::error::Error;
 use crate::id::Owner;
 use crate::trace::{self, Span, SpanKind, Tracer};
 
-/// Returns what a span says of the objects of an operation besides their ids, as attributes.
-pub type ObjectAttributes = Box<dyn Fn(&Subject) -> Vec<(&'static str, String)> + Send + Sync>;
-
 /// The span of an operation that begins: below the current one, or else the first of a tree.
 pub(super) fn of_operation(
     tracer: Option<&Tracer>,
-    attributes: Option<&ObjectAttributes>,
+    observer: Option<&Arc<dyn OperationObserver>>,
     kind: OperationKind,
     owner: Option<Owner>,
     subject: &Subject,
@@ -41,8 +41,8 @@ pub(super) fn of_operation(
         span.set_with("switchyard.image", || image.clone());
         span.set_with("container.image.name", || image.clone());
     }
-    if let Some(attributes) = attributes.filter(|_| span.is_recorded()) {
-        for (key, value) in attributes(subject) {
+    if let Some(observer) = observer.filter(|_| span.is_recorded()) {
+        for (key, value) in observer.span_attributes(subject) {
             span.set(key, value);
         }
     }

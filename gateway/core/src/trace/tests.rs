@@ -5,7 +5,10 @@ use parking_lot::Mutex;
 use super::*;
 use crate::error::Error;
 use crate::id::Owner;
-use crate::operation::{OperationKind, Operations, Subject, plain_step, step};
+use crate::operation::{
+    EndedOperation, EndedStep, OperationKind, OperationObserver, Operations, Subject, plain_step,
+    step,
+};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -293,15 +296,26 @@ async fn probe_is_recorded_only_for_a_caller_that_records_it_or_with_everything(
     }
 }
 
+/// An observer for which the argument of an operation is the name of a pod.
+struct Pods;
+
+impl OperationObserver for Pods {
+    fn operation_ended(&self, _: &EndedOperation<'_>) {}
+
+    fn step_ended(&self, _: EndedStep) {}
+
+    fn span_attributes(&self, subject: &Subject) -> Vec<(&'static str, String)> {
+        let argument = subject.argument.clone().unwrap_or_default();
+        vec![("k8s.pod.name", argument)]
+    }
+}
+
 #[tokio::test]
 async fn operation_says_what_its_owner_calls_its_objects() {
     let (tracer, kept) = tracer(Sampler::CallerOrAll);
     let operations = Operations::default();
     operations.trace(tracer);
-    operations.describe_objects(Box::new(|subject: &Subject| {
-        let argument = subject.argument.clone().unwrap_or_default();
-        vec![("k8s.pod.name", argument)]
-    }));
+    operations.observe(Arc::new(Pods));
     let begun = operations.begin(
         OperationKind::StopSandbox,
         None,
