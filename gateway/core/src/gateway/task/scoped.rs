@@ -380,7 +380,7 @@ impl<'s> ScopedTasks<'s> {
     /// # Errors
     /// `NotFound`; `Unavailable` before recovery.
     pub async fn blockers(self, id: TaskId) -> Result<Vec<Blocker>> {
-        let id = self.access.task(&id.to_string())?.id;
+        self.access.task_by_id(id)?;
         self.access.context().backend.task_blockers(id).await
     }
 
