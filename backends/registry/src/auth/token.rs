@@ -167,13 +167,13 @@ impl Authorizer {
             }
             (None, _, _) => {
                 return Err(unauthorized(
-                    "it asks for a kind of authentication that the credentials do not fit",
+                    "it asks for a kind of authentication that nothing given fits",
                 ));
             }
         };
         // The same answer would be refused again.
         if refused == Some(&header) {
-            return Err(unauthorized("they were not accepted"));
+            return Err(unauthorized("what was sent is not accepted"));
         }
         insert_bounded(
             &mut lock(&self.challenges),
