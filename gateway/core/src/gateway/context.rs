@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +46,7 @@ pub(super) struct Context {
     pub(super) unwatched: CancellationToken,
     recovered: watch::Sender<bool>,
     /// When an orchestrator asked for the node's network for the last time.
-    network_asked: watch::Sender<Option<Instant>>,
+    network_asked: Mutex<Option<Instant>>,
 }
 
 impl fmt::Debug for Context {
@@ -69,7 +70,7 @@ impl Context {
             shutdown: CancellationToken::new(),
             unwatched: CancellationToken::new(),
             recovered: watch::Sender::new(false),
-            network_asked: watch::Sender::new(None),
+            network_asked: Mutex::default(),
         }
     }
 
@@ -90,12 +91,12 @@ impl Context {
 
     /// Notes that an orchestrator asks for the node's network.
     pub(super) fn note_network_user(&self) {
-        self.network_asked.send_replace(Some(Instant::now()));
+        *self.network_asked.lock() = Some(Instant::now());
     }
 
     /// Returns whether an orchestrator has asked for the node's network lately.
     pub(super) fn has_network_user(&self) -> bool {
-        let asked = *self.network_asked.borrow();
+        let asked = *self.network_asked.lock();
         asked.is_some_and(|at| at.elapsed() < NETWORK_USER)
     }
 
