@@ -61,8 +61,8 @@ pub trait OperationObserver: Send + Sync {
     /// An operation has ended.
     fn operation_ended(&self, operation: &EndedOperation<'_>);
 
-    /// A step of an operation has ended.
-    fn step_ended(&self, step: EndedStep);
+    /// A step of an operation has ended; ignored by default.
+    fn step_ended(&self, _step: EndedStep) {}
 
     /// Returns the names of the objects for the log, under which their orchestrator knows them; none by default.
     fn names(&self, _subject: &Subject) -> Vec<ContextField> {

@@ -121,6 +121,10 @@ impl History {
     }
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "what is not observed would be missing unnoticed"
+)]
 impl OperationObserver for Observer {
     fn operation_ended(&self, operation: &EndedOperation<'_>) {
         self.metrics.ended(operation);

@@ -176,8 +176,6 @@ impl OperationObserver for Named {
         assert_eq!(log_context()[0].1, "stop_sandbox");
     }
 
-    fn step_ended(&self, _: EndedStep) {}
-
     fn names(&self, _: &Subject) -> Vec<ContextField> {
         vec![("pod", "web".to_owned())]
     }

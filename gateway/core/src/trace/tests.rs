@@ -6,8 +6,7 @@ use super::*;
 use crate::error::Error;
 use crate::id::Owner;
 use crate::operation::{
-    EndedOperation, EndedStep, OperationKind, OperationObserver, Operations, Subject, plain_step,
-    step,
+    EndedOperation, OperationKind, OperationObserver, Operations, Subject, plain_step, step,
 };
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -301,8 +300,6 @@ struct Pods;
 
 impl OperationObserver for Pods {
     fn operation_ended(&self, _: &EndedOperation<'_>) {}
-
-    fn step_ended(&self, _: EndedStep) {}
 
     fn span_attributes(&self, subject: &Subject) -> Vec<(&'static str, String)> {
         let argument = subject.argument.clone().unwrap_or_default();

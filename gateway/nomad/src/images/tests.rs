@@ -3,9 +3,7 @@
 use parking_lot::Mutex;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::ledger::MemoryStore;
-use switchyard_core::operation::{
-    EndedOperation, EndedStep, OperationObserver, Operations, Outcome,
-};
+use switchyard_core::operation::{EndedOperation, OperationObserver, Operations, Outcome};
 use switchyard_fake::{BUSYBOX, Fake, Method};
 
 use super::*;
@@ -39,8 +37,6 @@ impl OperationObserver for Outcomes {
         };
         self.0.lock().push(format!("{} {outcome}", operation.kind));
     }
-
-    fn step_ended(&self, _: EndedStep) {}
 }
 
 struct ImagesFixture {

@@ -1,9 +1,7 @@
 //! A disk that hangs, or that can only be read.
 
 use parking_lot::Mutex;
-use switchyard_core::operation::{
-    EndedOperation, EndedStep, OperationKind, OperationObserver, Outcome,
-};
+use switchyard_core::operation::{EndedOperation, OperationKind, OperationObserver, Outcome};
 use switchyard_crash_points::CrashPoint;
 use tokio::time::{advance, pause};
 use tracing::span::{Attributes, Id, Record};
@@ -59,8 +57,6 @@ impl OperationObserver for EndedLeaves {
             Outcome::Dropped => "dropped",
         });
     }
-
-    fn step_ended(&self, _: EndedStep) {}
 }
 
 /// Advances the clock while a thread is held, which prevents automatic advance.
