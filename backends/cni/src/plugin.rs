@@ -66,7 +66,7 @@ pub struct Plugins {
 pub trait PluginObserver: Send + Sync + fmt::Debug {
     /// Reports that a plugin is about to run. The returned function is called at the end of the run, and
     /// dropped unused if the run is given up.
-    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd>;
+    fn began(&self, plugin: &str, verb: Verb) -> RunEnd;
 }
 
 /// Receives the end of one run of a plugin: the reason of its failure, if it failed.
@@ -178,7 +178,7 @@ impl Plugins {
         let end = self
             .observer
             .as_ref()
-            .and_then(|observer| observer.began(call.plugin, call.verb));
+            .map(|observer| observer.began(call.plugin, call.verb));
         let result = self.run(call).await;
         if let Some(end) = end {
             end(result.as_ref().err());

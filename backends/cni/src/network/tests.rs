@@ -75,14 +75,14 @@ async fn add_runs_the_chain_in_order_passing_results() {
 struct Runs(Arc<Mutex<Vec<String>>>);
 
 impl PluginObserver for Runs {
-    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd> {
+    fn began(&self, plugin: &str, verb: Verb) -> RunEnd {
         let run = format!("{verb} {plugin}");
         self.0.lock().push(format!("{run}: begun"));
         let runs = Self::clone(self);
-        Some(Box::new(move |failure| {
+        Box::new(move |failure| {
             let end = failure.map_or_else(|| "done".to_owned(), Error::report);
             runs.0.lock().push(format!("{run}: {end}"));
-        }))
+        })
     }
 }
 

@@ -32,7 +32,7 @@ impl PluginRuns {
 }
 
 impl PluginObserver for PluginRuns {
-    fn began(&self, plugin: &str, verb: Verb) -> Option<RunEnd> {
+    fn began(&self, plugin: &str, verb: Verb) -> RunEnd {
         let run = BegunRun {
             observer: Arc::clone(&self.observer),
             plugin: plugin.to_owned(),
@@ -45,14 +45,14 @@ impl PluginObserver for PluginRuns {
             span.set("switchyard.cni.command", verb.as_str());
             span
         });
-        Some(Box::new(move |failure: Option<&Error>| {
+        Box::new(move |failure: Option<&Error>| {
             run.end(failure);
             match (span, failure) {
                 (Some(span), Some(error)) => span.fail("cni_plugin", error.report()),
                 (Some(span), None) => span.end(),
                 (None, _) => {}
             }
-        }))
+        })
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     fn each_run_is_reported_once_whatever_becomes_of_it() {
         let ended = Arc::new(EndedRuns::default());
         let runs = PluginRuns::new(Arc::clone(&ended) as Arc<dyn BackendObserver>);
-        let begin = |verb| runs.began("bridge", verb).expect("each run is observed");
+        let begin = |verb| runs.began("bridge", verb);
         begin(Verb::Add)(None);
         begin(Verb::Add)(Some(&refused(Verb::Add, 11)));
         begin(Verb::Add)(Some(&refused(Verb::Add, 3)));
