@@ -46,7 +46,13 @@ impl PluginObserver for PluginRuns {
             span
         });
         Box::new(move |failure: Option<&Error>| {
-            run.end(failure);
+            // By the specification there is nothing to detach then.
+            let failure =
+                failure.filter(|error| !(verb == Verb::Del && error.is_unknown_container()));
+            run.end(match failure {
+                None => PluginResult::Succeeded,
+                Some(_) => PluginResult::Failed,
+            });
             match (span, failure) {
                 (Some(span), Some(error)) => span.fail("cni_plugin", error.report()),
                 (Some(span), None) => span.end(),
@@ -59,15 +65,8 @@ impl PluginObserver for PluginRuns {
 // === impl BegunRun ===
 
 impl BegunRun {
-    fn end(mut self, failure: Option<&Error>) {
-        self.result = match failure {
-            None => PluginResult::Succeeded,
-            // By the specification there is nothing to detach then.
-            Some(error) if self.verb == Verb::Del && error.is_unknown_container() => {
-                PluginResult::Succeeded
-            }
-            Some(_) => PluginResult::Failed,
-        };
+    fn end(mut self, result: PluginResult) {
+        self.result = result;
     }
 }
 
