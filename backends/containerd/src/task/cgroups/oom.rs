@@ -104,7 +104,8 @@ impl OomMonitor {
 // === impl ReportedWatch ===
 
 impl ReportedWatch {
-    /// Makes a watch of which earlier kills are not reported: a predecessor has reported them, or there was no task yet.
+    /// Makes a watch of which earlier kills are not reported: a predecessor has reported them, or there was no task yet. Those
+    /// of the time without a daemon are in no report.
     fn new(watch: OomWatch, reporter: KillReporter) -> Self {
         let reported = watch.counted();
         Self {
