@@ -17,7 +17,7 @@ impl LogPace {
         self.is_due_at(Instant::now())
     }
 
-    fn is_due_at(&self, now: Instant) -> bool {
+    pub(crate) fn is_due_at(&self, now: Instant) -> bool {
         let mut last = self.0.lock();
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE);
         if is_due {
