@@ -237,7 +237,7 @@ impl Container {
                     self.begin_finish(drain, done, progress)
                 }
                 Wake::Ready(stream, Ok(())) => self.receive(stream, progress).await,
-                Wake::Ready(stream, Err(error)) => self.stop_reading(stream, &error),
+                Wake::Ready(stream, Err(error)) => self.stop_reading(stream, &error, progress),
                 Wake::Deadline => self.drain_rest(progress),
                 Wake::Abandoned => {}
             }
@@ -335,7 +335,7 @@ impl Container {
                     progress.set_full(stream, false);
                     return self.publish();
                 }
-                Err(error) => return self.stop_reading(stream, &error),
+                Err(error) => return self.stop_reading(stream, &error, progress),
             }
         }
         self.publish();
@@ -343,8 +343,9 @@ impl Container {
     }
 
     /// Stops reading a FIFO that cannot be read; retries would only burn CPU time.
-    fn stop_reading(&mut self, stream: Stream, error: &io::Error) {
+    fn stop_reading(&mut self, stream: Stream, error: &io::Error, progress: &Progress) {
         tracing::error!(task = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; its output is no longer logged");
+        progress.set_full(stream, false);
         self.fifos[stream.index()] = None;
     }
 
@@ -373,7 +374,7 @@ impl Container {
                 .transpose();
             match watched {
                 Ok(fifo) => self.fifos[stream.index()] = fifo,
-                Err(error) => self.stop_reading(stream, &error),
+                Err(error) => self.stop_reading(stream, &error, progress),
             }
         }
         reach(CrashPoint::EndAwaited);
@@ -397,7 +398,7 @@ impl Container {
                     Ok(Received::Bytes(len)) => taken += len,
                     Ok(Received::Empty | Received::Closed) => break,
                     Err(error) => {
-                        self.stop_reading(stream, &error);
+                        self.stop_reading(stream, &error, progress);
                         break;
                     }
                 }
