@@ -68,22 +68,20 @@ impl Pace {
             }
             self.displaced.push_back(now);
         }
-        if cause == Cause::Failed(Reaction::SlowDown) {
-            return REFUSED_PAUSE.max(self.until_allowed(now));
-        }
-        self.limit = (LIMIT_STEP + self.limit * 2).min(LIMIT_MAX);
-        let by_chance = random::below(self.limit, random);
         let at_least = match cause {
+            // No failure of the manager, which the limit would count.
+            Cause::Failed(Reaction::SlowDown) => return REFUSED_PAUSE.max(self.until_allowed(now)),
             Cause::Certificate => CERTIFICATE_PAUSE,
             Cause::Failed(Reaction::Displaced) if self.is_duplicate(now) => DUPLICATE_PAUSE,
             Cause::Failed(
                 Reaction::NewSession
                 | Reaction::Displaced
-                | Reaction::SlowDown
                 | Reaction::Removed
                 | Reaction::OtherManager,
             ) => Duration::ZERO,
         };
+        self.limit = (LIMIT_STEP + self.limit * 2).min(LIMIT_MAX);
+        let by_chance = random::below(self.limit, random);
         by_chance.max(at_least).max(self.until_allowed(now))
     }
 
