@@ -46,7 +46,6 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     found.extend(inotify(facts));
     found.extend(pids(facts));
     found.extend(files(facts));
-    found.extend(connections(facts));
     found.extend(near_limits(facts));
     found
 }
@@ -201,15 +200,7 @@ fn files(facts: &Facts) -> Option<Finding> {
     (soft < FILES_MIN).then(|| Finding::new(&FEW_FILES, format!("{path}: {soft} open files")))
 }
 
-fn connections(facts: &Facts) -> Option<Finding> {
-    let count = sysctl(facts, "net.netfilter.nf_conntrack_count")?;
-    let most = sysctl(facts, "net.netfilter.nf_conntrack_max").filter(|most| *most > 0)?;
-    (count.saturating_mul(100) >= most.saturating_mul(CONNTRACK_PERCENT))
-        .then(|| Finding::new(&CONNTRACK_FULL, format!("{count} of {most} connections")))
-}
-
-/// Limits whose use is near to them, but for that of connections. Those that the kernel does not count are known while the daemon
-/// runs.
+/// Limits whose use is near to them. Those that the kernel does not count are known while the daemon runs.
 fn near_limits(facts: &Facts) -> Vec<Finding> {
     let counted = node_limits::counted(|path| facts.view.text(path));
     let mut limits: Vec<LimitView> = counted
@@ -221,23 +212,26 @@ fn near_limits(facts: &Facts) -> Vec<Finding> {
             limits.push(reported.clone());
         }
     }
-    limits
-        .iter()
-        .filter(|limit| limit.name != "connections" && limit.percent() >= NEAR)
-        .map(|limit| {
-            let LimitView { name, used, most } = limit;
-            let what = match name.as_str() {
-                "open_files" => "open files (fs.file-max)",
-                "processes" => "processes and threads (kernel.pid_max and kernel.threads-max)",
-                "inotify_instances" => "inotify instances of root (fs.inotify.max_user_instances)",
-                "group_processes" => {
-                    "processes and threads of a cgroup above several pods or tasks (its pids.max)"
-                }
-                name => name,
-            };
-            Finding::new(&LIMIT_NEAR, format!("{used} of {most} {what}"))
-        })
-        .collect()
+    limits.iter().filter_map(near_limit).collect()
+}
+
+fn near_limit(limit: &LimitView) -> Option<Finding> {
+    let LimitView { name, used, most } = limit;
+    let (code, from) = if name == "connections" {
+        (&CONNTRACK_FULL, CONNTRACK_PERCENT)
+    } else {
+        (&LIMIT_NEAR, NEAR)
+    };
+    let what = match name.as_str() {
+        "open_files" => "open files (fs.file-max)",
+        "processes" => "processes and threads (kernel.pid_max and kernel.threads-max)",
+        "inotify_instances" => "inotify instances of root (fs.inotify.max_user_instances)",
+        "group_processes" => {
+            "processes and threads of a cgroup above several pods or tasks (its pids.max)"
+        }
+        name => name,
+    };
+    (limit.percent() >= from).then(|| Finding::new(code, format!("{used} of {most} {what}")))
 }
 
 /// The value of a sysctl that is a number.
