@@ -60,13 +60,20 @@ impl RunFile {
         let replaced = files::replace(&self.path, &self.contents, 0o644, Durable::No, || {
             reach(CrashPoint::AddressDrafted)
         });
-        if replaced.is_err()
-            && self.misleads
-            && let Err(error) = files::if_present(fs::remove_file(&self.path))
-        {
-            tracing::warn!(path = %self.path.display(), %error, "cannot remove the file of an earlier daemon, which misleads its readers");
+        if let Err(error) = replaced.map_err(io::Error::from) {
+            let removed = self
+                .misleads
+                .then(|| files::if_present(fs::remove_file(&self.path)));
+            return Err(match removed {
+                Some(Err(left)) => {
+                    let text = format!(
+                        "{error}; that of an earlier daemon, which misleads its readers, cannot be removed either: {left}"
+                    );
+                    io::Error::new(error.kind(), text)
+                }
+                Some(Ok(_)) | None => error,
+            });
         }
-        replaced?;
         reach(CrashPoint::AddressWritten);
         Ok(())
     }
