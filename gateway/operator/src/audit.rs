@@ -8,14 +8,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use switchyard_core::operation::{EndedOperation, OperationKind};
 use switchyard_core::reload::Reloadable;
 use switchyard_operator_api::{EventView, ExitView};
-use switchyard_telemetry::{LossReport, journal_socket};
+use switchyard_telemetry::{LossReport, flush_queue, journal_socket};
 
 use crate::config::{AuditConfig, AuditTarget};
 
@@ -143,24 +143,8 @@ impl AuditLog {
 
     /// Waits until the lines so far are written, for a bounded time. Blocks.
     pub fn flush(&self) {
-        let (flushed, wait) = mpsc::channel();
-        let deadline = Instant::now() + FLUSH;
         let Some(lines) = &self.0.lines else { return };
-        let mut message = Message::Flush(flushed);
-        while let Err(TrySendError::Full(same)) = lines.try_send(message) {
-            if Instant::now() >= deadline {
-                tracing::warn!(
-                    "the last lines of the audit log may be lost: they are not written in time"
-                );
-                return;
-            }
-            message = same;
-            thread::sleep(Duration::from_millis(10));
-        }
-        if wait
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            .is_err()
-        {
+        if !flush_queue(lines, Message::Flush, FLUSH) {
             tracing::warn!(
                 "the last lines of the audit log may be lost: they are not written in time"
             );

@@ -4,11 +4,13 @@
 //!   ([`LogLevel`]). [`FIELDS`] has the names of the fields of its lines.
 //! - [`hclog`] formats the log of a launcher as the Nomad agent reads it that has started it.
 //! - [`Traces`] sends the spans of calls and operations to a collector, by OTLP.
-//! - [`LogPace`] and [`LossReport`] keep a repeated line from filling the log.
+//! - [`LogPace`] and [`LossReport`] keep a repeated line from filling the log; [`flush_queue`] waits for a thread that writes
+//!   lines.
 
 mod config;
 mod fields;
 mod filter;
+mod flush;
 pub mod hclog;
 mod journal;
 mod level;
@@ -22,6 +24,7 @@ mod traces;
 pub use config::{LogConfig, LogFormat};
 pub use fields::{DETAILS, FIELDS, LogField};
 pub use filter::{LevelError, parse_level};
+pub use flush::flush_queue;
 pub use journal::{
     JournalEntry, JournalSocket, Priority, SendWait, is_stderr_journal, journal_socket,
 };

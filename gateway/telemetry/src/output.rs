@@ -7,12 +7,13 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::flush::flush_queue;
 use crate::journal::{JournalEntry, JournalSocket, is_gone};
 
 /// The most lines that wait to be written, and their size in bytes.
@@ -23,9 +24,6 @@ pub(crate) const THREAD: &str = "log";
 
 /// Pause before an entry is sent again to a journal that is away.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// Pause between two tries to put something into a full queue.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// A line that is formatted.
 #[derive(Debug)]
@@ -140,7 +138,10 @@ impl LogOutput {
     /// wait for itself.
     pub(crate) fn flush(&self, limit: Duration) {
         match &self.0 {
-            Way::Queued(queue) if thread::current().name() != Some(THREAD) => queue.flush(limit),
+            Way::Queued(queue) if thread::current().name() != Some(THREAD) => {
+                // What is not written in time is lost, and cannot be reported.
+                flush_queue(&queue.messages, QueuedMessage::Flush, limit);
+            }
             Way::Queued(_) | Way::Direct(_) => {}
         }
     }
@@ -170,21 +171,6 @@ impl LogQueue {
         }
         self.counts.waiting.fetch_sub(length, Ordering::Relaxed);
         self.counts.lost.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn flush(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
-        let (flushed, wait) = mpsc::channel();
-        let mut message = QueuedMessage::Flush(flushed);
-        while let Err(TrySendError::Full(same)) = self.messages.try_send(message) {
-            if Instant::now() >= deadline {
-                return;
-            }
-            message = same;
-            thread::sleep(PAUSE);
-        }
-        // What is not written in time is lost, and cannot be reported.
-        let _ = wait.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 

@@ -6,14 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::{Error, Result, threads};
 use switchyard_operator_api::{EventView, HistoryPage};
-use switchyard_telemetry::LossReport;
+use switchyard_telemetry::{LossReport, flush_queue};
 
 use super::filter::EventFilter;
 use super::place::Place;
@@ -40,9 +40,6 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time for the last records to be written when the daemon ends.
 const FLUSH: Duration = Duration::from_secs(1);
-
-/// The pause between two attempts to put something into a full queue.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// The history on disk.
 #[derive(Debug)]
@@ -170,18 +167,7 @@ impl HistoryStore {
 
     /// Waits until the records so far are written, for a bounded time. Blocks.
     pub(super) fn flush(&self) {
-        let deadline = Instant::now() + FLUSH;
-        let (flushed, wait) = mpsc::channel();
-        let mut message = StoreMessage::Flush(flushed);
-        while let Err(TrySendError::Full(same)) = self.messages.try_send(message) {
-            if Instant::now() >= deadline {
-                break;
-            }
-            message = same;
-            thread::sleep(PAUSE);
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if wait.recv_timeout(left).is_err() {
+        if !flush_queue(&self.messages, StoreMessage::Flush, FLUSH) {
             tracing::warn!(
                 "the last events may not be recorded: the disk does not write them in time"
             );
