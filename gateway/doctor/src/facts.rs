@@ -410,7 +410,8 @@ fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
 
 /// The process of the daemon that serves this admin socket by its configuration; if that is not known of any, the only daemon
 /// of the node.
-pub(super) fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
+#[must_use]
+pub fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
     let processes = view.processes();
     let daemons: Vec<&ProcessFacts> = processes
         .iter()

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_linux::process::{ProcessId, stat_fields};
 use switchyard_linux::{memory, report};
 
-use super::facts;
+pub use super::facts::daemon_at;
 use super::view::NodeView;
 use super::{PROGRAM_DIRS, run_command, search_path, within};
 
@@ -56,13 +56,6 @@ pub struct ThreadLook {
     pub waits_in: String,
     /// The number of its system call and the arguments, or `running`; empty if they are hidden.
     pub system_call: String,
-}
-
-/// The process of the daemon that serves this admin socket by its configuration; if that is not known of any, the only daemon
-/// of the node.
-#[must_use]
-pub fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
-    facts::daemon_at(view, admin_socket)
 }
 
 /// Looks at a process. `with_stacks` lets a debugger stop it for a moment, if one is installed.
