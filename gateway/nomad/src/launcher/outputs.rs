@@ -1,7 +1,6 @@
 //! Keeps the output FIFOs of a task open while its start is repeated.
 //!
-//! An agent's log collector reads a FIFO up to its first end of file, and never again until the agent starts the task another
-//! time.
+//! An agent's log collector reads a FIFO up to its first end of file, and never again until the agent starts the task once more.
 //! A daemon keeps the FIFOs open while it removes what a start that was cut off has made of the task; one that is killed
 //! meanwhile closes them, and the output of the task would be read by nobody.
 
