@@ -349,16 +349,12 @@ impl Daemon {
     /// Runs a part until it ends, at the latest when the daemon ends; if it panics, the daemon ends with an
     /// error.
     fn spawn(&self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
-        let shutdown = self.shutdown.clone();
+        let stopped = self.shutdown.clone();
+        let part = guarded(self.shutdown.clone(), name, part);
         self.tasks.spawn(async move {
-            let stopped = shutdown.clone();
             tokio::select! {
                 () = stopped.ended() => {}
-                end = AssertUnwindSafe(part).catch_unwind() => {
-                    if end.is_err() {
-                        shutdown.fail(format!("{name} panicked; the log says where"));
-                    }
-                }
+                () = part => {}
             }
         });
     }
@@ -434,6 +430,19 @@ impl Daemon {
         self.history.events.note_end(why);
         self.history.flush().await;
     }
+}
+
+/// Runs a part until it ends; if it panics, the daemon ends with an error.
+fn guarded(
+    shutdown: Shutdown,
+    name: &'static str,
+    part: impl Future<Output = ()>,
+) -> impl Future<Output = ()> {
+    AssertUnwindSafe(part).catch_unwind().map(move |end| {
+        if end.is_err() {
+            shutdown.fail(format!("{name} panicked; the log says where"));
+        }
+    })
 }
 
 fn remove(path: &Path) {

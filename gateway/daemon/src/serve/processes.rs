@@ -1,11 +1,9 @@
 //! The processes that the daemon needs, containerd and the logkeeper: their states, and how they are restarted.
 
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use switchyard_config::{Config, ContainerdMode, Sources};
 use switchyard_core::gateway::Gateway;
 use switchyard_operator::control::RestartableProcess;
@@ -14,7 +12,7 @@ use switchyard_operator_api::VERSION;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Daemon;
+use super::{Daemon, guarded};
 use crate::daemon_record::PublishedRecord;
 use crate::managed::restart::{self, KeptListeners, RestartRequests, Restarter, ServiceStart};
 use crate::managed::{self, Program, State};
@@ -155,13 +153,8 @@ impl Daemon {
         let booted = node_events::booted();
         let pid = std::process::id();
         events.note_start(&format!("version {VERSION}, process {pid}{booted}"));
-        let record = AssertUnwindSafe(events.clone().record(gateway.subscribe())).catch_unwind();
-        let shutdown = self.shutdown.clone();
-        let recording = tokio::spawn(async move {
-            if record.await.is_err() {
-                shutdown.fail("events panicked; the log says where");
-            }
-        });
+        let record = events.clone().record(gateway.subscribe());
+        let recording = tokio::spawn(guarded(self.shutdown.clone(), "events", record));
         let (containerd, logkeeper) = states;
         match containerd {
             Some(state) => self.spawn(
