@@ -90,13 +90,7 @@ fn cri_plugin(facts: &Facts) -> Option<Finding> {
             format!("{} is not TOML", file.display()),
         ));
     };
-    let imported = imports(&table, &file).into_iter().filter_map(|path| {
-        let text = facts.view.text(path)?;
-        text.parse::<Table>().ok()
-    });
-    let is_disabled = std::iter::once(table.clone())
-        .chain(imported)
-        .any(|table| disables_cri(&table));
+    let is_disabled = with_imports(facts, table, &file).iter().any(disables_cri);
     (!is_disabled).then(|| {
         let found = format!(
             "{}: disabled_plugins does not name the CRI plugin, and containerd.namespace is {CRI_NAMESPACE:?}",
@@ -138,12 +132,25 @@ fn config_file(facts: &Facts) -> PathBuf {
         .unwrap_or_else(|| "/etc/containerd/config.toml".into())
 }
 
-/// The root directory of the external containerd, as its configuration file has it.
+/// The root directory of the external containerd, as its configuration has it.
 pub(super) fn external_root(facts: &Facts) -> PathBuf {
-    let text = facts.view.text(config_file(facts));
+    let file = config_file(facts);
+    let text = facts.view.text(&file);
     let table = text.and_then(|text| text.parse::<Table>().ok());
-    let root = table.as_ref().and_then(|table| table.get("root")?.as_str());
-    PathBuf::from(root.unwrap_or(DEFAULT_ROOT))
+    let tables = with_imports(facts, table.unwrap_or_default(), &file);
+    let root_of = |table: &Table| Some(PathBuf::from(table.get("root")?.as_str()?));
+    let root = tables.iter().rev().find_map(root_of);
+    root.unwrap_or_else(|| DEFAULT_ROOT.into())
+}
+
+/// The configuration in this file, and after it those that it imports, which take precedence.
+fn with_imports(facts: &Facts, table: Table, file: &Path) -> Vec<Table> {
+    let imported = imports(&table, file).into_iter().filter_map(|path| {
+        let text = facts.view.text(path)?;
+        text.parse::<Table>().ok()
+    });
+    let imported: Vec<Table> = imported.collect();
+    std::iter::once(table).chain(imported).collect()
 }
 
 fn imports(table: &Table, file: &Path) -> Vec<PathBuf> {

@@ -178,19 +178,25 @@ fn disks_that_fill_up() {
     check(|node| node.space.free_inodes = 49, &["SY112 warning"]);
     check(|node| node.space.free_inodes = 0, &["SY112 error"]);
     // Of an external containerd, the root in its configuration counts.
-    let found = check(
-        |node| {
-            node.config("[containerd]\nmode = \"external\"");
-            node.sockets
-                .insert("/run/containerd/containerd.sock".into(), true);
-            let config = "root = \"/srv/images\"\ndisabled_plugins = [\"cri\"]\n";
-            node.file("/etc/containerd/config.toml", config);
-            node.file("/srv/images/file", "");
-            node.space.free_bytes = 14 << 30;
-        },
-        &["SY111 warning"],
-    );
-    assert!(found[0].found.starts_with("/srv/images: "), "{found:?}");
+    for root in [
+        "root = \"/srv/images\"",
+        "root = \"/srv/other\"\nimports = [\"root.toml\"]",
+    ] {
+        let found = check(
+            |node| {
+                node.config("[containerd]\nmode = \"external\"");
+                node.sockets
+                    .insert("/run/containerd/containerd.sock".into(), true);
+                let config = format!("{root}\ndisabled_plugins = [\"cri\"]\n");
+                node.file("/etc/containerd/config.toml", &config);
+                node.file("/etc/containerd/root.toml", "root = \"/srv/images\"\n");
+                node.file("/srv/images/file", "");
+                node.space.free_bytes = 14 << 30;
+            },
+            &["SY111 warning"],
+        );
+        assert!(found[0].found.starts_with("/srv/images: "), "{found:?}");
+    }
     check(
         |node| (node.space.inodes, node.space.free_inodes) = (0, 0),
         &[],
