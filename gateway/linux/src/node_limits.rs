@@ -78,8 +78,8 @@ fn threads(loadavg: &str) -> Option<u64> {
     all.parse().ok()
 }
 
-/// The `inotify_instances` of root, which programs in containers share. Looks at the descriptors of each process, which takes
-/// a tenth of a second on a node with many. An instance that a child has inherited is counted twice.
+/// The `inotify_instances` of root, which programs in containers share. Looks at each descriptor of its processes, which takes a
+/// while on a node with many. An instance that a child has inherited is counted twice.
 ///
 /// # Errors
 /// If the limit or the list of processes cannot be read.
