@@ -16,6 +16,8 @@ use switchyard_tests::drill::{StandingIncident, make, measure, symptom, symptom_
 use switchyard_tests::host::eventually;
 use switchyard_tests::prometheus::shipped;
 
+use crate::architecture::repository;
+
 /// Limit for the orchestrator to report an incident that an alert has shown.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -114,6 +116,33 @@ fn alerts_have_the_time_that_they_wait_as_shipped() {
         alerts_since(&before, &now, &BTreeMap::new()),
         ["SwitchyardContainerdDown"]
     );
+}
+
+#[test]
+fn documented_incidents_are_those_of_the_list_with_alerts_that_wait_as_shipped() {
+    let page = repository().join("docs/monitoring.md");
+    let page = fs::read_to_string(page).expect("it is there");
+    let (_, section) = page
+        .split_once("\n## Incidents\n")
+        .expect("it has the section");
+    let rules = fs::read_to_string(shipped().join("alerts.yaml")).expect("it is there");
+    let waits = waits(&rules);
+    let mut numbers = Vec::new();
+    for row in section.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [number, _, alerts, _] = cells[..] else {
+            panic!("{row}")
+        };
+        // The headings have none.
+        numbers.extend(number.parse::<u8>().ok());
+        for (at, _) in alerts.match_indices("Switchyard") {
+            let (alert, rest) = alerts[at..].split_once(" (").expect(row);
+            let wait = waits.get(alert).expect(row);
+            assert!(rest.starts_with(&format!("{wait})")), "{wait}: {row}");
+        }
+    }
+    let listed: Vec<u8> = INCIDENTS.iter().map(|listed| listed.number).collect();
+    assert_eq!(numbers, listed);
 }
 
 #[test]
