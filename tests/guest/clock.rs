@@ -40,6 +40,7 @@ fn clock_jumps_have_no_effect(node: &GuestNode) {
         );
         jump(hours);
         node.wait_ready();
+        assert_on_record(hours);
         // A container started before the jump, one created before it, and one in a pod that was created after
         // it.
         node.cri.stop(&before, 1).expect("it can be stopped");
@@ -227,6 +228,23 @@ fn check(status: &ContainerStatus, hours: i64) {
         created_at <= started_at && started_at <= finished_at,
         "after a jump of {hours} h: {created_at}, {started_at}, {finished_at}"
     );
+}
+
+/// Checks that the history names a jump by some hours.
+#[track_caller]
+fn assert_on_record(hours: i64) {
+    let direction = if hours < 0 { "back" } else { "forward" };
+    // The clock is set to a full second.
+    let by = hours.unsigned_abs() * 36;
+    let texts = [by, by - 1].map(|by| format!("the clock was set {direction} by {by}"));
+    let mut shown = String::new();
+    let is_on_record = || {
+        shown = run(&["switchyard", "history"]);
+        shown.lines().any(|line| {
+            line.contains("clock_jumped") && texts.iter().any(|text| line.contains(text))
+        })
+    };
+    assert!(eventually(LIMIT, is_on_record), "{shown}");
 }
 
 fn jump(hours: i64) {
