@@ -137,7 +137,7 @@ fn advisories_are_reported_unless_ignored_and_keep_readiness() {
             .filter(|line| line.contains("has known vulnerabilities"))
             .count()
     };
-    assert_eq!(lines(), named.len(), "each once");
+    assert!(eventually(LIMIT, || lines() == named.len()), "{}", log());
     // The runtimes' versions are queried again when containerd has restarted.
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
     assert!(eventually(LIMIT, || readiness(&node) == 503) && advisories(&node) == named);

@@ -97,14 +97,12 @@ fn lose_database(node: &TestNode) {
 fn assert_ended_at_start(node: &TestNode) {
     let listed = retry("ListContainers", || node.cri().containers());
     assert!(listed.is_empty(), "{listed:#?}");
-    let log = daemon_log(node);
-    let ended = log.rfind("ending tasks that containerd lists without a container object");
-    let recovered = log.rfind("recovered what a predecessor left");
-    assert!(
-        ended.is_some() && ended < recovered,
-        "{ended:?} {recovered:?}\n{}",
-        node.daemon().tail()
-    );
+    let has_ended = || {
+        let log = daemon_log(node);
+        let ended = log.rfind("ending tasks that containerd lists without a container object");
+        ended.is_some() && ended < log.rfind("recovered what a predecessor left")
+    };
+    assert!(eventually(LIMIT, has_ended), "{}", node.daemon().tail());
 }
 
 /// containerd continues to list the tasks whose shims it finds, and refuses each call about them. Two of them
@@ -175,15 +173,14 @@ fn task_without_container_object_that_is_not_ended_at_once_is_told_of_and_ended_
     lose_container(&socket, NAMESPACE, &orphan);
 
     node.daemon().restart();
-    let log = daemon_log(&node);
-    let told = log.lines().find(|line| {
-        line.contains("run on: it is not certain yet that their shim serves no other task")
-    });
-    assert!(
-        told.is_some_and(|line| line.contains(&orphan)),
-        "{told:?}\n{}",
-        node.daemon().tail()
-    );
+    let is_told = || {
+        let log = daemon_log(&node);
+        let told = log.lines().find(|line| {
+            line.contains("run on: it is not certain yet that their shim serves no other task")
+        });
+        told.is_some_and(|line| line.contains(&orphan))
+    };
+    assert!(eventually(LIMIT, is_told), "{}", node.daemon().tail());
     assert_runs(&node, COMMANDS[0], false);
 }
 

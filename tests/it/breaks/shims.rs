@@ -383,12 +383,11 @@ fn start_with_many_hung_shims_queries_only_those_needed_in_parallel() {
     node.daemon().restart();
     // Shims whose process is seen running are not queried. The others are queried one by one, and three of
     // them do not answer.
-    let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    let last = log
-        .lines()
-        .rfind(|line| line.contains("recovered what a predecessor left"))
-        .expect("it is logged");
-    assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
+    assert!(
+        node.has_logged("shims_asked=3 shims_silent=3 "),
+        "{}",
+        node.daemon().tail()
+    );
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     for id in ids.iter().chain([&other]) {
         assert_eq!(
