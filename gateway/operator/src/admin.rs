@@ -77,7 +77,7 @@ use crate::control::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts};
 use crate::status::Part;
 
-use answers::{json, respond, status_of, text};
+use answers::{failed, json, refused, respond, text};
 use pages::{COUNT_LIMIT, ListenerPages, detail};
 
 pub use host::Hosts;
@@ -317,11 +317,11 @@ async fn statusz(State(pages): State<ListenerPages>) -> Response {
 async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<String>) -> Response {
     let token: LeaseToken = match token.parse() {
         Ok(token) => token,
-        Err(fault) => return text(StatusCode::BAD_REQUEST, format!("{fault}\n")),
+        Err(fault) => return refused(&fault.to_string()),
     };
     match tokio::time::timeout(RELEASE_LIMIT, pages.admin.node.release_lease(token)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
-        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Ok(Err(error)) => failed(&error),
         Err(_) => text(
             StatusCode::GATEWAY_TIMEOUT,
             format!("the lease was not ended within {RELEASE_LIMIT:?}\n"),

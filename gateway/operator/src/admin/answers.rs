@@ -5,8 +5,8 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
+use switchyard_core::{Error, ErrorKind};
 
 /// Plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -53,6 +53,16 @@ pub(super) fn text(status: StatusCode, body: String) -> Response {
     respond(status, TEXT, body.into_bytes())
 }
 
+/// The refusal of a request that is not understood.
+pub(super) fn refused(why: &str) -> Response {
+    text(StatusCode::BAD_REQUEST, format!("{why}\n"))
+}
+
+/// The answer to a request that failed, with the reason.
+pub(super) fn failed(error: &Error) -> Response {
+    text(status_of(error.kind()), format!("{}\n", error.report()))
+}
+
 /// A page of this kind.
 pub(super) fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response {
     let headers = [
@@ -65,6 +75,6 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> 
 
 /// The owner of this name, as queries give it.
 pub(super) fn owner_named(name: &str) -> Result<Owner, String> {
-    let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
-    owner.ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
+    Owner::parse(name)
+        .ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
 }

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use switchyard_core::Error;
 use switchyard_core::id::Owner;
 
-use super::answers::{json, owner_named, status_of, text};
+use super::answers::{json, owner_named, refused, status_of, text};
 use super::pages::{ListenerPages, Reach, WITHHELD};
 use crate::container_metrics::ContainerReading;
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
@@ -65,7 +65,7 @@ async fn usage(
         .and_then(|Query(query)| query.checked())
     {
         Ok(owner) => owner,
-        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        Err(why) => return refused(&why),
     };
     let reading = pages.admin.containers.get(&pages.admin.node).await;
     match reading.and_then(|reading| complete(reading, owner)) {
@@ -90,7 +90,7 @@ async fn containers(
         .and_then(|Query(query)| query.checked())
     {
         Ok(owner) => owner,
-        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        Err(why) => return refused(&why),
     };
     let readings = &pages.admin.containers;
     let reading = readings.get(&pages.admin.node).await;

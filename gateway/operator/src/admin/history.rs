@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::get;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::answers::{json, owner_named, status_of, text};
+use super::answers::{failed, json, owner_named, refused};
 use super::pages::ListenerPages;
 use crate::events::{EventFilter, Place};
 
@@ -45,7 +44,7 @@ async fn operations(
 ) -> Response {
     let Query(OperationQuery { blockers }) = match query {
         Ok(query) => query,
-        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{}\n", error.body_text())),
+        Err(error) => return refused(&error.body_text()),
     };
     let mut operations: Vec<_> = pages.admin.history.in_flight().collect();
     if blockers {
@@ -78,7 +77,7 @@ async fn events(
         .and_then(|Query(query)| query.checked())
     {
         Ok(query) => query,
-        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        Err(why) => return refused(&why),
     };
     let known = query.run.as_deref().zip(query.after);
     let wait = Duration::from_secs(query.wait);
@@ -112,11 +111,11 @@ async fn history(
         .and_then(|Query(query)| query.checked());
     let (from, filter) = match query {
         Ok(checked) => checked,
-        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        Err(why) => return refused(&why),
     };
     match pages.admin.history.events.history(from, filter).await {
         Ok(page) => json(&page),
-        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Err(error) => failed(&error),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::routing::get;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::answers::{json, status_of, text};
+use super::answers::{failed, json, refused, text};
 use super::pages::{COUNT_LIMIT, ListenerPages};
 
 /// The task that is requested.
@@ -32,11 +32,11 @@ async fn log(
 ) -> Response {
     let name = match query {
         Ok(Query(LogOfTask { name })) => name,
-        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{}\n", error.body_text())),
+        Err(error) => return refused(&error.body_text()),
     };
     match timeout(COUNT_LIMIT, pages.admin.node.task_log(&name)).await {
         Ok(Ok(view)) => json(&view),
-        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Ok(Err(error)) => failed(&error),
         Err(_) => text(
             StatusCode::GATEWAY_TIMEOUT,
             format!("the task was not found within {COUNT_LIMIT:?}\n"),

@@ -10,7 +10,6 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{delete, get};
 use serde::Deserialize;
-use switchyard_core::Error;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::is_volume_name;
 use switchyard_linux::beginning;
@@ -18,7 +17,7 @@ use switchyard_operator_api::{Disclosure, ImageView};
 use tokio::time::timeout;
 
 use super::access;
-use super::answers::{json, owner_named, status_of, text};
+use super::answers::{failed, json, owner_named, refused, text};
 use super::pages::ListenerPages;
 
 /// Time for which an answer waits for the removal of a volume, which continues after that.
@@ -159,12 +158,4 @@ impl FromRequestParts<ListenerPages> for OfOwner {
             .map(Self)
             .map_err(|why| refused(&why))
     }
-}
-
-fn failed(error: &Error) -> Response {
-    text(status_of(error.kind()), format!("{}\n", error.report()))
-}
-
-fn refused(why: &str) -> Response {
-    text(StatusCode::BAD_REQUEST, format!("{why}\n"))
 }

@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_linux::report;
 
-use super::answers::{TEXT, json, respond, text};
+use super::answers::{TEXT, json, refused, respond, text};
 use super::pages::ListenerPages;
 
 /// The longest time for which a level of the log can be set: longer is a matter for the configuration.
@@ -70,7 +70,7 @@ async fn set_level(
             record_level(&pages, &format!("{level} for {} s", time.as_secs())).await;
             json(&pages.admin.log_level.view())
         }
-        Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+        Err(why) => refused(&why),
     }
 }
 

@@ -17,7 +17,7 @@ use http_body_util::{BodyExt, Limited};
 use switchyard_operator_api::SwarmJoin;
 use tokio::time::timeout;
 
-use super::answers::{json, json_with, status_of, text};
+use super::answers::{failed, json, json_with, text};
 use super::host::JOIN_PATH;
 use crate::control::SwarmControl;
 use crate::node::Node;
@@ -103,7 +103,7 @@ async fn answer(
 ) -> Response {
     match timeout(WAIT, work).await {
         Ok(Ok(())) => json(&swarm.view()),
-        Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
+        Ok(Err(error)) => failed(&error),
         Err(_) => json_with(StatusCode::ACCEPTED, &swarm.view()),
     }
 }
