@@ -3,7 +3,7 @@
 use prometheus::{IntCounterVec, Registry};
 use switchyard_telemetry::LogCounts;
 
-use super::families::counters;
+use super::families::{counters, take_over};
 use super::table;
 use crate::audit::AuditCounts;
 
@@ -35,7 +35,6 @@ impl LogLineMetrics {
 
 fn set_lines(lines: &IntCounterVec, written: u64, lost: u64) {
     for (result, count) in [("written", written), ("lost", lost)] {
-        let counter = lines.with_label_values(&[result]);
-        counter.inc_by(count.saturating_sub(counter.get()));
+        take_over(&lines.with_label_values(&[result]), count);
     }
 }

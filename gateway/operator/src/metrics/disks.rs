@@ -33,7 +33,7 @@ impl DiskMetrics {
         for WatchedDisk { of, space } in disks {
             let mount_point = space.mount_point.to_string_lossy();
             let labels = [*of, &*mount_point];
-            let set = |gauge: &IntGaugeVec, value| {
+            let set = |gauge: &IntGaugeVec, value: u64| {
                 gauge.with_label_values(&labels).set(signed(value));
             };
             set(&self.size, space.size_bytes);

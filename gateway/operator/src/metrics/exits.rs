@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, Registry};
 
-use super::families::counters;
+use super::families::{counters, take_over};
 use super::table;
 use crate::events::HistoryCounts;
 
@@ -32,8 +32,7 @@ impl HistoryMetrics {
 
     pub(super) fn set(&self, HistoryCounts { written, lost }: HistoryCounts) {
         for (result, count) in [("written", written), ("lost", lost)] {
-            let counter = self.0.with_label_values(&[result]);
-            counter.inc_by(count.saturating_sub(counter.get()));
+            take_over(&self.0.with_label_values(&[result]), count);
         }
     }
 }

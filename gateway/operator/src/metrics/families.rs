@@ -9,8 +9,13 @@ use prometheus::{
 use super::table::{Description, Kind};
 
 /// A count as a gauge has it.
-pub(super) fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+pub(super) fn signed(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+/// Raises a counter to a count that somebody else keeps.
+pub(super) fn take_over(counter: &IntCounter, count: u64) {
+    counter.inc_by(count.saturating_sub(counter.get()));
 }
 
 /// Name and help text of a metric of this kind.

@@ -7,7 +7,7 @@ use switchyard_operator_api::{
     AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
 };
 
-use super::families::{counters, float_gauges, gauges};
+use super::families::{counters, float_gauges, gauges, signed, take_over};
 use super::table;
 
 /// Gauges of the ledger, and its own counter of refusals.
@@ -62,8 +62,7 @@ impl LedgerMetrics {
         } in &devices.refusals
         {
             let counter = self.refusals.with_label_values(&[owner, resource, reason]);
-            // The ledger counts; this counter only takes over its value.
-            counter.inc_by(count.saturating_sub(counter.get()));
+            take_over(&counter, *count);
         }
     }
 
@@ -172,8 +171,4 @@ impl FormerGauges {
 /// Thousandths of a processor as processors.
 fn cores(milli: u64) -> f64 {
     milli as f64 / 1e3
-}
-
-fn signed(count: impl TryInto<i64>) -> i64 {
-    count.try_into().unwrap_or(i64::MAX)
 }

@@ -44,7 +44,7 @@ impl PartMetrics {
             let count = troubles.get(&kind).map_or(0, Vec::len);
             self.troubles
                 .with_label_values(&[kind.as_str()])
-                .set(signed(u64::try_from(count).unwrap_or(u64::MAX)));
+                .set(signed(count));
         }
     }
 }

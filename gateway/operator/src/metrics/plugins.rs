@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
-use super::families::{counters, gauges};
+use super::families::{counters, gauges, signed, take_over};
 use super::table;
 
 /// Vendors' device plugins and their failures, in numbers.
@@ -87,13 +87,7 @@ impl PluginMetrics {
                 .set(seconds);
         }
         for (reason, count) in &figures.failures {
-            let counter = self.failures.with_label_values(&[*reason]);
-            // The host counts; this counter only takes over its value.
-            counter.inc_by(count.saturating_sub(counter.get()));
+            take_over(&self.failures.with_label_values(&[*reason]), *count);
         }
     }
-}
-
-fn signed(count: impl TryInto<i64>) -> i64 {
-    count.try_into().unwrap_or(i64::MAX)
 }

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
-use super::families::{counters, gauge, signed};
+use super::families::{counters, gauge, signed, take_over};
 use super::table;
 
 /// The numbers of reloads, for metrics.
@@ -46,8 +46,7 @@ impl ReloadMetrics {
 
     pub(super) fn set(&self, counts: &ReloadCounts) {
         for (result, count) in [("applied", counts.applied), ("refused", counts.refused)] {
-            let counter = self.reloads.with_label_values(&[result]);
-            counter.inc_by(count.saturating_sub(counter.get()));
+            take_over(&self.reloads.with_label_values(&[result]), count);
         }
         self.is_last_applied.set(i64::from(counts.is_last_applied));
         let loaded_at = counts
@@ -59,7 +58,7 @@ impl ReloadMetrics {
             (&self.pending, counts.pending),
             (&self.ignored, counts.ignored),
         ] {
-            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+            gauge.set(signed(number));
         }
     }
 }

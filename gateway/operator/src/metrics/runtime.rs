@@ -3,7 +3,7 @@
 use prometheus::{Counter, IntCounter, IntGauge, Registry};
 use tokio::runtime::Handle;
 
-use super::families::{counter, gauge, seconds_counter};
+use super::families::{counter, gauge, seconds_counter, signed, take_over};
 use super::table;
 
 #[derive(Debug)]
@@ -33,15 +33,14 @@ impl RuntimeMetrics {
         };
         let metrics = runtime.metrics();
         let workers = metrics.num_workers();
-        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.workers.set(number(workers));
-        self.tasks.set(number(metrics.num_alive_tasks()));
-        self.queued.set(number(metrics.global_queue_depth()));
+        self.workers.set(signed(workers));
+        self.tasks.set(signed(metrics.num_alive_tasks()));
+        self.queued.set(signed(metrics.global_queue_depth()));
         let busy: f64 = (0..workers)
             .map(|at| metrics.worker_total_busy_duration(at).as_secs_f64())
             .sum();
         self.busy.inc_by((busy - self.busy.get()).max(0.0));
         let parks: u64 = (0..workers).map(|at| metrics.worker_park_count(at)).sum();
-        self.parks.inc_by(parks.saturating_sub(self.parks.get()));
+        take_over(&self.parks, parks);
     }
 }

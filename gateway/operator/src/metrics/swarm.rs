@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec, Registry};
 
-use super::families::{counter, gauge, gauges, signed};
+use super::families::{counter, gauge, gauges, signed, take_over};
 use super::table;
 
 /// The node's part in a swarm, in numbers.
@@ -68,11 +68,8 @@ impl SwarmMetrics {
         self.ended.set(i64::from(is_ended));
         self.duplicate.set(i64::from(is_duplicate));
         self.session.set(i64::from(has_session));
-        // The node counts; these counters only take over its values.
-        self.sessions
-            .inc_by(sessions.saturating_sub(self.sessions.get()));
-        self.failures
-            .inc_by(failures.saturating_sub(self.failures.get()));
+        take_over(&self.sessions, sessions);
+        take_over(&self.failures, failures);
         for (family, time) in [
             (&self.begin, certificate.map(|(begin, _)| begin)),
             (&self.end, certificate.map(|(_, end)| end)),

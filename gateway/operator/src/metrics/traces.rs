@@ -3,7 +3,7 @@
 use prometheus::{IntCounterVec, Registry};
 use switchyard_telemetry::TraceCounts;
 
-use super::families::counters;
+use super::families::{counters, take_over};
 use super::table;
 
 #[derive(Debug)]
@@ -16,8 +16,7 @@ impl TraceMetrics {
 
     pub(super) fn set(&self, TraceCounts { sent, lost }: TraceCounts) {
         for (result, count) in [("sent", sent), ("lost", lost)] {
-            let counter = self.0.with_label_values(&[result]);
-            counter.inc_by(count.saturating_sub(counter.get()));
+            take_over(&self.0.with_label_values(&[result]), count);
         }
     }
 }
