@@ -69,7 +69,7 @@ struct EventStore {
     owners: Owners,
     /// `None` if events are in memory alone.
     store: Option<HistoryStore>,
-    exits: Option<Arc<dyn ExitObserver>>,
+    exits: Arc<dyn ExitObserver>,
 }
 
 /// Learns of the exits of tasks. Its method must not block.
@@ -79,24 +79,18 @@ pub(crate) trait ExitObserver: fmt::Debug + Send + Sync {
 }
 
 impl EventLog {
-    /// An empty list, in memory alone.
-    #[must_use]
-    pub fn new(owners: Owners) -> Self {
-        Self::with(owners, None, Vec::new(), None)
-    }
-
     /// The list of a daemon with this state directory, in which events are recorded. It begins with the last ones on
     /// record. Blocks for half a second at most.
     pub(crate) fn start(owners: Owners, state: &Path, exits: Arc<dyn ExitObserver>) -> Self {
         let (store, former) = HistoryStore::start(state).unzip();
-        Self::with(owners, store, former.unwrap_or_default(), Some(exits))
+        Self::with(owners, store, former.unwrap_or_default(), exits)
     }
 
     fn with(
         owners: Owners,
         store: Option<HistoryStore>,
         former: Vec<EventView>,
-        exits: Option<Arc<dyn ExitObserver>>,
+        exits: Arc<dyn ExitObserver>,
     ) -> Self {
         let run = format!("{}-{}", std::process::id(), rfc3339(SystemTime::now()));
         let former_end = unrecorded_end(&former);
@@ -143,10 +137,8 @@ impl EventLog {
     fn observe(&self, event: &Event) {
         let view = describe::view(event, &self.0.owners, SystemTime::now());
         let view = record::bounded(view);
-        if let Some(observer) = &self.0.exits
-            && let Some(exit) = &view.exit
-        {
-            observer.task_exited(&view, exit);
+        if let Some(exit) = &view.exit {
+            self.0.exits.task_exited(&view, exit);
         }
         self.add(view);
     }

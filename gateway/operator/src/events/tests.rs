@@ -17,6 +17,16 @@ fn event(owner: &str, detail: String) -> EventView {
     }
 }
 
+/// An empty list, in memory alone.
+fn without_store() -> EventLog {
+    EventLog::with(
+        Owners::default(),
+        None,
+        Vec::new(),
+        Arc::new(Causes::default()),
+    )
+}
+
 async fn after(log: &EventLog, number: u64) -> EventPage {
     let run = log.0.run.clone();
     log.after(Some((&run, number)), None, Duration::ZERO).await
@@ -28,7 +38,7 @@ fn numbers(page: &EventPage) -> Vec<u64> {
 
 #[tokio::test]
 async fn pages_continue_where_the_former_one_ended() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     for _ in 0..PAGE + 2 {
         log.push(event("nomad", String::new()));
     }
@@ -48,7 +58,7 @@ async fn pages_continue_where_the_former_one_ended() {
 
 #[tokio::test(start_paused = true)]
 async fn follower_gets_an_event_as_soon_as_it_happens_or_an_empty_page_in_time() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     let empty = log.after(None, None, Duration::from_secs(20)).await;
     assert!(empty.events.is_empty());
     let waiting = tokio::spawn({
@@ -66,7 +76,7 @@ async fn after_wait(log: &EventLog) -> EventPage {
 
 #[tokio::test]
 async fn events_of_other_owners_are_skipped_and_not_asked_for_again() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     for owner in ["nomad", "kubernetes", "nomad", "kubernetes"] {
         log.push(event(owner, String::new()));
     }
@@ -76,7 +86,7 @@ async fn events_of_other_owners_are_skipped_and_not_asked_for_again() {
 
 #[tokio::test(start_paused = true)]
 async fn follower_of_one_owner_is_not_woken_by_others() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     let waiting = tokio::spawn({
         let log = log.clone();
         async move {
@@ -95,7 +105,7 @@ async fn follower_of_one_owner_is_not_woken_by_others() {
 
 #[tokio::test]
 async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     for _ in 0..5_010 {
         log.push(event("nomad", String::new()));
     }
@@ -118,7 +128,7 @@ async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
 
 #[tokio::test]
 async fn events_that_were_not_recorded_are_told_to_those_who_knew_the_one_before() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     log.push(event("nomad", String::new()));
     log.0.ring.lock().miss(7);
     log.push(event("nomad", String::new()));
@@ -130,7 +140,7 @@ async fn events_that_were_not_recorded_are_told_to_those_who_knew_the_one_before
 
 #[tokio::test]
 async fn number_of_an_earlier_run_gets_all_events_and_is_told() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     log.push(event("nomad", String::new()));
     let page = log
         .after(Some(("an earlier run", 500)), None, Duration::ZERO)
@@ -290,7 +300,7 @@ async fn directory_that_cannot_be_written_loses_and_counts_events_and_shows_the_
 
 #[tokio::test]
 async fn history_without_a_store_is_refused() {
-    let log = EventLog::new(Owners::default());
+    let log = without_store();
     let page = log.history(Place::default(), EventFilter::default()).await;
     assert_eq!(page.unwrap_err().kind(), ErrorKind::FailedPrecondition);
     assert_eq!(log.counts(), None);
