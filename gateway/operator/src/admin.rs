@@ -78,7 +78,7 @@ use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, NodeCounts};
 use crate::status::Part;
 
 use answers::{failed, json, refused, respond, text};
-use pages::{COUNT_LIMIT, ListenerPages, detail};
+use pages::{ListenerPages, detail};
 
 pub use host::Hosts;
 pub use pages::{AdminPages, Reach};
@@ -255,8 +255,7 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
 async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>) -> Response {
     let node = &admin.node;
     let logs = async {
-        let asked = tokio::time::timeout(COUNT_LIMIT, node.log_figures()).await;
-        let logs = asked.ok().flatten();
+        let logs = node.log_figures().await;
         let disks = node.disks(logs.as_ref()).await;
         (logs, disks)
     };
@@ -303,15 +302,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
 }
 
 async fn statusz(State(pages): State<ListenerPages>) -> Response {
-    let slow_logs = async {
-        match pages.reach {
-            Reach::Network => None,
-            Reach::Local => pages.admin.node.slow_logs().await,
-        }
-    };
-    let (mut report, slow_logs) = tokio::join!(pages.admin.report(pages.reach), slow_logs);
-    report.troubles.extend(slow_logs);
-    json(&report)
+    json(&pages.admin.report(pages.reach).await)
 }
 
 async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<String>) -> Response {

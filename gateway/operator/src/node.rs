@@ -184,21 +184,15 @@ impl Node {
         self.sources.swarm.as_deref()
     }
 
-    /// The logkeeper's counters; `None` if it does not answer.
+    /// The logkeeper's counters; `None` if it does not answer soon.
     pub async fn log_figures(&self) -> Option<Stats> {
-        match self.sources.logs.stats().await {
+        match timeout(LOGS_LIMIT, self.sources.logs.stats()).await.ok()? {
             Ok(stats) => Some(stats),
             Err(error) => {
                 tracing::debug!(%error, "cannot query the logkeeper's counters");
                 None
             }
         }
-    }
-
-    /// The same; without figures if the logkeeper does not answer soon.
-    async fn log_figures_in_time(&self) -> Stats {
-        let asked = timeout(LOGS_LIMIT, self.log_figures()).await;
-        asked.ok().flatten().unwrap_or_default()
     }
 
     /// The number of objects that cannot be read; 0 before recovery.
@@ -230,11 +224,11 @@ impl Node {
     pub async fn inspect(&self, name: &str, disclosure: Disclosure) -> Result<InspectionView> {
         let (view, logs) = tokio::join!(
             inspect::read(self.gateway(), &self.sources.owners, name, disclosure),
-            self.log_figures_in_time()
+            self.log_figures()
         );
         let view = view?;
         Ok(InspectionView {
-            slow_log: troubles::slow_log(&logs, &view.id),
+            slow_log: logs.and_then(|logs| troubles::slow_log(&logs, &view.id)),
             ..view
         })
     }

@@ -100,20 +100,18 @@ impl AdminPages {
 
     /// The content of `/statusz`.
     pub async fn report(&self, reach: Reach) -> StatusReport {
-        let programs = async {
+        let local = async {
             match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.programs().await,
+                Reach::Network => (Vec::new(), Vec::new(), Vec::new()),
+                Reach::Local => tokio::join!(
+                    self.node.programs(),
+                    self.node.limits(),
+                    self.node.named_troubles()
+                ),
             }
         };
-        let limits = async {
-            match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.limits().await,
-            }
-        };
-        let (parts, images, programs, limits) =
-            tokio::join!(self.node.parts(), self.images(), programs, limits);
+        let (parts, images, (programs, limits, troubles)) =
+            tokio::join!(self.node.parts(), self.images(), local);
         StatusReport {
             version: VERSION.into(),
             revision: REVISION.into(),
@@ -134,10 +132,7 @@ impl AdminPages {
                 Reach::Local => Some(self.config.view()),
             },
             nomad_launchers: self.node.figures().launchers,
-            troubles: match reach {
-                Reach::Network => Vec::new(),
-                Reach::Local => self.node.named_troubles(),
-            },
+            troubles,
             facts: match reach {
                 // Paths are named.
                 Reach::Network => BTreeMap::new(),

@@ -13,9 +13,9 @@ const SHOWN: usize = 20;
 
 impl Node {
     /// The first objects of each kind in a condition that the daemon cannot end; also tasks that cannot end, with what holds
-    /// them up.
-    #[must_use]
-    pub fn named_troubles(&self) -> Vec<TroubleView> {
+    /// them up, and containers whose output waits for their logs. Takes two seconds at most. It may be dropped at any time.
+    pub async fn named_troubles(&self) -> Vec<TroubleView> {
+        let slow_logs = self.slow_logs().await;
         let troubles = self.troubles();
         let named = |kind, object: &String| match kind {
             Trouble::SilentShim | Trouble::UnrecordedExit => self.with_name(object),
@@ -29,7 +29,10 @@ impl Node {
                 objects: shown.map(|object| named(*kind, object)).collect(),
             }
         });
-        of_backend.chain(self.unended_tasks()).collect()
+        of_backend
+            .chain(self.unended_tasks())
+            .chain(slow_logs)
+            .collect()
     }
 
     fn unended_tasks(&self) -> Option<TroubleView> {
@@ -49,9 +52,9 @@ impl Node {
     }
 
     /// The first containers whose output fills their pipes, because their logs are written more slowly; `None` if there are
-    /// none, or the logkeeper does not answer soon. It may be dropped at any time.
-    pub async fn slow_logs(&self) -> Option<TroubleView> {
-        let logs = self.log_figures_in_time().await;
+    /// none, or the logkeeper does not answer soon.
+    async fn slow_logs(&self) -> Option<TroubleView> {
+        let logs = self.log_figures().await?;
         let counts = logs.file_systems.iter().map(|known| known.full_pipes);
         let count: u64 = counts.sum();
         let slow = logs.file_systems.iter().flat_map(|known| {
