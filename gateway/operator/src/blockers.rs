@@ -1,16 +1,15 @@
 //! The processes that hold up operations and objects, as texts for people.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use switchyard_core::backend::Blocker;
 use switchyard_core::gateway::{Gateway, Scope};
-use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::object::Task;
-use switchyard_core::operation::OperationKind;
+use switchyard_core::operation::{OperationInFlight, OperationKind, Subject};
 use switchyard_core::state::TaskState;
-use switchyard_operator_api::OperationView;
 use tokio::time::timeout;
 
 /// Operations that wait for processes of their object, or for the programs that start and end it.
@@ -31,8 +30,8 @@ const ON_IMAGES: [OperationKind; 3] = [
     OperationKind::LoadImage,
 ];
 
-/// The age from which an operation is looked at, in seconds: most end sooner.
-const LONG: f64 = 5.0;
+/// The age from which an operation is looked at: most end sooner.
+const LONG: Duration = Duration::from_secs(5);
 
 /// The most operations of one answer that are looked at.
 const OPERATIONS_MAX: usize = 8;
@@ -43,17 +42,21 @@ const TASKS_MAX: usize = 4;
 /// Limit for all looks of one answer.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// Adds to operations that take long the processes that hold them up, as far as they are found in time.
-pub(crate) async fn explain(gateway: &Gateway, operations: &mut [OperationView]) {
-    let long = operations.iter_mut().filter(|operation| {
-        let may_be_held_up = is_one_of(operation, &ON_OBJECTS) || is_one_of(operation, &ON_IMAGES);
-        may_be_held_up && operation.seconds >= LONG
+/// The processes that hold up operations which take long, by the numbers of these, as far as they are found in time.
+pub(crate) async fn of_operations(
+    gateway: &Gateway,
+    operations: &[OperationInFlight],
+) -> BTreeMap<u64, Vec<String>> {
+    let long = operations.iter().filter(|operation| {
+        let kind = &operation.kind;
+        operation.age >= LONG && (ON_OBJECTS.contains(kind) || ON_IMAGES.contains(kind))
     });
     let looks = long.take(OPERATIONS_MAX).map(|operation| async move {
-        operation.blockers = texts(&of_operation(gateway, operation).await);
+        // What is not found in time is left out.
+        let found = timeout(LIMIT, of_operation(gateway, operation)).await;
+        (operation.number, texts(&found.unwrap_or_default()))
     });
-    // What is not found in time is left out.
-    let _ = timeout(LIMIT, join_all(looks)).await;
+    join_all(looks).await.into_iter().collect()
 }
 
 /// The processes that hold up a start or an end of these tasks.
@@ -73,21 +76,21 @@ pub(crate) async fn of_tasks(gateway: &Gateway, scope: &Scope, tasks: &[Arc<Task
         .collect()
 }
 
-async fn of_operation(gateway: &Gateway, operation: &OperationView) -> Vec<Blocker> {
-    let Some(owner) = Owner::parse(&operation.owner) else {
+async fn of_operation(gateway: &Gateway, operation: &OperationInFlight) -> Vec<Blocker> {
+    let Some(owner) = operation.owner else {
         return Vec::new();
     };
     let scope = gateway.scope(owner);
-    if is_one_of(operation, &ON_IMAGES) {
+    if ON_IMAGES.contains(&operation.kind) {
         return scope.images().blockers().await;
     }
-    if let Some(id) = &operation.task {
+    let Subject { sandbox, task, .. } = operation.subject;
+    if let Some(id) = task {
         // A task that is gone meanwhile is held up by nothing.
-        let task = scope.tasks().find(id).ok();
+        let task = scope.tasks().find(&id.to_string()).ok();
         return held_up(&scope, task.as_slice()).await;
     }
-    let id: Option<SandboxId> = operation.sandbox.as_ref().and_then(|id| id.parse().ok());
-    let Some(id) = id else {
+    let Some(id) = sandbox else {
         return Vec::new();
     };
     // One that is being created is not in the table yet.
@@ -110,12 +113,6 @@ async fn held_up(scope: &Scope, tasks: &[Arc<Task>]) -> Vec<Blocker> {
     found
         .filter(|blocker| blocker.wait.is_uninterruptible())
         .collect()
-}
-
-fn is_one_of(operation: &OperationView, kinds: &[OperationKind]) -> bool {
-    kinds
-        .iter()
-        .any(|kind| kind.as_str() == operation.operation)
 }
 
 const fn is_changing(state: &TaskState) -> bool {

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use switchyard_core::operation::{
-    ContextField, EndedOperation, EndedStep, OperationObserver, Operations, Subject,
+    ContextField, EndedOperation, EndedStep, OperationInFlight, OperationObserver, Operations,
+    Subject,
 };
 use switchyard_core::spec::Meta;
 use switchyard_linux::{WorkLost, blocking, report};
@@ -73,10 +74,15 @@ impl History {
 
     /// The operations in flight, for display.
     pub fn in_flight(&self) -> impl Iterator<Item = OperationView> {
+        let in_flight = self.operations.in_flight().into_iter();
+        in_flight.map(move |operation| self.view(operation))
+    }
+
+    /// An operation in flight, for display.
+    pub(crate) fn view(&self, operation: OperationInFlight) -> OperationView {
         let names =
             |sandbox: &Meta, task: Option<&Meta>| self.owners.names_in_record(sandbox, task);
-        let in_flight = self.operations.in_flight().into_iter();
-        in_flight.map(move |operation| OperationView::of(operation, names))
+        OperationView::of(operation, names)
     }
 
     /// The same records, and traces of operations if there are settings. It must be called within a runtime.

@@ -9,14 +9,15 @@ use switchyard_core::backend::{Advisory, Condition, Troubles};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
+use switchyard_core::operation::OperationInFlight;
 use switchyard_core::table::Counts;
 use switchyard_core::{Error, Result, threads};
 use switchyard_logkeeper::Client;
 use switchyard_logkeeper::protocol::Stats;
 use switchyard_operator_api::programs::{self, ProgramView};
 use switchyard_operator_api::{
-    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, OperationView,
-    TaskLogView, VERSION, VolumeView,
+    DevicesView, Disclosure, ImageLeaseView, ImageView, InspectionView, Objects, TaskLogView,
+    VERSION, VolumeView,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -233,10 +234,10 @@ impl Node {
         })
     }
 
-    /// Adds to operations that take long the processes that hold them up. Takes a few seconds at most. It may be dropped at
-    /// any time.
-    pub async fn explain(&self, operations: &mut [OperationView]) {
-        blockers::explain(self.gateway(), operations).await;
+    /// The processes that hold up operations which take long, by the numbers of these. Takes a few seconds at most. It may be
+    /// dropped at any time.
+    pub async fn blockers(&self, operations: &[OperationInFlight]) -> BTreeMap<u64, Vec<String>> {
+        blockers::of_operations(self.gateway(), operations).await
     }
 
     /// The images, with their holders and users. It may be dropped at any time.

@@ -1,5 +1,6 @@
 //! The pages about what happens: operations in flight, the inside of the daemon, events, and those on record.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,6 +9,7 @@ use axum::response::Response;
 use axum::routing::get;
 use jiff::Timestamp;
 use serde::Deserialize;
+use switchyard_operator_api::OperationView;
 
 use super::answers::{failed, json, owner_named, refused};
 use super::pages::ListenerPages;
@@ -46,11 +48,21 @@ async fn operations(
         Ok(query) => query,
         Err(error) => return refused(&error.body_text()),
     };
-    let mut operations: Vec<_> = pages.admin.history.in_flight().collect();
-    if blockers {
-        pages.admin.node.explain(&mut operations).await;
-    }
-    json(&operations)
+    let history = &pages.admin.history;
+    let operations = history.operations.in_flight();
+    let mut held_up = if blockers {
+        pages.admin.node.blockers(&operations).await
+    } else {
+        BTreeMap::new()
+    };
+    let views = operations.into_iter().map(|operation| {
+        let blockers = held_up.remove(&operation.number).unwrap_or_default();
+        OperationView {
+            blockers,
+            ..history.view(operation)
+        }
+    });
+    json(&views.collect::<Vec<_>>())
 }
 
 async fn debug(State(pages): State<ListenerPages>) -> Response {

@@ -1,14 +1,16 @@
 //! Processes that hold up a task or a pull: in the inspection, among the operations, and on the command line.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use switchyard_core::backend::Blocker;
-use switchyard_core::id::Owner;
+use switchyard_core::id::{Owner, SandboxId};
+use switchyard_core::operation::{OperationInFlight, OperationKind, Subject};
 use switchyard_core::state::TaskState;
 use switchyard_fake::Method;
 use switchyard_linux::kernel_wait::KernelWait;
-use switchyard_operator_api::{InspectionView, OperationView};
+use switchyard_operator_api::InspectionView;
 
 use super::node::{TestNode, endless};
 use super::{Pages, run};
@@ -29,21 +31,23 @@ fn blocker(name: &str, state: char) -> Blocker {
     }
 }
 
-/// A stop that has lasted for six seconds.
-fn stop_in_flight(task: String) -> OperationView {
-    OperationView {
-        number: 1,
-        operation: "stop_task".to_owned(),
-        owner: "nomad".to_owned(),
-        sandbox: None,
-        task: Some(task),
-        subject: "ledger".to_owned(),
-        caller: String::new(),
-        began_at: String::new(),
-        seconds: 6.0,
+/// An operation of Nomad's that has lasted for so many seconds.
+fn in_flight(
+    number: u64,
+    kind: OperationKind,
+    subject: Subject,
+    seconds: u64,
+) -> OperationInFlight {
+    OperationInFlight {
+        number,
+        kind,
+        owner: Some(Owner::Nomad),
+        subject,
+        caller: None,
+        began_at: SystemTime::UNIX_EPOCH,
+        age: Duration::from_secs(seconds),
         steps: Vec::new(),
         pull: None,
-        blockers: Vec::new(),
     }
 }
 
@@ -95,35 +99,27 @@ async fn task_that_does_not_end_is_shown_with_the_process_that_waits_in_the_kern
 
     let (status, body) = pages.get("/v1/operations?blockers=true").await;
     assert_eq!(status, StatusCode::OK, "{body}");
-    let stop = stop_in_flight(id);
-    let pull = OperationView {
-        operation: "pull_image".to_owned(),
-        task: None,
-        ..stop.clone()
+    let of_task = Subject {
+        task: Some(task.id),
+        ..Subject::default()
     };
-    let create = OperationView {
-        operation: "create_sandbox".to_owned(),
-        task: None,
-        sandbox: Some("0".repeat(64)),
-        ..stop.clone()
+    let of_new_sandbox = Subject {
+        sandbox: Some(SandboxId::from_bytes([0; 32])),
+        ..Subject::default()
     };
-    let begun = OperationView {
-        seconds: 0.1,
-        blockers: Vec::new(),
-        ..stop.clone()
-    };
-    let mut operations = [stop, pull, create, begun];
-    pages.node.node().explain(&mut operations).await;
-    let found = operations.map(|operation| operation.blockers);
-    assert_eq!(
-        found,
-        [
-            vec![java.to_string()],
-            vec![containerd.to_string()],
-            vec![containerd.to_string()],
-            vec![]
-        ]
-    );
+    let operations = [
+        in_flight(1, OperationKind::StopTask, of_task.clone(), 6),
+        in_flight(2, OperationKind::PullImage, Subject::default(), 6),
+        in_flight(3, OperationKind::CreateSandbox, of_new_sandbox, 6),
+        in_flight(4, OperationKind::StopTask, of_task, 0),
+    ];
+    let found = pages.node.node().blockers(&operations).await;
+    let expected = BTreeMap::from([
+        (1, vec![java.to_string()]),
+        (2, vec![containerd.to_string()]),
+        (3, vec![containerd.to_string()]),
+    ]);
+    assert_eq!(found, expected);
     let (status, _) = pages.get("/v1/operations?blockers=1").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     stopping.abort();
