@@ -21,10 +21,9 @@ pub(super) struct LogWriteMetrics {
 /// The writes of all file systems that the logkeeper reports.
 #[derive(Debug, Default)]
 struct WriteTotals {
-    /// True once the logkeeper was asked: what it had counted before is not of this daemon's time.
-    is_begun: bool,
-    /// The process that reported last; 0 if its version does not send it.
-    pid: u32,
+    /// The process that reported last, 0 if its version does not send it; `None` before the first report: what is counted by
+    /// then is not of this daemon's time.
+    pid: Option<u32>,
     by_mount_point: BTreeMap<String, AddedWrites>,
 }
 
@@ -100,9 +99,9 @@ impl Collector for LogWriteMetrics {
 
 impl WriteTotals {
     fn add(&mut self, pid: u32, file_systems: &[LogFileSystem]) {
+        let former = self.pid.replace(pid);
         // Another process counts from its own start.
-        let is_successor = self.is_begun && pid != self.pid;
-        self.pid = pid;
+        let is_successor = former.is_some_and(|former| former != pid);
         let mut before = std::mem::take(&mut self.by_mount_point);
         for LogFileSystem {
             mount_point,
@@ -111,7 +110,7 @@ impl WriteTotals {
         } in file_systems
         {
             let mut known = before.remove(mount_point).unwrap_or_else(|| AddedWrites {
-                reported: if self.is_begun {
+                reported: if former.is_some() {
                     WriteTimes::default()
                 } else {
                     writes.clone()
@@ -124,7 +123,6 @@ impl WriteTotals {
             known.add(writes);
             self.by_mount_point.insert(mount_point.clone(), known);
         }
-        self.is_begun = true;
     }
 }
 
