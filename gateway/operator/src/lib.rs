@@ -25,6 +25,7 @@ pub mod fuzzing;
 pub mod history;
 mod hosts;
 pub mod inspect;
+mod line_file;
 pub mod metrics;
 pub mod node;
 pub mod owners;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use switchyard_telemetry::{JournalEntry, JournalSocket, Priority, SendWait};
 
 use super::line::AuditLine;
+use crate::line_file;
 
 /// Time for the journal to accept a line.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -106,35 +107,11 @@ fn open_file(path: &Path) -> io::Result<File> {
     if let Some(dir) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     }
-    // Whoever may write to the directory could place a link or a FIFO there; only an ordinary file is written.
-    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .custom_flags(flags.bits());
-    let mut file = options.open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not an ordinary file",
-        ));
-    }
-    if is_torn(&file, metadata.len())? {
+    options.create(true).mode(0o640);
+    let (mut file, metadata) = line_file::open(&mut options, path)?;
+    if line_file::is_torn(&file, metadata.len())? {
         file.write_all(b"\n")?;
     }
     Ok(file)
-}
-
-/// Returns whether a file of this length ends amid a line: its disk was full, or the daemon was killed.
-fn is_torn(file: &File, length: u64) -> io::Result<bool> {
-    let Some(last) = length.checked_sub(1) else {
-        return Ok(false);
-    };
-    let mut end = [0];
-    file.read_exact_at(&mut end, last)?;
-    Ok(end != *b"\n")
 }

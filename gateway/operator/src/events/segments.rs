@@ -22,6 +22,7 @@ use switchyard_operator_api::EventView;
 use super::filter::EventFilter;
 use super::place::Place;
 use super::record;
+use crate::line_file;
 
 /// The size to which a segment grows, in bytes.
 const SEGMENT_BYTES: u64 = 4 << 20;
@@ -226,17 +227,7 @@ impl OpenSegment {
 
     /// Opens a segment to append to it; `None` if it has no room.
     fn resume(path: &Path, now: SystemTime) -> io::Result<Option<Self>> {
-        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-        let mut options = OpenOptions::new();
-        options.read(true).append(true).custom_flags(flags.bits());
-        let file = options.open(path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is not an ordinary file",
-            ));
-        }
+        let (file, metadata) = line_file::open(&mut OpenOptions::new(), path)?;
         let mut segment = Self {
             file,
             length: metadata.len(),
@@ -246,11 +237,7 @@ impl OpenSegment {
         if !segment.has_room(now) {
             return Ok(None);
         }
-        if let Some(last) = segment.length.checked_sub(1) {
-            let mut end = [0];
-            segment.file.read_exact_at(&mut end, last)?;
-            segment.is_torn = end != *b"\n";
-        }
+        segment.is_torn = line_file::is_torn(&segment.file, segment.length)?;
         Ok(Some(segment))
     }
 
