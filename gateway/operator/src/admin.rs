@@ -68,6 +68,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use switchyard_core::Error;
+use switchyard_core::backend::{BackendStatus, Condition};
 use switchyard_core::id::LeaseToken;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_linux::report;
@@ -256,17 +257,25 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
     let node = &admin.node;
     let logs = async {
         let logs = node.log_figures().await;
-        let disks = node.disks(logs.as_ref()).await;
+        let disks = node.log_disks(logs.as_ref()).await;
         (logs, disks)
     };
     // Each of them may wait for something that hangs: together they take as long as the slowest.
-    let (images, parts, (logs, disks), programs, limits) = tokio::join!(
+    let (images, parts, (logs, log_disks), programs, limits) = tokio::join!(
         admin.images(),
         node.parts(),
         logs,
         node.programs(),
         node.limits()
     );
+    // One state of the backend for all that is of it.
+    let BackendStatus {
+        runtime,
+        troubles,
+        mut disks,
+        ..
+    } = node.status();
+    disks.extend(log_disks);
     let counts = NodeCounts {
         sandboxes: admin.node.count_sandboxes(),
         tasks: admin.node.count_tasks(),
@@ -276,8 +285,11 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         reported: admin.node.figures(),
         devices: admin.node.devices(),
         parts,
-        runtime_fault: admin.node.runtime_fault(),
-        troubles: admin.node.troubles(),
+        runtime_fault: match runtime {
+            Condition::True => None,
+            Condition::False { reason, message: _ } => Some(reason),
+        },
+        troubles,
         logs,
         disks,
         limits,

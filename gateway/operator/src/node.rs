@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use switchyard_core::backend::{Advisory, Condition, Troubles};
+use switchyard_core::backend::BackendStatus;
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -126,25 +126,10 @@ impl Node {
         figures
     }
 
-    /// Programs whose versions have known vulnerabilities.
+    /// The health of the backend, as it is known.
     #[must_use]
-    pub fn advisories(&self) -> Vec<Advisory> {
-        self.gateway().status().advisories
-    }
-
-    /// The reason why the runtime cannot be used, in one word; `None` if it can.
-    #[must_use]
-    pub fn runtime_fault(&self) -> Option<String> {
-        match self.gateway().status().runtime {
-            Condition::True => None,
-            Condition::False { reason, message: _ } => Some(reason),
-        }
-    }
-
-    /// Objects in a condition that the backend cannot end by itself.
-    #[must_use]
-    pub fn troubles(&self) -> Troubles {
-        self.gateway().status().troubles
+    pub fn status(&self) -> BackendStatus {
+        self.gateway().status()
     }
 
     /// The number of tasks of each owner that were sent SIGKILL and have not ended in time.

@@ -125,7 +125,13 @@ impl AdminPages {
             sandboxes: count_views(&self.node.count_sandboxes()),
             tasks: count_views(&self.node.count_tasks()),
             images,
-            advisories: self.node.advisories().into_iter().map(Into::into).collect(),
+            advisories: self
+                .node
+                .status()
+                .advisories
+                .into_iter()
+                .map(Into::into)
+                .collect(),
             config: match reach {
                 // Files may be named, and values shown.
                 Reach::Network => None,

@@ -19,7 +19,7 @@ impl Node {
     /// The facts of the backend, with its version.
     #[must_use]
     pub fn facts(&self) -> BTreeMap<String, String> {
-        let status = self.gateway().status();
+        let status = self.status();
         let mut facts = status.facts;
         facts.insert("backend".to_owned(), status.version);
         facts

@@ -76,19 +76,15 @@ impl NodeResources {
 // === impl Node ===
 
 impl Node {
-    /// The disks of the backend, and those of logs that the logkeeper reports, as far as they answer. Takes two seconds at most.
-    /// Cancel-safe.
-    pub async fn disks(&self, logs: Option<&Stats>) -> Vec<WatchedDisk> {
+    /// The disks of logs that the logkeeper reports, as far as they answer. Takes two seconds at most. Cancel-safe.
+    pub async fn log_disks(&self, logs: Option<&Stats>) -> Vec<WatchedDisk> {
         let points = logs
             .into_iter()
             .flat_map(|stats| &stats.file_systems)
             // One that hangs is reported as such.
             .filter(|known| known.stall_age_ms == 0);
         let looks = points.map(|known| self.resources.log_disk(&known.mount_point));
-        let of_logs = join_all(looks).await;
-        let mut disks = self.gateway().status().disks;
-        disks.extend(of_logs.into_iter().flatten());
-        disks
+        join_all(looks).await.into_iter().flatten().collect()
     }
 
     /// Limits of the node, as far as they are known. Takes a few seconds at most. Cancel-safe.

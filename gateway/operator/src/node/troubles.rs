@@ -16,7 +16,7 @@ impl Node {
     /// them up, and containers whose output waits for their logs. Takes two seconds at most. It may be dropped at any time.
     pub async fn named_troubles(&self) -> Vec<TroubleView> {
         let slow_logs = self.slow_logs().await;
-        let troubles = self.troubles();
+        let troubles = self.status().troubles;
         let named = |kind, object: &String| match kind {
             Trouble::SilentShim | Trouble::UnrecordedExit => self.with_name(object),
             Trouble::LeftCgroup | Trouble::TreeSetAside | Trouble::DamagedImage => object.clone(),
