@@ -80,18 +80,13 @@ fn zone_in(file: &Path) -> Option<TimeZone> {
 impl TimeArg {
     /// The moment; of a time of the day the last one before now. Pure.
     pub(super) fn last_before(self, now: Timestamp, zone: &TimeZone) -> Timestamp {
-        match self {
-            Self::OfDay(time) => {
-                let today = now.to_zoned(zone.clone()).date();
-                let of_today = moment(today, time, zone);
-                let yesterday = today.saturating_sub(1.day());
-                of_today
-                    .filter(|at| *at <= now)
-                    .or_else(|| moment(yesterday, time, zone))
-                    .unwrap_or(now)
-            }
-            Self::At(_) | Self::Ago(_) | Self::Day(_) => self.fixed(now, zone),
-        }
+        self.moment(now, zone, |time| {
+            let today = now.to_zoned(zone.clone()).date();
+            let yesterday = today.saturating_sub(1.day());
+            moment(today, time, zone)
+                .filter(|at| *at <= now)
+                .or_else(|| moment(yesterday, time, zone))
+        })
     }
 
     /// The moment; of a time of the day the first one after another moment. Pure.
@@ -101,27 +96,26 @@ impl TimeArg {
         now: Timestamp,
         zone: &TimeZone,
     ) -> Timestamp {
-        match self {
-            Self::OfDay(time) => {
-                let day = begin.to_zoned(zone.clone()).date();
-                let of_day = moment(day, time, zone);
-                let next = day.saturating_add(1.day());
-                of_day
-                    .filter(|at| *at > begin)
-                    .or_else(|| moment(next, time, zone))
-                    .unwrap_or(now)
-            }
-            Self::At(_) | Self::Ago(_) | Self::Day(_) => self.fixed(now, zone),
-        }
+        self.moment(now, zone, |time| {
+            let day = begin.to_zoned(zone.clone()).date();
+            let next = day.saturating_add(1.day());
+            moment(day, time, zone)
+                .filter(|at| *at > begin)
+                .or_else(|| moment(next, time, zone))
+        })
     }
 
-    /// The moment of what is no time of the day.
-    fn fixed(self, now: Timestamp, zone: &TimeZone) -> Timestamp {
+    fn moment(
+        self,
+        now: Timestamp,
+        zone: &TimeZone,
+        of_day: impl FnOnce(Time) -> Option<Timestamp>,
+    ) -> Timestamp {
         match self {
             Self::At(at) => at,
             Self::Ago(ago) => now.checked_sub(ago).unwrap_or(Timestamp::MIN),
             Self::Day(day) => moment(day, Time::midnight(), zone).unwrap_or(now),
-            Self::OfDay(_) => now,
+            Self::OfDay(time) => of_day(time).unwrap_or(now),
         }
     }
 }
