@@ -3,6 +3,7 @@
 //!
 //! Each frontend gives them by one function, and chooses the labels, because the core knows no protocol.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The names of one sandbox or task.
@@ -45,6 +46,14 @@ impl Names {
         self.labels
             .iter()
             .map(|(label, value)| (*label, value.as_str()))
+    }
+
+    /// The labels with their values, as records have them.
+    #[must_use]
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        self.iter()
+            .map(|(label, value)| (label.to_owned(), value.to_owned()))
+            .collect()
     }
 }
 

@@ -324,10 +324,7 @@ impl InspectionView {
             owner: meta.owner.to_string(),
             name: meta.name.clone(),
             display_name: names.to_string(),
-            names: names
-                .iter()
-                .map(|(label, name)| (label.to_owned(), name.to_owned()))
-                .collect(),
+            names: names.to_map(),
             created_at: rfc3339(meta.created_at),
             handler: sandbox.handler.clone(),
             network,

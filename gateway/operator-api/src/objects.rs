@@ -182,19 +182,12 @@ fn sandbox_view(sandbox: &Sandbox, names: &Names) -> SandboxView {
         owner: sandbox.meta.owner.to_string(),
         name: sandbox.meta.name.clone(),
         display_name: names.to_string(),
-        names: names_view(names),
+        names: names.to_map(),
         state: sandbox.state.as_str().into(),
         handler: sandbox.handler.clone(),
         ips: sandbox.details.ips.clone(),
         created_at: rfc3339(sandbox.meta.created_at),
     }
-}
-
-fn names_view(names: &Names) -> BTreeMap<String, String> {
-    names
-        .iter()
-        .map(|(label, value)| (label.to_owned(), value.to_owned()))
-        .collect()
 }
 
 fn task_view(task: &Task, names: &Names) -> TaskView {
@@ -215,7 +208,7 @@ fn task_view(task: &Task, names: &Names) -> TaskView {
         owner: task.meta.owner.to_string(),
         name: task.meta.name.clone(),
         display_name: names.to_string(),
-        names: names_view(names),
+        names: names.to_map(),
         state: task.state.as_str().into(),
         image: task.details.image_ref.clone(),
         pid,

@@ -80,11 +80,9 @@ impl AuditLine {
             outcome,
         } = operation;
         let names = subject.sandbox_meta.as_deref().map(|sandbox| {
-            let names = owners.names_in_record(sandbox, subject.task_meta.as_deref());
-            names
-                .iter()
-                .map(|(label, value)| (label.to_owned(), value.to_owned()))
-                .collect()
+            owners
+                .names_in_record(sandbox, subject.task_meta.as_deref())
+                .to_map()
         });
         let (result, error) = match outcome {
             Outcome::Succeeded => ("ok", None),

@@ -54,11 +54,7 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
         sandbox: sandbox.as_deref().map(|sandbox| sandbox.id.to_string()),
         task: task.as_deref().map(|task| task.id.to_string()),
         name: names.as_ref().map(ToString::to_string).unwrap_or_default(),
-        names: names
-            .iter()
-            .flat_map(|names| names.iter())
-            .map(|(label, value)| (label.to_owned(), value.to_owned()))
-            .collect(),
+        names: names.map(|names| names.to_map()).unwrap_or_default(),
         detail,
         exit,
     }
