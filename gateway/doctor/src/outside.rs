@@ -188,11 +188,17 @@ mod tests {
         let pid = std::process::id();
         let name = "outside-test";
         let (end, wait) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            // Waits until the test has ended.
-            .spawn(move || wait.recv())
+            .spawn(move || {
+                drop(begun);
+                // Waits until the test has ended.
+                wait.recv()
+            })
             .unwrap();
+        // A thread gives itself its name before it does what it was started for.
+        assert!(begins.recv().is_err());
         let found = look(&view, pid, false);
         assert!(found.memory["Rss"] > 0, "{found:?}");
         assert!(
