@@ -1,7 +1,7 @@
 //! The syntax of `hosts.toml`.
 //!
-//! Unknown keys are logged and ignored, as in containerd, so that a file written for a newer containerd works
-//! too. A known key with a wrong value is an error: using the wrong host would be worse than failing.
+//! Unknown keys and capabilities are logged and ignored, so that a file written for a newer containerd works too.
+//! A known key with a wrong value is an error: using the wrong host would be worse than failing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use toml::{Table, Value};
 use url::Url;
 
 use super::{Capabilities, ClientPair, Host, Pem, PlainHttp, Tls, invalid};
+use crate::error::shown;
 use crate::{Error, Result};
 
 const HOST_KEYS: [&str; 8] = [
@@ -208,10 +209,19 @@ impl Section<'_> {
                 Some("pull") => capabilities.pull = true,
                 Some("resolve") => capabilities.resolve = true,
                 Some("push") => capabilities.push = true,
-                Some(_) | None => {
+                // A host of which only such ones are listed is not used: the others were not given to it.
+                Some(_) => {
+                    tracing::warn!(
+                        file = %self.file.display(),
+                        key = %self.key("capabilities"),
+                        what = %shown(&value.to_string()),
+                        "unknown capability in hosts.toml is ignored"
+                    );
+                }
+                None => {
                     return Err(self.wrong(
                         "capabilities",
-                        format!("has {value}; only pull, resolve and push are known"),
+                        format!("has {value}; it is a list of texts such as \"pull\""),
                     ));
                 }
             }

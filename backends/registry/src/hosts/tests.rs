@@ -264,7 +264,7 @@ fn errors_name_the_file_and_the_key() {
     check_key("host = 1", "host");
     check_key("[host.\"https://\"]", "host.\"https://\"");
     check_key(
-        "[host.\"https://m\"]\ncapabilities = [\"fly\"]",
+        "[host.\"https://m\"]\ncapabilities = [1]",
         "host.\"https://m\".capabilities",
     );
     check_key("capabilities = \"pull\"", "capabilities");
@@ -302,12 +302,35 @@ fn errors_name_the_file_and_the_key() {
 }
 
 #[test]
-fn unknown_keys_and_empty_files_are_tolerated() {
-    let root = Root::new(&[(
-        "a.example/hosts.toml",
-        "future = 1\n[host.\"https://m\"]\nfuture = 2\n",
-    )]);
-    assert_eq!(load_for("a.example/x", &[&root]).unwrap().len(), 2);
+fn what_a_newer_containerd_reads_is_ignored() {
+    // Whether the mirror may be used for content by digest, and for tags.
+    for (mirror, expected) in [
+        (
+            "capabilities = [\"pull\", \"resolve\", \"referrers\"]",
+            (true, true),
+        ),
+        ("capabilities = [\"Referrers\", \"PULL\"]", (true, false)),
+        ("capabilities = [\"\", \"resolve\"]", (false, true)),
+        ("capabilities = [\"referrers\"]", (false, false)),
+        ("capabilities = []\nfuture = 2", (true, true)),
+        (
+            "weight = { read = 1 }\ncapabilities = [\"pull\"]",
+            (true, false),
+        ),
+        ("[host.\"https://m\".auth]\nhelper = [\"x\"]", (true, true)),
+    ] {
+        let text = format!("future = 1\n[host.\"https://m\"]\n{mirror}\n[future_table]\na = 1\n");
+        let root = Root::new(&[("a.example/hosts.toml", &text)]);
+        let hosts = load_for("a.example/x", &[&root]).unwrap();
+        assert_eq!(hosts.len(), 2, "{mirror}");
+        let Capabilities { pull, resolve, .. } = hosts[0].capabilities;
+        assert_eq!((pull, resolve), expected, "{mirror}");
+        assert_eq!(hosts[1].capabilities, Capabilities::ALL, "{mirror}");
+    }
+}
+
+#[test]
+fn empty_file_configures_nothing() {
     let root = Root::new(&[("a.example/hosts.toml", " \n")]);
     assert_eq!(load_for("a.example/x", &[&root]).unwrap().len(), 1);
 }
