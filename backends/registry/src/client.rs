@@ -245,6 +245,7 @@ mod tests {
         let limited = |seconds| Error::RateLimited {
             what: "it".into(),
             host: "h".into(),
+            reason: "slowly".into(),
             retry_after: Some(Duration::from_secs(seconds)),
         };
         assert_eq!(config.pause(1, &limited(3)), Duration::from_secs(3));

@@ -76,12 +76,14 @@ pub enum Error {
         source: BoxError,
     },
     /// The host limits the rate of requests (429).
-    #[error("{host} limits the rate of requests; {what} has to wait")]
+    #[error("{host} limits the rate of requests; {what} has to wait: {reason}")]
     RateLimited {
         /// The requested object.
         what: String,
         /// The host that limits requests.
         host: String,
+        /// The message of the server.
+        reason: String,
         /// The wait that the host requested, if it did.
         retry_after: Option<Duration>,
     },

@@ -6,6 +6,8 @@
     reason = "a failed unwrap is a failed test, also in the functions that tests share"
 )]
 
+#[path = "registry/answers.rs"]
+mod answers;
 #[path = "registry/auth.rs"]
 mod auth;
 #[path = "registry/debian.rs"]

@@ -107,6 +107,7 @@ mod tests {
         let busy = registry::Error::RateLimited {
             what: what(),
             host: host(),
+            reason: "too many requests".to_owned(),
             retry_after: None,
         };
         for error in [away, busy] {

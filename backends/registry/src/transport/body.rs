@@ -1,9 +1,10 @@
 //! Response bodies: read with limits and deadlines, and parsed if they explain an error.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use httpdate::parse_http_date;
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -143,6 +144,7 @@ pub(crate) async fn status_error(
         StatusCode::TOO_MANY_REQUESTS => Error::RateLimited {
             what,
             host,
+            reason,
             retry_after,
         },
         status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => {
@@ -164,16 +166,22 @@ pub(crate) async fn status_error(
     }
 }
 
-/// Seconds to wait; the form with a date is rare on registries and treated as if it were missing.
+/// The wait that a server asks for. One with a date is counted from the server's own time, whose clock may differ from
+/// this machine's, if it sends that.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    headers
-        .get(RETRY_AFTER)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-        .map(Duration::from_secs)
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let now = text(DATE).and_then(|date| parse_http_date(date).ok());
+    wait_of(text(RETRY_AFTER)?, now.unwrap_or_else(SystemTime::now))
+}
+
+/// The wait by the value of a `Retry-After`: seconds, or a date, of which one in the past asks for none.
+fn wait_of(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let until = || parse_http_date(value).ok();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => until().map(|until| until.duration_since(now).unwrap_or_default()),
+    }
 }
 
 /// The message of an error's body: codes and messages of the distribution specification's error format, and
@@ -213,6 +221,8 @@ fn error_detail(status: StatusCode, body: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
     use crate::error::SHOWN_LIMIT;
 
@@ -232,6 +242,41 @@ mod tests {
             detail(&format!(r#"{{"errors":[{{"message":"{long}"}}]}}"#)).len(),
             SHOWN_LIMIT
         );
+    }
+
+    #[test]
+    fn wait_may_be_given_in_seconds_or_as_a_date() {
+        let now = parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        for (value, seconds) in [
+            ("120", Some(120)),
+            (" 0 ", Some(0)),
+            ("Sun, 06 Nov 1994 08:50:07 GMT", Some(30)),
+            // The two obsolete forms, which RFC 9110 wants to be read.
+            ("Sunday, 06-Nov-94 08:49:47 GMT", Some(10)),
+            ("Sun Nov  6 09:49:37 1994", Some(3600)),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(0)),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+            ("99999999999999999999", None),
+        ] {
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(wait_of(value, now), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn wait_until_a_date_is_counted_by_the_clock_of_the_server() {
+        let mut headers = HeaderMap::new();
+        let date = |text: &'static str| HeaderValue::from_static(text);
+        headers.insert(RETRY_AFTER, date("Sun, 06 Nov 1994 08:50:07 GMT"));
+        // Long past by the clock of this machine.
+        assert_eq!(retry_after(&headers), Some(Duration::ZERO));
+        headers.insert(DATE, date("Sun, 06 Nov 1994 08:49:37 GMT"));
+        assert_eq!(retry_after(&headers), Some(Duration::from_secs(30)));
+        headers.remove(RETRY_AFTER);
+        assert_eq!(retry_after(&headers), None);
     }
 
     #[test]
