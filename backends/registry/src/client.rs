@@ -2,6 +2,7 @@
 
 mod blob;
 mod pull;
+mod skipped;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -162,6 +162,15 @@ pub(crate) struct UnexpectedStatus {
     pub(crate) retry_after: Option<Duration>,
 }
 
+/// A certificate that one side does not accept, as the source of [`Error::Unavailable`]. Asking again changes nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct CertificateRefused {
+    /// Whose certificate it is, and the files that are to be looked at.
+    pub(crate) reason: String,
+    pub(crate) source: BoxError,
+}
+
 /// A server that sends nothing for too long, as the source of [`Error::Unavailable`].
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was received for {} ms", waited.as_millis())]
@@ -225,11 +234,12 @@ struct KeySuffix<'a>(&'a Option<String>);
 // === impl Error ===
 
 impl Error {
-    /// Returns whether the same request to the same host may succeed later.
+    /// Returns whether the same request to the same host may succeed soon.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable { .. } | Self::RateLimited { .. } => true,
+            Self::Unavailable { source, .. } => !source.is::<CertificateRefused>(),
+            Self::RateLimited { .. } => true,
             Self::InvalidReference(_)
             | Self::InvalidConfig { .. }
             | Self::NotFound { .. }

@@ -7,10 +7,10 @@
 
 mod body;
 mod connect;
+mod failure;
 mod guard;
 
 use std::collections::HashMap;
-use std::error::Error as _;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,11 +21,12 @@ use url::Url;
 
 pub(crate) use body::{in_time, next_piece, read_limited, status_error};
 use connect::{ClientKey, build};
+use failure::Failure;
 use switchyard_linux::{WorkLost, blocking};
 
-use crate::error::{Idle, shown};
+use crate::error::shown;
 use crate::hosts::{PlainHttp, Tls, is_loopback};
-use crate::{BoxError, Error, Host, Result};
+use crate::{Error, Host, Result};
 
 const MAX_REDIRECTS: usize = 10;
 /// The longest URL, in bytes, that a registry may name. Signed ones have up to four thousand.
@@ -152,12 +153,10 @@ impl Transport {
             if let (&Method::POST, Some(form)) = (&method, &call.form) {
                 request = with_form(request, form);
             }
-            let plain_http = if at_host {
-                host.plain_http
-            } else {
-                PlainHttp::Never
-            };
-            let response = self.send_once(request, &url, plain_http, call.what).await?;
+            let led_to = (!at_host).then_some(&url);
+            let response = self
+                .send_once(request, (host, led_to), (&url, call.what))
+                .await?;
             url = response.url().clone();
             let asked = asked.get_or_insert_with(|| url.clone());
             let name = shown(url.authority());
@@ -199,21 +198,23 @@ impl Transport {
         ))
     }
 
-    /// Sends without following redirects, with the other scheme if the host allows it and the first fails.
+    /// Sends a request for `what` to `url` without following redirects, with the other scheme if the host allows it
+    /// and the first fails. `led_to` is the URL if the host has named it.
     async fn send_once(
         &self,
         request: reqwest::RequestBuilder,
-        url: &Url,
-        plain_http: PlainHttp,
-        what: &str,
+        (host, led_to): (&Host, Option<&Url>),
+        (url, what): (&Url, &str),
     ) -> Result<Response> {
-        let unavailable = |source: BoxError| Error::Unavailable {
-            what: what.to_owned(),
-            host: shown(url.authority()),
-            source,
+        let plain_http = match led_to {
+            None => host.plain_http,
+            Some(_) => PlainHttp::Never,
+        };
+        let wrap = |failure: Failure| {
+            failure.into_error((url, what), &tls_for(host, led_to), self.idle_timeout)
         };
         let (client, request) = request.build_split();
-        let request = request.map_err(|error| unavailable(error.without_url().into()))?;
+        let request = request.map_err(|error| wrap(Failure::Request(error.without_url())))?;
         let attempt = async |request: reqwest::Request| match timeout(
             self.idle_timeout,
             client.execute(request),
@@ -223,18 +224,6 @@ impl Transport {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(Failure::Request(error.without_url())),
             Err(_) => Err(Failure::Idle),
-        };
-        let wrap = |failure: Failure| match failure {
-            Failure::Request(error) => match guard::refusal(&error) {
-                Some(refusal) => refused(what, refusal),
-                None => unavailable(error.into()),
-            },
-            Failure::Idle => unavailable(
-                Idle {
-                    waited: self.idle_timeout,
-                }
-                .into(),
-            ),
         };
         let mut fallback = (plain_http != PlainHttp::Never && url.scheme() == "https")
             .then(|| plain_copy(&request))
@@ -281,7 +270,7 @@ impl Transport {
     /// The connection pool for `host`, or for a URL that it names.
     async fn client(&self, host: &Host, led_to: Option<&Url>) -> Result<reqwest::Client> {
         let key = ClientKey {
-            tls: led_to.map_or_else(|| host.tls.clone(), |url| tls_elsewhere(host, url)),
+            tls: tls_for(host, led_to),
             connect_timeout: host.dial_timeout.unwrap_or(self.connect_timeout),
             proxy: host.proxy.clone(),
             loopback: is_loopback(led_to.unwrap_or(&host.base)),
@@ -311,45 +300,11 @@ impl Transport {
     }
 }
 
-enum Failure {
-    Request(reqwest::Error),
-    Idle,
-}
-
-impl Failure {
-    /// Returns whether the request may be repeated without TLS after this failure.
-    fn may_be_plain(&self, plain_http: PlainHttp) -> bool {
-        match (self, plain_http) {
-            (Self::Request(error), PlainHttp::IfTlsFails) => {
-                error.is_connect() || is_plain_answer(error)
-            }
-            (Self::Request(error), PlainHttp::IfServerIsPlain) => is_plain_answer(error),
-            (Self::Request(_), PlainHttp::Never) | (Self::Idle, _) => false,
-        }
-    }
-}
-
-/// Returns whether the TLS handshake failed because the server does not speak TLS.
+/// Makes a request a POST of this form.
 fn with_form(request: reqwest::RequestBuilder, form: &str) -> reqwest::RequestBuilder {
     request
         .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
         .body(form.to_owned())
-}
-
-fn is_plain_answer(error: &reqwest::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(rustls::Error::InvalidMessage(_)) = error.downcast_ref() {
-            return true;
-        }
-        // An I/O error hides what it wraps from `source`.
-        let wrapped = error.downcast_ref().and_then(std::io::Error::get_ref);
-        cause = match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        };
-    }
-    false
 }
 
 fn plain_copy(request: &reqwest::Request) -> Option<reqwest::Request> {
@@ -369,6 +324,11 @@ fn origin(url: &Url) -> (&str, Option<&str>, Option<u16>) {
 
 fn refused(what: &str, refusal: &guard::LinkLocal) -> Error {
     Error::protocol(what, shown(&refusal.to_string()))
+}
+
+/// The TLS settings for `host`, or for a URL that it names.
+fn tls_for(host: &Host, led_to: Option<&Url>) -> Tls {
+    led_to.map_or_else(|| host.tls.clone(), |url| tls_elsewhere(host, url))
 }
 
 /// The TLS settings for a URL that `host` names. For another host the certificate is verified, with the same

@@ -5,7 +5,8 @@ use futures::stream::{self, BoxStream, StreamExt as _};
 use reqwest::header::CONTENT_RANGE;
 use reqwest::{Response, StatusCode};
 
-use super::pull::{Pull, Target, report_skipped};
+use super::pull::{Pull, Target};
+use super::skipped::SkippedHosts;
 use crate::transport::next_piece;
 use crate::{Descriptor, Error, Hasher, Result};
 
@@ -28,6 +29,8 @@ pub struct Blob {
     body: Option<Body>,
     /// Index of the host in use, among those that may pull.
     host: usize,
+    /// Those before it, until it has sent something.
+    skipped: SkippedHosts,
     failures: u32,
     /// The offset of the last failure.
     failed_at: u64,
@@ -61,6 +64,7 @@ impl Blob {
             hasher,
             body: None,
             host: 0,
+            skipped: SkippedHosts::default(),
             failures: 0,
             failed_at: offset,
             finished: false,
@@ -95,7 +99,8 @@ impl Blob {
     /// is checked here.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], or the error of the last host after all attempts.
+    /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], or, after all attempts, the error of a host as for
+    /// [`Pull::resolve`].
     /// After an error the blob has ended. Cancel-safe: a dropped call loses no bytes.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
         if self.finished {
@@ -219,16 +224,25 @@ impl Blob {
         match opened {
             Ok(body) => {
                 self.body = Some(body);
+                self.skipped = SkippedHosts::default();
                 Ok(())
             }
             Err(error) if index + 1 < hosts.len() => {
-                report_skipped(hosts[index], &error);
+                self.skipped.add(hosts[index], error);
                 self.host = index + 1;
                 Ok(())
             }
-            Err(error) if error.is_transient() => self.fail(error).await,
-            Err(error) => Err(error),
+            Err(error) if error.is_transient() => {
+                let waited = self.fail(error).await;
+                waited.map_err(|last| self.told(last))
+            }
+            Err(error) => Err(self.told(error)),
         }
+    }
+
+    /// The error to tell after that of the last host.
+    fn told(&mut self, last: Error) -> Error {
+        std::mem::take(&mut self.skipped).told(last)
     }
 
     /// Checks that a successful response has the requested range.

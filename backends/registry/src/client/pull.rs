@@ -9,6 +9,7 @@ use switchyard_core::image::ImageReference;
 
 use super::Shared;
 use super::blob::Blob;
+use super::skipped::SkippedHosts;
 use crate::auth::Request;
 use crate::transport::{Call, Reply, in_time, read_limited, status_error};
 use crate::{
@@ -105,8 +106,9 @@ impl Pull {
     /// against the one that the server announces.
     ///
     /// # Errors
-    /// The error of the last host ([`Error::NotFound`], [`Error::Unauthorized`], …), after all others failed
-    /// too; [`Error::UnsupportedMediaType`] if it is not a container image. Cancel-safe.
+    /// If no host can serve it, that of the first which says why ([`Error::Unauthorized`], …), or
+    /// [`Error::NotFound`] if the last one does not have it; [`Error::UnsupportedMediaType`] if it is not a
+    /// container image. Cancel-safe.
     pub async fn resolve(&self) -> Result<Resolved> {
         let reference = &self.inner.reference;
         match reference.digest().cloned().map(Digest::from) {
@@ -271,10 +273,11 @@ impl Pull {
             .split_last()
             .expect("capable returns at least one host");
         // Each mirror is tried once: the next host is asked instead of a retry.
+        let mut skipped = SkippedHosts::default();
         for mirror in mirrors {
             match self.fetch_from(mirror, target, digest, expected).await {
                 Ok(resolved) => return Ok(resolved),
-                Err(error) => report_skipped(mirror, &error),
+                Err(error) => skipped.add(mirror, error),
             }
         }
         let mut failures = 0;
@@ -285,7 +288,7 @@ impl Pull {
             };
             failures += 1;
             if !error.is_transient() || failures > self.shared().config.retries {
-                return Err(error);
+                return Err(skipped.told(error));
             }
             tokio::time::sleep(self.shared().config.pause(failures, &error)).await;
         }
@@ -462,12 +465,4 @@ fn announced_digest(reply: &Reply, what: &str) -> Result<Option<Digest>> {
             ),
         )
     })
-}
-
-/// Logs the failure of a mirror, which does not fail the pull.
-pub(super) fn report_skipped(host: &Host, error: &Error) {
-    let cause = std::error::Error::source(error)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    tracing::warn!(host = %host.authority(), %error, cause, "mirror could not serve, asking the next host");
 }
