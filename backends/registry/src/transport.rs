@@ -9,6 +9,7 @@ mod body;
 mod connect;
 mod failure;
 mod guard;
+mod tls;
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,15 +1,15 @@
 //! Connection pools: one per kind of TLS settings, time-out and proxy.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Certificate, Identity, redirect};
+use reqwest::redirect;
 use url::Url;
 
 use super::guard::Guarded;
+use super::tls;
 use crate::hosts::Tls;
-use crate::{BoxError, Error, Result};
+use crate::{Error, Result};
 
 /// Time for which an idle connection is kept. The requests of one pull follow each other immediately. The
 /// buffers of a connection that is kept for a later pull prevent the allocator from returning memory to the
@@ -37,36 +37,10 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         .connect_timeout(key.connect_timeout)
         .pool_idle_timeout(IDLE)
         .tcp_keepalive(Duration::from_secs(30))
-        .http2_adaptive_window(true);
-    for pem in &key.tls.authorities {
-        let certificates = Certificate::from_pem_bundle(&pem.content)
-            .map_err(|error| unusable(&pem.file, error))?;
-        if certificates.is_empty() {
-            return Err(unusable_because(
-                &pem.file,
-                "holds no certificate in PEM format",
-                None,
-            ));
-        }
-        for certificate in certificates {
-            builder = builder.add_root_certificate(certificate);
-        }
-    }
-    if let Some(pair) = &key.tls.client {
-        let mut pem = pair.certificate.content.clone();
-        if let Some(key) = &pair.key {
-            pem.push(b'\n');
-            pem.extend_from_slice(&key.content);
-        }
-        let identity =
-            Identity::from_pem(&pem).map_err(|error| unusable(&pair.certificate.file, error))?;
-        builder = builder.identity(identity);
-    }
+        .http2_adaptive_window(true)
+        .use_preconfigured_tls(tls::client_config(&key.tls)?);
     if key.guarded {
         builder = builder.dns_resolver(Arc::new(Guarded));
-    }
-    if key.tls.skip_verify == Some(true) {
-        builder = builder.danger_accept_invalid_certs(true);
     }
     match &key.proxy {
         Some(proxy) => {
@@ -78,21 +52,7 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
         None if key.loopback => builder = builder.no_proxy(),
         None => {}
     }
-    builder.build().map_err(|error| {
-        let file = key.tls.authorities.first().or(key
-            .tls
-            .client
-            .as_ref()
-            .map(|pair| &pair.certificate));
-        match file {
-            Some(pem) => unusable(&pem.file, error),
-            None => Error::Unavailable {
-                what: "TLS set-up".to_owned(),
-                host: "the system's trust store".to_owned(),
-                source: error.into(),
-            },
-        }
-    })
+    builder.build().map_err(tls::set_up_failed)
 }
 
 fn proxy_error(error: reqwest::Error) -> Error {
@@ -100,22 +60,5 @@ fn proxy_error(error: reqwest::Error) -> Error {
         what: "proxy set-up".to_owned(),
         host: "the proxy".to_owned(),
         source: error.without_url().into(),
-    }
-}
-
-fn unusable(file: &Path, error: reqwest::Error) -> Error {
-    unusable_because(
-        file,
-        "is no usable certificate or key in PEM format",
-        Some(error.into()),
-    )
-}
-
-fn unusable_because(file: &Path, reason: &str, source: Option<BoxError>) -> Error {
-    Error::InvalidConfig {
-        file: file.to_owned(),
-        key: None,
-        reason: reason.to_owned(),
-        source,
     }
 }

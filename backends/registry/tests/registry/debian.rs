@@ -22,7 +22,7 @@ struct Debian {
 
 impl Debian {
     /// Starts it on a free port, with TLS if `certificates` names a directory with `server.crt` and
-    /// `server.key`.
+    /// `server.key`. With `clients.crt` too, it demands certificates of that authority.
     async fn start(certificates: Option<&Path>) -> Self {
         let root = TempDir::new().unwrap();
         let config = root.path().join("config.yml");
@@ -37,6 +37,9 @@ impl Debian {
                 file("server.crt"),
                 file("server.key")
             );
+            if directory.join("clients.crt").exists() {
+                text += &format!("    clientcas:\n      - {}\n", file("clients.crt"));
+            }
         }
         std::fs::write(&config, text).unwrap();
         let mut child = Command::new("docker-registry")
@@ -171,6 +174,83 @@ async fn certificates() -> TempDir {
     let sign = "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out server.crt";
     openssl(path, sign).await;
     directory
+}
+
+/// A server's certificate that its own key has signed (`server.crt`), as most make it, and certificates of clients by
+/// the authority `clients.crt`: `v1.crt`, of version 1 of X.509, and `v3.crt`.
+async fn certificates_of_both_sides() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for (name, more) in [
+        ("server", " -addext subjectAltName=IP:127.0.0.1"),
+        ("clients", ""),
+        ("stranger", ""),
+    ] {
+        let made = format!(
+            "req -x509 {key} -keyout {name}.key -out {name}.crt -subj /CN={name} -days 2{more}"
+        );
+        openssl(path, &made).await;
+    }
+    std::fs::write(path.join("ext"), "basicConstraints=CA:FALSE\n").unwrap();
+    for (name, extensions) in [("v1", ""), ("v3", " -extfile ext")] {
+        openssl(
+            path,
+            &format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"),
+        )
+        .await;
+        let signed = format!(
+            "x509 -req -in {name}.csr -CA clients.crt -CAkey clients.key -CAcreateserial -days 2{extensions} -out {name}.crt"
+        );
+        openssl(path, &signed).await;
+    }
+    directory
+}
+
+#[tokio::test]
+async fn both_sides_may_have_certificates_as_go_accepts_them() {
+    let certificates = certificates_of_both_sides().await;
+    let registry = Debian::start(Some(certificates.path())).await;
+    let file = |name: &str| certificates.path().join(name).display().to_string();
+    let pair = |name: &str| {
+        let (certificate, key) = (file(&format!("{name}.crt")), file(&format!("{name}.key")));
+        format!("client = [[{certificate:?}, {key:?}]]\n")
+    };
+    let ca = |name: &str| format!("ca = {:?}\n", file(name));
+    // Whether the registry gets to answer that it has no such image.
+    for (settings, answers) in [
+        (ca("server.crt") + &pair("v1"), true),
+        (ca("server.crt") + &pair("v3"), true),
+        ("skip_verify = true\n".to_owned() + &pair("v1"), true),
+        (ca("server.crt"), false),
+        (ca("server.crt") + &pair("stranger"), false),
+        (ca("clients.crt") + &pair("v1"), false),
+        (pair("v1"), false),
+    ] {
+        let hosts = format!("server = \"https://{}\"\n{settings}", registry.authority);
+        let (_root, roots) = certs_d("a.example", &hosts);
+        let client = Client::new(Config {
+            hosts_dirs: roots,
+            ..quick()
+        });
+        let reference = "a.example/team/app:v1".parse().unwrap();
+        let pull = client
+            .open(&reference, Credentials::Anonymous)
+            .await
+            .unwrap();
+        let error = pull.resolve().await.unwrap_err();
+        if answers {
+            assert!(
+                matches!(error, Error::NotFound { .. }),
+                "{settings}: {error:?}"
+            );
+        } else {
+            assert!(
+                matches!(error, Error::Unavailable { .. }),
+                "{settings}: {error:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
