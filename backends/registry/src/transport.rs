@@ -9,6 +9,7 @@ mod body;
 mod connect;
 mod failure;
 mod guard;
+mod proxy;
 mod tls;
 
 use std::collections::HashMap;
@@ -274,7 +275,6 @@ impl Transport {
             tls: tls_for(host, led_to),
             connect_timeout: host.dial_timeout.unwrap_or(self.connect_timeout),
             proxy: host.proxy.clone(),
-            loopback: is_loopback(led_to.unwrap_or(&host.base)),
             guarded: led_to.is_some(),
         };
         let known = self.clients.lock().get(&key).cloned();

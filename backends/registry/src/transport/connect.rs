@@ -7,6 +7,7 @@ use reqwest::redirect;
 use url::Url;
 
 use super::guard::Guarded;
+use super::proxy::Proxies;
 use super::tls;
 use crate::hosts::Tls;
 use crate::{Error, Result};
@@ -21,8 +22,8 @@ const IDLE: Duration = Duration::from_secs(2);
 pub(super) struct ClientKey {
     pub(super) tls: Tls,
     pub(super) connect_timeout: Duration,
+    /// `None` for those of the environment.
     pub(super) proxy: Option<Url>,
-    pub(super) loopback: bool,
     /// True if a registry has named the URL, so that its host must not resolve to link-local addresses.
     pub(super) guarded: bool,
 }
@@ -42,17 +43,25 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
     if key.guarded {
         builder = builder.dns_resolver(Arc::new(Guarded));
     }
-    match &key.proxy {
-        Some(proxy) => {
-            let proxy = reqwest::Proxy::all(proxy.clone()).map_err(proxy_error)?;
-            // Replaces the proxies of the environment.
-            builder = builder.no_proxy().proxy(proxy);
-        }
-        // No proxy can reach this machine's own loopback.
-        None if key.loopback => builder = builder.no_proxy(),
-        None => {}
+    // The library reads the environment by other rules.
+    builder = builder.no_proxy();
+    if let Some(proxy) = proxy(key)? {
+        builder = builder.proxy(proxy);
     }
     builder.build().map_err(tls::set_up_failed)
+}
+
+fn proxy(key: &ClientKey) -> Result<Option<reqwest::Proxy>> {
+    if let Some(proxy) = &key.proxy {
+        let all = reqwest::Proxy::all(proxy.clone()).map_err(proxy_error)?;
+        return Ok(Some(all));
+    }
+    let proxies = Proxies::of_environment();
+    if proxies.is_empty() {
+        return Ok(None);
+    }
+    let proxy = reqwest::Proxy::custom(move |url| proxies.proxy_for(url));
+    Ok(Some(proxy))
 }
 
 fn proxy_error(error: reqwest::Error) -> Error {

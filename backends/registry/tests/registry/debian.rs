@@ -213,7 +213,8 @@ async fn both_sides_may_have_certificates_as_go_accepts_them() {
     let registry = Debian::start(Some(certificates.path())).await;
     let file = |name: &str| certificates.path().join(name).display().to_string();
     let pair = |name: &str| {
-        let (certificate, key) = (file(&format!("{name}.crt")), file(&format!("{name}.key")));
+        let certificate = file(&format!("{name}.crt"));
+        let key = file(&format!("{name}.key"));
         format!("client = [[{certificate:?}, {key:?}]]\n")
     };
     let ca = |name: &str| format!("ca = {:?}\n", file(name));

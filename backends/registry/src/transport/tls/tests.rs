@@ -106,7 +106,8 @@ fn certificates_that_are_given_are_trusted_as_in_go() {
         |_| true,
     ];
     let [for_another_name, expired, unknown] = refusals.map(Some);
-    let (now, later) = (0, 10 * 365 * 24 * 3600);
+    let now = 0;
+    let later = 10 * 365 * 24 * 3600;
     /// The certificates that are given, that of the server, its name, the time from now, and how it is refused.
     type Case<'a> = (
         &'a [&'a str],
@@ -176,7 +177,8 @@ fn clients_may_present_every_certificate_that_a_server_may_want() {
         "it is of version 1"
     );
     for name in ["v1", "v3", "authority"] {
-        let (certificate, key) = (format!("{name}.crt"), format!("{name}.key"));
+        let certificate = format!("{name}.crt");
+        let key = format!("{name}.key");
         let separate = client_config(&dir.pair(&certificate, Some(&key))).unwrap();
         assert!(separate.client_auth_cert_resolver.has_certs(), "{name}");
         let both = [dir.pem(&key).content, dir.pem(&certificate).content].concat();
