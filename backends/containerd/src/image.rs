@@ -41,6 +41,7 @@ pub(crate) mod lease;
 pub(crate) mod load;
 pub(crate) mod lost_layers;
 mod name;
+mod platform;
 mod progress;
 mod pull;
 pub(crate) mod reader;

@@ -36,6 +36,7 @@ mod client;
 mod digest;
 mod error;
 mod hosts;
+mod json;
 mod limits;
 mod manifest;
 mod platform;

@@ -9,10 +9,27 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::{Malformed, shown};
+use crate::json::null_is_empty;
 use crate::{Digest, Error, Platform, Platforms, Result};
 
 /// Maximum number of platforms of an index that an error names.
 const OFFERS_SHOWN: usize = 16;
+
+/// The media types of layers that containerd unpacks: each with its compression, and whether it is foreign.
+#[rustfmt::skip]
+const LAYERS: [(&str, Compression, bool); 11] = [
+    ("application/vnd.oci.image.layer.v1.tar", Compression::None, false),
+    ("application/vnd.oci.image.layer.v1.tar+gzip", Compression::Gzip, false),
+    ("application/vnd.oci.image.layer.v1.tar+zstd", Compression::Zstd, false),
+    ("application/vnd.oci.image.layer.nondistributable.v1.tar", Compression::None, true),
+    ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", Compression::Gzip, true),
+    ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", Compression::Zstd, true),
+    ("application/vnd.docker.image.rootfs.diff.tar", Compression::None, false),
+    ("application/vnd.docker.image.rootfs.diff.tar.gzip", Compression::Gzip, false),
+    ("application/vnd.docker.image.rootfs.diff.tar.zstd", Compression::Zstd, false),
+    ("application/vnd.docker.image.rootfs.foreign.diff.tar", Compression::None, true),
+    ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", Compression::Gzip, true),
+];
 
 /// The media types of documents that a manifest request may return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,9 +152,9 @@ pub struct ImageConfig {
 /// this one would keep all unknown fields in memory, at ten times their size.
 #[derive(Deserialize)]
 struct ConfigDocument {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     os: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     architecture: String,
     #[serde(default)]
     variant: Option<String>,
@@ -217,29 +234,30 @@ impl Descriptor {
         MediaType::parse(&self.media_type).is_some_and(MediaType::is_index)
     }
 
+    /// Returns whether this is a layer whose owner may not want it distributed: many registries do not have it, and
+    /// where it is then to be had (`urls`) is not asked.
+    #[must_use]
+    pub fn is_foreign_layer(&self) -> bool {
+        self.layer_kind().is_ok_and(|(_, is_foreign)| is_foreign)
+    }
+
     /// The compression of this layer.
     ///
     /// # Errors
-    /// [`Error::UnsupportedMediaType`] for foreign layers, which registries may not distribute, and for
-    /// anything that is not a layer.
+    /// [`Error::UnsupportedMediaType`] for anything that is not a layer.
     pub fn layer_compression(&self) -> Result<Compression> {
-        match self.media_type.as_str() {
-            "application/vnd.oci.image.layer.v1.tar"
-            | "application/vnd.docker.image.rootfs.diff.tar" => Ok(Compression::None),
-            "application/vnd.oci.image.layer.v1.tar+gzip"
-            | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
-            "application/vnd.oci.image.layer.v1.tar+zstd"
-            | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
-            other => Err(Error::UnsupportedMediaType {
-                what: format!("layer {}", self.digest),
-                media_type: shown(other),
-                reason: if other.contains("nondistributable") || other.contains("foreign") {
-                    "which is a foreign layer that registries do not distribute; use an image without it"
-                } else {
-                    "which is no image layer that can be unpacked (tar, plain or with gzip or zstd)"
-                },
-            }),
-        }
+        self.layer_kind().map(|(compression, _)| compression)
+    }
+
+    /// The compression of a layer, and whether it is a foreign one.
+    fn layer_kind(&self) -> Result<(Compression, bool)> {
+        let known = LAYERS.iter().find(|(name, ..)| *name == self.media_type);
+        let kind = known.map(|(_, compression, is_foreign)| (*compression, *is_foreign));
+        kind.ok_or_else(|| Error::UnsupportedMediaType {
+            what: format!("layer {}", self.digest),
+            media_type: shown(&self.media_type),
+            reason: "which is no image layer that can be unpacked (tar, plain or with gzip or zstd)",
+        })
     }
 }
 
@@ -273,24 +291,24 @@ impl Manifest {
             layers,
             fs_layers: _,
         } = document;
-        if schema_version != Some(2) {
-            return Err(Error::protocol(what, "has no schemaVersion 2"));
+        // Those that leave it out are of this one: the first had another form.
+        if let Some(other) = schema_version.filter(|version| *version != 2) {
+            let reason = format!("has schemaVersion {other}, and 2 alone is read");
+            return Err(Error::protocol(what, reason));
         }
         let manifest = match (media_type.is_index(), manifests, config, layers) {
-            (true, Some(manifests), None, None) => Self::Index(Index { manifests }),
-            (false, None, Some(config), Some(layers)) => {
-                Self::Image(ImageManifest { config, layers })
-            }
-            (true, None, _, _) => {
-                return Err(Error::protocol(what, "is an index without manifests"));
-            }
+            // Lists that are null or absent are empty: an image may consist of its configuration alone.
+            (true, manifests, None, None) => Self::Index(Index {
+                manifests: manifests.unwrap_or_default(),
+            }),
+            (false, None, Some(config), layers) => Self::Image(ImageManifest {
+                config,
+                layers: layers.unwrap_or_default(),
+            }),
             (false, _, None, _) => {
                 return Err(Error::protocol(what, "is a manifest without config"));
             }
-            (false, _, _, None) => {
-                return Err(Error::protocol(what, "is a manifest without layers"));
-            }
-            (true, Some(_), _, _) | (false, Some(_), _, _) => {
+            (true, _, _, _) | (false, Some(_), Some(_), _) => {
                 return Err(Error::protocol(
                     what,
                     "is ambiguous: it has the fields of an index and of a manifest",
@@ -412,8 +430,9 @@ impl From<ConfigDocument> for ImageConfig {
     }
 }
 
-/// Decides which kind a document is. Its own media type must agree with the server's header; a missing or
-/// generic header is ignored.
+/// Decides which kind a document is. Its own media type takes precedence over the server's header, which must not say
+/// that an index is a manifest or the reverse; that one of the two is Docker's and the other OCI's is common, and of no
+/// consequence. A missing or generic header is ignored.
 fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Result<MediaType> {
     let own = document.media_type.as_deref().filter(|own| !own.is_empty());
     let header = content_type.map(|header| header.split(';').next().unwrap_or_default().trim());
@@ -434,7 +453,7 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
         (Some(own), header) => {
             let parsed = MediaType::parse(own).ok_or_else(|| unsupported(own))?;
             match header {
-                Some(header) if header != parsed => Err(Error::protocol(
+                Some(header) if header.is_index() != parsed.is_index() => Err(Error::protocol(
                     what,
                     format!(
                         "says it is {:?} but was sent as {:?}",
@@ -459,12 +478,6 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let size = u64::deserialize(deserializer)?;
     i64::try_from(size).map_err(|_| D::Error::custom("a size is larger than 63 bits hold"))?;
     Ok(size)
-}
-
-fn null_is_empty<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

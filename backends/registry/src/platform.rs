@@ -5,15 +5,16 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::error::shown;
+use crate::json::null_is_empty;
 
 /// A platform as an image index and an image's configuration name it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Platform {
     /// `linux` for everything this gateway runs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub os: String,
     /// Go's name: `amd64`, `arm64`, ….
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub architecture: String,
     /// A level of the architecture: `v7` for arm, `v3` for amd64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,8 @@ impl Platform {
         }
     }
 
-    /// The same platform in the one spelling that is compared: lower case, Go's names, no redundant variant.
+    /// The same platform in the one spelling that is compared: lower case, Go's names, no redundant variant. Without
+    /// a system it is one of this machine's, as for containerd.
     #[must_use]
     pub fn normalized(&self) -> Self {
         let variant = self
@@ -60,8 +62,12 @@ impl Platform {
             ("arm", "5") => ("arm", "v5"),
             (other, variant) => (other, variant),
         };
+        let os = match self.os.as_str() {
+            "" => "linux".to_owned(),
+            os => os.to_ascii_lowercase(),
+        };
         Self {
-            os: self.os.to_ascii_lowercase(),
+            os,
             architecture: architecture.to_owned(),
             variant: Some(variant.to_owned()).filter(|variant| !variant.is_empty()),
         }
@@ -128,6 +134,17 @@ impl Platforms {
         let platform = platform.normalized();
         self.0.iter().position(|accepted| *accepted == platform)
     }
+
+    /// Returns whether an image can run here whose configuration names this platform. What it leaves out, nobody
+    /// knows, and is taken to be right.
+    #[must_use]
+    pub fn accept(&self, platform: &Platform) -> bool {
+        if platform.architecture.is_empty() {
+            let os = platform.normalized().os;
+            return self.0.iter().any(|accepted| accepted.os == os);
+        }
+        self.rank(platform).is_some()
+    }
 }
 
 impl fmt::Display for Platforms {
@@ -190,6 +207,29 @@ mod tests {
         check("arm", None, "linux/arm/v7");
         check("armhf", None, "linux/arm/v7");
         check("riscv64", None, "linux/riscv64");
+    }
+
+    #[test]
+    fn what_a_configuration_leaves_out_is_taken_to_be_right() {
+        let here = Platforms::only(&Platform::linux("arm64", None));
+        for (document, expected) in [
+            (r#"{"os":"linux","architecture":"arm64"}"#, true),
+            (r#"{"os":"linux","architecture":"amd64"}"#, false),
+            (r#"{"architecture":"arm64"}"#, true),
+            (r#"{"architecture":"amd64"}"#, false),
+            (r#"{"os":"linux"}"#, true),
+            (r#"{"os":"windows"}"#, false),
+            (r#"{"os":"","architecture":""}"#, true),
+            (r#"{"os":null,"architecture":null,"variant":null}"#, true),
+            (
+                r#"{"os":null,"architecture":"aarch64","variant":"v8"}"#,
+                true,
+            ),
+            ("{}", true),
+        ] {
+            let platform: Platform = serde_json::from_str(document).unwrap();
+            assert_eq!(here.accept(&platform), expected, "{document}");
+        }
     }
 
     #[test]

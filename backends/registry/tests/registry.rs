@@ -20,3 +20,5 @@ mod hostile;
 mod hosts;
 #[path = "registry/server.rs"]
 mod server;
+#[path = "registry/unusual.rs"]
+mod unusual;

@@ -85,6 +85,28 @@ fn index_selects_the_image_of_the_node_platform() {
     }
 }
 
+/// An index promises this node's platform for what says that it is for another one; of an image without an index the
+/// configuration says nothing.
+#[test]
+fn platform_is_what_the_index_says_or_this_node_is() {
+    let node = TestNode::shared();
+    let own = busybox().build().platform;
+    let mut promised = with_file("promised").architecture("s390x").build();
+    promised.platform = own;
+    node.registry()
+        .push_index("kinds/promised:1", &Index::new(Family::Oci, vec![promised]));
+    let unsaid = with_file("unsaid").architecture("").build();
+    node.registry().push("kinds/unsaid:1", &unsaid);
+    for name in ["promised", "unsaid"] {
+        let reference = node.registry().reference(&format!("kinds/{name}:1"));
+        node.cri().pull(&reference, None).expect("it can be pulled");
+        assert_eq!(which(&node, &reference), name);
+        node.cri()
+            .remove_image(&reference)
+            .expect("it can be removed");
+    }
+}
+
 #[test]
 fn image_for_another_platform_is_rejected_and_leaves_nothing_behind() {
     let node = TestNode::start();

@@ -20,6 +20,7 @@ use super::index::chain_ids;
 use super::layer_pipeline::{LayerPipeline, LayerSource, UnpackPlan};
 use super::lease::Lease;
 use super::name::Naming;
+use super::platform::check_platform;
 use crate::client::Client;
 
 pub(crate) mod archive;
@@ -62,7 +63,7 @@ impl ContainerdImageStore {
         .await?;
         let config = ImageConfig::parse("config", &image.config)
             .map_err(super::shared_types::from_registry)?;
-        super::pull::check_platform(&config.platform)?;
+        check_platform(LOADED_NAME_PREFIX, &config.platform, None).await?;
         let snapshotter = policy.snapshotters.of(&handler).to_owned();
         let plan = self.unpack_plan_of(&image, config.rootfs.diff_ids, snapshotter);
         limits

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, ImageId, ImageReference, PullProgress, Right};
 use switchyard_core::operation::{self, step};
-use switchyard_core::{Error, ErrorKind, Reason, Result};
+use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_crash_points::{CrashPoint, reach};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms};
 
@@ -22,6 +22,7 @@ use super::layer_pipeline::{
 };
 use super::lease::{Lease, Leases};
 use super::name::Naming;
+use super::platform::check_platform;
 use super::progress::{Progress, RunningPulls};
 use super::record_lock::RecordLock;
 use super::shared_futures::SharedFutures;
@@ -166,7 +167,8 @@ impl PullJob {
         let client = lease.client()?;
         let fetched = async { pull.config(&image.manifest).await.map_err(from_registry) };
         let (config, config_bytes) = step("fetch_image_config", fetched).await?;
-        check_platform(&config.platform)?;
+        let name = self.reference.to_string();
+        check_platform(&name, &config.platform, image.promised()).await?;
         self.write_documents(
             (&client, &lease),
             &image,
@@ -318,19 +320,6 @@ impl PullJob {
         };
         naming.assign(&self.record_lock, &self.leases, layers).await
     }
-}
-
-/// Refuses an image for another platform. Without an index only the configuration names the platform; one
-/// that names none is accepted.
-pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
-    let wanted = Platforms::of_this_machine();
-    let unsaid = platform.os.is_empty() && platform.architecture.is_empty();
-    if unsaid || wanted.rank(platform).is_some() {
-        return Ok(());
-    }
-    Err(Error::not_found(format!(
-        "the image is for the platform {platform}; this node runs {wanted}"
-    )))
 }
 
 fn to_registry(credentials: &Credentials) -> registry::Credentials {

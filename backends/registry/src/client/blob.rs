@@ -48,7 +48,10 @@ struct Body {
 
 impl Blob {
     pub(super) fn new(pull: Pull, descriptor: &Descriptor, offset: u64) -> Self {
-        let what = format!("blob {}", pull.name(descriptor));
+        let mut what = format!("blob {}", pull.name(descriptor));
+        if descriptor.is_foreign_layer() {
+            what.push_str(" (a layer that may not be distributed; the addresses that its manifest has for it are not asked)");
+        }
         let path = format!(
             "{}/blobs/{}",
             pull.reference().repository(),

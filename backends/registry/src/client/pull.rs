@@ -14,7 +14,7 @@ use crate::auth::Request;
 use crate::transport::{Call, Reply, in_time, read_limited, status_error};
 use crate::{
     AuthChallenge, Capabilities, Credentials, Descriptor, Digest, Error, Host, ImageConfig,
-    ImageManifest, Manifest, MediaType, Platforms, Result,
+    ImageManifest, Manifest, MediaType, Platform, Platforms, Result,
 };
 
 /// The most headers with challenges that are parsed.
@@ -70,6 +70,17 @@ pub(super) struct Target<'a> {
     pub(super) accept: Option<&'a str>,
     pub(super) range_from: u64,
     pub(super) has_digest: bool,
+}
+
+impl Image {
+    /// The platform that an index promised for this image, if it came by one that names any.
+    #[must_use]
+    pub fn promised(&self) -> Option<&Platform> {
+        let above = self.indexes.iter().rev().map(|index| &index.descriptor);
+        std::iter::once(&self.descriptor)
+            .chain(above)
+            .find_map(|descriptor| descriptor.platform.as_ref())
+    }
 }
 
 impl Pull {

@@ -92,32 +92,135 @@ fn schema_1_and_artifacts_are_rejected_with_a_reason() {
 }
 
 #[test]
-fn layer_compressions_are_known_and_foreign_layers_rejected() {
-    let layer =
-        |media_type: &str| Descriptor::new(media_type, Digest::sha256(b""), 0).layer_compression();
-    assert_eq!(
-        layer("application/vnd.oci.image.layer.v1.tar").unwrap(),
-        Compression::None
-    );
-    assert_eq!(
-        layer("application/vnd.docker.image.rootfs.diff.tar.gzip").unwrap(),
-        Compression::Gzip
-    );
-    assert_eq!(
-        layer("application/vnd.oci.image.layer.v1.tar+zstd").unwrap(),
-        Compression::Zstd
-    );
-    for foreign in [
-        "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
-        "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+fn layers_that_containerd_unpacks_are_taken() {
+    for (media_type, compression, is_foreign) in [
+        ("oci.image.layer.v1.tar", Some(Compression::None), false),
+        (
+            "oci.image.layer.v1.tar+zstd",
+            Some(Compression::Zstd),
+            false,
+        ),
+        (
+            "oci.image.layer.nondistributable.v1.tar",
+            Some(Compression::None),
+            true,
+        ),
+        (
+            "oci.image.layer.nondistributable.v1.tar+gzip",
+            Some(Compression::Gzip),
+            true,
+        ),
+        (
+            "oci.image.layer.nondistributable.v1.tar+zstd",
+            Some(Compression::Zstd),
+            true,
+        ),
+        (
+            "docker.image.rootfs.diff.tar.gzip",
+            Some(Compression::Gzip),
+            false,
+        ),
+        (
+            "docker.image.rootfs.foreign.diff.tar.gzip",
+            Some(Compression::Gzip),
+            true,
+        ),
+        ("oci.image.layer.v1.tar+lz4", None, false),
+        ("oci.image.layer.diff.tar", None, false),
+        ("oci.image.config.v1+json", None, false),
     ] {
-        assert!(layer(foreign).unwrap_err().to_string().contains("foreign"));
+        let media_type = format!("application/vnd.{media_type}");
+        let layer = Descriptor::new(media_type.as_str(), Digest::sha256(b""), 0);
+        assert_eq!(layer.layer_compression().ok(), compression, "{media_type}");
+        assert_eq!(layer.is_foreign_layer(), is_foreign, "{media_type}");
         let mut manifest = image();
-        manifest["layers"] = json!([descriptor(foreign, "l")]);
-        assert!(matches!(
-            parse(None, &manifest),
-            Err(Error::UnsupportedMediaType { .. })
-        ));
+        manifest["layers"] = json!([descriptor(&media_type, "l")]);
+        assert_eq!(
+            parse(None, &manifest).is_ok(),
+            compression.is_some(),
+            "{media_type}"
+        );
+    }
+}
+
+/// Documents as tools and registries make them, with the header that comes with them, and the number of layers or entries
+/// that they have.
+#[test]
+fn unusual_manifests_are_read_as_in_containerd() {
+    let without = |key: &str, mut document: Value| {
+        document.as_object_mut().unwrap().remove(key);
+        document
+    };
+    let with = |key: &str, value: Value, mut document: Value| {
+        document[key] = value;
+        document
+    };
+    let typed = |media_type: MediaType| with("mediaType", json!(media_type.as_str()), image());
+    let list = json!({ "schemaVersion": 2, "manifests": [entry("a", None)] });
+    let docker = Some(MediaType::DockerManifest.as_str());
+    let docker_list = Some(MediaType::DockerList.as_str());
+    let oci = MediaType::OciManifest;
+    let index = MediaType::OciIndex;
+    for (header, document, expected, count) in [
+        (None, without("layers", image()), oci, 0),
+        (None, with("layers", json!(null), image()), oci, 0),
+        (None, with("layers", json!([]), image()), oci, 0),
+        (None, with("manifests", json!(null), image()), oci, 1),
+        (None, without("schemaVersion", image()), oci, 1),
+        (docker, image(), MediaType::DockerManifest, 1),
+        (docker, typed(oci), oci, 1),
+        (docker, without("layers", typed(oci)), oci, 0),
+        (
+            Some(OCI),
+            typed(MediaType::DockerManifest),
+            MediaType::DockerManifest,
+            1,
+        ),
+        (
+            docker_list,
+            with("mediaType", json!(index.as_str()), list.clone()),
+            index,
+            1,
+        ),
+        (
+            Some(index.as_str()),
+            with("manifests", json!(null), list.clone()),
+            index,
+            0,
+        ),
+        (
+            Some(index.as_str()),
+            without("manifests", list.clone()),
+            index,
+            0,
+        ),
+    ] {
+        let (media_type, manifest) = parse(header, &document).unwrap();
+        let found = match manifest {
+            Manifest::Image(image) => image.layers.len(),
+            Manifest::Index(index) => index.manifests.len(),
+        };
+        assert_eq!(
+            (media_type, found),
+            (expected, count),
+            "{document} as {header:?}"
+        );
+    }
+    // What is one thing by the header and the other by itself stays refused, and what is of another time.
+    for (header, document) in [
+        (
+            docker,
+            with("mediaType", json!(index.as_str()), list.clone()),
+        ),
+        (docker_list, typed(oci)),
+        (docker_list, image()),
+        (None, with("schemaVersion", json!(3), image())),
+    ] {
+        let read = parse(header, &document);
+        assert!(
+            matches!(read, Err(Error::Protocol { .. })),
+            "{document} as {header:?}"
+        );
     }
 }
 
@@ -181,8 +284,12 @@ fn configurations_may_have_nulls_and_unknown_fields() {
     );
     assert!(config.config.volumes.contains_key("/data"));
     assert_eq!(config.rootfs.diff_ids, [Digest::sha256(b"l")]);
-    let bare = ImageConfig::parse("it", br#"{"config":null}"#).unwrap();
-    assert_eq!(bare.config, ProcessConfig::default());
+    let nulls = br#"{"config":null,"os":null,"architecture":null,"variant":null,"rootfs":null,"created":null}"#;
+    for bare in [br#"{"config":null}"#.as_slice(), nulls] {
+        let bare = ImageConfig::parse("it", bare).unwrap();
+        assert_eq!(bare.config, ProcessConfig::default());
+        assert_eq!(bare.rootfs, RootFs::default());
+    }
 }
 
 proptest! {
