@@ -4,6 +4,7 @@ mod blob;
 mod pull;
 mod skipped;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,9 @@ pub struct Config {
     /// True if a host that is accessed with TLS may redirect requests for content with a known digest to
     /// plain HTTP. Hosts that may be accessed without TLS always may.
     pub http_redirects: bool,
+    /// Hosts under another name that get the credentials of a registry: the registry, by the name of the host
+    /// (`host[:port]`).
+    pub credentials_of: BTreeMap<String, String>,
     /// The limits of an image.
     pub limits: Limits,
 }
@@ -77,12 +81,21 @@ impl Default for Config {
             retry_pause: Duration::from_millis(250),
             max_retry_after: Duration::from_secs(30),
             http_redirects: false,
+            credentials_of: BTreeMap::new(),
             limits: Limits::default(),
         }
     }
 }
 
 impl Config {
+    /// Returns whether a host gets the credentials for an image.
+    fn sends_credentials(&self, host: &Host, reference: &ImageReference) -> bool {
+        let is_named = |(name, registry): (&String, &String)| {
+            host.is_called(name) && reference.is_served_by(registry)
+        };
+        host.is_registry || self.credentials_of.iter().any(is_named)
+    }
+
     /// The pause before the attempt that follows `failures` (1 or more) failures, of which `error` is the
     /// last.
     fn pause(&self, failures: u32, error: &Error) -> Duration {
@@ -138,7 +151,7 @@ impl Client {
     /// yet.
     ///
     /// The credentials are for the registry that the reference names. Mirrors under another name get
-    /// anonymous requests, and so do the targets of redirects.
+    /// anonymous requests, unless [`Config::credentials_of`] names them, and so do the targets of redirects.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`]; [`Error::Unavailable`] if the configuration cannot be read in time. Cancel-safe.

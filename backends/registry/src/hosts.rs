@@ -107,10 +107,7 @@ pub(crate) fn load(roots: &[PathBuf], reference: &ImageReference) -> Result<Vec<
         None => vec![Host::registry(reference)?],
     };
     for host in &mut hosts {
-        let authority = host.authority();
-        host.is_registry |= reference.is_served_by(&authority)
-            // A URL omits the default port of its scheme.
-            || reference.is_served_by(&format!("{authority}:{}", host.base.port_or_known_default().unwrap_or(0)));
+        host.is_registry |= host.names().iter().any(|name| reference.is_served_by(name));
         host.namespace = (!host.is_registry).then(|| reference.registry().to_owned());
     }
     Ok(hosts)
@@ -280,6 +277,20 @@ impl Host {
     #[must_use]
     pub fn authority(&self) -> String {
         self.base.authority().to_owned()
+    }
+
+    /// Its names: a URL omits the default port of its scheme, which may be written all the same.
+    fn names(&self) -> [String; 2] {
+        let authority = self.authority();
+        let port = self.base.port_or_known_default().unwrap_or(0);
+        let with_port = format!("{authority}:{port}");
+        [authority, with_port]
+    }
+
+    /// Returns whether `name` (`host[:port]`) is this host.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        let names = self.names();
+        names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 
     /// The operations that this host may be used for.

@@ -19,7 +19,7 @@
 //! # Invariants
 //! - Bytes that do not have the digest and size that were asked for are never reported as complete.
 //! - Credentials are sent only to the registry named in the reference and the token service it names: neither
-//!   to a mirror under another name nor to the target of a redirect.
+//!   to a mirror under another name, unless [`Config::credentials_of`] names it, nor to the target of a redirect.
 //! - A registry cannot make this client connect to a link-local address, where clouds have their metadata
 //!   services; only the operator's own configuration can. Errors contain nothing that the target of a
 //!   redirect has sent.

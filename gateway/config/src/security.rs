@@ -56,6 +56,7 @@ const REFUSED: &[&str] = &[
     // Which registries are asked, with which credentials and how protected.
     "registry.config_dirs",
     "registry.allow_http_redirects",
+    "registry.hosts",
     // What is recorded of all that.
     "audit",
 ];

@@ -11,6 +11,7 @@ use super::*;
 
 mod devices;
 pub(super) mod documented;
+mod registry;
 
 pub(super) struct Etc {
     dir: TempDir,

@@ -75,6 +75,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err((key, why)) = config.swarm.check() {
         return fault(&format!("swarm.{key}"), why);
     }
+    if let Err((key, why)) = config.registry.check() {
+        return fault(&format!("registry.{key}"), why);
+    }
     if let Err(why) = config.advisories.check() {
         return fault("advisories.ignore", why);
     }

@@ -115,6 +115,7 @@ fn registry_config(settings: &Settings) -> registry::Config {
         hosts_dirs: settings.registry.config_dirs.clone(),
         idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
         http_redirects: settings.registry.allow_http_redirects,
+        credentials_of: settings.registry.credentials_of(),
         limits: settings.images.limits(),
         ..registry::Config::default()
     }

@@ -11,6 +11,10 @@ use switchyard_registry::Limits;
 
 use crate::base::reserved::is_reserved;
 
+mod registry;
+
+pub use registry::{RegistryConfig, RegistryHost};
+
 /// The shim of runc and of runtimes with the same options. Its tasks' processes are ordinary processes of the
 /// node.
 pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
@@ -160,20 +164,6 @@ pub struct ImagesConfig {
     pub check_free_space: bool,
     /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
     pub max_account_file_bytes: u64,
-}
-
-/// `[registry]`: how registries are accessed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RegistryConfig {
-    /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that
-    /// has one for the host is used.
-    pub config_dirs: Vec<PathBuf>,
-    /// A download that receives no byte for this long is aborted and retried, in seconds.
-    pub idle_timeout_seconds: u64,
-    /// True if a registry that is accessed with TLS may redirect downloads that are verified by digest to
-    /// plain HTTP.
-    pub allow_http_redirects: bool,
 }
 
 /// `[recovery]`: timeouts of recovery after a kill, and the interval of scans for orphans.
@@ -387,19 +377,6 @@ impl Default for DevicesConfig {
     fn default() -> Self {
         Self {
             cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
-        }
-    }
-}
-
-impl Default for RegistryConfig {
-    fn default() -> Self {
-        Self {
-            config_dirs: vec![
-                "/etc/switchyard/certs.d".into(),
-                "/etc/containerd/certs.d".into(),
-            ],
-            idle_timeout_seconds: 60,
-            allow_http_redirects: false,
         }
     }
 }

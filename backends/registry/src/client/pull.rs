@@ -395,7 +395,7 @@ impl Pull {
         let request = Request {
             host,
             repository: self.inner.reference.repository(),
-            credentials: if host.is_registry {
+            credentials: if config.sends_credentials(host, &self.inner.reference) {
                 &self.inner.credentials
             } else {
                 &anonymous

@@ -1,9 +1,11 @@
 //! Challenges, tokens, and who must never see credentials.
 
 use axum::response::Response;
-use switchyard_registry::{Credentials, Error};
+use switchyard_registry::{Client, Config, Credentials, Error};
 
-use crate::server::{Registry, Seen, certs_d, client, quick, read, resolve, text, with_header};
+use crate::server::{
+    MANIFEST, Registry, Seen, certs_d, client, quick, read, resolve, text, with_header,
+};
 
 const BASIC: &str = "Basic dXNlcjpwYXNz";
 
@@ -377,4 +379,62 @@ async fn mirrors_never_see_the_credentials_of_the_registry() {
     assert!(mirror.seen().iter().all(
         |seen| seen.header("authorization").is_none() && !seen.uri.to_string().contains("user")
     ));
+}
+
+#[tokio::test]
+async fn mirror_gets_credentials_only_where_the_configuration_names_both() {
+    let mirror = Registry::start().await;
+    let service = Registry::start().await;
+    mirror.image("v1", b"layer");
+    want_token(&mirror, &service, |seen| {
+        seen.header("authorization") == Some(BASIC)
+    });
+    let authority = mirror.authority();
+    let own = authority.as_str();
+    // The host and the registry that are named, the registry of the image, and whether the mirror gets its credentials.
+    for (host, registry, image, is_sent) in [
+        (own, "a.example", "a.example", true),
+        (own, "A.example", "a.example", true),
+        (own, "docker.io", "docker.io", true),
+        (own, "index.docker.io", "docker.io", true),
+        (own, "a.example:5000", "a.example:5000", true),
+        (own, "b.example", "a.example", false),
+        (own, "a.example:5000", "a.example", false),
+        ("other.example", "a.example", "a.example", false),
+        ("a.example", "a.example", "a.example", false),
+    ] {
+        let hosts = format!("server = \"{}\"", mirror.url());
+        let (_root, roots) = certs_d("_default", &hosts);
+        let client = Client::new(Config {
+            hosts_dirs: roots,
+            credentials_of: [(host.to_owned(), registry.to_owned())].into(),
+            ..quick()
+        });
+        let reference = format!("{image}/app:v1").parse().unwrap();
+        // An image without a path of Docker Hub is below library.
+        if image == "docker.io" {
+            let stored = mirror.image("v1", b"layer");
+            let bytes = mirror.stored(&format!("/v2/app/manifests/{}", stored.digest));
+            mirror.put("/v2/library/app/manifests/v1", MANIFEST, bytes);
+        }
+        let pull = client.open(&reference, user()).await.unwrap();
+        let resolved = pull.resolve().await;
+        assert_eq!(
+            resolved.is_ok(),
+            is_sent,
+            "{image} of {host}, which has {registry}'s"
+        );
+        let last = tokens(&service).pop().unwrap();
+        assert_eq!(
+            last.header("authorization").is_some(),
+            is_sent,
+            "{host}, {registry}"
+        );
+    }
+    assert!(
+        mirror
+            .seen()
+            .iter()
+            .all(|seen| seen.header("authorization") != Some(BASIC))
+    );
 }

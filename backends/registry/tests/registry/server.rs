@@ -106,6 +106,13 @@ impl Registry {
             .insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
     }
 
+    /// What is stored under a path.
+    pub(crate) fn stored(&self, path: &str) -> Bytes {
+        let content = self.content.lock();
+        let (_, bytes) = &content.documents[path];
+        bytes.clone()
+    }
+
     /// Stores a blob of `app` and describes it.
     pub(crate) fn blob(&self, media_type: &str, bytes: &[u8]) -> Descriptor {
         let digest = Digest::sha256(bytes);
