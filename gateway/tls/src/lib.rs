@@ -11,12 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+};
 use switchyard_node_files::read;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
@@ -27,6 +30,9 @@ use tokio_util::sync::CancellationToken;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod trusted;
+
+pub use trusted::TrustedCertificates;
 
 /// The largest file, in bytes: bundles of all public authorities have a quarter of a MiB.
 const FILE_MAX: u64 = 4 << 20;
@@ -38,8 +44,8 @@ pub struct TlsConfig {
     pub certificates: PathBuf,
     /// The private key of the first certificate.
     pub key: PathBuf,
-    /// The certificates of the authorities of which a client must have a certificate; `None`: clients need
-    /// none.
+    /// The certificates of the authorities of which a client must have a certificate, or of clients themselves; `None`:
+    /// clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -200,7 +206,67 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(chain)
 }
 
-/// Accepts the clients that have a certificate of an authority in this file.
+/// Accepts the clients that an authority vouches for, and those whose certificate is trusted itself.
+#[derive(Debug)]
+struct TrustedClients {
+    authorities: Arc<dyn ClientCertVerifier>,
+    certificates: TrustedCertificates,
+}
+
+impl ClientCertVerifier for TrustedClients {
+    fn offer_client_auth(&self) -> bool {
+        self.authorities.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.authorities.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.authorities.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        match self
+            .authorities
+            .verify_client_cert(end_entity, intermediates, now)
+        {
+            Err(refusal) if self.certificates.accept(end_entity, &refusal) => {
+                Ok(ClientCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
+}
+
+/// Accepts the clients that have a certificate of an authority in this file, or one of those in it.
 fn client_verifier(
     file: &Path,
     provider: Arc<CryptoProvider>,
@@ -211,11 +277,18 @@ fn client_verifier(
             file.display()
         ))
     };
+    let trusted = certificates(file)?;
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| unusable(&error))?;
+    for certificate in &trusted {
+        roots
+            .add(certificate.clone())
+            .map_err(|error| unusable(&error))?;
     }
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+    let authorities = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|error| unusable(&error))
+        .map_err(|error| unusable(&error))?;
+    Ok(Arc::new(TrustedClients {
+        authorities,
+        certificates: TrustedCertificates::new(&trusted),
+    }))
 }

@@ -53,6 +53,12 @@ impl Authority {
         self.identity("").certificate
     }
 
+    /// The certificate of the authority with its key, as one of a server or client.
+    #[must_use]
+    pub fn own_identity(&self) -> Identity {
+        self.identity("")
+    }
+
     /// A new certificate for a server or a client. One of the same name is replaced.
     ///
     /// # Panics

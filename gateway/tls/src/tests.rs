@@ -53,6 +53,34 @@ async fn client_needs_a_certificate_of_the_configured_authority() {
         .unwrap_err();
 }
 
+/// A certificate that its own key has signed is an authority's, as openssl makes it.
+#[tokio::test]
+async fn client_may_have_one_of_the_configured_certificates_itself() {
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    let client = Authority::new(dir.path(), "client");
+    let other = Authority::new(dir.path(), "other");
+    let server = ours.issue("server");
+    let issued = ours.issue("issued");
+    // The certificates that are given, that of the client, and whether it is accepted.
+    for (given, identity, is_accepted) in [
+        (client.certificate(), client.own_identity(), true),
+        (client.certificate(), client.issue("of-client"), true),
+        (issued.certificate.clone(), issued.clone(), true),
+        (client.certificate(), other.own_identity(), false),
+        (issued.certificate.clone(), ours.issue("another"), false),
+        (other.certificate(), issued.clone(), false),
+    ] {
+        let acceptor = read(&server.server(Some(given.clone()))).acceptor();
+        let shaken = shake(&acceptor, ours.client(Some(&identity))).await;
+        assert_eq!(
+            shaken.is_ok(),
+            is_accepted,
+            "{identity:?} with {given:?}: {shaken:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn replacement_is_in_force_for_the_next_connection_and_tells_the_former() {
     let dir = TempDir::new().unwrap();

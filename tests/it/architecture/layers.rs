@@ -195,6 +195,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-core",
             "switchyard-linux",
             "switchyard-node-files",
+            "switchyard-tls",
         ],
     ),
     // Below every gRPC server and client.

@@ -1,11 +1,9 @@
 //! TLS of connections: which certificates of servers are accepted, and which certificate is presented.
 //!
 //! What the libraries refuse and containerd accepts, because Go does: a server whose certificate is itself given as
-//! `ca`, or is in the system's trust store, whoever has issued it and even if it says that it is an authority's, as
-//! those do that `openssl req -x509` makes; and a certificate of a client in version 1 of X.509, which nobody here has
-//! to interpret.
+//! `ca`, or is in the system's trust store ([`TrustedCertificates`]); and a certificate of a client in version 1 of
+//! X.509, which nobody here has to interpret.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +19,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
-use sha2::{Digest as _, Sha256};
+use switchyard_tls::TrustedCertificates;
 
 use crate::hosts::{ClientPair, Pem, Tls};
 use crate::{BoxError, Error, Result};
@@ -31,8 +29,7 @@ use crate::{BoxError, Error, Result};
 struct TrustedServers {
     /// `None` without any authority.
     authorities: Option<Arc<WebPkiServerVerifier>>,
-    /// The SHA-256 of each certificate that is trusted.
-    certificates: HashSet<[u8; 32]>,
+    certificates: TrustedCertificates,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -149,10 +146,6 @@ pub(super) fn set_up_failed(error: impl Into<BoxError>) -> Error {
     }
 }
 
-fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    Sha256::digest(certificate.as_ref()).into()
-}
-
 // === impl TrustedServers ===
 
 impl TrustedServers {
@@ -165,23 +158,10 @@ impl TrustedServers {
         Self {
             // It fails only without any authority.
             authorities: verifier.build().ok(),
-            certificates: trusted.iter().map(fingerprint).collect(),
+            certificates: TrustedCertificates::new(trusted),
             algorithms: provider.signature_verification_algorithms,
         }
     }
-}
-
-/// Returns whether a certificate was refused for nothing but who has issued it, or because it is an authority's. Its
-/// dates have been checked before.
-fn is_about_issuer(error: &rustls::Error) -> bool {
-    let rustls::Error::InvalidCertificate(fault) = error else {
-        return false;
-    };
-    if let CertificateError::Other(other) = fault {
-        let fault = other.0.downcast_ref::<webpki::Error>();
-        return fault.is_some_and(|fault| *fault == webpki::Error::CaUsedAsEndEntity);
-    }
-    *fault == CertificateError::UnknownIssuer
 }
 
 impl ServerCertVerifier for TrustedServers {
@@ -204,14 +184,11 @@ impl ServerCertVerifier for TrustedServers {
             now,
         );
         match verified {
-            Err(error)
-                if is_about_issuer(&error)
-                    && self.certificates.contains(&fingerprint(end_entity)) =>
-            {
+            Err(refusal) if self.certificates.accept(end_entity, &refusal) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            other => other,
+            verified => verified,
         }
     }
 
