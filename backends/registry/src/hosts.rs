@@ -92,7 +92,8 @@ pub(crate) struct ClientPair {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tls {
     pub(crate) authorities: Vec<Pem>,
-    pub(crate) client: Option<ClientPair>,
+    /// The certificates of which one is presented, by what the server accepts.
+    pub(crate) clients: Vec<ClientPair>,
     /// `None` if the configuration does not set it.
     pub(crate) skip_verify: Option<bool>,
 }
@@ -158,33 +159,15 @@ fn load_certificates(directory: &Path, reference: &ImageReference) -> Result<Vec
         match file.extension().and_then(|extension| extension.to_str()) {
             Some("crt") => host.tls.authorities.push(Pem::read(file.clone(), None)?),
             Some("cert") => {
+                // Without a key beside it, its own is in the same file.
                 let key = file.with_extension("key");
-                if !files.contains(&key) {
-                    return Err(invalid(
-                        file,
-                        None,
-                        format!("needs its key beside it, in {}", key.display()),
-                    ));
-                }
-                if host.tls.client.is_some() {
-                    return Err(invalid(
-                        file,
-                        None,
-                        "is a second client certificate; keep one",
-                    ));
-                }
+                let is_beside = files.contains(&key);
+                let key = is_beside.then(|| Pem::read(key, None)).transpose()?;
                 let certificate = Pem::read(file.clone(), None)?;
-                host.tls.client = Some(ClientPair {
-                    certificate,
-                    key: Some(Pem::read(key, None)?),
-                });
+                host.tls.clients.push(ClientPair { certificate, key });
             }
             Some("key") if !files.contains(&file.with_extension("cert")) => {
-                return Err(invalid(
-                    file,
-                    None,
-                    "is a key without a certificate; put a .cert file beside it",
-                ));
+                tracing::warn!(file = %file.display(), "a key without a certificate beside it (.cert) is ignored");
             }
             Some(_) | None => {}
         }

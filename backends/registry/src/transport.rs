@@ -342,7 +342,7 @@ fn tls_elsewhere(host: &Host, url: &Url) -> Tls {
     }
     Tls {
         authorities: host.tls.authorities.clone(),
-        client: None,
+        clients: Vec::new(),
         skip_verify: None,
     }
 }
@@ -420,10 +420,10 @@ mod tests {
         };
         let tls = Tls {
             authorities: vec![pem.clone()],
-            client: Some(ClientPair {
+            clients: vec![ClientPair {
                 certificate: pem.clone(),
                 key: None,
-            }),
+            }],
             skip_verify: Some(true),
         };
         let reference = "reg.example/app:v1".parse().unwrap();

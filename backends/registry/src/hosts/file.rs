@@ -237,7 +237,7 @@ impl Section<'_> {
             .collect::<Result<Vec<_>>>()?;
         Ok(Tls {
             authorities,
-            client: self.client()?,
+            clients: self.clients()?,
             skip_verify: self.boolean("skip_verify")?,
         })
     }
@@ -264,7 +264,7 @@ impl Section<'_> {
     /// A path, a list of paths to files with certificate and key, or a list of pairs of paths. A flat list of
     /// a certificate and its key is not a pair for containerd, but it is in use, and can have no other
     /// meaning.
-    fn client(&self) -> Result<Option<ClientPair>> {
+    fn clients(&self) -> Result<Vec<ClientPair>> {
         let expected = "a path, or a list of pairs [certificate, key]";
         let mut pairs = Vec::new();
         match self.table.get("client") {
@@ -297,28 +297,14 @@ impl Section<'_> {
                 key,
             })
         };
-        match pairs.as_slice() {
-            [] => Ok(None),
-            [pair] => read(*pair).map(Some),
-            [(certificate, None), (key, None)] => {
-                let pair = read((certificate, Some(key)))?;
-                let split =
-                    !holds_key(&pair.certificate) && pair.key.as_ref().is_some_and(holds_key);
-                if split {
-                    Ok(Some(pair))
-                } else {
-                    Err(self.several_clients())
-                }
+        if let [(certificate, None), (key, None)] = pairs.as_slice() {
+            let pair = read((certificate, Some(key)))?;
+            let split = !holds_key(&pair.certificate) && pair.key.as_ref().is_some_and(holds_key);
+            if split {
+                return Ok(vec![pair]);
             }
-            _ => Err(self.several_clients()),
         }
-    }
-
-    fn several_clients(&self) -> Error {
-        self.wrong(
-            "client",
-            "has several client certificates; only one per host is supported",
-        )
+        pairs.into_iter().map(read).collect()
     }
 
     fn headers(&self) -> Result<HeaderMap> {

@@ -215,23 +215,36 @@ fn certificates_in_dockers_layout_are_used_without_hosts_toml() {
     ]);
     let hosts = load_for("a.example/x", &[&root]).unwrap();
     assert_eq!(hosts[0].tls.authorities[0].content, b"CA");
-    let client = hosts[0].tls.client.clone().unwrap();
+    let [client] = hosts[0].tls.clients.as_slice() else {
+        panic!("{:?}", hosts[0].tls.clients)
+    };
+    let key = client.key.as_ref().map(|key| key.content.as_slice());
     assert_eq!(
-        (client.certificate.content, client.key.unwrap().content),
-        (b"C".to_vec(), b"K".to_vec())
+        (client.certificate.content.as_slice(), key),
+        (&b"C"[..], Some(&b"K"[..]))
     );
-    fs::remove_file(root.path().join("a.example/me.key")).unwrap();
-    let error = load_for("a.example/x", &[&root]).unwrap_err().to_string();
-    assert!(
-        error.contains("me.cert") && error.contains("me.key"),
-        "{error}"
-    );
+    // As containerd reads it: a key may be in the file of its certificate, and one alone means nothing.
+    fs::rename(
+        root.path().join("a.example/me.key"),
+        root.path().join("a.example/other.key"),
+    )
+    .unwrap();
+    fs::write(root.path().join("a.example/second.cert"), "D").unwrap();
+    let tls = load_for("a.example/x", &[&root]).unwrap().remove(0).tls;
+    let found: Vec<_> = tls
+        .clients
+        .iter()
+        .map(|pair| pair.certificate.content.as_slice())
+        .collect();
+    assert_eq!(found, [b"C", b"D"]);
+    assert!(tls.clients.iter().all(|pair| pair.key.is_none()));
 }
 
 #[test]
 fn certificates_may_be_written_in_every_documented_form() {
     let both = "-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n";
-    let check = |toml: &str, authorities: usize, separate_key: Option<bool>| {
+    // How many authorities, and whether each client certificate has its key in another file.
+    let check = |toml: &str, authorities: usize, separate_keys: &[bool]| {
         let root = Root::new(&[
             ("a.example/hosts.toml", toml),
             ("a.example/one.pem", both),
@@ -240,19 +253,24 @@ fn certificates_may_be_written_in_every_documented_form() {
         ]);
         let tls = load_for("a.example/x", &[&root]).unwrap().remove(0).tls;
         assert_eq!(tls.authorities.len(), authorities, "{toml}");
-        assert_eq!(
-            tls.client.map(|client| client.key.is_some()),
-            separate_key,
-            "{toml}"
-        );
+        let keys: Vec<bool> = tls.clients.iter().map(|pair| pair.key.is_some()).collect();
+        assert_eq!(keys, separate_keys, "{toml}");
     };
-    check("ca = \"one.pem\"", 1, None);
-    check("ca = [\"one.pem\", \"two.pem\"]", 2, None);
-    check("client = \"one.pem\"", 0, Some(false));
-    check("client = [\"one.pem\"]", 0, Some(false));
-    check("client = [[\"two.pem\", \"two.key\"]]", 0, Some(true));
-    check("client = [[\"one.pem\", \"\"]]", 0, Some(false));
-    check("client = [\"two.pem\", \"two.key\"]", 0, Some(true));
+    check("ca = \"one.pem\"", 1, &[]);
+    check("ca = [\"one.pem\", \"two.pem\"]", 2, &[]);
+    check("client = []", 0, &[]);
+    check("client = \"one.pem\"", 0, &[false]);
+    check("client = [\"one.pem\"]", 0, &[false]);
+    check("client = [\"one.pem\", \"one.pem\"]", 0, &[false, false]);
+    check("client = [[\"two.pem\", \"two.key\"]]", 0, &[true]);
+    check("client = [[\"one.pem\", \"\"]]", 0, &[false]);
+    check("client = [\"two.pem\", \"two.key\"]", 0, &[true]);
+    // The example of containerd's documentation.
+    check(
+        "client = [[\"two.pem\", \"two.key\"], [\"one.pem\", \"\"]]",
+        0,
+        &[true, false],
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use url::Url;
 
 use super::{guard, refused};
 use crate::error::{CertificateRefused, Idle, shown};
-use crate::hosts::{PlainHttp, Tls};
+use crate::hosts::{Pem, PlainHttp, Tls};
 use crate::{BoxError, Error};
 
 /// A request without a response.
@@ -74,20 +74,26 @@ impl Failure {
 
 /// Says who refuses which certificate, and which files are to be looked at.
 fn reason(refuser: Refuser, tls: &Tls) -> String {
-    match (refuser, &tls.client) {
-        (Refuser::Node, _) => {
-            let own = tls.authorities.iter().map(|pem| pem.file.display());
-            let own: String = own.map(|file| format!(" and {file}")).collect();
+    let files = |pems: &[&Pem], between: &str| {
+        let names = pems.iter().map(|pem| pem.file.display().to_string());
+        names.collect::<Vec<_>>().join(between)
+    };
+    match refuser {
+        Refuser::Node => {
+            let own: Vec<&Pem> = tls.authorities.iter().collect();
+            let and = if own.is_empty() { "" } else { " and " };
             format!(
-                "its certificate is not accepted by the authorities of this node's trust store{own}"
+                "its certificate is not accepted by the authorities of this node's trust store{and}{}",
+                files(&own, " and ")
             )
         }
-        (Refuser::Server, Some(pair)) => format!(
-            "it does not accept the client certificate in {}",
-            pair.certificate.file.display()
-        ),
-        (Refuser::Server, None) => {
+        Refuser::Server if tls.clients.is_empty() => {
             "it wants a client certificate, and hosts.toml has none for it".to_owned()
+        }
+        Refuser::Server => {
+            let own: Vec<&Pem> = tls.clients.iter().map(|pair| &pair.certificate).collect();
+            let own = files(&own, " or ");
+            format!("it does not accept the client certificate in {own}")
         }
     }
 }

@@ -4,6 +4,8 @@
 //! `ca`, or is in the system's trust store ([`TrustedCertificates`]); and a certificate of a client in version 1 of
 //! X.509, which nobody here has to interpret.
 
+mod identities;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,12 +17,13 @@ use rustls::crypto::{
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use switchyard_tls::TrustedCertificates;
 
+use self::identities::Identities;
 use crate::hosts::{ClientPair, Pem, Tls};
 use crate::{BoxError, Error, Result};
 
@@ -70,16 +73,19 @@ pub(super) fn client_config(tls: &Tls) -> Result<ClientConfig> {
         .map_err(set_up_failed)?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let mut config = match &tls.client {
-        None => builder.with_no_client_auth(),
-        Some(pair) => builder.with_client_cert_resolver(Arc::new(identity(pair, &provider)?)),
+    let mut config = if tls.clients.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let keys = tls.clients.iter().map(|pair| identity(pair, &provider));
+        let identities = Identities::new(keys.collect::<Result<_>>()?);
+        builder.with_client_cert_resolver(Arc::new(identities))
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 
-/// The certificate that a client presents, and its key.
-fn identity(pair: &ClientPair, provider: &CryptoProvider) -> Result<SingleCertAndKey> {
+/// A certificate that a client may present, and its key.
+fn identity(pair: &ClientPair, provider: &CryptoProvider) -> Result<CertifiedKey> {
     let ClientPair { certificate, key } = pair;
     let chain = certificates(certificate)?;
     // The parser of authorities also reads version 1 of X.509.
@@ -115,7 +121,7 @@ fn identity(pair: &ClientPair, provider: &CryptoProvider) -> Result<SingleCertAn
         );
         return Err(unusable(&key.file, &reason, None));
     }
-    Ok(CertifiedKey::new(chain, signing).into())
+    Ok(CertifiedKey::new(chain, signing))
 }
 
 /// The certificates in a file, at least one.

@@ -212,17 +212,21 @@ async fn both_sides_may_have_certificates_as_go_accepts_them() {
     let certificates = certificates_of_both_sides().await;
     let registry = Debian::start(Some(certificates.path())).await;
     let file = |name: &str| certificates.path().join(name).display().to_string();
-    let pair = |name: &str| {
+    let named = |name: &str| {
         let certificate = file(&format!("{name}.crt"));
         let key = file(&format!("{name}.key"));
-        format!("client = [[{certificate:?}, {key:?}]]\n")
+        format!("[{certificate:?}, {key:?}]")
     };
+    let pair = |name: &str| format!("client = [{}]\n", named(name));
+    let pairs = |names: [&str; 2]| format!("client = [{}]\n", names.map(named).join(", "));
     let ca = |name: &str| format!("ca = {:?}\n", file(name));
     // Whether the registry gets to answer that it has no such image.
     for (settings, answers) in [
         (ca("server.crt") + &pair("v1"), true),
         (ca("server.crt") + &pair("v3"), true),
         ("skip_verify = true\n".to_owned() + &pair("v1"), true),
+        // The one of an authority that the server names.
+        (ca("server.crt") + &pairs(["stranger", "v1"]), true),
         (ca("server.crt"), false),
         (ca("server.crt") + &pair("stranger"), false),
         (ca("clients.crt") + &pair("v1"), false),

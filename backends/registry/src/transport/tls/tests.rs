@@ -71,11 +71,12 @@ impl Dir {
     }
 
     fn pair(&self, certificate: &str, key: Option<&str>) -> Tls {
+        let pair = ClientPair {
+            certificate: self.pem(certificate),
+            key: key.map(|key| self.pem(key)),
+        };
         Tls {
-            client: Some(ClientPair {
-                certificate: self.pem(certificate),
-                key: key.map(|key| self.pem(key)),
-            }),
+            clients: vec![pair],
             ..Tls::default()
         }
     }
@@ -184,6 +185,46 @@ fn clients_may_present_every_certificate_that_a_server_may_want() {
         let both = [dir.pem(&key).content, dir.pem(&certificate).content].concat();
         fs::write(dir.file("both.pem"), both).unwrap();
         client_config(&dir.pair("both.pem", None)).unwrap();
+    }
+}
+
+#[test]
+fn certificate_of_an_authority_that_the_server_names_is_presented() {
+    let dir = Dir::new();
+    for name in ["first", "second", "stranger"] {
+        dir.self_signed(name, "-addext basicConstraints=critical,CA:TRUE");
+    }
+    dir.issued("a", "first", None);
+    dir.issued("b", "second", Some("basicConstraints=CA:FALSE\n"));
+    let mut clients = dir.pair("a.crt", Some("a.key")).clients;
+    clients.extend(dir.pair("b.crt", Some("b.key")).clients);
+    let tls = Tls {
+        clients,
+        ..Tls::default()
+    };
+    let resolver = client_config(&tls).unwrap().client_auth_cert_resolver;
+    let subject = |name: &str| {
+        let mut roots = RootCertStore::empty();
+        roots.add(dir.der(name)).unwrap();
+        roots.subjects().remove(0)
+    };
+    /// The authorities that the server names, and the certificate that it gets.
+    type Case<'a> = (&'a [&'a str], &'a str);
+    let cases: [Case<'_>; 5] = [
+        (&[], "a"),
+        (&["first"], "a"),
+        (&["second"], "b"),
+        (&["second", "first"], "a"),
+        (&["stranger"], "a"),
+    ];
+    for (named, expected) in cases {
+        let subjects: Vec<_> = named.iter().map(|name| subject(name)).collect();
+        let hints: Vec<&[u8]> = subjects.iter().map(AsRef::as_ref).collect();
+        let schemes = [SignatureScheme::ECDSA_NISTP256_SHA256];
+        let chosen = resolver.resolve(&hints, &schemes).unwrap();
+        assert_eq!(chosen.cert, [dir.der(expected)], "{named:?}");
+        let others = [SignatureScheme::ED25519];
+        assert!(resolver.resolve(&hints, &others).is_none(), "{named:?}");
     }
 }
 
