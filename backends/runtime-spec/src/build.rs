@@ -94,6 +94,12 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     resources.block_io = throttles::block_io(task, input.host, input.found)?;
     resources.network = network::priorities(task, input.sandbox, input.host, input.found)?;
     check_user(input)?;
+    let mut readonly_paths = hidden(
+        "security.readonly_paths",
+        &security.readonly_paths,
+        security.privileged,
+    )?;
+    readonly_paths.extend(made.readonly_paths);
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {
         resources,
@@ -115,11 +121,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
             &security.masked_paths,
             security.privileged,
         )?,
-        readonly_paths: hidden(
-            "security.readonly_paths",
-            &security.readonly_paths,
-            security.privileged,
-        )?,
+        readonly_paths,
         mount_label,
         intel_rdt: None,
     };

@@ -10,6 +10,7 @@ use switchyard_core::spec::{CpuShares, OomScoreAdj, Security};
 use crate::build::Built;
 use crate::environment::{DEFAULT_PATH, checked_command};
 use crate::input::{CgroupVersion, Host, SandboxFacts};
+use crate::mounts::Sysfs;
 use crate::user::ResolvedUser;
 use crate::{devices, labels, limits, mounts, namespaces, oci, seccomp};
 
@@ -59,6 +60,9 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
+    let sysfs = Sysfs::of(sandbox, false);
+    let mut readonly_paths = crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec();
+    readonly_paths.extend(sysfs.readonly_paths());
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(sandbox);
     let spec = oci::Spec {
         oci_version: oci::VERSION,
@@ -79,7 +83,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             path: "rootfs".to_owned(),
             readonly: true,
         },
-        mounts: mounts::kernel_mounts(false),
+        mounts: mounts::kernel_mounts(sysfs),
         annotations: annotations.clone(),
         linux: oci::Linux {
             resources: oci::LinuxResources {
@@ -100,7 +104,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
                 .then(|| seccomp::default_filter(host, &capabilities)),
             rootfs_propagation: None,
             masked_paths: crate::DEFAULT_MASKED_PATHS.map(str::to_owned).to_vec(),
-            readonly_paths: crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec(),
+            readonly_paths,
             mount_label,
             intel_rdt: None,
         },

@@ -3,15 +3,15 @@
 //!
 //! Longer than 500 lines because the order of all mounts of a task is decided here.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use indexmap::IndexMap;
 use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MissingSource, MountSource, Propagation};
 use switchyard_core::{Error, Reason, Result};
 
 use crate::environment::INIT_PATH;
 use crate::host_fs::{HostFs, HostPropagation};
-use crate::input::{Input, Namespace};
+use crate::input::{Input, Namespace, SandboxFacts};
 use crate::oci::Mount;
 use crate::resolved::ResolvedMount;
 use crate::text;
@@ -25,7 +25,45 @@ pub struct Mounts {
     pub rootfs_propagation: Option<&'static str>,
     /// Sources on the host that must be given the task's mount label.
     pub relabel: Vec<PathBuf>,
+    /// Paths that the runtime makes read-only after it has mounted all of them.
+    pub readonly_paths: Vec<String>,
 }
+
+/// How a process sees `/sys`.
+///
+/// All mounts of sysfs in a network namespace share one superblock of the kernel, which is read-only for all of them if
+/// the first one was mounted so. In a sandbox that may have privileged tasks nobody mounts it so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sysfs {
+    /// Mounted read-only.
+    ReadOnly,
+    /// Mounted writable, and covered by a read-only mount of the same files.
+    Covered,
+    /// Mounted writable.
+    Writable,
+}
+
+impl Sysfs {
+    /// What a process of a sandbox gets, which is that of a privileged task or another one.
+    pub(crate) const fn of(sandbox: &SandboxFacts, privileged: bool) -> Self {
+        match (privileged, sandbox.privileged, &sandbox.network) {
+            (true, _, _) => Self::Writable,
+            (false, true, Namespace::Path(_)) => Self::Covered,
+            // The host has mounted its own writable.
+            (false, true, Namespace::Host) | (false, false, _) => Self::ReadOnly,
+        }
+    }
+
+    /// The paths that the runtime has to make read-only for it.
+    pub(crate) fn readonly_paths(self) -> Vec<String> {
+        match self {
+            Self::Covered => vec![SYS.to_owned()],
+            Self::ReadOnly | Self::Writable => Vec::new(),
+        }
+    }
+}
+
+const SYS: &str = "/sys";
 
 /// Options that a bind mount may have besides those that other fields express.
 const BIND_OPTIONS: [&str; 16] = [
@@ -67,7 +105,8 @@ const FIELD_OPTIONS: [&str; 13] = [
 /// The mounts of a task.
 ///
 /// A mount of the task replaces the default one at the same destination, and one at `/dev` also those below
-/// it. The rest are sorted by the depth of their destination, so that none hides another.
+/// it. Of two mounts of the task at one destination the later one is made, which would hide the other. The rest are
+/// sorted by the depth of their destination, so that none hides another.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `mounts`, for an invalid destination, source, option or propagation;
@@ -75,25 +114,22 @@ const FIELD_OPTIONS: [&str; 13] = [
 /// recursively read-only.
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
-    let mut asked: Vec<Mount> = Vec::with_capacity(input.mounts.len());
-    let mut taken = HashSet::with_capacity(input.mounts.len());
+    let mut asked: IndexMap<String, Mount> = IndexMap::with_capacity(input.mounts.len());
     for mount in input.mounts {
         let mount = of_request(mount, input, &mut made)?;
-        if !taken.insert(mount.destination.clone()) {
-            return Err(Error::invalid(
-                "mounts",
-                format!("two of them are at {}", mount.destination),
-            ));
-        }
-        asked.push(mount);
+        asked.insert(mount.destination.clone(), mount);
     }
-    let dev_replaced = taken.contains("/dev");
+    let dev_replaced = asked.contains_key("/dev");
     let replaced = |mount: &Mount| {
-        taken.contains(&mount.destination)
+        asked.contains_key(&mount.destination)
             || (dev_replaced && mount.destination.starts_with("/dev/"))
     };
     let privileged = input.task.security.privileged;
-    let mut defaults = kernel_mounts(privileged);
+    let sysfs = Sysfs::of(input.sandbox, privileged);
+    if !asked.contains_key(SYS) {
+        made.readonly_paths = sysfs.readonly_paths();
+    }
+    let mut defaults = kernel_mounts(sysfs);
     defaults.push(cgroup_mount(privileged));
     defaults.extend(sandbox_files(input)?);
     if input.task.init {
@@ -115,16 +151,18 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     }
     defaults.retain(|mount| !replaced(mount));
     made.mounts = defaults;
-    made.mounts.extend(asked);
+    made.mounts.extend(asked.into_values());
     made.mounts
         .sort_by_key(|mount| text::depth(&mount.destination));
     Ok(made)
 }
 
 /// The kernel file systems that every task gets.
-#[must_use]
-pub fn kernel_mounts(privileged: bool) -> Vec<Mount> {
-    let access = if privileged { "rw" } else { "ro" };
+pub(crate) fn kernel_mounts(sysfs: Sysfs) -> Vec<Mount> {
+    let access = match sysfs {
+        Sysfs::ReadOnly => "ro",
+        Sysfs::Covered | Sysfs::Writable => "rw",
+    };
     let mount = |destination: &str, kind: &str, source: &str, list: &[&str]| Mount {
         destination: destination.to_owned(),
         kind: kind.to_owned(),
@@ -159,7 +197,7 @@ pub fn kernel_mounts(privileged: bool) -> Vec<Mount> {
             &["nosuid", "noexec", "nodev"],
         ),
         mount(
-            "/sys",
+            SYS,
             "sysfs",
             "sysfs",
             &["nosuid", "noexec", "nodev", access],

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use switchyard_proto::cri::v1::security_profile::ProfileType;
-use switchyard_proto::cri::v1::{Capability, Int64Value, SecurityProfile};
-use switchyard_tests::cri::{context, limits, security};
+use switchyard_proto::cri::v1::{Capability, Int64Value, NamespaceMode, SecurityProfile};
+use switchyard_tests::cri::{context, limits, namespaces, security};
 use switchyard_tests::node::TestNode;
 use tonic::Code;
 
@@ -170,6 +170,58 @@ fn masked_and_read_only_paths_are_applied_exactly() {
     );
     let open = pod.run_shell("grep -c ' /proc/' /proc/self/mounts || true", |_| {});
     assert_eq!(open, "0");
+}
+
+#[test]
+fn sys_is_writable_in_privileged_containers_whoever_is_started_first() {
+    let node = TestNode::shared();
+    // The kernel refuses the directory in any case, but it looks first whether the file system is writable.
+    let script = "mkdir /sys/none 2>&1 | grep -c 'Read-only' ; \
+        ls /sys/class/net | grep -cx lo; ls /sys/fs/cgroup | grep -q . && echo cgroups";
+    for (name, pid, network, order) in [
+        (
+            "plain",
+            NamespaceMode::Container,
+            NamespaceMode::Pod,
+            [false, true],
+        ),
+        (
+            "infra",
+            NamespaceMode::Pod,
+            NamespaceMode::Pod,
+            [false, true],
+        ),
+        (
+            "last",
+            NamespaceMode::Container,
+            NamespaceMode::Pod,
+            [true, false],
+        ),
+        (
+            "host",
+            NamespaceMode::Container,
+            NamespaceMode::Node,
+            [false, true],
+        ),
+    ] {
+        let pod = node.pod_with(name, |config| {
+            security(config).privileged = true;
+            namespaces(config).set_pid(pid);
+            namespaces(config).set_network(network);
+        });
+        for privileged in order {
+            let container = if privileged { "mighty" } else { "modest" };
+            let id = pod.start_shell_with(container, "exec sleep 1000", |config| {
+                context(config).privileged = privileged
+            });
+            let readonly = if privileged { "0" } else { "1" };
+            assert_eq!(
+                node.cri().sh(&id, script),
+                format!("{readonly}\n1\ncgroups"),
+                "{name}: {container}"
+            );
+        }
+    }
 }
 
 #[test]

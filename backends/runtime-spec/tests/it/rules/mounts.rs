@@ -1,5 +1,9 @@
 //! The rules of mounts.
 
+use std::collections::BTreeMap;
+
+use switchyard_runtime_spec::infra::{self, InfraInput};
+
 use super::*;
 
 #[test]
@@ -138,9 +142,109 @@ fn invalid_mounts_are_rejected_by_name() {
             case.refused()
         );
     }
-    let mut case = Case::plain();
-    case.task.mounts = vec![bind("/a", "/b"), bind("/a/", "/c")];
-    assert!(case.refused().starts_with("mounts: "));
+}
+
+#[test]
+fn last_mount_at_a_path_is_the_one_that_is_made() {
+    let tmpfs = |destination: &str| {
+        let source = MountSource::Tmpfs {
+            size_bytes: 0,
+            mode: 0o1777,
+        };
+        Mount::new(destination, source)
+    };
+    for (asked, at, source) in [
+        (vec![bind("/d", "/b"), bind("/d", "/c")], "/d", "/c"),
+        (vec![bind("/d", "/b"), bind("/d/", "/c")], "/d", "/c"),
+        (vec![bind("//d/.", "/b"), bind("/d", "/c")], "/d", "/c"),
+        (vec![bind("/d", "/b"), tmpfs("/d")], "/d", "tmpfs"),
+        (
+            vec![tmpfs("/d"), bind("/d", "/b"), bind("/x", "/y")],
+            "/d",
+            "/b",
+        ),
+        // What is below it is in the later one.
+        (
+            vec![bind("/d", "/b"), bind("/d/e", "/f"), bind("/d", "/c")],
+            "/d/e",
+            "/f",
+        ),
+        (
+            vec![bind("/etc/hosts", "/b"), bind("/etc/hosts", "/c")],
+            "/etc/hosts",
+            "/c",
+        ),
+    ] {
+        let mut case = Case::plain();
+        case.task.mounts = asked.clone();
+        let spec = case.build().unwrap().spec;
+        let list = destinations(&spec);
+        let places: Vec<_> = (0..list.len()).filter(|place| list[*place] == at).collect();
+        assert_eq!(places.len(), 1, "{asked:?}: {list:?}");
+        assert_eq!(spec["mounts"][places[0]]["source"], source, "{asked:?}");
+    }
+}
+
+#[test]
+fn sysfs_is_mounted_writable_wherever_privileged_tasks_may_run() {
+    let host = || Namespace::Host;
+    let own = || Namespace::Path(PathBuf::from("/run/switchyard/ns/net"));
+    for (network, sandbox, task, mounts, access, covered) in [
+        (own(), false, false, vec![], "ro", false),
+        (own(), true, false, vec![], "rw", true),
+        (own(), true, true, vec![], "rw", false),
+        (host(), false, false, vec![], "ro", false),
+        (host(), true, false, vec![], "ro", false),
+        (host(), true, true, vec![], "rw", false),
+        // The task's own mount stays as it asked for it.
+        (own(), true, false, vec![bind("/sys", "/b")], "rw", false),
+        (own(), true, false, vec![bind("/sys/fs", "/b")], "rw", true),
+    ] {
+        let mut case = Case::plain();
+        case.sandbox.network = network;
+        case.sandbox.privileged = sandbox;
+        case.task.security.privileged = task;
+        case.task.mounts = mounts;
+        let what = format!("{sandbox} {task} {:?}", case.task.mounts);
+        let spec = case.build().unwrap().spec;
+        let list = destinations(&spec);
+        let place = list.iter().position(|other| *other == "/sys").unwrap();
+        let options = spec["mounts"][place]["options"].as_array().unwrap();
+        assert!(options.contains(&access.into()), "{what}: {options:?}");
+        let readonly = spec["linux"]["readonlyPaths"].as_array();
+        let is_covered = readonly.is_some_and(|list| list.contains(&"/sys".into()));
+        assert_eq!(is_covered, covered, "{what}: {readonly:?}");
+    }
+}
+
+#[test]
+fn infra_process_does_not_make_sysfs_read_only_for_privileged_tasks() {
+    for (privileged, access) in [(false, "ro"), (true, "rw")] {
+        let mut case = Case::plain();
+        case.sandbox.privileged = privileged;
+        let built = infra::build(&InfraInput {
+            command: words(&["/pause"]),
+            user: &case.user,
+            sandbox: &case.sandbox,
+            host: &case.host,
+            cgroups_path: "/kubepods/pod1/sandbox",
+            annotations: BTreeMap::new(),
+        });
+        let spec = built.unwrap().spec;
+        let list = destinations(&spec);
+        let place = list.iter().position(|other| *other == "/sys").unwrap();
+        let options = spec["mounts"][place]["options"].as_array().unwrap();
+        assert!(
+            options.contains(&access.into()),
+            "{privileged}: {options:?}"
+        );
+        let readonly = spec["linux"]["readonlyPaths"].as_array().unwrap();
+        assert_eq!(
+            readonly.contains(&"/sys".into()),
+            privileged,
+            "{readonly:?}"
+        );
+    }
 }
 
 #[test]
