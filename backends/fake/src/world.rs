@@ -16,7 +16,8 @@ use switchyard_core::image::ImageId;
 use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
 use switchyard_core::spec::{
     Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid,
-    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, disk_parts, is_volume_name,
+    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, command_line, disk_parts,
+    is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{no_sandbox, no_task};
@@ -365,7 +366,10 @@ impl State {
             sandbox,
             meta: Arc::new(spec.meta.clone()),
             details: details.clone(),
-            command_line: command_line(spec, &local.image),
+            command_line: command_line(
+                (&spec.command, &spec.args),
+                (&local.image.entrypoint, &local.image.command),
+            ),
             volumes: spec.mounts.iter().filter_map(volume).collect(),
             stdin_open: spec.stdio.stdin != Stdin::Closed,
             streams: TaskStreams::new(
@@ -561,16 +565,6 @@ impl State {
             .map(|(id, _)| *id)
             .collect()
     }
-}
-
-/// Combines the command line of a task from its own words and those of its image, as CRI defines it.
-fn command_line(spec: &TaskSpec, image: &FakeImage) -> Vec<String> {
-    let (first, last) = match (spec.command.is_empty(), spec.args.is_empty()) {
-        (false, _) => (&spec.command, &spec.args),
-        (true, false) => (&image.entrypoint, &spec.args),
-        (true, true) => (&image.entrypoint, &image.command),
-    };
-    first.iter().chain(last).cloned().collect()
 }
 
 /// Returns the file of a task's output, if it has one.

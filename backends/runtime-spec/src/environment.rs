@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use indexmap::IndexMap;
-use switchyard_core::spec::{EnvVar, PidMode, TaskSpec};
+use switchyard_core::spec::{EnvVar, PidMode, TaskSpec, command_line as words_of};
 use switchyard_core::text::first_names;
 use switchyard_core::{Error, Result};
 use switchyard_linux::beginning;
@@ -165,19 +165,14 @@ pub fn of_task(
     Ok(environment)
 }
 
-/// The command line of a task, as Kubernetes composes it: `command` replaces the image's entrypoint and drops
-/// its command, `args` replaces the image's command. The init process, if requested, is put before them.
+/// The command line of a task, of its own words and those of its image. The init process, if requested, is put before
+/// them.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte; naming
 /// `init`, where an init process has no process namespace of its own.
 pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>> {
-    let (head, tail) = match (task.command.is_empty(), task.args.is_empty()) {
-        (false, _) => (&task.command, &task.args),
-        (true, false) => (&image.entrypoint, &task.args),
-        (true, true) => (&image.entrypoint, &image.cmd),
-    };
-    let words: Vec<String> = head.iter().chain(tail).cloned().collect();
+    let words = words_of((&task.command, &task.args), (&image.entrypoint, &image.cmd));
     let mut words = checked_command("command", words)?;
     if task.init {
         if task.pid != PidMode::Private {

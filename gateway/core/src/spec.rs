@@ -13,6 +13,7 @@ mod cgroup_names;
 mod checkpoint;
 mod claims;
 mod cluster_bridge;
+mod command;
 mod cpus;
 mod disk;
 mod limits;
@@ -31,13 +32,16 @@ pub use cgroup_names::{CgroupFile, HugepageSize};
 pub use checkpoint::CheckpointSpec;
 pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
 pub use cluster_bridge::{BridgeAddresses, ClusterBridge};
+pub use command::command_line;
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
 pub use limits::{
     CpuList, CpuPeriod, CpuQuota, CpuShares, InvalidLimit, MemoryLimit, OomScoreAdj, PidsLimit,
     Swappiness,
 };
-pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
+pub use mount::{
+    DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name, rooted,
+};
 pub use network::{
     Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
     SandboxNetwork, UtsMode,
@@ -146,7 +150,7 @@ pub struct TaskSpec {
     pub meta: Meta,
     /// Image, by any reference or id known to the node.
     pub image: String,
-    /// Replaces the image's entrypoint (and drops its command); empty keeps it.
+    /// Replaces the image's entrypoint (and drops its command); empty keeps it. See [`command_line`].
     pub command: Vec<String>,
     /// Replaces the image's command; empty keeps it unless `command` is given.
     pub args: Vec<String>,

@@ -1,8 +1,9 @@
 //! Checks for texts and paths of several options.
 
 use std::fmt::Display;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use switchyard_core::spec::rooted;
 use switchyard_core::{Error, Result};
 
 /// The maximum number of mounts, devices and ports of a task, for each kind. They are compared pairwise, and
@@ -55,15 +56,7 @@ pub fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
 /// The same absolute path without `.` and `..`, normalised lexically.
 #[must_use]
 pub fn clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => clean.push(name),
-            Component::ParentDir => drop(clean.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    clean
+    rooted(path)
 }
 
 /// Checks an environment variable. Errors never contain its value.

@@ -149,8 +149,8 @@ fn image_volumes_are_populated_and_removed_with_the_container() {
         "mounts/volume:1",
         &busybox()
             .layer(seed)
-            .volume("/data")
-            .volume("/empty/new")
+            .volume("data")
+            .volume("/empty/../empty/new/")
             .build(),
     );
     let reference = node.registry().reference("mounts/volume:1");
@@ -186,6 +186,26 @@ fn image_volumes_are_populated_and_removed_with_the_container() {
     node.cri()
         .remove_image(&reference)
         .expect("it can be removed");
+}
+
+#[test]
+fn later_of_two_mounts_at_one_path_is_used() {
+    let node = TestNode::shared();
+    let pod = node.pod("twice");
+    let [first, second] = ["first", "second"].map(|name| {
+        let dir = directory(&node);
+        fs::write(dir.join(name), "").expect("the root can be written");
+        dir
+    });
+    let seen = pod.run_shell("ls /d /e", |config| {
+        config.mounts = vec![
+            mount(&first, "/d"),
+            mount(&second, "/e"),
+            mount(&second, "/d/"),
+            mount(&first, "/x/../e"),
+        ];
+    });
+    assert_eq!(seen, "/d:\nsecond\n\n/e:\nfirst");
 }
 
 #[test]

@@ -36,6 +36,30 @@ fn command_and_arguments_replace_those_of_the_image() {
 }
 
 #[test]
+fn empty_entrypoint_of_an_image_leaves_its_command() {
+    let node = TestNode::shared();
+    let image = busybox().entrypoint(&[""]).cmd(&["echo", "cmd"]).build();
+    node.registry().push("programs/empty:1", &image);
+    let reference = node.registry().reference("programs/empty:1");
+    node.cri().pull(&reference, None).expect("it can be pulled");
+    let pod = node.pod("empty");
+    for (name, args, expected) in [
+        ("neither", &[][..], "cmd"),
+        ("args", &["echo", "own"], "own"),
+    ] {
+        let mut config = node.container(name, &[]);
+        config.args = args.iter().map(|word| (*word).to_owned()).collect();
+        config.image = Some(image_spec(&reference));
+        let _ = node.cri().wait_exit(&pod.start(&config));
+        assert_eq!(pod.log_text(name), expected, "{name}");
+    }
+    drop(pod);
+    node.cri()
+        .remove_image(&reference)
+        .expect("it can be removed");
+}
+
+#[test]
 fn container_overrides_image_environment_directory_and_user() {
     let node = TestNode::shared();
     let image = busybox()

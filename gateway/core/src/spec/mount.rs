@@ -1,6 +1,6 @@
 //! Mounts and devices of a task.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 /// A mount of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +100,21 @@ pub fn is_volume_name(text: &str) -> bool {
             .is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
+/// The place in a container that a path means: absolute, a relative one from the root, without `.` and `..`, which
+/// are resolved lexically, since the file system of the container does not exist yet.
+#[must_use]
+pub fn rooted(path: &Path) -> PathBuf {
+    let mut place = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => place.push(name),
+            Component::ParentDir => drop(place.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    place
+}
+
 /// The policy for a host path that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingSource {
@@ -130,4 +145,37 @@ pub struct DeviceNode {
     pub container_path: PathBuf,
     /// Any of `r`, `w`, `m`.
     pub permissions: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn place_of_a_path_is_below_the_root_and_has_one_spelling() {
+        for (path, place) in [
+            ("data", "/data"),
+            ("/a/../b", "/b"),
+            ("./data/", "/data"),
+            ("../../etc", "/etc"),
+            ("/a/./b//c/..", "/a/b"),
+            (":colon", "/:colon"),
+            ("C:/x", "/C:/x"),
+            ("/..", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(rooted(Path::new(path)), Path::new(place), "{path:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn place_of_a_place_is_itself(text in "[a-z./]{0,24}") {
+            let place = rooted(Path::new(&text));
+            prop_assert!(place.is_absolute());
+            prop_assert_eq!(rooted(&place), place);
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Converts mounts and devices of a container.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{
-    DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace,
+    DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace, rooted,
 };
 use switchyard_core::{Error, Reason, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -54,7 +54,7 @@ fn mount(
         image_sub_path,
         mount_options,
     } = wire;
-    let destination = absolute(format_args!("{field}.container_path"), &container_path)?;
+    text(format_args!("{field}.container_path"), &container_path)?;
     let propagation = match known(format_args!("{field}.propagation"), propagation)? {
         cri::MountPropagation::PropagationPrivate => Propagation::Private,
         cri::MountPropagation::PropagationHostToContainer => Propagation::HostToTask,
@@ -98,7 +98,7 @@ fn mount(
         }
     }
     Ok(Mount {
-        destination: lexically_clean(&destination),
+        destination: rooted(Path::new(&container_path)),
         source,
         readonly,
         recursive_readonly: recursive_read_only,
@@ -174,21 +174,6 @@ fn id_mapped(
     }
 }
 
-/// The path without `.` and `..`, resolved lexically: the file system of the container does not exist yet.
-fn lexically_clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => clean.push(name),
-            Component::ParentDir => {
-                clean.pop();
-            }
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    clean
-}
-
 /// The host's device nodes.
 pub(super) fn devices(devices: Vec<cri::Device>) -> Result<Vec<DeviceNode>> {
     devices.into_iter().enumerate().map(device).collect()
@@ -210,7 +195,7 @@ fn device((index, wire): (usize, cri::Device)) -> Result<DeviceNode> {
     }
     Ok(DeviceNode {
         host_path: absolute(format_args!("{field}.host_path"), &host_path)?,
-        container_path: lexically_clean(&absolute(
+        container_path: rooted(&absolute(
             format_args!("{field}.container_path"),
             &container_path,
         )?),

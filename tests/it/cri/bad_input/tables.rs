@@ -221,7 +221,7 @@ pub(super) const CONTAINERS: &[Case<ContainerConfig>] = &[
         container.mounts = vec![mount("/tmp/\0", "/data")]
     }),
     ("config.mounts[1].container_path", |container| {
-        container.mounts = vec![mount("/tmp", "/tmp"), mount("/tmp", "data")];
+        container.mounts = vec![mount("/tmp", "/tmp"), mount("/tmp", "/data\0")];
     }),
     ("config.mounts[0].propagation", |container| {
         container.mounts = vec![Mount {

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use switchyard_core::spec::rooted;
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
 use switchyard_crash_points::reach;
@@ -113,7 +114,7 @@ impl Storage {
     }
 }
 
-/// The paths of the image's volumes, normalized and without duplicates, and those that are left out.
+/// The places of the image's volumes, without duplicates, and those that are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Declared {
     pub(crate) volumes: Vec<PathBuf>,
@@ -135,8 +136,7 @@ pub(crate) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<De
     }
     let mut declared = Declared::default();
     for path in paths {
-        // A `..` component is kept, and refused when the path is opened in the image.
-        let clean: PathBuf = path.components().collect();
+        let clean = rooted(path);
         let list = if is_the_kernels(&clean) {
             &mut declared.left_out
         } else {
@@ -302,17 +302,31 @@ mod tests {
             "/dev",
             "/",
             "/processes",
+            "data",
+            "relative/dir",
+            "/a/../b",
+            ":colon",
+            "../up",
+            "/x/../proc",
         ];
-        let found = declared("a:1", &paths(&all), 9).unwrap();
-        assert_eq!(found.volumes, paths(&["/data", "/processes"]));
+        let found = declared("a:1", &paths(&all), 15).unwrap();
+        let places = [
+            "/data",
+            "/processes",
+            "/relative/dir",
+            "/b",
+            "/:colon",
+            "/up",
+        ];
+        assert_eq!(found.volumes, paths(&places));
         assert_eq!(
             found.left_out,
             paths(&["/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/"])
         );
-        let refused = declared("a:1", &paths(&all), 8).unwrap_err().to_string();
+        let refused = declared("a:1", &paths(&all), 14).unwrap_err().to_string();
         for part in [
-            "a:1 declares 9 volumes",
-            "more than 8",
+            "a:1 declares 15 volumes",
+            "more than 14",
             "[images] max_volumes",
         ] {
             assert!(refused.contains(part), "{refused}");

@@ -210,6 +210,26 @@ fn malformed_container_is_rejected_by_field() {
 }
 
 #[test]
+fn place_of_a_mount_is_resolved_from_the_root() {
+    for (asked, place) in [
+        ("/a/", "/a"),
+        ("/a/../b", "/b"),
+        ("data", "/data"),
+        ("./x/../../y", "/y"),
+        ("//d/.", "/d"),
+    ] {
+        let mut config = app();
+        config.mounts = vec![cri::Mount {
+            container_path: asked.into(),
+            host_path: "/h".into(),
+            ..Default::default()
+        }];
+        let task = container_of(config).expect("it is well formed");
+        assert_eq!(task.mounts[0].destination.to_str(), Some(place), "{asked}");
+    }
+}
+
+#[test]
 fn malformed_mount_or_device_is_rejected_by_field() {
     use ErrorKind::{InvalidArgument as Invalid, Unimplemented};
     let mount = |change: fn(&mut cri::Mount), kind, message: &str| {
@@ -226,9 +246,9 @@ fn malformed_mount_or_device_is_rejected_by_field() {
     };
     let at = "config.mounts[0]";
     mount(
-        |m| m.container_path = "a".into(),
+        |m| m.container_path = "/a\0".into(),
         Invalid,
-        &format!("{at}.container_path: \"a\" is not an absolute path"),
+        &format!("{at}.container_path: it contains a NUL byte"),
     );
     mount(
         |m| m.host_path.clear(),
