@@ -61,28 +61,36 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     if !server_address.is_empty() && !reference.parse().is_ok_and(is_for) {
         return Ok(Credentials::Anonymous);
     }
-    if !username.is_empty() {
+    // Where a login gave a token, `docker login` writes the name with an empty password beside it.
+    let has_token = !identity_token.is_empty() || !registry_token.is_empty();
+    let is_complete = |password: &str| !password.is_empty() || !has_token;
+    if !username.is_empty() && is_complete(&password) {
         return Ok(Credentials::Basic { username, password });
-    }
-    if !auth.is_empty() {
-        let malformed = || Error::invalid("auth.auth", "it is not base64 of user:password");
-        let decoded = BASE64.decode(auth.trim()).map_err(|_| malformed())?;
-        let decoded = String::from_utf8(decoded).map_err(|_| malformed())?;
-        let (username, password) = decoded.split_once(':').ok_or_else(malformed)?;
-        // Some tools that write Docker's files pad with NULs.
-        let password = password.trim_end_matches('\0');
-        return Ok(Credentials::Basic {
-            username: username.to_owned(),
-            password: password.to_owned(),
-        });
     }
     if !identity_token.is_empty() {
         return Ok(Credentials::IdentityToken(identity_token));
+    }
+    if !auth.is_empty() {
+        let (username, password) = user_and_password(&auth)?;
+        if is_complete(&password) {
+            return Ok(Credentials::Basic { username, password });
+        }
     }
     if !registry_token.is_empty() {
         return Ok(Credentials::RegistryToken(registry_token));
     }
     Ok(Credentials::Anonymous)
+}
+
+/// The two parts of the field `auth` of Docker's configuration files.
+fn user_and_password(auth: &str) -> Result<(String, String)> {
+    let malformed = || Error::invalid("auth.auth", "it is not base64 of user:password");
+    let decoded = BASE64.decode(auth.trim()).map_err(|_| malformed())?;
+    let decoded = String::from_utf8(decoded).map_err(|_| malformed())?;
+    let (username, password) = decoded.split_once(':').ok_or_else(malformed)?;
+    // Some tools that write Docker's files pad with NULs.
+    let password = password.trim_end_matches('\0');
+    Ok((username.to_owned(), password.to_owned()))
 }
 
 /// The host of `https://registry.example/v1/` or `registry.example`.
@@ -134,14 +142,14 @@ mod tests {
         };
         check(auth.clone(), "busybox", basic("u", "p"));
         auth.username.clear();
-        check(auth.clone(), "busybox", basic("v", "q:r"));
-        auth.auth.clear();
         check(
             auth.clone(),
             "busybox",
             Credentials::IdentityToken("i".into()),
         );
         auth.identity_token.clear();
+        check(auth.clone(), "busybox", basic("v", "q:r"));
+        auth.auth.clear();
         check(
             auth.clone(),
             "busybox",
@@ -149,6 +157,39 @@ mod tests {
         );
         auth.registry_token.clear();
         check(auth, "busybox", Credentials::Anonymous);
+    }
+
+    #[test]
+    fn name_without_a_password_gives_way_to_a_token() {
+        let identity = || Credentials::IdentityToken("i".into());
+        let registry = || Credentials::RegistryToken("r".into());
+        // The name and the password, the pair in `auth`, the identity token, the registry token.
+        for (named, auth, tokens, expected) in [
+            (["", ""], "u:", ["i", ""], identity()),
+            (["", ""], "u:\0\0", ["i", ""], identity()),
+            (["u", ""], "", ["i", ""], identity()),
+            (["u", ""], "u:", ["i", ""], identity()),
+            (["", ""], "u:", ["", "r"], registry()),
+            (["u", ""], "", ["", "r"], registry()),
+            (["u", "p"], "", ["i", ""], basic("u", "p")),
+            (["u", ""], "u:p", ["", "r"], basic("u", "p")),
+            (["", ""], "u:", ["", ""], basic("u", "")),
+            (["u", ""], "", ["", ""], basic("u", "")),
+        ] {
+            let auth = cri::AuthConfig {
+                username: named[0].into(),
+                password: named[1].into(),
+                auth: if auth.is_empty() {
+                    String::new()
+                } else {
+                    BASE64.encode(auth)
+                },
+                identity_token: tokens[0].into(),
+                registry_token: tokens[1].into(),
+                ..Default::default()
+            };
+            check(auth, "busybox", expected);
+        }
     }
 
     #[test]
