@@ -187,12 +187,11 @@ fn network(interfaces: &[InterfaceStats], now: SystemTime) -> Option<cri::Networ
             tx_errors: value(Some(*tx_errors)),
         }
     };
-    let others = interfaces
-        .iter()
-        .filter(|interface| interface.name != default.name && interface.name != "lo");
+    // With the default one, as containerd has it: kubelets make the summary of a pod's network from this list.
+    let all = interfaces.iter().filter(|interface| interface.name != "lo");
     Some(cri::NetworkUsage {
         timestamp: nanoseconds(now),
         default_interface: Some(usage(default)),
-        interfaces: others.map(usage).collect(),
+        interfaces: all.map(usage).collect(),
     })
 }

@@ -307,7 +307,7 @@ fn stall_times_become_nanoseconds() {
 }
 
 #[test]
-fn sandbox_stats_separate_the_default_interface() {
+fn sandbox_stats_list_all_interfaces_with_the_default_one() {
     let named = |name: &str| InterfaceStats {
         name: name.into(),
         rx_bytes: 1,
@@ -328,24 +328,28 @@ fn sandbox_stats_separate_the_default_interface() {
             UNIX_EPOCH,
         );
         stats.linux.and_then(|linux| linux.network).map(|network| {
-            let others: Vec<_> = network
+            let all: Vec<_> = network
                 .interfaces
                 .into_iter()
-                .map(|other| other.name)
+                .map(|interface| interface.name)
                 .collect();
             (
                 network.default_interface.expect("it is set").name,
-                others.join(" "),
+                all.join(" "),
             )
         })
     };
     assert_eq!(
         network(&["lo", "net1", "eth0"]),
-        Some(("eth0".into(), "net1".into()))
+        Some(("eth0".into(), "net1 eth0".into()))
     );
     assert_eq!(
-        network(&["lo", "net1"]),
-        Some(("net1".into(), String::new()))
+        network(&["lo", "net1", "net2"]),
+        Some(("net1".into(), "net1 net2".into()))
+    );
+    assert_eq!(
+        network(&["eth0", "lo"]),
+        Some(("eth0".into(), "eth0".into()))
     );
     assert_eq!(network(&["lo"]), None);
 }
