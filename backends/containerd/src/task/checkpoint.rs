@@ -145,9 +145,7 @@ impl Checkpoints {
         if is_installed(CRIU) {
             Ok(())
         } else {
-            Err(Error::unimplemented(format!(
-                "this node makes no checkpoints: it has no {CRIU}, which Debian has in the package {CRIU}"
-            )))
+            Err(no_criu())
         }
     }
 
@@ -307,6 +305,14 @@ fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
     })
 }
 
+/// The error of a node without criu. It begins with containerd's words, by which suites of tests know such a node.
+fn no_criu() -> Error {
+    let why = "criu binary not found in shim path or system PATH";
+    Error::unimplemented(format!(
+        "{why}: this node makes no checkpoints; Debian has it in the package {CRIU}"
+    ))
+}
+
 /// Adds to an error of containerd the first error in criu's log, which gives the reason.
 async fn with_reason(error: Error, log: &Path) -> Error {
     let text = tokio::fs::read(log).await.unwrap_or_default();
@@ -347,6 +353,14 @@ fn deadline_or_io_error(doing: &str, path: &Path, fault: std::io::Error) -> Erro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn node_without_criu_is_recognised_by_suites_of_tests() {
+        let error = no_criu();
+        assert_eq!(error.kind(), switchyard_core::ErrorKind::Unimplemented);
+        let known = "criu binary not found in shim path or system PATH";
+        assert!(error.report().contains(known), "{}", error.report());
+    }
 
     #[test]
     fn the_reason_is_the_first_error_that_criu_tells() {
