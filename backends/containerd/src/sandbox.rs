@@ -17,7 +17,6 @@ use switchyard_core::operation::step;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
 };
-use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
@@ -50,6 +49,7 @@ pub(crate) mod infra_rootfs;
 mod lifecycle;
 mod pod_cgroup_claims;
 mod start;
+mod sysctls;
 pub(crate) mod table;
 mod unreleased;
 
@@ -58,6 +58,7 @@ pub(crate) use entry::SandboxEntry;
 pub(crate) use host_files::HostFiles;
 use infra::unpin_pid;
 pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
+use sysctls::{SetAt, set_for_interfaces};
 use table::SandboxTable;
 pub(crate) use unreleased::Unreleased;
 
@@ -230,6 +231,7 @@ impl Sandboxes {
             let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
             let ips = step("attach_network", attached).await?;
             self.context.faults.reach(CrashPoint::SandboxAttached)?;
+            set_for_interfaces(spec, dirs.pins.join(Ns::Net.file_name())).await?;
             Ok::<_, Error>(ips)
         };
         create_private_dir(&dirs.state).await?;
@@ -483,24 +485,8 @@ fn wanted_namespaces(spec: &SandboxSpec, record: &SandboxRecord) -> PinSpec {
             uids: record::id_ranges(&users.uids),
             gids: record::id_ranges(&users.gids),
         }),
-        sysctls: spec
-            .sysctls
-            .iter()
-            .filter(|(name, _)| !is_of_joined(spec, name))
-            .map(owned)
-            .collect(),
+        sysctls: SetAt::Creation.parameters(spec),
     }
-}
-
-fn owned((name, value): (&String, &String)) -> (String, String) {
-    (name.clone(), value.clone())
-}
-
-/// Returns whether a kernel parameter belongs to the existing network namespace that a sandbox joins.
-fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
-    matches!(spec.network, SandboxNetwork::Joined(_))
-        && SysctlName::parse(parameter).and_then(|name| name.namespace())
-            == Some(SysctlNamespace::Network)
 }
 
 /// Sets kernel parameters in the existing network namespace that a sandbox joins, and returns the addresses
@@ -509,12 +495,7 @@ async fn join_netns(spec: &SandboxSpec) -> Result<Vec<IpAddr>> {
     let SandboxNetwork::Joined(path) = &spec.network else {
         return Ok(Vec::new());
     };
-    let sysctls = spec
-        .sysctls
-        .iter()
-        .filter(|(name, _)| is_of_joined(spec, name))
-        .map(owned)
-        .collect();
+    let sysctls = SetAt::Joining.parameters(spec);
     let refused = |fault: namespaces::Error| {
         let why = format!("network namespace {} cannot be joined", path.display());
         Error::failed_precondition(why).with_source(fault)

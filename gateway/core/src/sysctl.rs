@@ -58,6 +58,18 @@ impl SysctlName {
         }
     }
 
+    /// The network interface that it belongs to, which has to exist when it is set; `None` for those of all interfaces,
+    /// and of the loopback device, which every network namespace has.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        let parts: Vec<&str> = self.parts.iter().map(String::as_str).collect();
+        match parts[..] {
+            ["net", _, "conf" | "neigh", "all" | "default" | "lo", ..] => None,
+            ["net", _, "conf" | "neigh", interface, _, ..] => Some(interface),
+            _ => None,
+        }
+    }
+
     /// The directories below `/proc/sys`, and the file; each is a valid file name.
     #[must_use]
     pub fn parts(&self) -> &[String] {
@@ -105,6 +117,25 @@ mod tests {
             "kernel.yama.shm",
         ] {
             assert_eq!(namespace(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn sysctls_of_one_interface_name_it() {
+        for (name, interface) in [
+            ("net.ipv4.conf.eth0.rp_filter", Some("eth0")),
+            ("net.ipv4.conf.eth0/1.forwarding", Some("eth0.1")),
+            ("net/ipv6/neigh/net1/gc_stale_time", Some("net1")),
+            ("net.mpls.conf.eth0.input", Some("eth0")),
+            ("net.ipv4.conf.all.rp_filter", None),
+            ("net.ipv6.conf.default.accept_ra", None),
+            ("net.ipv6.conf.lo.disable_ipv6", None),
+            ("net.ipv4.conf.eth0", None),
+            ("net.ipv4.ip_forward", None),
+            ("kernel.conf.conf.eth0.x", None),
+        ] {
+            let name = SysctlName::parse(name).unwrap();
+            assert_eq!(name.interface(), interface, "{name:?}");
         }
     }
 

@@ -138,9 +138,15 @@ fn pod_sysctls_are_private() {
         sysctls.insert("net.ipv4.ip_local_port_range".into(), "20000 30000".into());
         sysctls.insert("kernel.shm_rmid_forced".into(), "1".into());
         sysctls.insert("fs.mqueue.msg_max".into(), "77".into());
+        // Plugins make the interface.
+        sysctls.insert("net.ipv4.conf.eth0.arp_ignore".into(), "2".into());
+        sysctls.insert("net/ipv4/neigh/eth0/gc_stale_time".into(), "77".into());
     });
-    let script = "cd /proc/sys; cat net/ipv4/ip_local_port_range kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start";
-    assert_eq!(pod.run_shell(script, |_| {}), "20000\t30000\n1\n77\n0");
+    let script = "cd /proc/sys; cat net/ipv4/ip_local_port_range kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start net/ipv4/conf/eth0/arp_ignore net/ipv4/neigh/eth0/gc_stale_time";
+    assert_eq!(
+        pod.run_shell(script, |_| {}),
+        "20000\t30000\n1\n77\n0\n2\n77"
+    );
 }
 
 #[test]
