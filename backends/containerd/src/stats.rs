@@ -13,7 +13,8 @@ use switchyard_core::backend::{Blocker, Inspection, SandboxStats};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskStats, Usage};
 use switchyard_core::{ErrorKind, Result};
-use switchyard_namespaces::run_in_netns;
+use switchyard_namespaces::{is_namespace_file, run_in_netns};
+use switchyard_runtime_spec::infra;
 use tokio::time::{Instant, timeout_at};
 
 use crate::base::fs::{blocking, io_error};
@@ -221,6 +222,7 @@ impl Stats {
             snapshot_key: id.to_string(),
             runtime_spec: spec.to_string(),
             cni_result: String::new(),
+            netns_closed: false,
         })
     }
 
@@ -244,14 +246,18 @@ impl Stats {
         let spec = if entry.record.infra {
             self.client.stored_spec(&id.to_string()).await?.to_string()
         } else {
-            String::new()
+            infra::shown(&entry.facts())?.to_string()
         };
         let journal = entry.dirs.cni_journal();
-        let result = blocking(move || {
+        let netns = entry.netns();
+        let (result, netns_closed) = blocking(move || {
+            let is_open = netns.as_deref().map(is_namespace_file).transpose();
+            let is_open = is_open.map_err(crate::base::error::from_namespaces)?;
             let saved =
                 switchyard_cni::Saved::read(&journal).map_err(crate::base::error::from_cni)?;
             let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
-            Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
+            let result = result.map_or_else(String::new, |result| result.raw.to_string());
+            Ok((result, is_open == Some(false)))
         })
         .await?;
         let runtime = self.context.runtime(&entry.record.handler)?;
@@ -265,6 +271,7 @@ impl Stats {
             snapshot_key: String::new(),
             runtime_spec: spec,
             cni_result: result,
+            netns_closed,
         })
     }
 }

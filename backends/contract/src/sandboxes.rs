@@ -113,7 +113,7 @@ pub async fn sandboxes_can_be_created_concurrently(fixture: &dyn Fixture) {
     }
 }
 
-/// They can be read while it is ready.
+/// They can be read while it is ready, and tell afterwards that its network namespace is gone.
 pub async fn ready_sandbox_has_stats_and_inspection(fixture: &dyn Fixture) {
     let test = ContractTest::open(fixture).await;
     let sandbox = test.sandbox("pod").await;
@@ -140,6 +140,18 @@ pub async fn ready_sandbox_has_stats_and_inspection(fixture: &dyn Fixture) {
         .await
         .expect("facts");
     assert_eq!(facts.pid, sandbox.details.pid);
+    assert!(!facts.netns_closed, "{facts:?}");
+    test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    let facts = test
+        .backend
+        .inspect_sandbox(sandbox.id)
+        .await
+        .expect("facts");
+    assert_eq!(
+        facts.netns_closed,
+        sandbox.details.netns.is_some(),
+        "{facts:?}"
+    );
 }
 
 /// Also by a backend that did not stop it.

@@ -66,7 +66,7 @@ pub(crate) struct FakeSandbox {
     meta: Arc<Meta>,
     pub(crate) handler: String,
     pub(crate) details: SandboxDetails,
-    stopped: bool,
+    pub(crate) stopped: bool,
     /// True if its removal has begun.
     removal_begun: bool,
     pub(crate) reads: u64,

@@ -132,6 +132,24 @@ fn namespaces_of(sandbox: &SandboxFacts, host: &Host) -> Result<Vec<oci::LinuxNa
     Ok(list)
 }
 
+/// What a sandbox without an infra process has of the spec that such a process would have, for people and tools that
+/// look for its namespaces: those that its tasks join.
+///
+/// # Errors
+/// `InvalidArgument` for a namespace whose path is not UTF-8.
+pub fn shown(sandbox: &SandboxFacts) -> Result<Value> {
+    let mut list = Vec::with_capacity(4);
+    namespaces::users(&mut list, sandbox)?;
+    namespaces::joined(&mut list, "ipc", &sandbox.ipc)?;
+    namespaces::joined(&mut list, "uts", &sandbox.uts)?;
+    namespaces::joined(&mut list, "network", &sandbox.network)?;
+    Ok(json!({
+        "ociVersion": oci::VERSION,
+        "hostname": sandbox.hostname,
+        "linux": { "namespaces": list },
+    }))
+}
+
 /// The spec of a sandbox without an infra process. It is never started: it exists for readers of container
 /// objects that expect every spec to have a process and a root file system (for example containerd's restart
 /// monitor). The files that it names do not exist, and it grants no privileges.

@@ -260,8 +260,11 @@ pub struct Inspection {
     pub snapshot_key: String,
     /// Further options passed to the runtime, as JSON; empty if there are none.
     pub runtime_options: String,
-    /// The OCI runtime spec as JSON; empty if there is none.
+    /// The OCI runtime spec as JSON; empty if there is none. That of a sandbox without a process has only what
+    /// its tasks join.
     pub runtime_spec: String,
     /// The CNI result as JSON; empty if there is none.
     pub cni_result: String,
+    /// True for a sandbox whose own or joined network namespace does not exist any more.
+    pub netns_closed: bool,
 }

@@ -131,6 +131,27 @@ fn pod_containers_share_a_64_mib_dev_shm() {
 }
 
 #[test]
+fn verbose_status_of_a_pod_shows_its_namespaces_and_network() {
+    let node = TestNode::shared();
+    let pod = node.pod("shown");
+    let info = || -> serde_json::Value {
+        serde_json::from_str(&node.cri().pod_info(pod.id())).expect("it is JSON")
+    };
+    let shown = info();
+    let namespaces = shown["runtimeSpec"]["linux"]["namespaces"].as_array();
+    let network = namespaces
+        .and_then(|list| list.iter().find(|one| one["type"] == "network"))
+        .and_then(|network| network["path"].as_str());
+    let network = network.unwrap_or_else(|| panic!("no network namespace: {shown}"));
+    assert!(std::path::Path::new(network).exists(), "{network}");
+    let interface = &shown["cniResult"]["Interfaces"]["eth0"];
+    assert_eq!(interface["IPConfigs"][0]["IP"], pod.ip(), "{shown}");
+    assert_eq!(shown["netNamespaceClosed"], false);
+    node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    assert_eq!(info()["netNamespaceClosed"], true);
+}
+
+#[test]
 fn pod_sysctls_are_private() {
     let node = TestNode::shared();
     let pod = node.pod_with("sysctls", |config| {

@@ -134,6 +134,7 @@ impl StatsBackend for Fake {
                 Ok(Inspection {
                     pid: sandbox.details.pid,
                     runtime_type: sandbox.handler.clone(),
+                    netns_closed: sandbox.stopped && sandbox.details.netns.is_some(),
                     ..Inspection::default()
                 })
             };

@@ -11,6 +11,7 @@ use switchyard_core::image::{Image, Right};
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::state::{SandboxState, TaskState};
 
+use super::stats::DEFAULT_INTERFACE;
 use crate::record::{ContainerRecord, SandboxRecord, note};
 
 mod config;
@@ -31,7 +32,7 @@ pub(crate) fn sandbox_info(
     info.insert("runtimeHandler".to_owned(), json!(sandbox.handler));
     info.insert(
         "netNamespaceClosed".to_owned(),
-        json!(sandbox.details.netns.is_none()),
+        json!(inspection.netns_closed),
     );
     info.insert(
         "config".to_owned(),
@@ -43,7 +44,8 @@ pub(crate) fn sandbox_info(
         info.insert("reason".to_owned(), json!(reason));
     }
     if !inspection.cni_result.is_empty() {
-        info.insert("cniResult".to_owned(), parsed(&inspection.cni_result));
+        let result = parsed(&inspection.cni_result);
+        info.insert("cniResult".to_owned(), cni_result(&result));
     }
     wrapped("info", info)
 }
@@ -131,6 +133,54 @@ const fn fact_of(trouble: Trouble) -> &'static str {
     }
 }
 
+/// The result of CNI plugins as containerd has it: interfaces by name, each with its addresses. The plugins may leave the
+/// default one out.
+fn cni_result(result: &Value) -> Value {
+    let list = |key: &str| {
+        result[key]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut addresses: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for ip in list("ips") {
+        let index = ip["interface"].as_u64();
+        let interface =
+            index.and_then(|index| list("interfaces").get(usize::try_from(index).ok()?));
+        let name = interface.and_then(|interface| interface["name"].as_str());
+        let address = text(&ip["address"]);
+        let address = address.split('/').next().unwrap_or_default();
+        addresses
+            .entry(name.unwrap_or(DEFAULT_INTERFACE))
+            .or_default()
+            .push(json!({ "IP": address, "Gateway": text(&ip["gateway"]) }));
+    }
+    let absent = Value::Null;
+    let mut interfaces = BTreeMap::from([(DEFAULT_INTERFACE, &absent)]);
+    interfaces.extend(
+        list("interfaces")
+            .iter()
+            .filter_map(|interface| Some((interface["name"].as_str()?, interface))),
+    );
+    let interfaces = interfaces.into_iter().map(|(name, interface)| {
+        let config = json!({
+            "IPConfigs": addresses.get(name),
+            "Mac": text(&interface["mac"]),
+            "Sandbox": text(&interface["sandbox"]),
+            "PciID": text(&interface["pciID"]),
+            "SocketPath": text(&interface["socketPath"]),
+        });
+        (name.to_owned(), config)
+    });
+    let interfaces: Map<String, Value> = interfaces.collect();
+    json!({
+        "Interfaces": interfaces,
+        "DNS": [result["dns"].as_object().cloned().unwrap_or_default()],
+        "Routes": list("routes"),
+    })
+}
+
 /// The network configuration in containerd's format; without a network, the list is empty.
 fn cni_config(network: &str) -> Value {
     let config = parsed(network);
@@ -148,7 +198,7 @@ fn cni_config(network: &str) -> Value {
                 "Plugins": plugins,
                 "Source": network,
             },
-            "IFName": "eth0",
+            "IFName": DEFAULT_INTERFACE,
         })],
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             Vec::new()
@@ -171,6 +221,7 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
         runtime_options,
         // Set for sandboxes only.
         cni_result: _,
+        netns_closed: _,
     } = inspection;
     let mut info = Map::new();
     info.insert("pid".to_owned(), json!(pid.unwrap_or(0)));

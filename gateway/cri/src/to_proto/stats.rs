@@ -15,7 +15,7 @@ use super::{container, sandbox};
 use crate::record::{ContainerRecord, SandboxRecord};
 
 /// The interface that CNI plugins create for the pod.
-const DEFAULT_INTERFACE: &str = "eth0";
+pub(super) const DEFAULT_INTERFACE: &str = "eth0";
 
 /// The usage of a container; `rate` is the increase of its CPU time per second. Without `stats` only the
 /// attributes are set.

@@ -24,6 +24,7 @@ use switchyard_proto::cri::v1 as cri;
 use super::*;
 use crate::record::{ContainerRecord, SandboxRecord};
 
+mod network_info;
 mod node_status;
 
 fn meta(labels: &[(&str, &str)]) -> Arc<Meta> {
