@@ -60,7 +60,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
-    let sysfs = Sysfs::of(sandbox, false);
+    let sysfs = Sysfs::of(sandbox, false, false);
     let mut readonly_paths = crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec();
     readonly_paths.extend(sysfs.readonly_paths());
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(sandbox);

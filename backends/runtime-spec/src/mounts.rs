@@ -41,12 +41,19 @@ pub(crate) enum Sysfs {
     Covered,
     /// Mounted writable.
     Writable,
+    /// The host's own mount, with this option: to mount a new one needs privileges over the network namespace, which
+    /// a user namespace does not have over the host's.
+    Bound(&'static str),
 }
 
 impl Sysfs {
-    /// What a process of a sandbox gets, which is that of a privileged task or another one.
-    pub(crate) const fn of(sandbox: &SandboxFacts, privileged: bool) -> Self {
+    /// What a process of a sandbox gets, which is that of a privileged task or another one. `recursive` is true if
+    /// the runtime handler knows the mount option `rro`.
+    pub(crate) const fn of(sandbox: &SandboxFacts, privileged: bool, recursive: bool) -> Self {
         match (privileged, sandbox.privileged, &sandbox.network) {
+            (_, _, Namespace::Host) if sandbox.users.is_some() => {
+                Self::Bound(if recursive { "rro" } else { "ro" })
+            }
             (true, _, _) => Self::Writable,
             (false, true, Namespace::Path(_)) => Self::Covered,
             // The host has mounted its own writable.
@@ -58,7 +65,7 @@ impl Sysfs {
     pub(crate) fn readonly_paths(self) -> Vec<String> {
         match self {
             Self::Covered => vec![SYS.to_owned()],
-            Self::ReadOnly | Self::Writable => Vec::new(),
+            Self::ReadOnly | Self::Writable | Self::Bound(_) => Vec::new(),
         }
     }
 }
@@ -125,7 +132,7 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
             || (dev_replaced && mount.destination.starts_with("/dev/"))
     };
     let privileged = input.task.security.privileged;
-    let sysfs = Sysfs::of(input.sandbox, privileged);
+    let sysfs = Sysfs::of(input.sandbox, privileged, input.recursive_readonly);
     if !asked.contains_key(SYS) {
         made.readonly_paths = sysfs.readonly_paths();
     }
@@ -159,15 +166,21 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
 
 /// The kernel file systems that every task gets.
 pub(crate) fn kernel_mounts(sysfs: Sysfs) -> Vec<Mount> {
-    let access = match sysfs {
-        Sysfs::ReadOnly => "ro",
-        Sysfs::Covered | Sysfs::Writable => "rw",
-    };
     let mount = |destination: &str, kind: &str, source: &str, list: &[&str]| Mount {
         destination: destination.to_owned(),
         kind: kind.to_owned(),
         source: source.to_owned(),
         options: options(list),
+    };
+    let sysfs = match sysfs {
+        Sysfs::ReadOnly => mount(SYS, "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        Sysfs::Covered | Sysfs::Writable => {
+            mount(SYS, "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "rw"])
+        }
+        Sysfs::Bound(access) => {
+            let list = ["rbind", "rprivate", "nosuid", "noexec", "nodev", access];
+            mount(SYS, "bind", SYS, &list)
+        }
     };
     vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
@@ -196,12 +209,7 @@ pub(crate) fn kernel_mounts(sysfs: Sysfs) -> Vec<Mount> {
             "mqueue",
             &["nosuid", "noexec", "nodev"],
         ),
-        mount(
-            SYS,
-            "sysfs",
-            "sysfs",
-            &["nosuid", "noexec", "nodev", access],
-        ),
+        sysfs,
     ]
 }
 

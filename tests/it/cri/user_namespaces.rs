@@ -174,6 +174,40 @@ fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     node.assert_clean();
 }
 
+#[test]
+fn user_namespace_goes_with_the_hosts_network() {
+    let node = TestNode::shared();
+    let answer = node
+        .cri()
+        .runtime(async |mut client| client.status(StatusRequest::default()).await);
+    let features = answer.expect("it reports its status").features;
+    assert!(features.is_some_and(|features| features.user_namespaces_host_network));
+    let host = fs::read_link("/proc/self/ns/net").expect("this process has a namespace");
+    let script = "id -u; tr -s ' ' < /proc/self/uid_map; readlink /proc/self/ns/net;
+        ls /sys/class/net | grep -cx lo; mkdir /sys/none 2>&1 | grep -c 'Read-only'; hostname inside 2>/dev/null || echo refused";
+    for (name, pid) in [
+        ("alone", NamespaceMode::Container),
+        ("together", NamespaceMode::Pod),
+    ] {
+        let pod = node.pod_with(name, |config| {
+            let options = namespaces(config);
+            options.set_pid(pid);
+            options.set_network(NamespaceMode::Node);
+            options.userns_options = Some(UserNamespace {
+                mode: NamespaceMode::Pod.into(),
+                uids: map(),
+                gids: map(),
+            });
+        });
+        let id = pod.start_shell("main", "exec sleep 1000");
+        assert_eq!(
+            node.cri().sh(&id, script),
+            format!("0\n 0 {ROOT} 65536\n{}\n1\n1\nrefused", host.display()),
+            "{name}"
+        );
+    }
+}
+
 /// Number of processes of the node that run as the root inside.
 fn processes_of_root(node: &TestNode) -> usize {
     let procs = fs::read_dir("/proc").expect("there is a /proc");
@@ -267,11 +301,11 @@ fn handler_without_user_namespaces_reports_and_rejects_them() {
             .contains("\"none\" of this node has no user namespaces"),
         "{status}"
     );
-    namespaces(&mut config).set_network(NamespaceMode::Node);
+    namespaces(&mut config).set_ipc(NamespaceMode::Node);
     let status = node
         .cri()
         .run_pod(&config)
-        .expect_err("the host's network is not its root's");
+        .expect_err("the host's shared memory is not its root's");
     assert!(status.message().contains("userns_options"), "{status}");
     node.assert_clean();
 }

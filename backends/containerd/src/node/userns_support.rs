@@ -42,13 +42,10 @@ impl Node {
     /// `InvalidArgument` for a network namespace outside of the user namespace; `Unimplemented` with the
     /// reason.
     pub(crate) async fn check_userns(&self, spec: &SandboxSpec, runtime: &Runtime) -> Result<()> {
-        if matches!(
-            spec.network,
-            SandboxNetwork::Host | SandboxNetwork::Joined(_)
-        ) {
+        if matches!(spec.network, SandboxNetwork::Joined(_)) {
             return Err(Error::invalid(
                 "users",
-                "a user namespace needs a network namespace that is created inside of it",
+                "a user namespace needs the host's network, or a network namespace that is created inside of it",
             ));
         }
         self.probes.wait_completed().await;

@@ -79,10 +79,10 @@ pub(super) fn sandbox_namespaces(
     } else {
         IpcMode::Shared
     };
-    if users.is_some() && (host_network || host_ipc || pid == SandboxPid::Host) {
+    if users.is_some() && (host_ipc || pid == SandboxPid::Host) {
         return Err(Error::invalid(
             at("userns_options"),
-            "a user namespace needs network, pid and ipc namespaces of the pod's own: root inside has no say in the host's",
+            "a user namespace needs pid and ipc namespaces of the pod's own: root inside has no say in the host's",
         ));
     }
     Ok(SandboxNamespaces {

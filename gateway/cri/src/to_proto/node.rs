@@ -30,7 +30,7 @@ pub(crate) fn status(
         runtime_handlers: runtime_handlers(handlers),
         features: Some(cri::RuntimeFeatures {
             supplemental_groups_policy: true,
-            user_namespaces_host_network: false,
+            user_namespaces_host_network: handlers.iter().any(|handler| handler.user_namespaces),
             mount_options: true,
         }),
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_core::spec::{IdMap, IdRange, UserNamespace};
+use switchyard_runtime_spec::SandboxUsers;
 use switchyard_runtime_spec::infra::{self, InfraInput};
 
 use super::*;
@@ -214,6 +216,40 @@ fn sysfs_is_mounted_writable_wherever_privileged_tasks_may_run() {
         let readonly = spec["linux"]["readonlyPaths"].as_array();
         let is_covered = readonly.is_some_and(|list| list.contains(&"/sys".into()));
         assert_eq!(is_covered, covered, "{what}: {readonly:?}");
+    }
+}
+
+#[test]
+fn sysfs_of_the_host_is_bound_where_a_user_namespace_has_no_rights_to_mount_one() {
+    let ids = IdMap::new(vec![IdRange {
+        inside: 0,
+        host: 100_000,
+        length: 65_536,
+    }])
+    .unwrap();
+    for (network, users, recursive, kind, access) in [
+        (Namespace::Host, false, true, "sysfs", "ro"),
+        (Namespace::Host, true, true, "bind", "rro"),
+        (Namespace::Host, true, false, "bind", "ro"),
+        (Namespace::Path("/ns/net".into()), true, true, "sysfs", "ro"),
+    ] {
+        let mut case = Case::plain();
+        case.sandbox.network = network;
+        case.recursive_readonly = recursive;
+        case.sandbox.users = users.then(|| SandboxUsers {
+            path: "/ns/user".into(),
+            map: UserNamespace {
+                uids: ids.clone(),
+                gids: ids.clone(),
+            },
+        });
+        let spec = case.build().unwrap().spec;
+        let list = destinations(&spec);
+        let place = list.iter().position(|other| *other == "/sys").unwrap();
+        let mount = &spec["mounts"][place];
+        assert_eq!(mount["type"], kind, "{mount}");
+        let options = mount["options"].as_array().unwrap();
+        assert!(options.contains(&access.into()), "{mount}");
     }
 }
 

@@ -159,11 +159,17 @@ fn pod_user_namespace_applies_to_containers_and_mounts() {
 }
 
 #[test]
-fn user_namespace_requires_pod_namespaces() {
+fn user_namespace_requires_pod_namespaces_apart_from_the_network() {
+    let mut config = mapped_pod();
+    let options = &mut pod_context(&mut config).namespace_options;
+    options.as_mut().unwrap().network = 2;
+    let spec = sandbox_of(config).expect("it goes with the host's network");
+    assert_eq!(spec.network, SandboxNetwork::Host);
+    assert!(spec.users.is_some());
     for change in [
-        (|o| o.network = 2) as fn(&mut cri::NamespaceOption),
-        |o| o.pid = 2,
+        (|o| o.pid = 2) as fn(&mut cri::NamespaceOption),
         |o| o.ipc = 2,
+        |o| (o.network, o.ipc) = (2, 2),
     ] {
         let mut config = mapped_pod();
         change(pod_context(&mut config).namespace_options.as_mut().unwrap());
