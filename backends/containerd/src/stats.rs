@@ -28,8 +28,10 @@ use crate::task::table::TaskTable;
 
 mod failures;
 mod metrics;
+mod shown_spec;
 
 use failures::FailedReadings;
+use shown_spec::shown;
 
 /// Maximum number of layers that are measured concurrently.
 const MEASURES: usize = 8;
@@ -212,6 +214,7 @@ impl Stats {
         let entry = self.tasks.get(id)?;
         let handler = entry.record().handler.clone();
         let spec = self.client.stored_spec(&id.to_string()).await?;
+        let spec = shown(spec, &entry.dirs.stage, &entry.record().staged);
         let runtime = self.context.runtime(&handler)?;
         let systemd = entry.record().systemd_cgroup;
         Ok(Inspection {

@@ -266,6 +266,16 @@ fn user_namespace_pod_supports_images_volumes_users_and_shared_pids() {
         "pause",
         "the infra process is inside as well"
     );
+    // Operators find the files of the volume where the spec says.
+    let _ = node.cri().sh(&root, "echo here > /data/here");
+    let info: serde_json::Value =
+        serde_json::from_str(&node.cri().container_info(&root)).expect("it is JSON");
+    let mounts = info["runtimeSpec"]["mounts"].as_array();
+    let data = mounts.and_then(|list| list.iter().find(|mount| mount["destination"] == "/data"));
+    let source = data.and_then(|mount| mount["source"].as_str());
+    let source = source.unwrap_or_else(|| panic!("/data is no mount: {info}"));
+    let file = std::path::Path::new(source).join("here");
+    assert_eq!(fs::read_to_string(file).expect("it is there"), "here\n");
     let mut beyond = node.container("beyond", &["true"]);
     context(&mut beyond).run_as_user = Some(Int64Value { value: 70_000 });
     let status = pod

@@ -76,6 +76,15 @@ impl StagedRecord {
         }
     }
 
+    /// Its name in the staging directory and its path on the host; `None` for an image, whose files have none.
+    pub(crate) fn on_host(&self) -> Option<(&str, PathBuf)> {
+        match self {
+            Self::Path { at, source } => Some((at, source.clone())),
+            Self::Beneath { at, root, path, .. } => Some((at, root.join(path))),
+            Self::Image { .. } => None,
+        }
+    }
+
     /// The view snapshot, if this is an image with layers: its name in the staging directory, its key, and
     /// the snapshot of which it is a view.
     pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {

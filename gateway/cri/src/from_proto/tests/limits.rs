@@ -152,7 +152,9 @@ fn malformed_security_context_is_rejected_by_field() {
     };
     refused(
         |c| c.privileged = true,
-        &format!("privileged: no privileged container allowed in sandbox {sandbox}"),
+        &format!(
+            "privileged: failed to generate spec opts: no privileged container allowed in sandbox {sandbox}"
+        ),
     );
     refused(
         |c| c.run_as_user = id(-1),
