@@ -270,7 +270,8 @@ async fn output_held_open_by_a_child_is_awaited_for_the_drain_time_whatever_the_
         );
         let text = error.report();
         assert!(
-            text.contains("has ended with code 3, but a child of it kept its output open"),
+            text.contains("failed to drain exec process: ")
+                && text.contains("has ended with code 3, but a child of it kept its output open"),
             "{text}"
         );
         assert_eq!(begun.elapsed(), spec.drain);

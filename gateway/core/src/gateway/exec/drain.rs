@@ -8,11 +8,12 @@ use crate::backend::{ExecControl, cut_by};
 use crate::error::Error;
 
 /// The error for a command that has ended while a child of it keeps its output open. It is no `DeadlineExceeded`:
-/// kubelets replace the text of that by one of their own, that the command has timed out, which it has not.
+/// kubelets replace the text of that by one of their own, that the command has timed out, which it has not. It begins
+/// with containerd's words, by which its suite of tests knows it.
 pub(super) fn output_kept_open(code: i32, drain: Duration) -> Error {
     Error::failed_precondition(format!(
-        "the command has ended with code {code}, but a child of it kept its output open for {drain:?}: redirect the output \
-         of what the command leaves running"
+        "failed to drain exec process: the command has ended with code {code}, but a child of it kept its output open for \
+         {drain:?}: redirect the output of what the command leaves running"
     ))
 }
 
