@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::exec::{LeftOutput, Unended};
-use crate::image::{FakeImage, Images};
+use crate::image::Images;
 use crate::program::{Command, Program, Run};
 use crate::task_streams::TaskStreams;
 use crate::users::resolve;
