@@ -105,6 +105,8 @@ pub struct SandboxFacts {
     pub shm: Option<PathBuf>,
     /// True if privileged tasks may run.
     pub privileged: bool,
+    /// True if other sandboxes may be in its network namespace, whose tasks may be privileged.
+    pub network_shared: bool,
     /// Label that tasks inherit.
     pub selinux: Option<SelinuxLabel>,
     /// The user namespace that all its other namespaces belong to; `None` for the host's.

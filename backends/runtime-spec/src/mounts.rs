@@ -32,7 +32,7 @@ pub struct Mounts {
 /// How a process sees `/sys`.
 ///
 /// All mounts of sysfs in a network namespace share one superblock of the kernel, which is read-only for all of them if
-/// the first one was mounted so. In a sandbox that may have privileged tasks nobody mounts it so.
+/// the first one was mounted so. Where privileged tasks may be in the namespace nobody mounts it so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sysfs {
     /// Mounted read-only.
@@ -50,7 +50,8 @@ impl Sysfs {
     /// What a process of a sandbox gets, which is that of a privileged task or another one. `recursive` is true if
     /// the runtime handler knows the mount option `rro`.
     pub(crate) const fn of(sandbox: &SandboxFacts, privileged: bool, recursive: bool) -> Self {
-        match (privileged, sandbox.privileged, &sandbox.network) {
+        let others = sandbox.privileged || sandbox.network_shared;
+        match (privileged, others, &sandbox.network) {
             (_, _, Namespace::Host) if sandbox.users.is_some() => {
                 Self::Bound(if recursive { "rro" } else { "ro" })
             }

@@ -140,6 +140,7 @@ fn sandbox() -> SandboxFacts {
         resolv_conf: None,
         shm: None,
         privileged: false,
+        network_shared: false,
         selinux: None,
         users: None,
     }

@@ -101,6 +101,7 @@ impl SandboxEntry {
                 PathBuf::from("/dev/shm")
             }),
             privileged: record.privileged,
+            network_shared: matches!(record.network, NetworkRecord::Joined(_)),
             selinux: record
                 .selinux
                 .as_ref()

@@ -140,6 +140,7 @@ impl Case {
                 resolv_conf: path("/run/switchyard/sandbox/resolv.conf"),
                 shm: path("/run/switchyard/sandbox/shm"),
                 privileged: false,
+                network_shared: false,
                 selinux: None,
                 users: None,
             },

@@ -220,6 +220,22 @@ fn sysfs_is_mounted_writable_wherever_privileged_tasks_may_run() {
 }
 
 #[test]
+fn sysfs_of_a_joined_network_is_left_writable_for_privileged_tasks_of_others() {
+    for (shared, access) in [(false, "ro"), (true, "rw")] {
+        let mut case = Case::plain();
+        case.sandbox.network_shared = shared;
+        let spec = case.build().unwrap().spec;
+        let list = destinations(&spec);
+        let place = list.iter().position(|other| *other == "/sys").unwrap();
+        let options = spec["mounts"][place]["options"].as_array().unwrap();
+        assert!(options.contains(&access.into()), "{options:?}");
+        let readonly = spec["linux"]["readonlyPaths"].as_array();
+        let is_covered = readonly.is_some_and(|list| list.contains(&"/sys".into()));
+        assert_eq!(is_covered, shared, "{readonly:?}");
+    }
+}
+
+#[test]
 fn sysfs_of_the_host_is_bound_where_a_user_namespace_has_no_rights_to_mount_one() {
     let ids = IdMap::new(vec![IdRange {
         inside: 0,
