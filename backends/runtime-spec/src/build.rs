@@ -94,12 +94,6 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     resources.block_io = throttles::block_io(task, input.host, input.found)?;
     resources.network = network::priorities(task, input.sandbox, input.host, input.found)?;
     check_user(input)?;
-    let mut readonly_paths = hidden(
-        "security.readonly_paths",
-        &security.readonly_paths,
-        security.privileged,
-    )?;
-    readonly_paths.extend(made.readonly_paths);
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(input.sandbox);
     let linux = oci::Linux {
         resources,
@@ -121,7 +115,11 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
             &security.masked_paths,
             security.privileged,
         )?,
-        readonly_paths,
+        readonly_paths: hidden(
+            "security.readonly_paths",
+            &security.readonly_paths,
+            security.privileged,
+        )?,
         mount_label,
         intel_rdt: None,
     };

@@ -60,9 +60,6 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
     let capabilities = oci::Capabilities::default();
-    let sysfs = Sysfs::of(sandbox, false, false);
-    let mut readonly_paths = crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec();
-    readonly_paths.extend(sysfs.readonly_paths());
     let (uid_mappings, gid_mappings) = namespaces::id_mappings(sandbox);
     let spec = oci::Spec {
         oci_version: oci::VERSION,
@@ -83,7 +80,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             path: "rootfs".to_owned(),
             readonly: true,
         },
-        mounts: mounts::kernel_mounts(sysfs),
+        mounts: mounts::kernel_mounts(Sysfs::of(sandbox, false, false)),
         annotations: annotations.clone(),
         linux: oci::Linux {
             resources: oci::LinuxResources {
@@ -104,7 +101,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
                 .then(|| seccomp::default_filter(host, &capabilities)),
             rootfs_propagation: None,
             masked_paths: crate::DEFAULT_MASKED_PATHS.map(str::to_owned).to_vec(),
-            readonly_paths,
+            readonly_paths: crate::DEFAULT_READONLY_PATHS.map(str::to_owned).to_vec(),
             mount_label,
             intel_rdt: None,
         },

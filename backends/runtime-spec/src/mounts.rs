@@ -25,8 +25,6 @@ pub struct Mounts {
     pub rootfs_propagation: Option<&'static str>,
     /// Sources on the host that must be given the task's mount label.
     pub relabel: Vec<PathBuf>,
-    /// Paths that the runtime makes read-only after it has mounted all of them.
-    pub readonly_paths: Vec<String>,
 }
 
 /// How a process sees `/sys`.
@@ -37,7 +35,7 @@ pub struct Mounts {
 pub(crate) enum Sysfs {
     /// Mounted read-only.
     ReadOnly,
-    /// Mounted writable, and covered by a read-only mount of the same files.
+    /// Mounted read-only above a writable mount that nobody sees.
     Covered,
     /// Mounted writable.
     Writable,
@@ -62,16 +60,28 @@ impl Sysfs {
         }
     }
 
-    /// The paths that the runtime has to make read-only for it.
-    pub(crate) fn readonly_paths(self) -> Vec<String> {
+    /// The mounts at `/sys`, in the order they are made.
+    fn mounts(self) -> Vec<Mount> {
+        let mount = |kind: &str, source: &str, further: &[&str]| Mount {
+            destination: "/sys".to_owned(),
+            kind: kind.to_owned(),
+            source: source.to_owned(),
+            options: options(&[&["nosuid", "noexec", "nodev"][..], further].concat()),
+        };
+        let sysfs = |access: &str| mount("sysfs", "sysfs", &[access]);
         match self {
-            Self::Covered => vec![SYS.to_owned()],
-            Self::ReadOnly | Self::Writable | Self::Bound(_) => Vec::new(),
+            Self::ReadOnly => vec![sysfs("ro")],
+            Self::Writable => vec![sysfs("rw")],
+            // The kernel mounts no file system right above itself.
+            Self::Covered => vec![
+                sysfs("rw"),
+                mount("tmpfs", "tmpfs", &["mode=555", "size=4k"]),
+                sysfs("ro"),
+            ],
+            Self::Bound(access) => vec![mount("bind", "/sys", &["rbind", "rprivate", access])],
         }
     }
 }
-
-const SYS: &str = "/sys";
 
 /// Options that a bind mount may have besides those that other fields express.
 const BIND_OPTIONS: [&str; 16] = [
@@ -134,9 +144,6 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     };
     let privileged = input.task.security.privileged;
     let sysfs = Sysfs::of(input.sandbox, privileged, input.recursive_readonly);
-    if !asked.contains_key(SYS) {
-        made.readonly_paths = sysfs.readonly_paths();
-    }
     let mut defaults = kernel_mounts(sysfs);
     defaults.push(cgroup_mount(privileged));
     defaults.extend(sandbox_files(input)?);
@@ -173,17 +180,7 @@ pub(crate) fn kernel_mounts(sysfs: Sysfs) -> Vec<Mount> {
         source: source.to_owned(),
         options: options(list),
     };
-    let sysfs = match sysfs {
-        Sysfs::ReadOnly => mount(SYS, "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-        Sysfs::Covered | Sysfs::Writable => {
-            mount(SYS, "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "rw"])
-        }
-        Sysfs::Bound(access) => {
-            let list = ["rbind", "rprivate", "nosuid", "noexec", "nodev", access];
-            mount(SYS, "bind", SYS, &list)
-        }
-    };
-    vec![
+    let mut mounts = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount(
             "/dev",
@@ -210,8 +207,9 @@ pub(crate) fn kernel_mounts(sysfs: Sysfs) -> Vec<Mount> {
             "mqueue",
             &["nosuid", "noexec", "nodev"],
         ),
-        sysfs,
-    ]
+    ];
+    mounts.extend(sysfs.mounts());
+    mounts
 }
 
 fn cgroup_mount(privileged: bool) -> Mount {

@@ -178,6 +178,8 @@ fn sys_is_writable_in_privileged_containers_whoever_is_started_first() {
     // The kernel refuses the directory in any case, but it looks first whether the file system is writable.
     let script = "mkdir /sys/none 2>&1 | grep -c 'Read-only' ; \
         ls /sys/class/net | grep -cx lo; ls /sys/fs/cgroup | grep -q . && echo cgroups";
+    // Whatever is done with /sys, what is mounted below it stays as it is.
+    let below = "d=/sys/fs/cgroup/memory; test -d $d || d=/sys/fs/cgroup; mkdir $d/none 2>&1 | grep -c 'Read-only'";
     for (name, pid, network, order) in [
         (
             "plain",
@@ -220,6 +222,9 @@ fn sys_is_writable_in_privileged_containers_whoever_is_started_first() {
                 format!("{readonly}\n1\ncgroups"),
                 "{name}: {container}"
             );
+            if !privileged {
+                assert_eq!(node.cri().sh(&id, below), "1", "{name}: {container}");
+            }
         }
     }
 }

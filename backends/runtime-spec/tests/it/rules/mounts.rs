@@ -187,51 +187,65 @@ fn last_mount_at_a_path_is_the_one_that_is_made() {
     }
 }
 
+/// The mounts at `/sys` from the first one to the last, which is the one that is seen: the type of each, and whether it
+/// is writable.
+fn at_sys(spec: &Value) -> Vec<(&str, bool)> {
+    let mounts = spec["mounts"].as_array().unwrap().iter();
+    mounts
+        .filter(|mount| mount["destination"] == "/sys")
+        .map(|mount| {
+            let options = mount["options"].as_array().unwrap();
+            let readonly = options
+                .iter()
+                .any(|option| option == "ro" || option == "rro");
+            (mount["type"].as_str().unwrap(), !readonly)
+        })
+        .collect()
+}
+
+const READONLY: &[(&str, bool)] = &[("sysfs", false)];
+const WRITABLE: &[(&str, bool)] = &[("sysfs", true)];
+const COVERED: &[(&str, bool)] = &[("sysfs", true), ("tmpfs", true), ("sysfs", false)];
+
 #[test]
-fn sysfs_is_mounted_writable_wherever_privileged_tasks_may_run() {
+fn sysfs_is_mounted_writable_first_wherever_privileged_tasks_may_run() {
     let host = || Namespace::Host;
     let own = || Namespace::Path(PathBuf::from("/run/switchyard/ns/net"));
-    for (network, sandbox, task, mounts, access, covered) in [
-        (own(), false, false, vec![], "ro", false),
-        (own(), true, false, vec![], "rw", true),
-        (own(), true, true, vec![], "rw", false),
-        (host(), false, false, vec![], "ro", false),
-        (host(), true, false, vec![], "ro", false),
-        (host(), true, true, vec![], "rw", false),
+    let bound: &[(&str, bool)] = &[("bind", true)];
+    for (network, sandbox, shared, task, mounts, expected) in [
+        (own(), false, false, false, vec![], READONLY),
+        (own(), true, false, false, vec![], COVERED),
+        (own(), true, false, true, vec![], WRITABLE),
+        // Another sandbox in the network namespace may have privileged tasks.
+        (own(), false, true, false, vec![], COVERED),
+        (own(), true, true, true, vec![], WRITABLE),
+        (host(), false, false, false, vec![], READONLY),
+        (host(), true, false, false, vec![], READONLY),
+        (host(), true, false, true, vec![], WRITABLE),
         // The task's own mount stays as it asked for it.
-        (own(), true, false, vec![bind("/sys", "/b")], "rw", false),
-        (own(), true, false, vec![bind("/sys/fs", "/b")], "rw", true),
+        (own(), true, false, false, vec![bind("/sys", "/b")], bound),
+        (
+            own(),
+            true,
+            false,
+            false,
+            vec![bind("/sys/fs", "/b")],
+            COVERED,
+        ),
     ] {
         let mut case = Case::plain();
         case.sandbox.network = network;
         case.sandbox.privileged = sandbox;
+        case.sandbox.network_shared = shared;
         case.task.security.privileged = task;
         case.task.mounts = mounts;
-        let what = format!("{sandbox} {task} {:?}", case.task.mounts);
+        let what = format!("{sandbox} {shared} {task} {:?}", case.task.mounts);
         let spec = case.build().unwrap().spec;
+        assert_eq!(at_sys(&spec), expected, "{what}");
         let list = destinations(&spec);
-        let place = list.iter().position(|other| *other == "/sys").unwrap();
-        let options = spec["mounts"][place]["options"].as_array().unwrap();
-        assert!(options.contains(&access.into()), "{what}: {options:?}");
-        let readonly = spec["linux"]["readonlyPaths"].as_array();
-        let is_covered = readonly.is_some_and(|list| list.contains(&"/sys".into()));
-        assert_eq!(is_covered, covered, "{what}: {readonly:?}");
-    }
-}
-
-#[test]
-fn sysfs_of_a_joined_network_is_left_writable_for_privileged_tasks_of_others() {
-    for (shared, access) in [(false, "ro"), (true, "rw")] {
-        let mut case = Case::plain();
-        case.sandbox.network_shared = shared;
-        let spec = case.build().unwrap().spec;
-        let list = destinations(&spec);
-        let place = list.iter().position(|other| *other == "/sys").unwrap();
-        let options = spec["mounts"][place]["options"].as_array().unwrap();
-        assert!(options.contains(&access.into()), "{options:?}");
-        let readonly = spec["linux"]["readonlyPaths"].as_array();
-        let is_covered = readonly.is_some_and(|list| list.contains(&"/sys".into()));
-        assert_eq!(is_covered, shared, "{readonly:?}");
+        let last = list.iter().rposition(|other| *other == "/sys");
+        let cgroup = list.iter().position(|other| *other == "/sys/fs/cgroup");
+        assert!(last < cgroup, "{what}: {list:?}");
     }
 }
 
@@ -260,18 +274,17 @@ fn sysfs_of_the_host_is_bound_where_a_user_namespace_has_no_rights_to_mount_one(
             },
         });
         let spec = case.build().unwrap().spec;
+        assert_eq!(at_sys(&spec), [(kind, false)]);
         let list = destinations(&spec);
         let place = list.iter().position(|other| *other == "/sys").unwrap();
-        let mount = &spec["mounts"][place];
-        assert_eq!(mount["type"], kind, "{mount}");
-        let options = mount["options"].as_array().unwrap();
-        assert!(options.contains(&access.into()), "{mount}");
+        let options = spec["mounts"][place]["options"].as_array().unwrap();
+        assert!(options.contains(&access.into()), "{options:?}");
     }
 }
 
 #[test]
 fn infra_process_does_not_make_sysfs_read_only_for_privileged_tasks() {
-    for (privileged, access) in [(false, "ro"), (true, "rw")] {
+    for (privileged, expected) in [(false, READONLY), (true, COVERED)] {
         let mut case = Case::plain();
         case.sandbox.privileged = privileged;
         let built = infra::build(&InfraInput {
@@ -282,20 +295,7 @@ fn infra_process_does_not_make_sysfs_read_only_for_privileged_tasks() {
             cgroups_path: "/kubepods/pod1/sandbox",
             annotations: BTreeMap::new(),
         });
-        let spec = built.unwrap().spec;
-        let list = destinations(&spec);
-        let place = list.iter().position(|other| *other == "/sys").unwrap();
-        let options = spec["mounts"][place]["options"].as_array().unwrap();
-        assert!(
-            options.contains(&access.into()),
-            "{privileged}: {options:?}"
-        );
-        let readonly = spec["linux"]["readonlyPaths"].as_array().unwrap();
-        assert_eq!(
-            readonly.contains(&"/sys".into()),
-            privileged,
-            "{readonly:?}"
-        );
+        assert_eq!(at_sys(&built.unwrap().spec), expected, "{privileged}");
     }
 }
 
