@@ -92,7 +92,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         command,
         args,
         cwd: working_directory(&options)?,
-        env: environment(task)?,
+        env: environment(task, &network.variables)?,
         unset_env: Vec::new(),
         user: user(&request)?,
         mounts: mounts.mounts,
@@ -152,11 +152,16 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The environment of the task. Errors never contain a value.
-fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
+/// The environment of the task: what the agent gives, and the variables of its ports, which replace the agent's.
+/// Errors never contain a value.
+fn environment(
+    task: &nomad::TaskConfig,
+    ports: &BTreeMap<String, String>,
+) -> Result<Vec<EnvVar>> {
     task.env
         .iter()
-        .filter(|(name, _)| !devices::is_lease(task, name))
+        .filter(|(name, _)| !devices::is_lease(task, name) && !ports.contains_key(*name))
+        .chain(ports)
         .map(variable)
         .collect()
 }

@@ -117,9 +117,7 @@ impl Ports {
 
 impl PortHolder {
     fn shares_with(&self, other: &Self) -> bool {
-        self.owner == other.owner
-            && !self.claims.group.is_empty()
-            && self.claims.group == other.claims.group
+        self.owner == other.owner && self.claims.shares_with(&other.claims)
     }
 
     fn named(&self, id: SandboxId) -> Holder {

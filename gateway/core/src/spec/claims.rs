@@ -13,11 +13,15 @@ use crate::id::{LeaseToken, SlotId};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostPorts {
     /// Sandboxes of one owner with the same group share the ports they both name: those of a Nomad
-    /// allocation, or the attempts of a pod.
+    /// allocation, or the attempts of a pod. Of a group whose ports are forwarded, it also has the member that they
+    /// lead to ([`HostPorts::forwarded_to`]).
     pub group: String,
     /// The ports.
     pub ports: Vec<HostPort>,
 }
+
+/// Separates the member of a group from the group, in which no orchestrator has this character.
+const MEMBER_MARK: char = '\n';
 
 /// The maximum number of host ports of a sandbox.
 pub const HOST_PORTS_MAX: usize = 4096;
@@ -89,6 +93,35 @@ impl HostPorts {
             group,
             ports: ports.into_iter().collect(),
         })
+    }
+
+    /// The same claims of a sandbox to which the gateway forwards the ports, as the sandbox of this member of the group:
+    /// a connection leads to one of them, so members do not share what is forwarded to both. Sandboxes of one member
+    /// do: a task that is started again does not wait for its predecessor's end.
+    #[must_use]
+    pub fn forwarded_to(mut self, member: &str) -> Self {
+        self.group.push(MEMBER_MARK);
+        self.group.push_str(member);
+        self
+    }
+
+    /// Returns whether sandboxes of one owner with these claims share the ports they both name.
+    #[must_use]
+    pub fn shares_with(&self, other: &Self) -> bool {
+        let (group, member) = self.group_and_member();
+        let (other_group, other_member) = other.group_and_member();
+        let is_one_member = match (member, other_member) {
+            (Some(member), Some(other)) => member == other,
+            (None, _) | (_, None) => true,
+        };
+        !group.is_empty() && group == other_group && is_one_member
+    }
+
+    fn group_and_member(&self) -> (&str, Option<&str>) {
+        match self.group.split_once(MEMBER_MARK) {
+            Some((group, member)) => (group, Some(member)),
+            None => (self.group.as_str(), None),
+        }
     }
 }
 
@@ -208,6 +241,34 @@ mod tests {
         check("10.0.0.1", "10.0.0.2", false);
         check("fd00::1", "fd00::2", false);
         check("fd00::1", "10.0.0.1", false);
+    }
+
+    #[test]
+    fn members_of_a_group_share_what_is_not_forwarded_to_both() {
+        let claims = |group: &str, member: Option<&str>| {
+            let claims = HostPorts::new(group.to_owned(), [port("")], "ports").unwrap();
+            match member {
+                Some(member) => claims.forwarded_to(member),
+                None => claims,
+            }
+        };
+        for (one, other, expected) in [
+            // Two tasks of an allocation publish one label.
+            (("a", Some("web")), ("a", Some("db")), false),
+            // A task is started again while its predecessor still ends.
+            (("a", Some("web")), ("a", Some("web")), true),
+            // A task on the host's network, or of an earlier version of the daemon.
+            (("a", Some("web")), ("a", None), true),
+            (("a", None), ("a", None), true),
+            (("a", Some("web")), ("b", Some("web")), false),
+            (("a", Some("web")), ("b", None), false),
+            (("", Some("web")), ("", Some("web")), false),
+            (("", None), ("", None), false),
+        ] {
+            let (one, other) = (claims(one.0, one.1), claims(other.0, other.1));
+            assert_eq!(one.shares_with(&other), expected, "{one:?} {other:?}");
+            assert_eq!(other.shares_with(&one), expected, "{other:?} {one:?}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) struct TaskNetwork {
     pub(super) ports: Vec<NamedPort>,
     /// The host ports that it claims, whoever forwards them.
     pub(super) host_ports: HostPorts,
+    /// The variables of the task that say where its ports are, which replace the agent's.
+    pub(super) variables: BTreeMap<String, String>,
     /// Warnings for people.
     pub(super) warnings: Vec<String>,
 }
@@ -95,6 +97,7 @@ fn with_interface(request: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let host_ports = host_ports(request, &network, &ports)?;
     Ok(TaskNetwork {
         network,
+        variables: port_variables(request, &ports),
         ports,
         host_ports,
         warnings,
@@ -125,28 +128,67 @@ fn without_interface(request: &TaskRequest<'_>, network: SandboxNetwork) -> Resu
     let host_ports = host_ports(request, &network, &[])?;
     Ok(TaskNetwork {
         network,
+        variables: port_variables(request, &[]),
         ports: Vec::new(),
         host_ports,
         warnings,
     })
 }
 
-/// The host ports that a task claims; shared with the other tasks of its allocation.
+/// The variables `NOMAD_PORT_LABEL`, by which a task learns the port that it has to listen on: the agent knows
+/// nothing of `port_map`, and gives the port of the host. As Docker's driver, this one also sets those of labels in
+/// `port_map` that are not published, for instance on the host's network. Where a task is reached from outside,
+/// `NOMAD_ADDR_LABEL` and `NOMAD_HOST_PORT_LABEL`, remains as the agent gives it.
+fn port_variables(request: &TaskRequest<'_>, published: &[NamedPort]) -> BTreeMap<String, String> {
+    let mapped = request
+        .options
+        .port_map
+        .iter()
+        .filter_map(|(label, text)| Some((label.as_str(), text.parse::<u16>().ok()?)))
+        .filter(|(_, port)| *port != 0);
+    let published = published
+        .iter()
+        .map(|port| (port.label.as_str(), port.container_port));
+    // Of equal labels the last is used: that of what is published.
+    mapped
+        .chain(published)
+        .map(|(label, port)| (port_variable(label), port.to_string()))
+        .collect()
+}
+
+/// The name of the variable with the port of this label: where the agent has none of its characters in names of
+/// variables, it writes `_`.
+fn port_variable(label: &str) -> String {
+    let name = format!("NOMAD_PORT_{label}");
+    // By bytes, as the agent does.
+    let clean = name.bytes().map(|byte| match byte {
+        b'_' | b'.' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte),
+        _ => '_',
+    });
+    clean.collect()
+}
+
+/// The host ports that a task claims; shared with the other tasks of its allocation, unless two publish the same.
 fn host_ports(
     request: &TaskRequest<'_>,
     network: &SandboxNetwork,
     published: &[NamedPort],
 ) -> Result<HostPorts> {
+    let alloc = request.task.alloc_id.clone();
     let ports: Vec<HostPort> = match network {
-        SandboxNetwork::Pod(_) => published
-            .iter()
-            .flat_map(|port| both_protocols(port.host_port, port.host_ip))
-            .collect(),
+        // They lead into this task, and so into no other one of the allocation.
+        SandboxNetwork::Pod(_) => {
+            let ports = published
+                .iter()
+                .flat_map(|port| both_protocols(port.host_port, port.host_ip));
+            let claims = HostPorts::new(alloc, ports, "task.resources")?;
+            return Ok(claims.forwarded_to(&request.task.name));
+        }
         // Its processes bind them, or the agent has published them for the whole group.
         SandboxNetwork::Host | SandboxNetwork::Joined(_) => given_ports(request).collect(),
         SandboxNetwork::Isolated => Vec::new(),
     };
-    HostPorts::new(request.task.alloc_id.clone(), ports, "task.resources")
+    HostPorts::new(alloc, ports, "task.resources")
 }
 
 /// The ports that the agent has assigned to the task's group, and in jobs of the old form to the task.

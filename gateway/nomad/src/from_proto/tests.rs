@@ -13,6 +13,7 @@ use crate::plugin_config::{AllowedModes, PluginConfig, VolumesConfig};
 mod confinement;
 mod files;
 mod networks;
+mod port_variables;
 mod ports;
 mod random;
 mod whole;

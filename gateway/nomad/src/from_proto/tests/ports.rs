@@ -4,7 +4,7 @@ use super::networks::group;
 use super::*;
 
 /// A request with these ports of its group.
-fn with_ports<const N: usize>(
+pub(super) fn with_ports<const N: usize>(
     entries: [(&str, Value); N],
     ports: &[(&str, i32, i32, &str)],
 ) -> nomad::TaskConfig {
@@ -304,11 +304,19 @@ fn task_claims_its_host_ports_in_every_network_mode() {
         }
     };
     let claims = |task: &nomad::TaskConfig| {
-        let HostPorts { group, mut ports } = plan(task, &session(PluginConfig::default()))
+        let sandbox = plan(task, &session(PluginConfig::default()))
             .unwrap()
-            .sandbox
-            .host_ports;
-        assert_eq!(group, task.alloc_id);
+            .sandbox;
+        let HostPorts { group, mut ports } = sandbox.host_ports;
+        // Only of ports that are forwarded to it is the task the only one in its allocation.
+        let is_forwarded = matches!(sandbox.network, SandboxNetwork::Pod(_));
+        let expected = HostPorts::new(task.alloc_id.clone(), [], "").unwrap();
+        let expected = if is_forwarded {
+            expected.forwarded_to(&task.name)
+        } else {
+            expected
+        };
+        assert_eq!(group, expected.group);
         ports.sort_by_key(|port| (port.port, port.protocol));
         ports
     };
