@@ -324,6 +324,33 @@ impl Error {
         self.code() == Some(CODE_TRY_AGAIN)
     }
 
+    /// Returns whether it failed because a plugin, or the rollback, was not done within its time limit.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        match self {
+            Self::Deadline { .. } | Self::UndoDeadline { .. } => true,
+            Self::Add { source, undo, .. } => {
+                source.is_late() || undo.as_ref().is_some_and(|undo| undo.is_late())
+            }
+            Self::NotConfigured { .. }
+            | Self::ConfDir { .. }
+            | Self::ConfDirSum { .. }
+            | Self::Conf { .. }
+            | Self::Attachment { .. }
+            | Self::PluginNotFound { .. }
+            | Self::PluginDirs { .. }
+            | Self::Run { .. }
+            | Self::Refused { .. }
+            | Self::Failed { .. }
+            | Self::TooMuchOutput { .. }
+            | Self::Result { .. }
+            | Self::Journal { .. }
+            | Self::JournalDamaged { .. }
+            | Self::JournalContent { .. }
+            | Self::JournalExists { .. } => false,
+        }
+    }
+
     /// Returns whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for
     /// one container.
     #[must_use]

@@ -80,7 +80,7 @@ fn failing_cni_add_is_named_and_rolled_back() {
         ),
         (
             "hang",
-            "plugin wayward did not finish ADD within 2 s",
+            "(network.plugin_timeout_seconds limits each plugin, which takes longer the more ports are published): cannot attach",
             Code::Unknown,
         ),
         (

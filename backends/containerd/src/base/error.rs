@@ -188,6 +188,11 @@ pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
     Error::new(kind, "sandbox").with_source(error)
 }
 
+/// The text of an error of a plugin that took too long.
+const LATE_PLUGIN: &str = "network (network.plugin_timeout_seconds limits each plugin, which takes longer the more ports are published)";
+
+/// Converts an error of the CNI crate: `Unavailable` if others may mend it meanwhile, `ResourceExhausted` for a limit of
+/// the node, else `Internal`.
 pub(crate) fn from_cni(error: cni::Error) -> Error {
     let kind = if error.is_not_configured() || error.is_unusable_directory() || error.is_retryable()
     {
@@ -195,7 +200,12 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     } else {
         exhausted_or(ErrorKind::Internal, &error)
     };
-    Error::new(kind, "network").with_source(error)
+    let text = if error.is_late() {
+        LATE_PLUGIN
+    } else {
+        "network"
+    };
+    Error::new(kind, text).with_source(error)
 }
 
 #[cfg(test)]
@@ -271,6 +281,46 @@ mod tests {
                 kind,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_is_late_names_the_key_of_its_limit() {
+        let late = |verb| cni::Error::Deadline {
+            plugin: "portmap".to_owned(),
+            verb,
+            after: Duration::from_secs(60),
+        };
+        let refused = || cni::Error::Refused {
+            plugin: "portmap".to_owned(),
+            verb: cni::Verb::Add,
+            code: 7,
+            msg: "no".to_owned(),
+            details: String::new(),
+        };
+        let add = |source, undo: Option<cni::Error>| cni::Error::Add {
+            container_id: "x".to_owned(),
+            network: "bridge".to_owned(),
+            source: Box::new(source),
+            undo: undo.map(Box::new),
+        };
+        let undo = cni::Error::UndoDeadline {
+            container_id: "x".to_owned(),
+            network: "bridge".to_owned(),
+            after: Duration::from_secs(60),
+        };
+        for (error, is_late) in [
+            (add(late(cni::Verb::Add), None), true),
+            (late(cni::Verb::Del), true),
+            (late(cni::Verb::Check), true),
+            (undo, true),
+            (add(refused(), Some(late(cni::Verb::Del))), true),
+            (add(refused(), None), false),
+            (refused(), false),
+        ] {
+            let report = from_cni(error).report();
+            let named = report.contains("network.plugin_timeout_seconds");
+            assert_eq!(named, is_late, "{report}");
         }
     }
 

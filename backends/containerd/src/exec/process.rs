@@ -348,7 +348,7 @@ impl Exec {
         tokio::time::sleep(limit).await;
         self.execs.shims.unresponsive.note(&self.task);
         Error::deadline(format!(
-            "exec in task {} has exited, but its shim has not reported its exit status or the rest of its output within {limit:?}",
+            "exec in task {} has exited, but its shim has not reported its exit status or the rest of its output within {limit:?} (containerd.shim_timeout_seconds)",
             self.task
         ))
     }

@@ -61,7 +61,7 @@ impl Checkpoints {
     async fn retry_resume(&self, entry: &TaskEntry) -> Result<()> {
         let limit = self.context.settings().containerd.shim_timeout();
         let mut last = Error::deadline(format!(
-            "the shim of task {} has not answered within {limit:?}",
+            "the shim of task {} has not answered within {limit:?} (containerd.shim_timeout_seconds)",
             entry.id
         ));
         let attempts = async {
