@@ -8,15 +8,16 @@ use futures::future::BoxFuture;
 use switchyard_core::Result;
 use switchyard_core::backend::{
     Backend, BackendObserver, BackendStatus, Blocker, CgroupDriver, CheckpointBackend, ExecBackend,
-    ExecPlace, ExecProcess, Handler, Inspection, NamedVolume, Recovered, SandboxBackend,
-    SandboxStats, Started, StatsBackend, TaskBackend, Trouble, Troubles, VolumeBackend, Withdrawal,
+    ExecPlace, ExecProcess, Handler, Inspection, NamedVolume, OccupiedPort, Recovered,
+    SandboxBackend, SandboxStats, Started, StatsBackend, TaskBackend, Trouble, Troubles,
+    VolumeBackend, Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{
-    CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+    CheckpointSpec, ExecSpec, HostPort, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::config::{Runtime, Settings};
 use crate::base::crash_points::Faults;
 use crate::client::contact::Contact;
+use crate::network::listeners;
 use crate::network::node_networks::KnownNetwork;
 
 mod parts;
@@ -185,6 +187,13 @@ impl SandboxBackend for Containerd {
         spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>> {
         Box::pin(self.parts.sandboxes.create_sandbox(id, spec))
+    }
+
+    fn find_listener<'a>(
+        &'a self,
+        ports: &'a [HostPort],
+    ) -> BoxFuture<'a, Result<Option<OccupiedPort>>> {
+        Box::pin(listeners::find_listener(ports))
     }
 
     fn wait_network_released(&self, id: SandboxId) -> BoxFuture<'_, ()> {

@@ -24,6 +24,7 @@ use crate::context::Context;
 
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
+pub(crate) mod listeners;
 pub(crate) mod node_networks;
 pub(crate) mod plugin_runs;
 mod predecessor_plugins;

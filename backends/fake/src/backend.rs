@@ -3,14 +3,15 @@
 use futures::future::BoxFuture;
 use switchyard_core::backend::{
     Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecPlace, ExecProcess, Handler,
-    NamedVolume, Recovered, SandboxBackend, Started, TaskBackend, VolumeBackend, Withdrawal,
+    NamedVolume, OccupiedPort, Recovered, SandboxBackend, Started, TaskBackend, VolumeBackend,
+    Withdrawal,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
 use switchyard_core::keyed_lock::LockInUse;
 use switchyard_core::object::{SandboxDetails, TaskDetails};
 use switchyard_core::spec::{
-    CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+    CheckpointSpec, ExecSpec, HostPort, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::Exit;
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
@@ -97,6 +98,19 @@ impl SandboxBackend for Fake {
                     self.world.lock().start_sandbox(id)
                 })
                 .await
+        })
+    }
+
+    /// The listeners are those that a test has set.
+    fn find_listener<'a>(
+        &'a self,
+        ports: &'a [HostPort],
+    ) -> BoxFuture<'a, Result<Option<OccupiedPort>>> {
+        Box::pin(async move {
+            let listeners = self.world.lock().listeners.clone();
+            let is_wanted =
+                |held: &&OccupiedPort| ports.iter().any(|port| port.overlaps(&held.port));
+            Ok(listeners.iter().find(is_wanted).cloned())
         })
     }
 

@@ -23,7 +23,8 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{
-    Backend as _, BackendStatus, Blocker, CgroupDriver, Condition, Handler, Unreadable,
+    Backend as _, BackendStatus, Blocker, CgroupDriver, Condition, Handler, OccupiedPort,
+    Unreadable,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullProgress, PullRequest};
@@ -288,6 +289,11 @@ impl Fake {
     /// Sets the programs that hold up pulls and sandboxes.
     pub fn set_runtime_blockers(&self, blockers: Vec<Blocker>) {
         self.world.lock().runtime_blockers = blockers;
+    }
+
+    /// Sets the ports of the node on which its programs listen.
+    pub fn set_listeners(&self, listeners: Vec<OccupiedPort>) {
+        self.world.lock().listeners = listeners;
     }
 
     /// Ends a running task with this exit code.

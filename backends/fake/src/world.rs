@@ -10,7 +10,9 @@ use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
-use switchyard_core::backend::{Blocker, NamedVolume, Recovered, Started, Unreadable};
+use switchyard_core::backend::{
+    Blocker, NamedVolume, OccupiedPort, Recovered, Started, Unreadable,
+};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::object::{Sandbox, SandboxDetails, Task, TaskDetails};
@@ -60,6 +62,8 @@ pub(crate) struct State {
     pub(crate) left_output: LeftOutput,
     /// The programs that hold up pulls and sandboxes.
     pub(crate) runtime_blockers: Vec<Blocker>,
+    /// The ports of the node on which its programs listen.
+    pub(crate) listeners: Vec<OccupiedPort>,
 }
 
 pub(crate) struct FakeSandbox {

@@ -33,6 +33,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("containerd.max_concurrent_downloads", Reload),
     ("containerd.shim_timeout_seconds", Reload),
     ("network", Restart),
+    ("network.port_conflict", Reload),
     ("network.bridge", EmptyNode),
     ("devices", Reload),
     ("ledger", Reload),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use switchyard_core::gateway::{Limits, NamedDevices};
+use switchyard_containerd::config::PortConflictPolicy;
+use switchyard_core::gateway::{Limits, NamedDevices, PortConflict};
 use switchyard_core::ledger;
 
 use super::devices::{NamedDevicePolicy, Overcommit};
@@ -21,6 +22,10 @@ impl Config {
             named_devices: match self.devices.named {
                 NamedDevicePolicy::Refuse => NamedDevices::Refuse,
                 NamedDevicePolicy::Warn => NamedDevices::Warn,
+            },
+            port_conflict: match self.network.port_conflict {
+                PortConflictPolicy::Warn => PortConflict::Warn,
+                PortConflictPolicy::Refuse => PortConflict::Refuse,
             },
             overcommit: match self.ledger.overcommit {
                 Overcommit::Off => ledger::Overcommit::Off,

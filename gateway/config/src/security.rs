@@ -53,6 +53,7 @@ const REFUSED: &[&str] = &[
     "devices.groups",
     "devices.cdi_spec_dirs",
     "devices.named",
+    "network.port_conflict",
     // Which registries are asked, with which credentials and how protected.
     "registry.config_dirs",
     "registry.allow_http_redirects",

@@ -29,8 +29,9 @@ use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::keyed_lock::LockInUse;
+use crate::ledger::ListeningProcess;
 use crate::object::{Sandbox, Task};
-use crate::spec::HostPorts;
+use crate::spec::{HostPort, HostPorts};
 use crate::stats::{InterfaceStats, Usage};
 
 mod blocker;
@@ -234,6 +235,15 @@ pub struct Remnant {
     pub name: String,
     /// The host ports that it may hold.
     pub host_ports: HostPorts,
+}
+
+/// A port that is wanted, and on which a program of the node listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OccupiedPort {
+    /// The port, as it is wanted.
+    pub port: HostPort,
+    /// The process that listens; `None` if it cannot be seen.
+    pub process: Option<ListeningProcess>,
 }
 
 /// Usage of a sandbox.

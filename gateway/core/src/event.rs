@@ -53,6 +53,8 @@ pub enum EventKind {
     TaskRemoved(TaskId),
     /// A request for a resource of the node was refused.
     Refused(Arc<Refusal>),
+    /// A resource of the node was given although this speaks against it.
+    Conflict(Arc<Refusal>),
 }
 
 /// Circumstances of the end of a task, beside its exit.

@@ -37,7 +37,9 @@ use crate::event::Subscription;
 use crate::id::Owner;
 use crate::keyed_lock::LockInUse;
 use crate::ledger::{LeaseStore, MemoryStore};
+use crate::names::Names;
 use crate::operation::Operations;
+use crate::spec::Meta;
 use crate::state::TaskState;
 
 mod access;
@@ -61,7 +63,7 @@ pub use claims::{Claims, LedgerReport, ScopedClaims};
 pub use devices::{DeviceLeases, Leased, ResourceUse, ScopedDevices};
 pub use exec::{Commands, ExecOutput, OutputShare, ScopedCommands};
 pub use image::{Images, ScopedImages};
-pub use limits::{Limits, NamedDevices};
+pub use limits::{Limits, NamedDevices, PortConflict};
 pub use sandbox::{Sandboxes, ScopedSandboxes};
 pub use scope::Scope;
 pub use task::{ScopedTasks, Tasks, UnendedTask};
@@ -112,6 +114,13 @@ impl Gateway {
         Self {
             parts: Arc::new(Parts::new(backend, limits, leases, registry)),
         }
+    }
+
+    /// Sets the function by which refusals name the sandbox that holds what was asked for, as people know it. Without one
+    /// they have its name alone; the function that was set first holds.
+    pub fn set_names(&self, names: fn(&Meta) -> Names) {
+        // It is set once, when the daemon starts.
+        let _ = self.parts.context.names.set(names);
     }
 
     /// Replaces the limits from now on, as a reload of the configuration does. Operations in flight may end

@@ -28,7 +28,7 @@ pub use devices::{
     SlotHolder, SlotReport, TickLimits, TickOutcome, View, ViewSnapshot,
 };
 pub use ports::{PortHolder, Ports};
-pub use refusal::{Holder, Refusal, RefusalReason, Resource};
+pub use refusal::{Holder, ListeningProcess, Refusal, RefusalReason, Resource};
 pub use store::{LeaseStore, MemoryStore, StoredLease};
 
 /// Number of refusals, by requesting owner, kind of resource, and reason.

@@ -305,7 +305,10 @@ impl Daemon {
             ..self.config.gateway_limits()
         };
         let operations = self.history.operations.clone();
-        Gateway::with_leases(backend, limits, wiring::leases(&self.config), operations)
+        let leases = wiring::leases(&self.config);
+        let gateway = Gateway::with_leases(backend, limits, leases, operations);
+        gateway.set_names(wiring::names_of_sandbox);
+        gateway
     }
 
     fn frontends(

@@ -11,6 +11,7 @@ use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseStore;
+use switchyard_core::names::Names;
 use switchyard_core::object::{Sandbox, Task};
 use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::{CpuSet, Meta};
@@ -193,6 +194,12 @@ pub fn kubelet_devices(
 #[must_use]
 pub const fn owners() -> Owners {
     Owners::new(of_owner)
+}
+
+/// The names that people know a sandbox by.
+#[must_use]
+pub fn names_of_sandbox(sandbox: &Meta) -> Names {
+    (of_owner(sandbox.owner).names)(sandbox, None)
 }
 
 fn of_owner(owner: Owner) -> OwnerFunctions {

@@ -1,12 +1,13 @@
 //! Idioms of Linux and of errors, in one place. It is below all other crates, and depends on none of them.
 //!
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
-//! says how much of a limit of the node is in use.
+//! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen.
 
 pub mod files;
 mod group_leader;
 pub mod kernel_wait;
 mod limits;
+pub mod listeners;
 pub mod memory;
 pub mod mounts;
 pub mod node_limits;

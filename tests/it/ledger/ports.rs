@@ -1,5 +1,6 @@
-//! One host port that both a pod and a task want.
+//! One host port that both a pod and a task want, or that a program of the node has.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde_json::json;
 use switchyard_proto::cri::v1::PortMapping;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
-use switchyard_tests::host::{free_port, random_name};
+use switchyard_tests::host::{eventually, free_port, random_name};
 use switchyard_tests::network::port_rules;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::{Agent, TaskSetup};
@@ -223,4 +224,43 @@ fn port_holder_survives_daemon_kill() {
         .expect("the port is free");
     end(&agent, refused_task);
     end(&agent, holder);
+}
+
+#[test]
+fn port_of_a_listening_program_is_refused_to_a_task_and_given_to_a_pod_with_an_event() {
+    let node = TestNode::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
+    let port = listener.local_addr().expect("it listens").port();
+    let refused_task = task(&node, &agent, RacedNetwork::Bridge, port);
+    let refused = agent.driver().start(&refused_task.config).unwrap_err();
+    let process = format!("(pid {})", std::process::id());
+    assert_names(&refused, port, "is in use by the process", &process);
+    assert!(port_rules(port).is_empty(), "{:#?}", port_rules(port));
+    // A task on the host's network binds the port itself.
+    let on_host = task(&node, &agent, RacedNetwork::Host, port);
+    agent.driver().start(&on_host.config).expect("it starts");
+    end(&agent, on_host);
+    let mut pod = node.pod_config("taken");
+    pod.port_mappings = vec![PortMapping {
+        container_port: 80,
+        host_port: port.into(),
+        ..Default::default()
+    }];
+    let id = node.cri().run_pod(&pod).expect("it runs on containerd too");
+    let is_told = || {
+        let events = node.output(&["events"]);
+        let word = format!("{port}/tcp is in use by the process");
+        let mut lines = events.lines();
+        lines.any(|line| line.contains("conflict") && line.contains(&word))
+    };
+    assert!(eventually(Duration::from_secs(20), is_told), "no event");
+    node.cri().stop_pod(&id).expect("it can be stopped");
+    node.cri().remove_pod(&id).expect("it can be removed");
+    drop(listener);
+    agent
+        .driver()
+        .start(&refused_task.config)
+        .expect("nobody listens any more");
+    end(&agent, refused_task);
 }

@@ -403,7 +403,11 @@ fn last_device_goes_to_one_orchestrator_and_the_others_wait_or_are_told_which() 
     let refused = node.reserve().expect_err("a service has it");
     assert!(refused.message().contains("swarm"), "{refused:?}");
     let refused = node.create_container().expect_err("a service has it");
-    assert!(refused.message().contains("of swarm"), "{refused:?}");
+    let text = refused.message();
+    assert!(
+        text.contains("waiting.1 [") && text.contains("of swarm"),
+        "{refused:?}"
+    );
     node.cluster.docker(&["service", "rm", "waiting"]);
     node.wait_free();
     let reserved = node.reserve().expect("the device is free");

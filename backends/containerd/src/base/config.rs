@@ -112,8 +112,21 @@ pub struct NetworkConfig {
     pub bin_dirs: Vec<PathBuf>,
     /// Limit for one plugin, in seconds.
     pub plugin_timeout_seconds: u64,
+    /// Policy for a pod with a host port on which a program of the node listens.
+    pub port_conflict: PortConflictPolicy,
     /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
+}
+
+/// Policy for a pod with a host port on which a program of the node listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortConflictPolicy {
+    /// It is created, with a warning in the log and an event.
+    #[default]
+    Warn,
+    /// It is refused.
+    Refuse,
 }
 
 /// `[network.bridge]`: the gateway's own network, for sandboxes that need one that does not depend on the
@@ -357,6 +370,7 @@ impl Default for NetworkConfig {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             plugin_timeout_seconds: 60,
+            port_conflict: PortConflictPolicy::default(),
             bridge: BridgeConfig::default(),
         }
     }

@@ -10,6 +10,7 @@ mod events;
 mod exec;
 mod isolation;
 mod ledger;
+mod listeners;
 mod model;
 mod node;
 mod operations;

@@ -10,12 +10,15 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 
 use super::{
-    Blocker, ExecPlace, ExecProcess, Inspection, NamedVolume, SandboxStats, Started, Withdrawal,
+    Blocker, ExecPlace, ExecProcess, Inspection, NamedVolume, OccupiedPort, SandboxStats, Started,
+    Withdrawal,
 };
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::object::{SandboxDetails, TaskDetails};
-use crate::spec::{CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate};
+use crate::spec::{
+    CheckpointSpec, ExecSpec, HostPort, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
+};
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use crate::stream::{AttachSpec, Attachment, Dialled};
@@ -32,6 +35,16 @@ pub trait SandboxBackend: Send + Sync {
         id: SandboxId,
         spec: &'a SandboxSpec,
     ) -> BoxFuture<'a, Result<SandboxDetails>>;
+
+    /// The first of these ports on which a program of the node listens at this moment, so that it would lose its
+    /// connections to a sandbox to which the port is forwarded. Cancel-safe.
+    ///
+    /// # Errors
+    /// The node cannot be asked.
+    fn find_listener<'a>(
+        &'a self,
+        ports: &'a [HostPort],
+    ) -> BoxFuture<'a, Result<Option<OccupiedPort>>>;
 
     /// Waits until a sandbox whose creation or restart failed holds no network resource of the node any more,
     /// such as host port rules. Returns at once if it holds none. Does not return while the sandbox's record

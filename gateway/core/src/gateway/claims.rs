@@ -9,13 +9,17 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::access::OwnerAccess;
 use super::context::Context;
-use crate::backend::{ClaimHolder, HeldClaims, Recovered, Unreadable};
+use super::limits::PortConflict;
+use crate::backend::{ClaimHolder, HeldClaims, OccupiedPort, Recovered, Unreadable};
 use crate::error::{Error, Result};
 use crate::event::EventKind;
-use crate::id::{LeaseToken, SandboxId};
-use crate::ledger::{Compute, ComputeHolder, Cpus, Lease, Ledger, Overcommit, PortHolder, Refusal};
+use crate::id::{LeaseToken, Owner, SandboxId};
+use crate::ledger::{
+    Compute, ComputeHolder, Cpus, Holder, Lease, Ledger, Overcommit, PortHolder, Refusal,
+    RefusalReason, Resource,
+};
 use crate::object::Sandbox;
-use crate::spec::{HostPort, Reserved, SandboxSpec};
+use crate::spec::{HostPort, Meta, Reserved, SandboxSpec};
 use crate::state::SandboxState;
 
 mod compute;
@@ -80,7 +84,10 @@ impl Claims {
     }
 
     /// Counts, logs and publishes a refusal, and returns the error for the caller.
-    pub(super) fn record_refusal(&self, refusal: Refusal) -> Error {
+    pub(super) fn record_refusal(&self, mut refusal: Refusal) -> Error {
+        if let Some(holder) = &mut refusal.holder {
+            self.name_for_people(holder);
+        }
         self.ledger().count(&refusal);
         tracing::warn!(
             owner = %refusal.owner,
@@ -98,15 +105,84 @@ impl Claims {
     /// Claims the host ports of a sandbox.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another holder has one of them; none is claimed then.
-    pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
+    /// `FailedPrecondition` if another holder has one of them, or if a program of the node listens on one that is to be
+    /// forwarded; none is claimed then.
+    pub(super) async fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
             name: spec.meta.name.clone(),
             claims: spec.host_ports.clone(),
         };
         let claimed = self.ledger().ports.claim(id, holder);
-        claimed.map_err(|refusal| self.record_refusal(refusal))
+        claimed.map_err(|refusal| self.record_refusal(refusal))?;
+        // The ledger first: it knows who holds a port, and decides between two who ask at once.
+        let checked = self.check_listeners(spec).await;
+        if checked.is_err() {
+            self.ledger().ports.release(id);
+        }
+        checked
+    }
+
+    /// Looks whether a program of the node listens on a port that is to be forwarded to a sandbox: it would lose its
+    /// connections, without a word to anybody.
+    async fn check_listeners(&self, spec: &SandboxSpec) -> Result<()> {
+        let Meta { owner, name, .. } = &spec.meta;
+        let ports = HostPort::forwarded_into(&spec.network);
+        if ports.is_empty() {
+            return Ok(());
+        }
+        let OccupiedPort { port, process } = match self.context.backend.find_listener(&ports).await
+        {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%owner, name, error = error.report(), "cannot look who listens on the ports of a sandbox: they are forwarded all the same");
+                return Ok(());
+            }
+        };
+        let refusal = Refusal {
+            owner: *owner,
+            resource: Resource::Port(port),
+            reason: RefusalReason::Listening(process),
+            holder: None,
+        };
+        match (owner, self.context.limits.get().port_conflict) {
+            // A pod that runs on containerd has to run here.
+            (Owner::Kubernetes, PortConflict::Warn) => {
+                self.record_conflict(refusal);
+                Ok(())
+            }
+            (Owner::Kubernetes, PortConflict::Refuse)
+            | (Owner::Nomad | Owner::Swarm | Owner::Host, _) => Err(self.record_refusal(refusal)),
+        }
+    }
+
+    /// Puts before the name of a holder the one that people know it by, such as that of its service. A sandbox that is
+    /// still being created has its name alone.
+    fn name_for_people(&self, holder: &mut Holder) {
+        let Some(names) = self.context.names.get() else {
+            return;
+        };
+        let sandbox = holder.sandbox.and_then(|id| self.context.table.sandbox(id));
+        if let Some(sandbox) = sandbox {
+            let display = names(&sandbox.meta).to_string();
+            if display != holder.name {
+                holder.name = format!("{display} [{}]", holder.name);
+            }
+        }
+    }
+
+    /// Logs and publishes what speaks against something that is given all the same.
+    fn record_conflict(&self, conflict: Refusal) {
+        tracing::warn!(
+            owner = %conflict.owner,
+            resource = conflict.resource(),
+            reason = conflict.reason.as_str(),
+            "given all the same: {conflict}"
+        );
+        self.context
+            .table
+            .announce(conflict.owner, EventKind::Conflict(Arc::new(conflict)));
     }
 
     /// Releases everything that a stopped sandbox holds, and returns the leases that are over.

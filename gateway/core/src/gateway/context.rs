@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,8 +17,10 @@ use crate::backend::{Backend, Unreadable, UnreadableKind};
 use crate::error::{Error, Result};
 use crate::event::EventBus;
 use crate::id::{Owner, SandboxId, TaskId};
+use crate::names::Names;
 use crate::operation::{self, Caller, OperationKind, Operations, PendingOperation, Subject};
 use crate::reload::Reloadable;
+use crate::spec::Meta;
 use crate::table::{Table, no_sandbox, sandbox_not_ready};
 use crate::waiters::Waiters;
 
@@ -44,6 +46,8 @@ pub(super) struct Context {
     pub(super) shutdown: CancellationToken,
     /// Cancelled when no operation waits for the watchers any more.
     pub(super) unwatched: CancellationToken,
+    /// The names that people know a sandbox by, once the frontends are known.
+    pub(super) names: OnceLock<fn(&Meta) -> Names>,
     recovered: watch::Sender<bool>,
     /// When an orchestrator asked for the node's network for the last time.
     network_asked: Mutex<Option<Instant>>,
@@ -69,6 +73,7 @@ impl Context {
             watchers: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             unwatched: CancellationToken::new(),
+            names: OnceLock::new(),
             recovered: watch::Sender::new(false),
             network_asked: Mutex::default(),
         }

@@ -37,6 +37,8 @@ pub struct Limits {
     pub restart_grace: Duration,
     /// Treatment of a task that directly names a device that another holder has.
     pub named_devices: NamedDevices,
+    /// Treatment of a pod that wants a port on which a program of the node listens.
+    pub port_conflict: PortConflict,
     /// All processors and memory of the node; `None` if not known.
     pub capacity: Option<Reserved>,
     /// Treatment of a task that reserves more than is left of that.
@@ -52,6 +54,17 @@ pub enum NamedDevices {
     Refuse,
     /// It is created, and a warning is logged.
     Warn,
+}
+
+/// Treatment of a pod that wants a port of the node to be forwarded on which a program of the node listens. Those of other
+/// owners are refused: so does Docker, which their orchestrators know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PortConflict {
+    /// It is created, and takes the port's connections; a warning is logged, and an event tells it.
+    #[default]
+    Warn,
+    /// It is refused.
+    Refuse,
 }
 
 impl Limits {
@@ -75,6 +88,7 @@ impl Default for Limits {
             lease: Duration::from_mins(10),
             restart_grace: Duration::from_secs(20),
             named_devices: NamedDevices::default(),
+            port_conflict: PortConflict::default(),
             capacity: None,
             overcommit: Overcommit::default(),
         }

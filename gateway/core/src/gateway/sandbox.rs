@@ -159,7 +159,7 @@ async fn make_sandbox(
     spec: SandboxSpec,
 ) -> Result<Arc<Sandbox>> {
     let context = &sandboxes.context;
-    sandboxes.claims.claim_ports(id, &spec)?;
+    sandboxes.claims.claim_ports(id, &spec).await?;
     let details = match sandboxes
         .start_limiter
         .run(spec.meta.owner, context.backend.create_sandbox(id, &spec))
@@ -273,6 +273,7 @@ async fn start_sandbox(sandboxes: Arc<Sandboxes>, id: SandboxId, spec: SandboxSp
     sandboxes
         .claims
         .claim_ports(id, &spec)
+        .await
         .map_err(|error| error.context(format!("start sandbox {id}")))?;
     if let Err(error) = context
         .table

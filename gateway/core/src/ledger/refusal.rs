@@ -54,6 +54,8 @@ pub enum RefusalReason {
     Held,
     /// Another holder uses it as well.
     Shared,
+    /// A program of the node listens on it: this one, if it can be seen.
+    Listening(Option<ListeningProcess>),
     /// It is more than the node has left.
     Overcommitted {
         /// All that the node has.
@@ -77,6 +79,15 @@ pub enum RefusalReason {
     Recovering,
     /// Something that cannot be read may hold it.
     Withheld,
+}
+
+/// A process that listens on a port of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListeningProcess {
+    /// The name of its program, which it can choose.
+    pub name: String,
+    /// Its id.
+    pub pid: i32,
 }
 
 /// The holder of a resource.
@@ -122,6 +133,12 @@ impl fmt::Display for Refusal {
             (RefusalReason::Held, None) => f.write_str("is held by another holder"),
             (RefusalReason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
             (RefusalReason::Shared, None) => f.write_str("is used by another holder as well"),
+            (RefusalReason::Listening(Some(ListeningProcess { name, pid })), _) => {
+                write!(f, "is in use by the process {name:?} of the node (pid {pid}), which listens on it: stop that, or publish another port")
+            }
+            (RefusalReason::Listening(None), _) => {
+                f.write_str("is in use by a process of the node that cannot be seen, which listens on it: publish another port")
+            }
             (RefusalReason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
             (RefusalReason::Unknown, _) => f.write_str(NOT_ON_THIS_NODE),
             (RefusalReason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
@@ -218,6 +235,7 @@ impl From<Refusal> for Error {
             RefusalReason::Recovering => Self::unavailable(text),
             RefusalReason::Held
             | RefusalReason::Shared
+            | RefusalReason::Listening(_)
             | RefusalReason::Overcommitted { .. }
             | RefusalReason::Unhealthy(_)
             | RefusalReason::Quota
@@ -236,6 +254,7 @@ impl RefusalReason {
         match self {
             Self::Held => "held",
             Self::Shared => "shared",
+            Self::Listening(_) => "listening",
             Self::Overcommitted { .. } => "overcommitted",
             Self::Unknown => "unknown",
             Self::Unhealthy(_) => "unhealthy",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::Protocol;
+use super::{PortMapping, Protocol, SandboxNetwork};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, SlotId};
 
@@ -164,6 +164,23 @@ impl Reserved {
 // === impl HostPort ===
 
 impl HostPort {
+    /// The ports that are forwarded into a sandbox with this network, in the order of the request.
+    #[must_use]
+    pub fn forwarded_into(network: &SandboxNetwork) -> Vec<Self> {
+        let port = |mapping: &PortMapping| Self {
+            protocol: mapping.protocol,
+            port: mapping.host_port,
+            ip: mapping.host_ip,
+        };
+        match network {
+            SandboxNetwork::Pod(network) => network.ports.iter().map(port).collect(),
+            // Its processes bind them, or the program that has made the namespace forwards them.
+            SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => {
+                Vec::new()
+            }
+        }
+    }
+
     /// Returns whether both cannot be bound at once: the same protocol and port, and an address in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {

@@ -45,6 +45,7 @@ pub(super) fn view(event: &Event, owners: &Owners, now: SystemTime) -> EventView
         }
         EventKind::TaskRemoved(_) => ("task_removed", String::new()),
         EventKind::Refused(refusal) => ("refused", refusal.to_string()),
+        EventKind::Conflict(refusal) => ("conflict", format!("given all the same: {refusal}")),
     };
     EventView {
         number: 0,
