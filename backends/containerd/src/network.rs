@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
-use switchyard_core::id::SandboxId;
+use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link,
     NetworkName, PodNetwork, PortMapping, Protocol, SandboxSpec, Subnet,
@@ -24,6 +24,7 @@ use crate::context::Context;
 
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
+mod forwarding;
 pub(crate) mod listeners;
 pub(crate) mod node_networks;
 pub(crate) mod plugin_runs;
@@ -33,6 +34,7 @@ mod routes;
 
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
+use forwarding::{not_forwarded, port_mapping};
 use node_networks::NodeNetworks;
 use ranges::Ranges;
 
@@ -45,6 +47,9 @@ const MAX_BURST_BITS: u64 = u32::MAX as u64;
 pub(crate) struct PlannedAttachment {
     network: cni::Network,
     attachment: Attachment,
+    owner: Owner,
+    /// The host ports that plugins are to forward.
+    ports: Vec<PortMapping>,
 }
 
 /// The networks that sandboxes are attached to.
@@ -84,6 +89,7 @@ impl Network {
             Link::Named(name) => self.named(name, network).await?,
             Link::ClusterBridge(asked) => self.cluster_bridges.acquire(id, asked).await?,
         };
+        let ports = network.ports.clone();
         let mut attachment = attachment(id, network, dirs, wanted);
         add_capabilities(
             &mut attachment.capabilities,
@@ -99,6 +105,8 @@ impl Network {
         Ok(PlannedAttachment {
             network,
             attachment,
+            owner: spec.meta.owner,
+            ports,
         })
     }
 
@@ -122,7 +130,8 @@ impl Network {
     /// Attaches a sandbox's own network namespace as planned and returns its addresses.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the network does not give all addresses in `wanted`.
+    /// `FailedPrecondition` if the network does not give all addresses in `wanted`, or if a host port of another client than
+    /// a kubelet does not lead to one.
     pub(crate) async fn attach(
         &self,
         id: SandboxId,
@@ -133,6 +142,8 @@ impl Network {
         let PlannedAttachment {
             network,
             attachment,
+            owner,
+            ports,
         } = planned;
         let list = network.list();
         let journal = dirs.cni_journal();
@@ -170,6 +181,16 @@ impl Network {
         if wanted.iter().any(|ip| !ips.contains(ip)) {
             let why = format!("the network {:?} gives {ips:?}", network.list().name);
             return Err(address_unavailable(wanted).with_source(Error::internal(why)));
+        }
+        if let Some((port, why)) = not_forwarded(ports, &ips) {
+            let text = format!("host port {port} cannot be forwarded: {why}");
+            match owner {
+                // As on containerd, whose plugins are the same.
+                Owner::Kubernetes => tracing::warn!(sandbox = %id, "{text}"),
+                Owner::Nomad | Owner::Swarm | Owner::Host => {
+                    return Err(Error::failed_precondition(text));
+                }
+            }
         }
         Ok(ips)
     }
@@ -328,25 +349,6 @@ pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
         group: String::new(),
         ports,
     })
-}
-
-fn port_mapping(port: &PortMapping) -> cni::PortMapping {
-    let PortMapping {
-        protocol,
-        container_port,
-        host_port,
-        host_ip,
-    } = port;
-    cni::PortMapping {
-        host_port: *host_port,
-        container_port: *container_port,
-        protocol: match protocol {
-            Protocol::Tcp => cni::Protocol::Tcp,
-            Protocol::Udp => cni::Protocol::Udp,
-            Protocol::Sctp => cni::Protocol::Sctp,
-        },
-        host_ip: *host_ip,
-    }
 }
 
 fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {

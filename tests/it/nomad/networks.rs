@@ -177,6 +177,39 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
 }
 
 #[test]
+fn port_on_an_address_that_cannot_be_forwarded_is_refused_with_the_reason() {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    for (address, reason) in [
+        ("::1", "comes from the loopback address of IPv6"),
+        ("fd00:aaaa::1", "its network has no addresses of IPv6"),
+        ("::", "its network has no addresses of IPv6"),
+    ] {
+        let port = free_port();
+        let mut task = server(&node, &agent, 8080, json!({ "ports": ["http"] }));
+        let published = nomad::PortMapping {
+            label: "http".into(),
+            value: port.into(),
+            to: 8080,
+            host_ip: address.to_owned(),
+        };
+        task.config
+            .resources
+            .as_mut()
+            .expect("it has some")
+            .ports
+            .push(published);
+        let refused = agent.driver().start(&task.config).unwrap_err();
+        let named = format!("host port [{address}]:{port}/tcp cannot be forwarded: ");
+        let text = refused.message();
+        assert!(text.contains(&named) && text.contains(reason), "{text}");
+        // Nothing is left of the attempt.
+        let _ = agent.driver().destroy(task.id(), true);
+        task.remove_cgroups();
+    }
+}
+
+#[test]
 fn task_network_mode_host_and_none_are_applied() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));

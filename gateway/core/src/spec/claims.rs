@@ -167,17 +167,22 @@ impl HostPort {
     /// The ports that are forwarded into a sandbox with this network, in the order of the request.
     #[must_use]
     pub fn forwarded_into(network: &SandboxNetwork) -> Vec<Self> {
-        let port = |mapping: &PortMapping| Self {
-            protocol: mapping.protocol,
-            port: mapping.host_port,
-            ip: mapping.host_ip,
-        };
         match network {
-            SandboxNetwork::Pod(network) => network.ports.iter().map(port).collect(),
+            SandboxNetwork::Pod(network) => network.ports.iter().map(Self::of).collect(),
             // Its processes bind them, or the program that has made the namespace forwards them.
             SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => {
                 Vec::new()
             }
+        }
+    }
+
+    /// The port of the node that a mapping forwards.
+    #[must_use]
+    pub const fn of(mapping: &PortMapping) -> Self {
+        Self {
+            protocol: mapping.protocol,
+            port: mapping.host_port,
+            ip: mapping.host_ip,
         }
     }
 
