@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
+use switchyard_core::backend::OccupiedPort;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::{
     Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link,
@@ -19,12 +20,14 @@ use switchyard_linux::process::ProcessId;
 use switchyard_namespaces::Ns;
 
 use crate::base::error::{from_cni, from_namespaces};
+use crate::base::fs::blocking;
 use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 
 pub(crate) mod bridge;
 pub(crate) mod cluster_bridges;
 mod forwarding;
+pub(crate) mod kept_ports;
 pub(crate) mod listeners;
 pub(crate) mod node_networks;
 pub(crate) mod plugin_runs;
@@ -35,6 +38,7 @@ mod routes;
 use bridge::BridgeNetwork;
 use cluster_bridges::ClusterBridges;
 use forwarding::{not_forwarded, port_mapping};
+use kept_ports::KeptPorts;
 use node_networks::NodeNetworks;
 use ranges::Ranges;
 
@@ -64,6 +68,8 @@ pub(crate) struct Network {
     /// The bridges of networks that clusters define.
     pub(crate) cluster_bridges: Arc<ClusterBridges>,
     pub(crate) ranges: Arc<Ranges>,
+    /// The sockets that keep published ports.
+    pub(crate) kept_ports: Arc<KeptPorts>,
     /// CNI plugin processes that a predecessor started, by sandbox.
     pub(crate) predecessor_plugins: Mutex<HashMap<SandboxId, Vec<ProcessId>>>,
 }
@@ -145,6 +151,9 @@ impl Network {
             owner,
             ports,
         } = planned;
+        // Before they are translated, so that no program gets in between.
+        self.keep_ports(id, *owner, ports.iter().map(HostPort::of).collect())
+            .await;
         let list = network.list();
         let journal = dirs.cni_journal();
         let added = async {
@@ -195,6 +204,23 @@ impl Network {
         Ok(ips)
     }
 
+    /// Keeps the ports that are forwarded to a sandbox of this owner from programs of the node, until it is detached.
+    pub(crate) async fn keep_ports(&self, id: SandboxId, owner: Owner, ports: Vec<HostPort>) {
+        if ports.is_empty() || !KeptPorts::are_kept_for(owner) {
+            return;
+        }
+        let kept = Arc::clone(&self.kept_ports);
+        // Without a thread nothing is kept, and all else works.
+        let occupied = blocking(move || Ok(kept.keep(id, &ports)))
+            .await
+            .unwrap_or_default();
+        // A connection of a client may have the port as well, which is no harm.
+        let listener = listeners::find_listener(&occupied, &self.kept_ports).await;
+        if let Ok(Some(OccupiedPort { port, .. })) = listener {
+            tracing::warn!(sandbox = %id, %port, "a program of the node listens on a port that is forwarded to a sandbox: it gets no connections");
+        }
+    }
+
     /// Detaches a sandbox, if its journal says that it is attached or was being attached.
     pub(crate) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
         // An ADD of a predecessor that still runs could attach the sandbox after the DEL.
@@ -210,6 +236,7 @@ impl Network {
                 .map_err(from_cni)
         };
         traced("cni_del", |_| (), deleted).await?;
+        self.kept_ports.release(id);
         // Last: the bridge is deleted with its last holder, and DEL still works on it.
         self.cluster_bridges.release(id).await
     }

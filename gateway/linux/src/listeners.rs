@@ -8,16 +8,17 @@ use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+use socket2::{Domain, SockFilter, Socket, Type};
 
 /// The state of a TCP socket that listens, and that of a UDP socket without a peer, as the kernel prints them.
 const LISTEN: &str = "0A";
 const UNCONNECTED: &str = "07";
 
+/// The operation of a socket's filter that ends it, with the number of bytes that are kept of a packet (`BPF_RET`).
+const RETURN: u16 = 6;
+
 /// A transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// TCP.
     Tcp,
@@ -41,6 +42,42 @@ pub struct SocketOwner {
     pub pid: i32,
     /// The name of its program, at most 15 bytes, which it can choose.
     pub name: String,
+}
+
+/// A socket that is bound to an address, so that no other program can listen on it, and does nothing else. It takes no
+/// connection, and drops each datagram.
+#[derive(Debug)]
+pub struct BoundPort {
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "it holds the port while it is open")
+    )]
+    socket: Socket,
+}
+
+// === impl BoundPort ===
+
+impl BoundPort {
+    /// Binds an address. An IPv6 address stands for IPv6 alone, also the one that stands for all.
+    ///
+    /// # Errors
+    /// Those of the kernel: `AddrInUse` if another socket has it, `AddrNotAvailable` if the node does not.
+    pub fn bind(transport: Transport, address: SocketAddr) -> io::Result<Self> {
+        let kind = match transport {
+            Transport::Tcp => Type::STREAM,
+            Transport::Udp => Type::DGRAM,
+        };
+        let socket = Socket::new(Domain::for_address(address), kind, None)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        if transport == Transport::Udp {
+            // Before it is bound, so that none gets in.
+            socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+        }
+        socket.bind(&address.into())?;
+        Ok(Self { _socket: socket })
+    }
 }
 
 /// All sockets of a protocol that listen. Blocks on `/proc`, which does not take long.
@@ -90,29 +127,12 @@ pub fn socket_owner(inode: u64) -> Option<SocketOwner> {
     })
 }
 
-/// Returns whether a program that binds this address now is told that it is in use. An address that the node does not have
-/// is not in use. An IPv6 address stands for IPv6 alone, also the one that stands for all.
+/// Returns whether a program that binds this address now, as [`BoundPort::bind`] does, is told that it is in use. An address
+/// that the node does not have is not in use.
 #[must_use]
 pub fn is_in_use(transport: Transport, address: SocketAddr) -> bool {
-    matches!(bound(transport, address), Err(Errno::ADDRINUSE))
-}
-
-/// A socket with this address, which does not listen.
-fn bound(transport: Transport, address: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let kind = match transport {
-        Transport::Tcp => SocketType::STREAM,
-        Transport::Udp => SocketType::DGRAM,
-    };
-    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
-    bind(&socket, &address)?;
-    Ok(socket)
+    let bound = BoundPort::bind(transport, address);
+    bound.is_err_and(|fault| fault.kind() == io::ErrorKind::AddrInUse)
 }
 
 /// Adds the listeners of a table of the kernel, such as `/proc/net/tcp`.
@@ -260,6 +280,33 @@ mod tests {
             let no_address_of_the_node = SocketAddr::from(([192, 0, 2, 1], address.port()));
             assert!(!is_in_use(transport, no_address_of_the_node));
         }
+    }
+
+    #[test]
+    fn bound_port_is_kept_from_others_and_takes_nothing() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let bound_to = |bound: &BoundPort| {
+            let address = bound._socket.local_addr().unwrap();
+            address.as_socket().unwrap()
+        };
+        let bound = BoundPort::bind(Transport::Tcp, any).unwrap();
+        let address = bound_to(&bound);
+        assert!(TcpListener::bind(address).is_err());
+        assert!(TcpListener::bind(("0.0.0.0", address.port())).is_err());
+        assert!(TcpStream::connect(address).is_err());
+        drop(bound);
+        drop(TcpListener::bind(address).unwrap());
+        let bound = BoundPort::bind(Transport::Udp, any).unwrap();
+        let address = bound_to(&bound);
+        assert!(UdpSocket::bind(address).is_err());
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(b"a datagram", address).unwrap();
+        bound._socket.set_nonblocking(true).unwrap();
+        let received = io::Read::read(&mut &bound._socket, &mut [0; 16]);
+        let fault = received.expect_err("it is dropped");
+        assert_eq!(fault.kind(), io::ErrorKind::WouldBlock);
+        drop(bound);
+        drop(UdpSocket::bind(address).unwrap());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! that the agent or the driver created.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -174,6 +174,52 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
     );
     end(&agent, task);
     assert!(ask(outside).is_none(), "the port is still published");
+}
+
+#[test]
+fn published_port_is_kept_from_programs_of_the_node_also_by_the_next_daemon() {
+    let node = TestNode::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    let port = free_port();
+    let mut task = server(&node, &agent, 8080, json!({ "ports": ["http"] }));
+    let published = nomad::PortMapping {
+        label: "http".into(),
+        value: port.into(),
+        to: 8080,
+        host_ip: String::new(),
+    };
+    task.config
+        .resources
+        .as_mut()
+        .expect("it has some")
+        .ports
+        .push(published);
+    agent.driver().start(&task.config).expect("it starts");
+    let is_kept = || {
+        [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST]
+            .iter()
+            .all(|ip| {
+                TcpListener::bind((*ip, port)).is_err() && UdpSocket::bind((*ip, port)).is_err()
+            })
+    };
+    let outside = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let is_reached = || eventually(SOON, || ask(outside).as_deref() == Some("served\n"));
+    assert!(is_kept() && is_reached());
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert!(eventually(SOON, is_kept) && is_reached());
+    assert!(
+        agent.plugin().exit(SOON).is_some(),
+        "a plugin ends with the daemon that was there"
+    );
+    let _ = agent.dispense();
+    end(&agent, task);
+    assert!(eventually(SOON, || TcpListener::bind((
+        Ipv4Addr::UNSPECIFIED,
+        port
+    ))
+    .is_ok()
+        && UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()));
 }
 
 #[test]

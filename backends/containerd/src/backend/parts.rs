@@ -43,6 +43,7 @@ use crate::live::LiveContainers;
 use crate::network::Network;
 use crate::network::bridge::BridgeNetwork;
 use crate::network::cluster_bridges::{ClusterBridges, OwnBridge};
+use crate::network::kept_ports::KeptPorts;
 use crate::network::node_networks::NodeNetworks;
 use crate::network::ranges::Ranges;
 use crate::node::Node;
@@ -401,6 +402,7 @@ impl Handles {
                 own,
             )),
             ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
+            kept_ports: Arc::new(KeptPorts::new()),
             predecessor_plugins: Mutex::default(),
         }))
     }

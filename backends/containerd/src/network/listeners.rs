@@ -2,24 +2,29 @@
 //! before the kernel looks for a socket, so such a program would get no connection any more.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use switchyard_core::backend::OccupiedPort;
 use switchyard_core::ledger::ListeningProcess;
 use switchyard_core::spec::{HostPort, Protocol};
 use switchyard_core::{Error, Result};
-use switchyard_linux::listeners::{
-    Listener, SocketOwner, Transport, is_in_use, listeners, socket_owner,
-};
+use switchyard_linux::listeners::{Listener, SocketOwner, is_in_use, listeners, socket_owner};
 
 use crate::base::fs::blocking;
+use crate::network::kept_ports::{KeptPorts, places, transport};
 
-/// The first of these ports on which a program of the node listens.
+/// The first of these ports on which a program of the node listens. On those that are kept none does.
 ///
 /// # Errors
 /// `Internal` if the kernel does not list its sockets.
-pub(crate) async fn find_listener(ports: &[HostPort]) -> Result<Option<OccupiedPort>> {
-    let ports = ports.to_vec();
+pub(crate) async fn find_listener(
+    ports: &[HostPort],
+    kept: &KeptPorts,
+) -> Result<Option<OccupiedPort>> {
+    let mut ports = ports.to_vec();
+    ports.retain(|port| !kept.has(port));
+    if ports.is_empty() {
+        return Ok(None);
+    }
     blocking(move || find(&ports)).await
 }
 
@@ -54,15 +59,6 @@ fn find(ports: &[HostPort]) -> Result<Option<OccupiedPort>> {
     Ok(occupied)
 }
 
-/// The protocol, if the sockets of it can be listed.
-const fn transport(protocol: Protocol) -> Option<Transport> {
-    match protocol {
-        Protocol::Tcp => Some(Transport::Tcp),
-        Protocol::Udp => Some(Transport::Udp),
-        Protocol::Sctp => None,
-    }
-}
-
 /// Returns whether a listener of this port's protocol has an address in common with it.
 fn covers(listener: &Listener, port: &HostPort) -> bool {
     let bound = HostPort {
@@ -76,18 +72,9 @@ fn covers(listener: &Listener, port: &HostPort) -> bool {
 /// Returns whether the kernel refuses this port to a program that wants to listen on it. It alone knows whether a listener
 /// on all addresses of IPv6 has those of IPv4 as well.
 fn is_taken(port: &HostPort) -> bool {
-    let Some(transport) = transport(port.protocol) else {
-        return false;
-    };
-    let all = [
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    ];
-    let one = port.ip.map(|ip| [ip.to_canonical()]);
-    let wanted = one.as_ref().map_or(&all[..], |one| &one[..]);
-    wanted
-        .iter()
-        .any(|ip| is_in_use(transport, SocketAddr::new(*ip, port.port)))
+    places(port)
+        .into_iter()
+        .any(|(transport, address)| is_in_use(transport, address))
 }
 
 #[cfg(test)]

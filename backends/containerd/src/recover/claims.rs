@@ -17,7 +17,7 @@ use super::plan::{LeftAlone, RecoveryPlan};
 use super::process_query::ProcessQuery;
 use crate::base::fs::blocking;
 use crate::network::ports_of_journal;
-use crate::record::{HostPortsRecord, identity_of};
+use crate::record::{HostPortsRecord, NetworkRecord, identity_of};
 use crate::recover::Recovery;
 use crate::sandbox::SandboxEntry;
 
@@ -29,6 +29,22 @@ impl Recovery {
         if record.host_ports.is_none() {
             record.host_ports = Some(HostPortsRecord::from_core(&self.mapped_ports(id).await));
         }
+    }
+
+    /// Keeps the ports again that a predecessor has forwarded to a sandbox.
+    pub(super) async fn keep_ports(&self, id: SandboxId, entry: &SandboxEntry) {
+        let record = &entry.record;
+        let (Ok(owner), NetworkRecord::Pod) = (record.meta.owner(), &record.network) else {
+            return;
+        };
+        // Of one that was stopped nothing is forwarded any more.
+        let journal = entry.dirs.cni_journal();
+        if !tokio::fs::try_exists(journal).await.unwrap_or(false) {
+            return;
+        }
+        let ports = record.host_ports.as_ref().map(HostPortsRecord::to_core);
+        let ports = ports.unwrap_or_default().ports;
+        self.network.keep_ports(id, owner, ports).await;
     }
 
     /// Reports the objects that are left alone, each with what it holds: what its identity says, the images below its

@@ -81,6 +81,7 @@ impl Recovery {
         for (id, mut found) in sandboxes {
             if let Ok(found) = &mut found {
                 self.fill_in_host_ports(id, found).await;
+                self.keep_ports(id, &found.entry).await;
             }
             self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
         }
