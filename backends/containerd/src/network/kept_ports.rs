@@ -139,12 +139,12 @@ mod tests {
         SandboxId::from_bytes([number; 32])
     }
 
-    /// A port of the loopback address that nobody has, and its address.
+    /// A port that nobody has, of an address that no other test uses.
     fn free(protocol: Protocol) -> (HostPort, SocketAddr) {
         let address = match protocol {
-            Protocol::Udp => UdpSocket::bind("127.0.0.1:0").unwrap().local_addr(),
+            Protocol::Udp => UdpSocket::bind("127.91.0.1:0").unwrap().local_addr(),
             Protocol::Tcp | Protocol::Sctp => {
-                TcpListener::bind("127.0.0.1:0").unwrap().local_addr()
+                TcpListener::bind("127.91.0.1:0").unwrap().local_addr()
             }
         };
         let address = address.unwrap();

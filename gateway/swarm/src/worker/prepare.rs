@@ -114,6 +114,9 @@ impl Worker {
 
     async fn create(&mut self) -> Result<()> {
         let scope = self.shared.scope.clone();
+        let mut taken = Error::exhausted(
+            "endpoint.ports: each port that was chosen has been taken by others meanwhile",
+        );
         for _ in 0..PORT_TRIES {
             let Prepared { sandbox, task } = match &self.prepared {
                 Some(prepared) => prepared.clone(),
@@ -133,6 +136,7 @@ impl Worker {
                         "choosing other ports for a task"
                     );
                     self.prepared = None;
+                    taken = taken.with_source(error);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -143,9 +147,7 @@ impl Worker {
                 .await
                 .map(drop);
         }
-        Err(Error::exhausted(
-            "endpoint.ports: each port that was chosen has been taken by others meanwhile",
-        ))
+        Err(taken)
     }
 
     fn chooses_ports(&self) -> bool {
