@@ -287,7 +287,8 @@ mod tests {
             (("", Some("web")), ("", Some("web")), false),
             (("", None), ("", None), false),
         ] {
-            let (one, other) = (claims(one.0, one.1), claims(other.0, other.1));
+            let one = claims(one.0, one.1);
+            let other = claims(other.0, other.1);
             assert_eq!(one.shares_with(&other), expected, "{one:?} {other:?}");
             assert_eq!(other.shares_with(&one), expected, "{other:?} {one:?}");
         }
