@@ -3,6 +3,7 @@
 //! [`mounts`] alone reads the kernel's list of mounts. [`process`] alone says which process an id stands for. [`node_limits`] alone
 //! says how much of a limit of the node is in use, [`listeners`] alone which programs of the node listen.
 
+pub mod descriptor_bundle;
 pub mod files;
 mod group_leader;
 pub mod kernel_wait;

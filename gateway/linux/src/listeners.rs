@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use socket2::{Domain, SockFilter, Socket, Type};
@@ -48,8 +49,7 @@ pub struct SocketOwner {
 /// connection, and drops each datagram.
 #[derive(Debug)]
 pub struct BoundPort {
-    /// It has the port for as long as it is open.
-    _socket: Socket,
+    socket: Socket,
 }
 
 // === impl BoundPort ===
@@ -73,7 +73,35 @@ impl BoundPort {
             socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
         }
         socket.bind(&address.into())?;
-        Ok(Self { _socket: socket })
+        Ok(Self { socket })
+    }
+
+    /// Such a socket that was bound by an earlier process, with its protocol and address.
+    ///
+    /// # Errors
+    /// Those of the kernel; `InvalidInput` for a socket of another kind.
+    pub fn of(descriptor: OwnedFd) -> io::Result<(Transport, SocketAddr, Self)> {
+        let socket = Socket::from(descriptor);
+        let kind = socket.r#type()?;
+        let transport = if kind == Type::STREAM {
+            Transport::Tcp
+        } else {
+            Transport::Udp
+        };
+        let address = socket.local_addr()?.as_socket();
+        let address = address.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the socket has no address of the internet",
+            )
+        })?;
+        Ok((transport, address, Self { socket }))
+    }
+}
+
+impl AsFd for BoundPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -284,7 +312,7 @@ mod tests {
         // Of an address that no other test uses: the port is bound again.
         let any = "127.92.0.1:0".parse().unwrap();
         let bound_to = |bound: &BoundPort| {
-            let address = bound._socket.local_addr().unwrap();
+            let address = bound.socket.local_addr().unwrap();
             address.as_socket().unwrap()
         };
         let bound = BoundPort::bind(Transport::Tcp, any).unwrap();
@@ -299,8 +327,8 @@ mod tests {
         assert!(UdpSocket::bind(address).is_err());
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.send_to(b"a datagram", address).unwrap();
-        bound._socket.set_nonblocking(true).unwrap();
-        let received = io::Read::read(&mut &bound._socket, &mut [0; 16]);
+        bound.socket.set_nonblocking(true).unwrap();
+        let received = io::Read::read(&mut &bound.socket, &mut [0; 16]);
         let fault = received.expect_err("it is dropped");
         assert_eq!(fault.kind(), io::ErrorKind::WouldBlock);
         drop(bound);

@@ -206,8 +206,9 @@ fn published_port_is_kept_from_programs_of_the_node_also_by_the_next_daemon() {
     let is_reached = || eventually(SOON, || ask(outside).as_deref() == Some("served\n"));
     assert!(is_kept() && is_reached());
     node.daemon().kill9();
+    assert!(is_kept(), "the logkeeper keeps it while no daemon runs");
     node.daemon().restart();
-    assert!(eventually(SOON, is_kept) && is_reached());
+    assert!(is_kept() && is_reached());
     assert!(
         agent.plugin().exit(SOON).is_some(),
         "a plugin ends with the daemon that was there"

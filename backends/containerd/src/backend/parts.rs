@@ -244,6 +244,7 @@ impl Parts {
             health,
             tracker,
             cleanup,
+            recovered,
             ..
         } = handles;
         let settings = self.context.settings();
@@ -260,6 +261,8 @@ impl Parts {
         tracker.spawn(Arc::clone(&self.shims).watch_orphans(stop.clone()));
         tracker.spawn(Arc::clone(&self.attachments).watch_unread(stop.clone()));
         tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
+        let kept = Arc::clone(&self.network.kept_ports);
+        tracker.spawn(kept.store(keeper.clone(), recovered.clone(), stop.clone()));
     }
 }
 

@@ -3,31 +3,65 @@
 //! a socket.
 //!
 //! For tasks of Nomad and Swarm alone: a program of the node that runs beside a pod on containerd has to run beside it here.
-//! The sockets are the daemon's, and end with it. The next one binds them again when it recovers.
+//! The logkeeper stores duplicates of them in one bundle, so that they outlive the daemon. Its successor takes them out, and
+//! closes those of sandboxes that have ended meanwhile.
+//!
+//! A socket that is stored stays open here, without a sandbox, until the logkeeper has a bundle without it: until then a task
+//! that gets the port next could not bind one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
+use switchyard_core::backoff::Backoff;
 use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::{HostPort, Protocol};
+use switchyard_linux::descriptor_bundle::{bundle, unbundle};
 use switchyard_linux::listeners::{BoundPort, Transport};
+use switchyard_linux::report;
+use switchyard_logkeeper::{Error as LogkeeperError, StoreClient, TakenDescriptor};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// The most sockets; and at most a quarter of the files that the daemon may open.
 const MOST: u64 = 4096;
+
+/// The name of the bundle in the logkeeper's store, which later versions know too.
+const BUNDLE: &str = "ports";
+
+/// Limit for taking the bundle of the predecessor. Without it the ports are free, or kept for a minute by nobody.
+const TAKE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The first and the longest pause until a logkeeper that does not store the bundle is asked again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// Where a program would listen.
+type Place = (Transport, SocketAddr);
 
 /// The sockets that keep ports, by address, with the sandboxes to which the port leads.
 #[derive(Debug)]
 pub(crate) struct KeptPorts {
     most: usize,
-    sockets: Mutex<BTreeMap<(Transport, SocketAddr), KeptPort>>,
+    sockets: Mutex<BTreeMap<Place, KeptPort>>,
+    /// Notified when the bundle is to be stored again.
+    changed: Notify,
+    /// True while the logkeeper has a bundle of this daemon.
+    is_stored: AtomicBool,
 }
 
 #[derive(Debug)]
 struct KeptPort {
-    _socket: BoundPort,
-    /// More than one while a task is started again and its predecessor still ends.
+    socket: BoundPort,
+    /// More than one while a task is started again and its predecessor still ends; none until the logkeeper has a bundle
+    /// without it.
     sandboxes: BTreeSet<SandboxId>,
 }
 
@@ -45,6 +79,8 @@ impl KeptPorts {
         Self {
             most,
             sockets: Mutex::default(),
+            changed: Notify::new(),
+            is_stored: AtomicBool::new(false),
         }
     }
 
@@ -74,27 +110,150 @@ impl KeptPorts {
                 match BoundPort::bind(place.0, place.1) {
                     Ok(socket) => {
                         let kept = KeptPort {
-                            _socket: socket,
+                            socket,
                             sandboxes: BTreeSet::from([id]),
                         };
                         sockets.insert(place, kept);
                     }
-                    Err(fault) if fault.kind() == std::io::ErrorKind::AddrInUse => {
+                    Err(fault) if fault.kind() == io::ErrorKind::AddrInUse => {
                         occupied.push(*port);
                     }
                     Err(_) => {}
                 }
             }
         }
+        drop(sockets);
+        self.changed.notify_one();
         occupied.dedup();
         occupied
     }
 
-    /// Closes the sockets of a sandbox that no other one has. Idempotent.
+    /// Closes the sockets of a sandbox that no other one has, those that are stored soon. Idempotent.
     pub(crate) fn release(&self, id: SandboxId) {
+        let is_stored = self.is_stored.load(Ordering::Relaxed);
+        let mut has_changed = false;
         self.sockets.lock().retain(|_, kept| {
-            kept.sandboxes.remove(&id);
-            !kept.sandboxes.is_empty()
+            let is_released = kept.sandboxes.remove(&id);
+            has_changed |= is_released;
+            let is_last = is_released && kept.sandboxes.is_empty();
+            is_stored || !is_last
+        });
+        if has_changed {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes over the sockets that a predecessor has stored in this logkeeper. Recovery then keeps those that it finds
+    /// sandboxes for. Nothing if the logkeeper does not answer at once.
+    pub(crate) async fn inherit(&self, logkeeper: &Path) {
+        match timeout(TAKE_LIMIT, take(logkeeper)).await {
+            Ok(Ok(descriptors)) => self.adopt(descriptors),
+            Ok(Err(reason)) => {
+                tracing::debug!(reason, "ports are not kept over the start of the daemon");
+            }
+            Err(_elapsed) => {
+                tracing::warn!(limit = ?TAKE_LIMIT, "the logkeeper does not answer: ports that the predecessor has kept are kept for a minute at most");
+            }
+        }
+    }
+
+    fn adopt(&self, descriptors: Vec<OwnedFd>) {
+        let mut sockets = self.sockets.lock();
+        for descriptor in descriptors {
+            if let Ok((transport, address, socket)) = BoundPort::of(descriptor) {
+                sockets.entry((transport, address)).or_insert(KeptPort {
+                    socket,
+                    sandboxes: BTreeSet::new(),
+                });
+            }
+        }
+    }
+
+    /// Keeps a bundle of the sockets stored in the logkeeper, from the end of recovery on, until `stop`.
+    pub(crate) async fn store(
+        self: Arc<Self>,
+        logkeeper: PathBuf,
+        recovered: CancellationToken,
+        stop: CancellationToken,
+    ) {
+        tokio::select! {
+            () = self.store_forever(&logkeeper, &recovered) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    /// Never ends.
+    async fn store_forever(&self, logkeeper: &Path, recovered: &CancellationToken) {
+        recovered.cancelled().await;
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            // A node without published ports has nothing to store.
+            while self.sockets.lock().is_empty() {
+                self.changed.notified().await;
+            }
+            if let Err(error) = self.store_while_connected(logkeeper, &mut backoff).await {
+                let error = report(&error);
+                tracing::debug!(
+                    error,
+                    "the logkeeper does not store the sockets of published ports"
+                );
+            }
+            self.is_stored.store(false, Ordering::Relaxed);
+            self.forget(None);
+            backoff.wait().await;
+        }
+    }
+
+    /// Stores a bundle after each change, until the connection to the logkeeper ends.
+    async fn store_while_connected(
+        &self,
+        logkeeper: &Path,
+        backoff: &mut Backoff,
+    ) -> Result<(), LogkeeperError> {
+        let Some(mut store) = StoreClient::connect(logkeeper).await? else {
+            return Ok(());
+        };
+        loop {
+            let (bundled, released) = match self.bundle() {
+                Ok(bundle) => bundle,
+                Err(fault) => {
+                    let error = report(&fault);
+                    tracing::debug!(error, "cannot bundle the sockets of published ports");
+                    return Ok(());
+                }
+            };
+            store.put(BUNDLE, "", bundled.as_fd()).await?;
+            self.is_stored.store(true, Ordering::Relaxed);
+            backoff.reset();
+            self.forget(Some(&released));
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = store.broken() => return Ok(()),
+            }
+        }
+    }
+
+    /// A bundle of the sockets that sandboxes have, and the places of the others.
+    fn bundle(&self) -> io::Result<(OwnedFd, BTreeSet<Place>)> {
+        let sockets = self.sockets.lock();
+        let released = sockets
+            .iter()
+            .filter(|(_, kept)| kept.sandboxes.is_empty())
+            .map(|(place, _)| *place)
+            .collect();
+        let open: Vec<BorrowedFd<'_>> = sockets
+            .values()
+            .filter(|kept| !kept.sandboxes.is_empty())
+            .map(|kept| kept.socket.as_fd())
+            .collect();
+        Ok((bundle(&open)?, released))
+    }
+
+    /// Closes the sockets that no sandbox has; those of these places, or all.
+    fn forget(&self, places: Option<&BTreeSet<Place>>) {
+        self.sockets.lock().retain(|place, kept| {
+            let is_meant = places.is_none_or(|places| places.contains(place));
+            !(is_meant && kept.sandboxes.is_empty())
         });
     }
 
@@ -102,6 +261,20 @@ impl KeptPorts {
     pub(crate) fn has(&self, port: &HostPort) -> bool {
         let sockets = self.sockets.lock();
         places(port).iter().any(|place| sockets.contains_key(place))
+    }
+}
+
+/// The sockets in the bundle that a predecessor has stored. The reason is for the log.
+async fn take(logkeeper: &Path) -> Result<Vec<OwnedFd>, String> {
+    let error = |error: LogkeeperError| report(&error);
+    let Some(mut store) = StoreClient::connect(logkeeper).await.map_err(error)? else {
+        return Ok(Vec::new());
+    };
+    match store.take(BUNDLE).await.map_err(error)? {
+        Some(TakenDescriptor { descriptor, .. }) => {
+            unbundle(&descriptor).map_err(|fault| report(&fault))
+        }
+        None => Ok(Vec::new()),
     }
 }
 
@@ -115,7 +288,7 @@ pub(super) const fn transport(protocol: Protocol) -> Option<Transport> {
 }
 
 /// Where a program would listen on this port; nowhere if its sockets are not looked for.
-pub(super) fn places(port: &HostPort) -> Vec<(Transport, SocketAddr)> {
+pub(super) fn places(port: &HostPort) -> Vec<Place> {
     let Some(transport) = transport(port.protocol) else {
         return Vec::new();
     };
@@ -184,6 +357,33 @@ mod tests {
             assert!(!ports.has(&port));
             assert!(is_free(protocol, address), "{protocol:?}");
         }
+    }
+
+    #[test]
+    fn successor_takes_over_the_sockets_of_ports_that_are_still_published() {
+        let ports = KeptPorts::with_most(10);
+        let (published, address) = free(Protocol::Tcp);
+        let (ended, address_of_ended) = free(Protocol::Udp);
+        assert_eq!(ports.keep(id(1), &[published]), []);
+        assert_eq!(ports.keep(id(2), &[ended]), []);
+        ports.is_stored.store(true, Ordering::Relaxed);
+        ports.release(id(2));
+        assert!(ports.has(&ended), "the logkeeper still has it");
+        assert_eq!(ports.keep(id(3), &[ended]), [], "so the next task gets it");
+        ports.release(id(3));
+        let (bundled, released) = ports.bundle().unwrap();
+        ports.forget(Some(&released));
+        assert!(is_free(Protocol::Udp, address_of_ended));
+        // The daemon ends, and the logkeeper has the bundle.
+        drop(ports);
+        assert!(!is_free(Protocol::Tcp, address));
+        let successor = KeptPorts::with_most(10);
+        successor.adopt(unbundle(&bundled).unwrap());
+        assert_eq!(successor.keep(id(1), &[published]), []);
+        successor.forget(None);
+        assert!(!is_free(Protocol::Tcp, address));
+        successor.release(id(1));
+        assert!(is_free(Protocol::Tcp, address));
     }
 
     #[test]

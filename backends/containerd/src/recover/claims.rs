@@ -31,6 +31,12 @@ impl Recovery {
         }
     }
 
+    /// Takes over the sockets by which a predecessor has kept ports.
+    pub(super) async fn inherit_kept_ports(&self) {
+        let settings = self.context.settings();
+        self.network.kept_ports.inherit(&settings.logkeeper).await;
+    }
+
     /// Keeps the ports again that a predecessor has forwarded to a sandbox.
     pub(super) async fn keep_ports(&self, id: SandboxId, entry: &SandboxEntry) {
         let record = &entry.record;

@@ -55,6 +55,7 @@ impl Recovery {
         } = self.list_inventory().await?;
         self.forget_all();
         reach(CrashPoint::RecoveryLooked);
+        self.inherit_kept_ports().await;
         phases.done("inventory");
 
         let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
