@@ -7,6 +7,7 @@ use switchyard_core::spec::{OomScoreAdj, Resources, SeccompProfile, TaskSpec};
 use switchyard_core::{Error, Result};
 
 use crate::input::Input;
+use crate::resolved::ResolvedSource;
 use crate::{
     capabilities, cdi, devices, environment, labels, limits, mounts, namespaces, network, oci,
     resources, seccomp, text, throttles,
@@ -47,6 +48,8 @@ pub struct Built {
     pub limits: Resources,
     /// Requests that this node does not support, left out or changed; for the log and the task's events.
     pub warnings: Vec<String>,
+    /// The sources of mounts of CDI devices that are staged as the sources of the task's own mounts are.
+    pub staged: Vec<ResolvedSource>,
 }
 
 /// Returns whether the spec of a task depends on paths of the host that its client chose, or that lead to
@@ -136,13 +139,16 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         linux,
     };
     // Applied last, as vendors expect.
-    if !task.cdi_devices.is_empty() {
-        apply_cdi(&mut spec, input)?;
-    }
+    let staged = if task.cdi_devices.is_empty() {
+        Vec::new()
+    } else {
+        apply_cdi(&mut spec, input)?
+    };
     Ok(Built {
         spec: oci::to_value(&spec)?,
         limits,
         warnings,
+        staged,
     })
 }
 
@@ -158,7 +164,7 @@ fn check_labels(relabel: &[PathBuf]) -> Result<()> {
 }
 
 /// Adds what the CDI specs of the task's devices ask for.
-fn apply_cdi(spec: &mut oci::Spec, input: &Input<'_>) -> Result<()> {
+fn apply_cdi(spec: &mut oci::Spec, input: &Input<'_>) -> Result<Vec<ResolvedSource>> {
     let resolved = input.found.cdi_edits();
     let edits =
         resolved.ok_or_else(|| Error::internal("the CDI devices of the task were not resolved"))?;
@@ -172,6 +178,7 @@ fn apply_cdi(spec: &mut oci::Spec, input: &Input<'_>) -> Result<()> {
     cdi::apply(
         edits,
         cdi::Target {
+            stage: input.sandbox.users.as_ref().map(|_| input.stage),
             process,
             mounts,
             linux,

@@ -10,6 +10,7 @@ mod apply;
 mod edits;
 mod file;
 mod listing;
+mod scalars;
 mod yaml;
 
 use std::collections::HashSet;
@@ -20,10 +21,10 @@ use switchyard_core::{Error, Result};
 
 pub(crate) use apply::{Target, apply, host_nodes};
 pub(crate) use edits::Edits;
-pub use listing::{Listed, ListedNode, Listing, is_kind, list};
+pub use listing::{BadFile, Listed, ListedNode, Listing, is_kind, list};
 
 use crate::host_fs::HostFs;
-use file::SpecFile;
+use file::{SpecFile, likely_kind};
 use switchyard_linux::files::if_present;
 
 /// The largest spec file that is read, in bytes.
@@ -72,7 +73,7 @@ struct Place {
 ///
 /// # Errors
 /// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that is in no file or in
-/// two files of one directory; the text names the files that could not be read. `Unimplemented` for a device
+/// two files of one directory; the text names the files that could not be read and may have it. `Unimplemented` for a device
 /// with network devices.
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
     let wanted: Vec<DeviceName<'_>> = names
@@ -138,13 +139,20 @@ fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
     }
 }
 
-/// The error for a device that is in no file. `bad` are the files that could not be read, with the reasons.
-fn missing(name: &str, dirs: &[PathBuf], bad: &[String]) -> Error {
+/// The error for a device that is in no file. `bad` are the files that could not be read: of these it names the ones that
+/// may have the device.
+fn missing(name: &str, dirs: &[PathBuf], bad: &[BadFile]) -> Error {
     let places = dirs
         .iter()
         .map(|dir| dir.display().to_string())
         .collect::<Vec<_>>()
         .join(", ");
+    let kind = name.split_once('=').map_or(name, |(kind, _)| kind);
+    let bad: Vec<&str> = bad
+        .iter()
+        .filter(|file| file.may_be_of(&[kind]))
+        .map(|file| file.why.as_str())
+        .collect();
     let shown = bad[..bad.len().min(BAD_SHOWN)].join("; ");
     let bad = match bad.len().saturating_sub(BAD_SHOWN) {
         0 if shown.is_empty() => String::new(),
@@ -213,30 +221,33 @@ pub(crate) fn read_all(dirs: &[PathBuf], fs: &dyn HostFs) {
 }
 
 /// Calls `each` with the files directly in a directory, one after the other; if `kinds` are given, only with
-/// files of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
+/// files that may be of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
 /// parsed, with the reason; first of all one with which it would be more than is read of a directory.
 fn visit(
     dir: &Path,
     fs: &dyn HostFs,
     kinds: Option<&[&str]>,
     mut each: impl FnMut(PathBuf, SpecFile),
-) -> Vec<String> {
+) -> Vec<BadFile> {
     let mut bad = Vec::new();
-    let mut unread = read_files(dir, fs, |path, yaml, read| {
-        let parsed = match read {
+    let unread = read_files(dir, fs, |path, yaml, read| {
+        let (kind, why) = match read {
             Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => {
                 return;
             }
-            Ok(bytes) => SpecFile::parse(&bytes, yaml),
-            Err(fault) => Err(fault.to_string()),
+            Ok(bytes) => match SpecFile::parse(&bytes, yaml) {
+                Ok(file) => return each(path, file),
+                Err(why) => (likely_kind(&bytes), why),
+            },
+            Err(fault) => (None, fault.to_string()),
         };
-        match parsed {
-            Ok(file) => each(path, file),
-            Err(why) => bad.push(because(&path, &why)),
-        }
+        bad.push(BadFile {
+            kind,
+            why: because(&path, &why),
+        });
     });
-    unread.append(&mut bad);
-    unread
+    let unread = unread.into_iter().map(|why| BadFile { kind: None, why });
+    unread.chain(bad).collect()
 }
 
 /// Calls `each` with what is read of the files directly in a directory, one after the other, and with whether a file is

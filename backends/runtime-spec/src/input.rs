@@ -34,6 +34,8 @@ pub struct Input<'a> {
     /// Directories for the volumes that the image declares; a mount of the task at the same destination takes
     /// precedence.
     pub volumes: &'a [ImageVolume],
+    /// The directory in which mounts of the task are staged before the runtime creates the container.
+    pub stage: &'a Path,
     /// The location of the cgroup, from [`crate::cgroups_path::cgroups_path`].
     pub cgroups_path: &'a str,
     /// The process namespace of the task that `PidMode::Target` names.

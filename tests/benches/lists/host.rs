@@ -105,6 +105,7 @@ pub(crate) fn build_spec_of(task: &TaskSpec, image: &ImageConfig) -> Result<()> 
         found: &found,
         user: &user,
         volumes: &[],
+        stage: Path::new("/stage"),
         cgroups_path: "/t",
         target_pid: None,
         recursive_readonly: true,

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use switchyard_proto::cri::v1::{
-    Capability, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount, NamespaceMode,
+    Capability, CdiDevice, ContainerConfig, ContainerMetadata, IdMapping, Int64Value, Mount, NamespaceMode,
     StatusRequest, UserNamespace,
 };
 use switchyard_proto::cri::v1alpha2 as old;
@@ -65,6 +65,13 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
     let dir = node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     fs::write(dir.join("of-root"), "").expect("the root can be written");
+    let device = format!(
+        "cdiVersion: 0.7.0\nkind: vendor.example/users\ndevices:\n- name: 0\n  containerEdits:\n    mounts:\n\
+         \x20   - {{hostPath: {}, containerPath: /device, options: [bind, ro]}}\n",
+        dir.display()
+    );
+    fs::create_dir_all(node.root().cdi()).expect("the root can be written");
+    fs::write(node.root().cdi().join("users.yaml"), device).expect("the root can be written");
     let mount = |at: &str, mapped: bool| Mount {
         host_path: dir.to_str().expect("the path is ASCII").to_owned(),
         container_path: at.to_owned(),
@@ -74,6 +81,9 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
     };
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.mounts = vec![mount("/mapped", true), mount("/plain", false)];
+        config.cdi_devices = vec![CdiDevice {
+            name: "vendor.example/users=0".to_owned(),
+        }];
         let add_capabilities = vec!["NET_ADMIN".to_owned(), "SYS_ADMIN".to_owned()];
         context(config).capabilities = Some(Capability {
             add_capabilities,
@@ -85,13 +95,13 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
         sh("tr -s ' ' < /proc/self/uid_map; id -u; id -g").trim(),
         format!("0 {ROOT} 65536\n0\n0")
     );
-    // The image, the sandbox's files and the idmapped mount belong to root; the other mount belongs to nobody
-    // (65534).
+    // The image, the sandbox's files, the idmapped mount and that of the CDI device belong to root; the other mount
+    // belongs to nobody (65534).
     assert_eq!(
         sh(
-            "stat -c %u / /bin/busybox /etc/hosts /etc/hostname /etc/resolv.conf /dev/shm /mapped/of-root /plain/of-root"
+            "stat -c %u / /bin/busybox /etc/hosts /etc/hostname /etc/resolv.conf /dev/shm /mapped/of-root /device/of-root /plain/of-root"
         ),
-        "0\n0\n0\n0\n0\n0\n0\n65534"
+        "0\n0\n0\n0\n0\n0\n0\n0\n65534"
     );
     sh(
         "touch /new /mapped/new /dev/shm/new; chown 33:33 /mapped/new; hostname changed; ip link set lo mtu 1400",

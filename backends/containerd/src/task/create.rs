@@ -197,6 +197,7 @@ impl Tasks {
             host,
             user: plan.user.clone(),
             volumes: plan.storage.volumes.clone(),
+            stage: self.context.layout.task(id).stage,
             cgroups_path: plan.location.path.clone(),
             target_pid,
             recursive_readonly: self.node.recursive_readonly(runtime),
@@ -362,7 +363,7 @@ fn task_record(
             .as_str()
             .map(str::to_owned),
         made_score: None,
-        staged: plan.storage.staged(id),
+        staged: plan.storage.staged(id, &built.staged),
         volumes: plan
             .storage
             .named_volumes()

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use switchyard_runtime_spec::RealHost;
-use switchyard_runtime_spec::cdi::{Listed, Listing, list};
+use switchyard_runtime_spec::cdi::{BadFile, Listed, Listing, list};
 
 use super::{Scan, nodes, sysfs};
 use crate::assemble::Candidate;
@@ -38,12 +38,7 @@ impl Scan<'_> {
             return Vec::new();
         }
         let listing = &specs.listing;
-        self.notes.extend(
-            listing
-                .bad
-                .iter()
-                .map(|why| format!("cannot parse a CDI spec file: {why}")),
-        );
+        self.notes.extend(listing.bad.iter().map(unusable));
         let mut found = Vec::new();
         for kind in &group.cdi {
             let family: Arc<str> = kind.as_str().into();
@@ -85,6 +80,16 @@ impl Scan<'_> {
         }
         found
     }
+}
+
+/// That a file cannot be used, and whose it is: devices of other kinds are not affected.
+fn unusable(file: &BadFile) -> String {
+    let of_kind = file.kind.as_ref().map(|kind| format!(" of {kind}"));
+    format!(
+        "cannot use a CDI spec file{}: {}",
+        of_kind.unwrap_or_default(),
+        file.why
+    )
 }
 
 /// The devices, each with all its names: those with the same nodes are one device. A name that is not only a

@@ -9,6 +9,7 @@ use switchyard_core::{Error, Result};
 
 use super::edits::{CdiDeviceNode, CdiHook, CdiMount, Edits};
 use crate::host_fs::{DeviceInfo, HostFs, HostNode};
+use crate::resolved::{ResolvedSource, Staging};
 use crate::{oci, text};
 
 /// The mode of a device node if the file gives none.
@@ -17,6 +18,8 @@ const DEFAULT_MODE: u32 = 0o666;
 /// The parts of a spec that edits change.
 #[derive(Debug)]
 pub(crate) struct Target<'s> {
+    /// The directory for mounts with mapped ids, if the container has a user namespace.
+    pub(crate) stage: Option<&'s Path>,
     pub(crate) process: &'s mut oci::Process,
     pub(crate) mounts: &'s mut Vec<oci::Mount>,
     pub(crate) linux: &'s mut oci::Linux,
@@ -24,11 +27,15 @@ pub(crate) struct Target<'s> {
 }
 
 /// Applies edits to a spec. Mounts are sorted by the depth of their destination afterwards, so that none
-/// hides another.
+/// hides another. Returns the mounts that have to be staged before the runtime creates the container.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cdi_devices`, for a device node that does not exist.
-pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Result<()> {
+/// `InvalidArgument`, naming `cdi_devices`, for a device node that does not exist, or is of another type than its file says.
+pub(crate) fn apply(
+    edits: &Edits,
+    target: Target<'_>,
+    fs: &dyn HostFs,
+) -> Result<Vec<ResolvedSource>> {
     // Devices with network devices are refused earlier.
     let Edits {
         env,
@@ -40,6 +47,7 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
         additional_gids,
     } = edits;
     let Target {
+        stage,
         process,
         mounts: made,
         linux,
@@ -58,15 +66,7 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
         nodes.insert(device.path.clone(), device);
     }
     linux.devices = nodes.into_values().collect();
-    if !mounts.is_empty() {
-        // Of those at one place, the last.
-        let mut taken: HashSet<String> = HashSet::with_capacity(mounts.len());
-        let mut put: Vec<oci::Mount> = mounts.iter().rev().map(to_mount).collect();
-        put.retain(|mount| taken.insert(mount.destination.clone()));
-        made.retain(|other| !taken.contains(&other.destination));
-        made.extend(put.into_iter().rev());
-        made.sort_by_key(|mount| text::depth(&mount.destination));
-    }
+    let staged = put_mounts(made, mounts, stage);
     for hook in hooks {
         all_hooks
             .entry(hook.hook_name.clone())
@@ -84,7 +84,58 @@ pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Resul
             .iter()
             .filter(|gid| **gid != 0 && known.insert(**gid)),
     );
-    Ok(())
+    Ok(staged)
+}
+
+/// Adds mounts to those that are made. With a directory for mounts with mapped ids, all that are bind mounts have their
+/// sources there; returns these sources.
+fn put_mounts(
+    made: &mut Vec<oci::Mount>,
+    mounts: &[CdiMount],
+    stage: Option<&Path>,
+) -> Vec<ResolvedSource> {
+    if mounts.is_empty() {
+        return Vec::new();
+    }
+    // Of those at one place, the last.
+    let mut taken: HashSet<String> = HashSet::with_capacity(mounts.len());
+    let mut put: Vec<oci::Mount> = mounts.iter().rev().map(to_mount).collect();
+    put.retain(|mount| taken.insert(mount.destination.clone()));
+    put.reverse();
+    let staged = stage.map_or_else(Vec::new, |stage| staged(&mut put, stage));
+    made.retain(|other| !taken.contains(&other.destination));
+    made.extend(put);
+    made.sort_by_key(|mount| text::depth(&mount.destination));
+    staged
+}
+
+/// Moves the sources of bind mounts to the directory for mounts with mapped ids, and returns them.
+fn staged(mounts: &mut [oci::Mount], stage: &Path) -> Vec<ResolvedSource> {
+    let mut staged = Vec::new();
+    let binds = mounts.iter_mut().filter(|mount| is_bind(&mount.options));
+    for (number, mount) in binds.enumerate() {
+        let name = format!("cdi-{number}");
+        let path = stage.join(&name);
+        let source = std::mem::replace(&mut mount.source, path.display().to_string());
+        // The staged mount has them mapped already.
+        mount
+            .options
+            .retain(|option| option != "idmap" && option != "ridmap");
+        staged.push(ResolvedSource {
+            path,
+            staging: Staging::IdMapped {
+                name,
+                path: source.into(),
+            },
+        });
+    }
+    staged
+}
+
+fn is_bind(options: &[String]) -> bool {
+    options
+        .iter()
+        .any(|option| option == "bind" || option == "rbind")
 }
 
 /// Sets variables: each in place of the first of its name.
@@ -108,27 +159,29 @@ fn put_variables(env: &mut Vec<String>, lines: &[String]) {
     }
 }
 
-/// The device nodes of the host whose numbers are looked up.
+/// The device nodes of the host whose numbers or modes are looked up.
 pub(crate) fn host_nodes(edits: &Edits) -> impl Iterator<Item = &str> {
     edits
         .device_nodes
         .iter()
-        .filter(|node| declared(node).is_none())
+        .filter(|node| !is_declared(node) || node.file_mode.is_none())
         .map(host_node)
 }
 
-/// The type of a node whose file has its number as well, or whose type has no number.
-fn declared(node: &CdiDeviceNode) -> Option<&str> {
+/// Returns whether the file says by itself which device a node is: it has its type and number, or a type that has no
+/// number.
+fn is_declared(node: &CdiDeviceNode) -> bool {
     node.kind
         .as_deref()
-        .filter(|kind| *kind == "p" || node.major.is_some())
+        .is_some_and(|kind| kind == "p" || node.major.is_some())
 }
 
 fn host_node(node: &CdiDeviceNode) -> &str {
     node.host_path.as_deref().unwrap_or(&node.path)
 }
 
-/// The device of a node, whose rule is added.
+/// The device of a node, whose rule is added. As in the reference implementation, a node that the file declares in full
+/// need not exist on the host; if it does, and the file gives no mode, it has the mode that it has there.
 fn put_node(
     node: &CdiDeviceNode,
     user: &oci::User,
@@ -138,7 +191,7 @@ fn put_node(
     let CdiDeviceNode {
         path,
         host_path: _,
-        kind: _,
+        kind,
         major,
         minor,
         file_mode,
@@ -146,35 +199,36 @@ fn put_node(
         uid,
         gid,
     } = node;
-    let declared = declared(node);
-    let found = match declared {
-        Some(_) => None,
-        None => Some(stat_device(host_node(node), fs)?),
+    let on_host = stat_device(host_node(node), fs);
+    let (kind, (major, minor), mode) = match kind {
+        Some(kind) if is_declared(node) => {
+            let number = (major.unwrap_or(0), minor.unwrap_or(0));
+            (kind.as_str(), number, on_host.ok().map(|info| info.mode))
+        }
+        kind => {
+            let info = on_host?;
+            let found = (i64::from(info.major), i64::from(info.minor));
+            let number = major.map_or(found, |major| (major, minor.unwrap_or(0)));
+            (
+                checked_kind(node, kind.as_deref(), &info)?,
+                number,
+                Some(info.mode),
+            )
+        }
     };
     let id = |declared: Option<u32>, of_process: u32| declared.unwrap_or(of_process);
     let device = oci::LinuxDevice {
         path: path.clone(),
-        kind: match (declared, &found) {
-            (Some(kind), _) => kind.to_owned(),
-            (None, Some(info)) if info.block => "b".to_owned(),
-            (None, _) => "c".to_owned(),
-        },
-        major: major
-            .or_else(|| found.as_ref().map(|info| i64::from(info.major)))
-            .unwrap_or(0),
-        minor: minor
-            .or_else(|| found.as_ref().map(|info| i64::from(info.minor)))
-            .unwrap_or(0),
+        kind: kind.to_owned(),
+        major,
+        minor,
         file_mode: file_mode
-            .or_else(|| found.as_ref().map(|info| info.mode))
+            .or(mode)
             .map_or(DEFAULT_MODE, |mode| mode & 0o7777),
         uid: id(*uid, user.uid),
         gid: id(*gid, user.gid),
     };
-    let access = permissions
-        .as_deref()
-        .filter(|access| !access.is_empty())
-        .unwrap_or("rwm");
+    let access = permissions.as_deref().unwrap_or("rwm");
     if device.kind != "p" && access != "none" {
         linux.resources.devices.push(oci::DeviceRule {
             allow: true,
@@ -185,6 +239,28 @@ fn put_node(
         });
     }
     Ok(device)
+}
+
+/// The type of the device on the host, which must be the one in the file if that has one.
+fn checked_kind(
+    node: &CdiDeviceNode,
+    declared: Option<&str>,
+    info: &DeviceInfo,
+) -> Result<&'static str> {
+    let found = if info.block { "b" } else { "c" };
+    match declared {
+        // The word for a character device without a buffer, which all are.
+        Some("u") if !info.block => Ok(found),
+        Some(declared) if declared != found => Err(Error::invalid(
+            "cdi_devices",
+            format!(
+                "device node {} has type {declared} in its CDI file, and {} is of type {found}",
+                node.path,
+                host_node(node)
+            ),
+        )),
+        Some(_) | None => Ok(found),
+    }
 }
 
 fn stat_device(path: &str, fs: &dyn HostFs) -> Result<DeviceInfo> {
@@ -206,15 +282,8 @@ fn to_mount(mount: &CdiMount) -> oci::Mount {
         kind,
     } = mount;
     let mut options = options.clone();
-    let kind = kind
-        .clone()
-        .filter(|kind| !kind.is_empty())
-        .unwrap_or_else(|| "bind".to_owned());
-    if kind == "bind"
-        && !options
-            .iter()
-            .any(|option| option == "bind" || option == "rbind")
-    {
+    let kind = kind.clone().unwrap_or_else(|| "bind".to_owned());
+    if kind == "bind" && !is_bind(&options) {
         options.insert(0, "rbind".to_owned());
     }
     oci::Mount {

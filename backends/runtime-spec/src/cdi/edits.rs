@@ -1,86 +1,118 @@
-//! The changes that CDI devices make to the spec of a container. The file uses nothing else of the crate: what is known
-//! of a host has edits too.
+//! The changes that CDI devices make to the spec of a container. The file uses nothing of the crate but what reads
+//! fields: what is known of a host has edits too.
 
 use serde::Deserialize;
+
+use super::scalars;
 
 /// The changes to a container's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct Edits {
     /// Variables, `NAME=value`.
+    #[serde(deserialize_with = "scalars::texts")]
     pub(crate) env: Vec<String>,
     /// Device nodes.
+    #[serde(deserialize_with = "scalars::or_default")]
     pub(crate) device_nodes: Vec<CdiDeviceNode>,
     /// Network devices.
+    #[serde(deserialize_with = "scalars::or_default")]
     pub(crate) net_devices: Vec<CdiNetDevice>,
     /// OCI hooks: programs of the host that are run at points of a container's lifecycle.
+    #[serde(deserialize_with = "scalars::or_default")]
     pub(crate) hooks: Vec<CdiHook>,
     /// Mounts.
+    #[serde(deserialize_with = "scalars::or_default")]
     pub(crate) mounts: Vec<CdiMount>,
     /// Intel RDT: classes of cache and memory bandwidth.
     pub(crate) intel_rdt: Option<CdiIntelRdt>,
     /// Groups of the process.
+    #[serde(deserialize_with = "scalars::or_default")]
     pub(crate) additional_gids: Vec<u32>,
 }
 
 /// A device node.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct CdiDeviceNode {
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) path: String,
+    /// Its path on the host, if it is another one.
+    #[serde(deserialize_with = "scalars::text_if_any")]
     pub(crate) host_path: Option<String>,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "scalars::text_if_any")]
     pub(crate) kind: Option<String>,
+    /// Without it the host says the number, also the minor one.
+    #[serde(deserialize_with = "scalars::number_if_any")]
     pub(crate) major: Option<i64>,
     pub(crate) minor: Option<i64>,
     pub(crate) file_mode: Option<u32>,
+    #[serde(deserialize_with = "scalars::text_if_any")]
     pub(crate) permissions: Option<String>,
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
 }
 
 /// A network device.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct CdiNetDevice {
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) host_interface_name: String,
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) name: String,
 }
 
 /// A program of the host.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct CdiHook {
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) hook_name: String,
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) path: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "scalars::texts")]
     pub(crate) args: Vec<String>,
-    #[serde(default)]
+    #[serde(deserialize_with = "scalars::texts")]
     pub(crate) env: Vec<String>,
     pub(crate) timeout: Option<i64>,
 }
 
 /// A mount.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct CdiMount {
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) host_path: String,
+    #[serde(deserialize_with = "scalars::text")]
     pub(crate) container_path: String,
-    #[serde(default)]
+    #[serde(deserialize_with = "scalars::texts")]
     pub(crate) options: Vec<String>,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "scalars::text_if_any")]
     pub(crate) kind: Option<String>,
 }
 
 /// Intel RDT: classes of cache and memory bandwidth, with the keys of the runtime spec.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct CdiIntelRdt {
-    #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "closID",
+        deserialize_with = "scalars::text_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
     clos_id: Option<String>,
-    #[serde(rename = "l3CacheSchema", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "l3CacheSchema",
+        deserialize_with = "scalars::text_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
     l3_cache_schema: Option<String>,
-    #[serde(rename = "memBwSchema", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "memBwSchema",
+        deserialize_with = "scalars::text_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
     mem_bw_schema: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) schemata: Option<Vec<String>>,

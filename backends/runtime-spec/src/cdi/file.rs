@@ -1,11 +1,13 @@
-//! A CDI spec file: JSON or YAML, parsed strictly, since a key that is ignored could be the one that makes a
-//! device safe.
+//! A CDI spec file: JSON or YAML. An unknown key makes it invalid, since a key that is ignored could be the one that
+//! makes a device safe; values may be written in all ways that the reference implementation of CDI accepts.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use super::edits::Edits;
+use super::scalars::{self, Text};
 use super::{is_device, is_kind, yaml};
 
 /// The newest version of CDI that is supported.
@@ -28,24 +30,29 @@ pub(super) struct SpecFile {
 }
 
 /// The document format.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct Document {
+    #[serde(deserialize_with = "scalars::text")]
     cdi_version: String,
+    #[serde(deserialize_with = "scalars::text")]
     kind: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    #[serde(deserialize_with = "scalars::or_default")]
+    annotations: BTreeMap<String, Text>,
+    #[serde(deserialize_with = "scalars::or_default")]
     devices: Vec<Device>,
-    #[serde(default)]
+    #[serde(deserialize_with = "scalars::or_default")]
     container_edits: Edits,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct Device {
+    #[serde(deserialize_with = "scalars::text")]
     name: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    #[serde(deserialize_with = "scalars::or_default")]
+    annotations: BTreeMap<String, Text>,
+    #[serde(deserialize_with = "scalars::or_default")]
     container_edits: Edits,
 }
 
@@ -67,10 +74,11 @@ impl SpecFile {
 
     /// Parses the contents of a file. The error is a description of what is wrong with it.
     pub(super) fn parse(bytes: &[u8], is_yaml: bool) -> Result<Self, String> {
+        let text = decoded(bytes)?;
         let document = if is_yaml {
-            serde_json::from_value(yaml::read(bytes)?)
+            serde_json::from_value(yaml::read(&text)?)
         } else {
-            serde_json::from_slice(bytes)
+            serde_json::from_str(&text).or_else(|fault| as_yaml(&text, fault))
         };
         let document: Document = document.map_err(|fault| fault.to_string())?;
         document.check()?;
@@ -98,6 +106,58 @@ impl SpecFile {
             edits: container_edits,
         })
     }
+}
+
+/// The kind, `vendor/class`, that a file which cannot be parsed most probably is of: the first value of a key `kind`.
+pub(super) fn likely_kind(bytes: &[u8]) -> Option<String> {
+    let text = decoded(bytes).unwrap_or_else(|_| String::from_utf8_lossy(bytes));
+    text.match_indices("kind").find_map(|(at, key)| {
+        let is_whole = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+        let quotes = ['"', '\''];
+        let after = text[at + key.len()..].trim_start_matches(quotes);
+        let value = after.trim_start().strip_prefix(':')?.trim_start();
+        let value = value.trim_start_matches(quotes);
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+        let end = value.find(|c: char| !is_part(c)).unwrap_or(value.len());
+        let kind = &value[..end];
+        (is_whole && is_kind(kind)).then(|| kind.to_owned())
+    })
+}
+
+/// The document of a file that is no JSON because of this fault: as in the reference implementation, a file whose name
+/// says JSON may use what YAML allows besides, such as comments and octal numbers.
+fn as_yaml(text: &str, fault: serde_json::Error) -> serde_json::Result<Document> {
+    if fault.is_data() || text.trim_start().is_empty() {
+        return Err(fault);
+    }
+    match yaml::read(text) {
+        Ok(value) => serde_json::from_value(value),
+        Err(_) => Err(fault),
+    }
+}
+
+/// The text of a file: UTF-8, or UTF-16 if its byte order mark says so.
+fn decoded(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
+    match bytes {
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
+        whole => utf8(whole),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
+    let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
+    Ok(Cow::Borrowed(text))
+}
+
+fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'static, str>, String> {
+    if !bytes.len().is_multiple_of(2) {
+        return Err("it ends within a character of UTF-16".to_owned());
+    }
+    let units = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]]));
+    let text: Result<String, _> = char::decode_utf16(units).collect();
+    text.map(Cow::Owned).map_err(|fault| fault.to_string())
 }
 
 impl Document {

@@ -15,8 +15,17 @@ const MAX_LISTED: usize = 100_000;
 pub struct Listing {
     /// The devices of each kind, `vendor/class`, by name in ascending order, each once.
     pub kinds: BTreeMap<String, Vec<Listed>>,
-    /// The files that cannot be read or parsed, or have too many devices, each with the reason.
-    pub bad: Vec<String>,
+    /// The files that cannot be read or parsed, or have too many devices.
+    pub bad: Vec<BadFile>,
+}
+
+/// A file that cannot be read or parsed, or has too many devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadFile {
+    /// The kind of its devices, `vendor/class`, as far as it can be seen.
+    pub kind: Option<String>,
+    /// Its path, and the reason.
+    pub why: String,
 }
 
 /// A device of a CDI spec file. Small, since a node may have thousands.
@@ -59,7 +68,10 @@ pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
                     "its devices ({}) are left out: with them there would be more than {MAX_LISTED} devices and nodes",
                     file.devices.len()
                 );
-                return left_out.push(because(&path, &why));
+                return left_out.push(BadFile {
+                    kind: Some(file.kind),
+                    why: because(&path, &why),
+                });
             };
             left = rest;
             let of_kind = kinds.entry(file.kind).or_default();
@@ -118,6 +130,18 @@ impl Listing {
         self.kinds
             .iter()
             .flat_map(|(kind, listed)| listed.iter().map(move |device| (kind.as_str(), device)))
+    }
+}
+
+// === impl BadFile ===
+
+impl BadFile {
+    /// Returns whether it may have devices of one of these kinds.
+    #[must_use]
+    pub fn may_be_of(&self, kinds: &[&str]) -> bool {
+        self.kind
+            .as_deref()
+            .is_none_or(|kind| kinds.contains(&kind))
     }
 }
 
@@ -215,7 +239,7 @@ mod tests {
                 }
             });
         assert_eq!(*one.nodes, expected);
-        assert_eq!(listing.bad, [""; 0]);
+        assert!(listing.bad.is_empty(), "{:?}", listing.bad);
     }
 
     #[test]
@@ -234,7 +258,7 @@ mod tests {
             let listing = listed(&[("/etc/cdi/bad.json", text), ("/etc/cdi/v.json", &good)]);
             assert_eq!(listing.devices().count(), 1, "{text:?}");
             assert!(
-                listing.bad[0].starts_with("/etc/cdi/bad.json: "),
+                listing.bad[0].why.starts_with("/etc/cdi/bad.json: "),
                 "{:?}",
                 listing.bad
             );

@@ -9,6 +9,8 @@ use super::*;
 use crate::host_fs::{DeviceInfo, HostNode, HostPropagation};
 use crate::oci;
 
+mod accepted;
+
 /// Files by path, and one device.
 pub(super) struct Files(BTreeMap<PathBuf, String>);
 
@@ -291,6 +293,7 @@ fn cdi_edits_replace_entries_of_the_same_name() {
     let mut linux = oci::Linux::default();
     let mut hooks = oci::Hooks::new();
     let target = Target {
+        stage: None,
         process: &mut process,
         mounts: &mut mounts,
         linux: &mut linux,
@@ -360,7 +363,7 @@ fn the_files_of_a_directory_are_read_up_to_a_sum_and_the_one_beyond_it_is_named(
     );
     let listing = list(&["/etc/cdi".into()], &fs);
     assert_eq!(listing.devices().count(), 0);
-    assert!(listing.bad[0].starts_with(unread), "{:?}", listing.bad);
+    assert!(listing.bad[0].why.starts_with(unread), "{:?}", listing.bad);
     fs.0.remove(Path::new("/etc/cdi/0000.json"));
     assert_eq!(resolved_in(&fs).unwrap().env, ["ALL=1", "WHICH=1"]);
     assert_eq!(list(&["/etc/cdi".into()], &fs).devices().count(), 1);
@@ -394,7 +397,9 @@ fn a_listing_has_only_so_many_devices_and_nodes() {
         ["v.example/class"]
     );
     assert!(
-        listing.bad[0].starts_with("/etc/cdi/0000.json: its devices (1) are left out"),
+        listing.bad[0]
+            .why
+            .starts_with("/etc/cdi/0000.json: its devices (1) are left out"),
         "{:?}",
         listing.bad
     );
@@ -408,7 +413,7 @@ fn the_reason_why_a_file_is_not_understood_is_short() {
     );
     let listing = list(&["/etc/cdi".into()], &directory([bad]));
     assert!(
-        listing.bad[0].len() < 400 && listing.bad[0].contains("env"),
+        listing.bad[0].why.len() < 400 && listing.bad[0].why.contains("env"),
         "{:?}",
         listing.bad
     );

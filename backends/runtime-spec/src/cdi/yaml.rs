@@ -1,23 +1,26 @@
 //! Converts YAML to JSON, with limits on depth and number of values that are enforced during parsing, so that
-//! neither nesting nor references can use more resources.
+//! neither nesting nor references can use more resources. Values without quotes are those of YAML 1.1, as the reference
+//! implementation of CDI reads them: `0660` is octal, `yes` is true.
 
 use std::collections::HashMap;
 use std::str::Chars;
 
-use serde_json::{Map, Value};
-use yaml_rust2::parser::Parser;
+use serde_json::{Map, Number, Value};
+use yaml_rust2::Event;
+use yaml_rust2::parser::{Parser, Tag};
 use yaml_rust2::scanner::TScalarStyle;
-use yaml_rust2::{Event, Yaml};
 
 /// The maximum nesting depth of a document.
 const MAX_DEPTH: usize = 32;
 /// The maximum number of values in a document; values that are repeated by reference count each time.
 const MAX_VALUES: usize = 200_000;
 
+/// The handle of the tags of the types that every YAML has.
+const CORE_TAG: &str = "tag:yaml.org,2002:";
+
 /// Parses a text with a single document. The error describes what is wrong, also if the document is too large
 /// or has what JSON cannot express.
-pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
+pub(super) fn read(text: &str) -> Result<Value, String> {
     let mut parser: Parser<Chars<'_>> = Parser::new_from_str(text);
     let mut reader = Reader {
         open: Vec::new(),
@@ -42,10 +45,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
                 reader.open(anchor, Content::Object(Map::new(), None))?
             }
             Event::SequenceEnd | Event::MappingEnd => reader.close()?,
-            Event::Scalar(_, _, _, Some(tag)) => {
-                return Err(format!("tag {}{} is not supported", tag.handle, tag.suffix));
+            Event::Scalar(text, style, anchor, tag) => {
+                let value = scalar(text, style, tag.as_ref())?;
+                reader.scalar(value, anchor)?;
             }
-            Event::Scalar(text, style, anchor, None) => reader.scalar(text, style, anchor)?,
             Event::Alias(anchor) => reader.alias(anchor)?,
         }
     }
@@ -125,13 +128,8 @@ impl Reader {
         )
     }
 
-    fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize) -> Result<(), String> {
+    fn scalar(&mut self, value: Value, anchor: usize) -> Result<(), String> {
         self.charge(1, 1)?;
-        let value = if style == TScalarStyle::Plain {
-            plain(&text)?
-        } else {
-            Value::String(text)
-        };
         self.insert(
             anchor,
             Done {
@@ -184,11 +182,10 @@ impl Reader {
             Content::Object(object, key) => match key.take() {
                 None => match value {
                     Value::String(text) => *key = Some(text),
-                    other @ (Value::Null
-                    | Value::Bool(_)
-                    | Value::Number(_)
-                    | Value::Array(_)
-                    | Value::Object(_)) => return Err(format!("{other} is no key")),
+                    simple @ (Value::Bool(_) | Value::Number(_)) => *key = Some(simple.to_string()),
+                    other @ (Value::Null | Value::Array(_) | Value::Object(_)) => {
+                        return Err(format!("{other} is no key"));
+                    }
                 },
                 Some(key) if object.contains_key(&key) => {
                     return Err(format!("key {key:?} is there twice"));
@@ -200,17 +197,69 @@ impl Reader {
     }
 }
 
-/// The value of a text without quotes.
-fn plain(text: &str) -> Result<Value, String> {
-    match Yaml::from_str(text) {
-        Yaml::String(text) | Yaml::Real(text) => Ok(Value::String(text)),
-        Yaml::Integer(number) => Ok(Value::from(number)),
-        Yaml::Boolean(value) => Ok(Value::Bool(value)),
-        Yaml::Null => Ok(Value::Null),
-        Yaml::Array(_) | Yaml::Hash(_) | Yaml::Alias(_) | Yaml::BadValue => {
-            Err(format!("{text:?} is no value"))
-        }
+/// The value of a scalar.
+fn scalar(text: String, style: TScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
+    match tag.map(|tag| (tag.handle.as_str(), tag.suffix.as_str())) {
+        None if style == TScalarStyle::Plain => Ok(plain(&text)),
+        None | Some((CORE_TAG, "str")) => Ok(Value::String(text)),
+        Some((CORE_TAG, "int" | "float" | "bool" | "null")) => Ok(plain(&text)),
+        Some((handle, suffix)) => Err(format!("tag {handle}{suffix} is not supported")),
     }
+}
+
+/// The value of a text without quotes.
+fn plain(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" | "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => {
+            Value::Bool(true)
+        }
+        "false" | "False" | "FALSE" | "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => {
+            Value::Bool(false)
+        }
+        text => number(text).unwrap_or_else(|| Value::String(text.to_owned())),
+    }
+}
+
+/// The number that a text is. A whole number that is written with a point or an exponent is one without.
+fn number(text: &str) -> Option<Value> {
+    if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
+        return None;
+    }
+    let digits = text.replace('_', "");
+    if let Some(whole) = integer(&digits) {
+        return Some(whole);
+    }
+    let is_decimal = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+    let number: f64 = digits
+        .chars()
+        .all(is_decimal)
+        .then(|| digits.parse().ok())??;
+    integer(&number.to_string()).or_else(|| Number::from_f64(number).map(Value::Number))
+}
+
+/// The integer that a text is: decimal, or with the prefix of another base, of which a zero alone is that of octal ones.
+fn integer(text: &str) -> Option<Value> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    if !digits.bytes().all(|digit| digit.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let number = i128::from_str_radix(&format!("{sign}{digits}"), base).ok()?;
+    let positive = || u64::try_from(number).map(Value::from);
+    i64::try_from(number)
+        .map(Value::from)
+        .or_else(|_| positive())
+        .ok()
 }
 
 #[cfg(test)]
@@ -222,16 +271,16 @@ mod tests {
     #[test]
     fn yaml_aliases_expand_and_quoted_scalars_are_strings() {
         let text = "a: &x [1, true, ~, 1.5, '2', \"y\"]\nb: *x\nc: {d: &y e, f: *y}\n";
-        let list = json!([1, true, null, "1.5", "2", "y"]);
+        let list = json!([1, true, null, 1.5, "2", "y"]);
         assert_eq!(
-            read(text.as_bytes()),
+            read(text),
             Ok(json!({ "a": list, "b": list, "c": { "d": "e", "f": "e" } }))
         );
     }
 
     #[track_caller]
     fn refused(text: &str, why: &str) {
-        let error = read(text.as_bytes()).expect_err("it cannot be read");
+        let error = read(text).expect_err("it cannot be read");
         assert!(error.contains(why), "{error}");
     }
 
@@ -239,7 +288,7 @@ mod tests {
     fn yaml_without_json_equivalent_is_rejected() {
         refused("", "no document");
         refused("a: 1\n---\nb: 2\n", "several documents");
-        refused("1: 2\n", "1 is no key");
+        refused("~: 2\n", "null is no key");
         refused("? [a]\n: b\n", "no key");
         refused("a: 1\na: 2\n", "\"a\" is there twice");
         refused("a: &x [*x]\n", "a value that is none");
@@ -266,7 +315,7 @@ mod tests {
             "[".repeat(MAX_DEPTH - 1),
             "]".repeat(MAX_DEPTH - 1)
         );
-        assert!(read(deepest.as_bytes()).is_ok());
+        assert!(read(&deepest).is_ok());
         refused(&format!("[{deepest}]"), "too large");
     }
 }

@@ -197,6 +197,7 @@ impl Case {
             found: &found,
             user: &self.user,
             volumes: &self.volumes,
+            stage: Path::new("/host/stage"),
             cgroups_path: &self.cgroups_path,
             target_pid: self.target_pid.as_deref(),
             recursive_readonly: self.recursive_readonly,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::Result;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{DiskLimit, DiskPart, disk_parts};
-use switchyard_runtime_spec::{ImageVolume, ResolvedMount, Staging};
+use switchyard_runtime_spec::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
 
 use crate::image::RunnableImage;
 use crate::record::StagedRecord;
@@ -56,10 +56,12 @@ impl StoragePlan {
         Ok(plan)
     }
 
-    /// Returns the mounts in the staging directory for the runtime, in the order in which they are mounted.
-    pub(crate) fn staged(&self, task: TaskId) -> Vec<StagedRecord> {
+    /// Returns the mounts in the staging directory for the runtime, in the order in which they are mounted: those of the
+    /// task, and those of its devices.
+    pub(crate) fn staged(&self, task: TaskId, of_devices: &[ResolvedSource]) -> Vec<StagedRecord> {
         let sources = self.mounts.iter().map(|mount| &mount.source);
         let sources = sources.chain(self.volumes.iter().map(|volume| &volume.source));
+        let sources = sources.chain(of_devices);
         sources
             .filter_map(|source| StagedRecord::of(source, task))
             .collect()
