@@ -1,17 +1,17 @@
 //! Checks of devices and of files of the Container Device Interface.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use switchyard_linux::files::if_present;
+use switchyard_core::spec::MissingSource;
+use switchyard_runtime_spec::cdi;
+use switchyard_runtime_spec::host_fs::{DeviceInfo, HostFs, HostNode, HostPropagation};
 
 use super::codes::orchestrators::{CDI, EMPTY_GROUP, UNHEALTHY_DEVICE};
 use super::facts::Facts;
 use super::finding::Finding;
-use super::text::{first_of, yaml_value};
-use super::view::FILE_MAX;
-
-/// Maximum number of files of a directory that are read.
-const FILES_MAX: usize = 256;
+use super::text::first_of;
+use super::view::NodeView;
 
 /// Maximum number of devices that a finding names.
 const NAMED_MAX: usize = 5;
@@ -20,9 +20,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     found.extend(empty_groups(facts));
     found.extend(unhealthy(facts));
-    for dir in &facts.config.devices.cdi_spec_dirs {
-        found.extend(spec_dir(facts, dir));
-    }
+    found.extend(refused(facts));
     found
 }
 
@@ -60,38 +58,54 @@ fn unhealthy(facts: &Facts) -> Option<Finding> {
     })
 }
 
-fn spec_dir(facts: &Facts, dir: &Path) -> Vec<Finding> {
-    let names = match if_present(facts.view.list(dir)) {
-        Ok(names) => names.unwrap_or_default(),
-        Err(error) => return vec![Finding::new(&CDI, format!("{}: {error}", dir.display()))],
-    };
-    let files = names.iter().map(|name| dir.join(name)).take(FILES_MAX);
-    let wrong = files.filter_map(|file| {
-        let why = spec_fault(facts, &file)?;
-        Some(Finding::new(&CDI, format!("{}: {why}", file.display())))
-    });
-    wrong.collect()
+/// The files and devices that the daemon refuses, as it reads them.
+fn refused(facts: &Facts) -> Vec<Finding> {
+    let listing = cdi::list(
+        &facts.config.devices.cdi_spec_dirs,
+        &SpecFiles(facts.view.as_ref()),
+    );
+    let faults: Vec<String> = listing
+        .devices()
+        .filter_map(|(kind, device)| {
+            let fault = device.fault.as_deref()?;
+            Some(format!("{}: {fault}", device.name(kind)))
+        })
+        .collect();
+    let devices = (!faults.is_empty()).then(|| first_of(&faults, NAMED_MAX));
+    let files = listing.bad.into_iter().map(|file| file.why);
+    files
+        .chain(devices)
+        .map(|what| Finding::new(&CDI, what))
+        .collect()
 }
 
-/// The fault of a file, as far as its syntax shows one.
-fn spec_fault(facts: &Facts, file: &Path) -> Option<String> {
-    let extension = file.extension()?.to_str()?;
-    if extension != "json" && extension != "yaml" {
-        return None;
+/// The files of a node in the directories of the Container Device Interface.
+struct SpecFiles<'v>(&'v dyn NodeView);
+
+impl HostFs for SpecFiles<'_> {
+    fn source(&self, _: &Path, _: MissingSource) -> io::Result<PathBuf> {
+        Err(io::ErrorKind::Unsupported.into())
     }
-    let bytes = match facts.view.read(file, FILE_MAX) {
-        Ok(bytes) => bytes,
-        Err(error) => return Some(error.to_string()),
-    };
-    let text = String::from_utf8_lossy(&bytes);
-    if extension == "json" || text.trim_start().starts_with('{') {
-        return match serde_json::from_str::<serde_json::Value>(&text) {
-            Ok(value) if value.get("kind").is_some_and(serde_json::Value::is_string) => None,
-            Ok(_) => Some("it has no kind".to_owned()),
-            Err(error) => Some(format!("it is not JSON: {error}")),
-        };
+
+    fn propagation(&self, _: &Path) -> io::Result<HostPropagation> {
+        Err(io::ErrorKind::Unsupported.into())
     }
-    yaml_value(&text, "kind")
-        .is_none()
-        .then(|| "it has no kind".to_owned())
+
+    fn node(&self, _: &Path) -> io::Result<HostNode> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.0
+            .read(path, usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let names = self.0.list(dir)?;
+        Ok(names.iter().map(|name| dir.join(name)).collect())
+    }
 }

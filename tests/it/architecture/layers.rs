@@ -101,7 +101,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-runtime-spec",
         ],
     ),
-    // It reads the configuration of CNI and of containerd, and finds processes, as the daemon does.
+    // It reads the configuration of CNI and of containerd, and CDI files, and finds processes, as the daemon does.
     (
         "switchyard-doctor",
         &[
@@ -112,6 +112,7 @@ const LAYERS: [(&str, &[&str]); 42] = [
             "switchyard-linux",
             "switchyard-node-files",
             "switchyard-operator-api",
+            "switchyard-runtime-spec",
             "switchyard-socket",
         ],
     ),

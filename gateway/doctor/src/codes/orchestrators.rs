@@ -142,8 +142,8 @@ pub(in super::super) const EMPTY_GROUP: FindingCode = FindingCode::warning(
 );
 pub(in super::super) const CDI: FindingCode = FindingCode::warning(
     "SY702",
-    "a directory or file of the Container Device Interface cannot be read",
-    "Containers that request its devices are refused.",
+    "a file or device of the Container Device Interface cannot be used",
+    "The daemon refuses containers that request its devices.",
     "Correct the file, or let the vendor's tool write it again (`nvidia-ctk cdi generate`).",
 );
 pub(in super::super) const UNHEALTHY_DEVICE: FindingCode = FindingCode::warning(

@@ -142,13 +142,56 @@ fn files_of_the_container_device_interface() {
             expected,
         );
     };
-    file("a.json", "{\"kind\": \"a.com/x\"}", &[]);
-    file("a.json", "{", &["SY702 warning"]);
-    file("a.json", "[]", &["SY702 warning"]);
-    file("a.yaml", "cdiVersion: 0.6.0\nkind: a.com/x\n", &[]);
-    file("a.yaml", "cdiVersion: 0.6.0\n", &["SY702 warning"]);
-    file("a.json", &"x".repeat(2 << 20), &["SY702 warning"]);
+    let json = |devices: &str| {
+        format!(r#"{{"cdiVersion":"1.1.0","kind":"a.com/x","devices":[{devices}]}}"#)
+    };
+    let device =
+        |name: &str, edits: &str| format!(r#"{{"name":"{name}","containerEdits":{{{edits}}}}}"#);
+    let good = device("0", r#""env":["A=b"]"#);
+    file("a.json", &json(&good), &[]);
+    file(
+        "a.yaml",
+        "cdiVersion: 0.6.0\nkind: a.com/x\ndevices:\n- name: 0\n  containerEdits:\n    deviceNodes: [{path: /dev/x, fileMode: 0660}]\n",
+        &[],
+    );
+    file("a.json", &format!("\u{feff}{}", json(&good)), &[]);
     file("README", "{", &[]);
+    // What the daemon refuses, syntax aside, is found too.
+    for wrong in [
+        "{".to_owned(),
+        "[]".to_owned(),
+        r#"{"kind": "a.com/x"}"#.to_owned(),
+        json(""),
+        json(&device("0", "")),
+        json(&device("0 1", r#""env":["A=b"]"#)),
+        json(&device("0", r#""env":["A=b"],"strange":1"#)),
+        json(&device(
+            "0",
+            r#""hooks":[{"hookName":"never","path":"/h"}]"#,
+        )),
+        json(&format!("{good},{good}")),
+        json(&device(
+            "0",
+            r#""netDevices":[{"hostInterfaceName":"vf7","name":"eth1"}]"#,
+        )),
+        json(&good).replace("1.1.0", "9.9.9"),
+        "x".repeat(5 << 20),
+    ] {
+        file("a.json", &wrong, &["SY702 warning"]);
+    }
+    let twice = check(
+        |node| {
+            node.file("/etc/cdi/a.json", &json(&good));
+            node.file("/etc/cdi/b.json", &json(&good));
+        },
+        &["SY702 warning"],
+    );
+    assert!(
+        twice[0]
+            .found
+            .contains("a.com/x=0: it is in both /etc/cdi/a.json and /etc/cdi/b.json"),
+        "{twice:?}"
+    );
 }
 
 const AGENT: &str = "/etc/nomad.d/switchyard.hcl";
