@@ -13,7 +13,7 @@ use super::codes::runtime::{
     CONTAINERD_CONFIG, CRI_PLUGIN, NO_CONTAINERD, NO_CONTAINERD_PROGRAM, NO_RUNTIME, NO_SHIM,
     OLD_CONTAINERD, VULNERABLE,
 };
-use super::facts::Facts;
+use super::facts::{Facts, seen_by};
 use super::finding::{Finding, Severity};
 
 /// The namespace of containerd's own CRI plugin.
@@ -118,7 +118,9 @@ fn config_file(facts: &Facts) -> PathBuf {
         let named = [process.values("address"), process.values("a")].concat();
         let files = [process.values("config"), process.values("c")].concat();
         let is_named = named.iter().any(|named| Path::new(named) == address);
-        files.into_iter().map(PathBuf::from).filter(move |file| {
+        let files = files.into_iter().map(Path::new);
+        let found = files.filter_map(move |file| seen_by(&*facts.view, process, file).ok());
+        found.filter(move |file| {
             if named.is_empty() {
                 listens_there(file)
             } else {

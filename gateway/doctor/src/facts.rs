@@ -147,7 +147,8 @@ impl Facts {
             .iter()
             .filter(|process| is_daemon(process) && Some(process.pid) != own);
         let loaded = others.take(DAEMONS_MAX).filter_map(|process| {
-            let loaded = self.view.load(&sources_of(&*self.view, process)).ok()?;
+            let sources = sources_of(&*self.view, process).ok()?;
+            let loaded = self.view.load(&sources).ok()?;
             Some((process.pid, loaded.effective.config))
         });
         // While no daemon answers, a process with the same directories is the one that should.
@@ -243,11 +244,14 @@ impl FoundDaemon {
         let of_unit = unit.as_ref().map(sources_of_unit);
         let own = pid.and_then(|pid| i32::try_from(pid).ok());
         let process = processes.iter().find(|process| Some(process.pid) == own);
-        let named = process.and_then(|process| config_file(view, process));
-        let file = process.map(|_| named.clone().unwrap_or_else(|| DEFAULT_FILE.into()));
+        // A file that cannot be found from here is as unknown as that of a process which cannot be seen.
+        let named = process.and_then(|process| config_file(view, process).ok());
+        let file = named
+            .clone()
+            .map(|named| named.unwrap_or_else(|| DEFAULT_FILE.into()));
         let of_daemon = match pid {
             Some(pid) => Sources {
-                file: named,
+                file: named.flatten(),
                 env: environment(view, pid),
                 flags: process.map(flags).unwrap_or_default(),
             },
@@ -340,9 +344,14 @@ fn named_file(process: &ProcessFacts) -> Option<&str> {
     values.chain(process.values("c")).last()
 }
 
-/// The configuration file that a process was started with, if it can be found from here.
-fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> Option<PathBuf> {
-    seen_by(view, process, Path::new(named_file(process)?)).ok()
+/// The configuration file that a process was started with; `None` if it was started without one.
+///
+/// # Errors
+/// It was started with a relative path, and its working directory is not known.
+fn config_file(view: &dyn NodeView, process: &ProcessFacts) -> io::Result<Option<PathBuf>> {
+    named_file(process)
+        .map(|file| seen_by(view, process, Path::new(file)))
+        .transpose()
 }
 
 /// A path as a process finds it: a relative one from its working directory.
@@ -376,17 +385,20 @@ fn flags(process: &ProcessFacts) -> Vec<Flag> {
 }
 
 /// The sources of another daemon.
-fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
+///
+/// # Errors
+/// Its configuration file is not known.
+fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> io::Result<Sources> {
     let pid = u32::try_from(process.pid).unwrap_or_default();
     let env = environment(view, pid)
         .into_iter()
         .filter(|(name, _)| name.starts_with(VARIABLES))
         .collect();
-    Sources {
-        file: config_file(view, process),
+    Ok(Sources {
+        file: config_file(view, process)?,
         env,
         flags: flags(process),
-    }
+    })
 }
 
 fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
@@ -419,8 +431,8 @@ pub fn daemon_at(view: &dyn NodeView, admin_socket: &Path) -> Option<u32> {
         .take(DAEMONS_MAX)
         .collect();
     let serves = |process: &ProcessFacts| {
-        let loaded = view.load(&sources_of(view, process));
-        loaded.is_ok_and(|loaded| loaded.effective.config.paths.admin_socket() == admin_socket)
+        let loaded = sources_of(view, process).map(|sources| view.load(&sources));
+        matches!(loaded, Ok(Ok(loaded)) if loaded.effective.config.paths.admin_socket() == admin_socket)
     };
     let found = daemons.iter().find(|process| serves(process));
     let only = || match daemons.as_slice() {

@@ -10,7 +10,7 @@ use super::codes::orchestrators::{
     CGROUP_DRIVER, CRI_DISABLED, CRICTL, NO_PLUGIN_DIRECTORY, OTHER_RUNTIME, RUNTIME_SOCKET,
     STALE_RUNTIME_SOCKET, SWAP,
 };
-use super::facts::Facts;
+use super::facts::{Facts, seen_by};
 use super::finding::{Finding, Severity};
 use super::text::yaml_value;
 use super::view::FileKind;
@@ -74,8 +74,14 @@ impl Kubelet {
             args,
             config: String::new(),
         };
-        let file = kubelet.arg("config").unwrap_or(CONFIG).to_owned();
-        kubelet.config = facts.view.text(file).unwrap_or_default();
+        let file = Path::new(kubelet.arg("config").unwrap_or(CONFIG));
+        let file = match process {
+            Some(process) => seen_by(&*facts.view, process, file).ok(),
+            None => Some(file.to_owned()),
+        };
+        kubelet.config = file
+            .and_then(|file| facts.view.text(file))
+            .unwrap_or_default();
         kubelet
     }
 

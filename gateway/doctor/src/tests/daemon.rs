@@ -3,7 +3,7 @@
 use switchyard_operator_api::RefusedReloadView;
 use switchyard_operator_api::{Change, Effect};
 
-use super::super::facts::FoundDaemon;
+use super::super::facts::{FoundDaemon, daemon_at};
 use super::*;
 
 fn of_status(change: impl FnOnce(&mut StatusReport), expected: &[&str]) -> Vec<Finding> {
@@ -302,6 +302,56 @@ fn instances_that_share_something() {
         assert!(found[0].found.contains(key), "{found:?}");
     }
     assert!(!found[0].found.contains("paths.run"), "{found:?}");
+}
+
+#[test]
+fn relative_files_of_other_processes_are_sought_in_their_directories() {
+    let daemon = |node: &mut TestNode| {
+        node.process(101, "/usr/bin/switchyard serve --config=other.toml");
+        let apart = "version = 1\n[paths]\nstate = \"/srv/state\"\nrun = \"/srv/run\"\n[admin]\nlisten = \"127.0.0.1:9641\"\n\
+                     [network.bridge]\nname = \"other0\"\nsubnets = [\"10.99.0.0/16\"]\n";
+        node.configs.insert("/srv/other.toml".into(), apart.into());
+    };
+    let containerd = |node: &mut TestNode| {
+        node.config("[containerd]\nmode = \"external\"");
+        node.sockets
+            .insert("/run/containerd/containerd.sock".into(), true);
+        node.process(101, "/usr/bin/containerd -c conf/containerd.toml");
+        let disabled = "disabled_plugins = [\"cri\"]\n";
+        node.file("/srv/conf/containerd.toml", disabled);
+    };
+    let kubelet = |node: &mut TestNode| {
+        node.remove("/proc/200");
+        node.process(101, "/usr/bin/kubelet --config kubelet.yaml");
+        let other = "cgroupDriver: cgroupfs\ncontainerRuntimeEndpoint: /run/crio/crio.sock\n";
+        node.file("/srv/kubelet.yaml", other);
+        node.sockets.insert("/run/crio/crio.sock".into(), true);
+    };
+    let in_srv = |node: &mut TestNode| node.links.insert("/proc/101/cwd".into(), "/srv".into());
+    // With what is found while the directory is not known, and when it is. A daemon whose file is not known does not have
+    // the defaults.
+    let cases: [(fn(&mut TestNode), &[&str], &[&str]); 3] = [
+        (daemon, &[], &[]),
+        (containerd, &["SY201 error"], &[]),
+        (kubelet, &[], &["SY401 warning"]),
+    ];
+    for (change, unknown, known) in cases {
+        check(change, unknown);
+        check(
+            |node| {
+                change(node);
+                in_srv(node);
+            },
+            known,
+        );
+    }
+    // Only the daemon whose file is known serves a socket.
+    let mut node = TestNode::healthy();
+    daemon(&mut node);
+    let socket = Path::new("/srv/run/admin.sock");
+    assert_eq!(daemon_at(&node, socket), None);
+    in_srv(&mut node);
+    assert_eq!(daemon_at(&node, socket), Some(101));
 }
 
 #[test]
