@@ -26,6 +26,9 @@ const ID_MAX: usize = 512;
 /// each.
 const ENTRIES_MAX: usize = 256;
 
+/// The permissions for a device node for which an answer has none.
+const DEFAULT_PERMISSIONS: &str = "rw";
+
 /// The longest path, in bytes; the kernel accepts no longer one.
 const PATH_MAX: usize = 4095;
 
@@ -283,6 +286,8 @@ fn env(envs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
     Ok(envs)
 }
 
+/// A device node. What a plugin leaves out of it is the same as for a group of ours: permissions to read and write, and
+/// the path of the host.
 fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
     let v1beta1::DeviceSpec {
         container_path,
@@ -290,7 +295,7 @@ fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
         permissions,
     } = node;
     let once = |c: char| permissions.matches(c).count() <= 1;
-    if permissions.is_empty() || !permissions.chars().all(|c| "rwm".contains(c) && once(c)) {
+    if !permissions.chars().all(|c| "rwm".contains(c) && once(c)) {
         let why = format!(
             "{} of {} are not some of r, w and m",
             quoted(&permissions),
@@ -298,10 +303,18 @@ fn node(node: v1beta1::DeviceSpec) -> Result<DeviceNode> {
         );
         return Err(fault("devices.permissions", why));
     }
+    let or = |text: String, default: &str| {
+        if text.is_empty() {
+            default.to_owned()
+        } else {
+            text
+        }
+    };
+    let container_path = or(container_path, &host_path);
     Ok(DeviceNode {
         host_path: absolute("devices.host_path", &host_path)?,
         container_path: inside("devices.container_path", &container_path)?,
-        permissions,
+        permissions: or(permissions, DEFAULT_PERMISSIONS),
     })
 }
 

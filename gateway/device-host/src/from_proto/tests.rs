@@ -203,6 +203,32 @@ fn check_refused(field: &str, change: impl FnOnce(&mut v1beta1::ContainerAllocat
 }
 
 #[test]
+fn what_a_node_leaves_out_has_a_default() {
+    for (inside, permissions, expected) in [
+        ("/dev/gpu0", "", ("/dev/gpu0", "rw")),
+        ("", "", ("/dev/acme/0", "rw")),
+        ("", "r", ("/dev/acme/0", "r")),
+        ("/dev/gpu0", "m", ("/dev/gpu0", "m")),
+        ("/dev/gpu0", "rwm", ("/dev/gpu0", "rwm")),
+    ] {
+        let answer = answer(|answer| {
+            answer.devices.push(v1beta1::DeviceSpec {
+                container_path: inside.to_owned(),
+                host_path: "/dev/acme/0".to_owned(),
+                permissions: permissions.to_owned(),
+            });
+        });
+        let given = allocated(answer).unwrap();
+        let node = &given.nodes[0];
+        assert_eq!(node.host_path, Path::new("/dev/acme/0"));
+        assert_eq!(
+            (node.container_path.as_path(), node.permissions.as_str()),
+            (Path::new(expected.0), expected.1)
+        );
+    }
+}
+
+#[test]
 fn allocate_response_with_bad_paths_or_size_is_rejected() {
     let mount = |host: &str, inside: &str| v1beta1::Mount {
         container_path: inside.to_owned(),
@@ -230,14 +256,21 @@ fn allocate_response_with_bad_paths_or_size_is_rejected() {
         check_refused("devices.host_path", |answer| {
             answer.devices.push(node(bad, "/dev/a", "rw"))
         });
+        if bad.is_empty() {
+            // The path of the host is used.
+            continue;
+        }
         check_refused("devices.container_path", |answer| {
             answer.devices.push(node("/dev/a", bad, "rw"))
         });
     }
+    check_refused("devices.host_path", |answer| {
+        answer.devices.push(node("", "", "rw"))
+    });
     check_refused("mounts.container_path", |answer| {
         answer.mounts.push(mount("/opt", "/"))
     });
-    for bad in ["", "x", "rwx", "rr", "rwmrwm", "RW"] {
+    for bad in ["x", "rwx", "rr", "rwmrwm", "RW"] {
         check_refused("devices.permissions", |answer| {
             answer.devices.push(node("/dev/a", "/dev/a", bad))
         });
