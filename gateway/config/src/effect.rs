@@ -16,6 +16,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("admin.metrics_client_ca", Reload),
     ("admin.metrics_bearer_token_file", Reload),
     ("cri", Restart),
+    ("cri.runtime_name", Reload),
     ("cri.unprivileged_ports", Reload),
     ("cri.unprivileged_icmp", Reload),
     ("cri.unset_seccomp", Reload),

@@ -87,6 +87,8 @@ pub struct CriConfig {
     pub socket: Option<PathBuf>,
     /// A group, by name or number, that may use the socket besides root.
     pub socket_group: Option<String>,
+    /// The name of the runtime that clients get.
+    pub runtime_name: String,
     /// Lets every process of a pod with a network of its own bind ports below 1024.
     pub unprivileged_ports: bool,
     /// Lets every process of such a pod send pings.
@@ -214,6 +216,7 @@ impl Default for CriConfig {
             enabled: true,
             socket: None,
             socket_group: None,
+            runtime_name: switchyard_cri::DEFAULT_RUNTIME_NAME.to_owned(),
             unprivileged_ports: true,
             unprivileged_icmp: true,
             unset_seccomp: UnsetSeccomp::Unconfined,

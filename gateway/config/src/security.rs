@@ -94,6 +94,7 @@ mod tests {
     /// All other keys and sections. A new key belongs to this list or to the other one.
     const IGNORED: &[&str] = &[
         "log",
+        "cri.runtime_name",
         "cri.exec_drain_seconds",
         "cri.max_connections",
         "cri.max_streams",

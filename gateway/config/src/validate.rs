@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use switchyard_core::spec::OomScoreAdj;
+use switchyard_cri::is_runtime_name;
 use switchyard_devices::Group;
 use switchyard_linux::report;
 use switchyard_nomad::HEALTHY_SLOTS;
 use switchyard_telemetry::parse_level;
 
 use super::devices::DevicesConfig;
-use super::sections::{Config, StreamingConfig, streaming_url};
+use super::sections::{Config, CriConfig, StreamingConfig, streaming_url};
 use super::{ContainerdMode, ImagesConfig};
 
 mod admin;
@@ -86,7 +87,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     check_at_least_one(config)?;
     check_images(&config.images)?;
-    check_streaming(&config.cri.streaming)?;
+    check_cri(&config.cri)?;
     if config.logkeeper.mode == ContainerdMode::External && config.logkeeper.state_dir.is_some() {
         return fault(
             "logkeeper.state_dir",
@@ -282,6 +283,18 @@ fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
         return fault("images.max_layers", "must be at least 1".into());
     }
     Ok(())
+}
+
+/// Checks the CRI server.
+fn check_cri(cri: &CriConfig) -> Result<(), Fault> {
+    if !is_runtime_name(&cri.runtime_name) {
+        let why = format!(
+            "{:?} is no name of a runtime: lower-case letters, digits, and `-` between them, at most 63, as \"containerd\"",
+            cri.runtime_name
+        );
+        return Err(("cri.runtime_name".to_owned(), why));
+    }
+    check_streaming(&cri.streaming)
 }
 
 /// Checks the server of exec, attach and port-forward.

@@ -47,7 +47,7 @@ mod to_proto;
 pub mod v1alpha2;
 
 pub use annotations::annotations;
-pub use config::{Config, UnsetSeccomp};
+pub use config::{Config, DEFAULT_RUNTIME_NAME, UnsetSeccomp, is_runtime_name};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;
 pub use names::{log_directory, names};

@@ -29,7 +29,7 @@ mod container;
 mod events;
 mod held;
 mod metrics;
-pub(crate) mod node;
+mod node;
 mod rivals;
 mod sandbox;
 mod stats;
@@ -106,7 +106,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         request: Request<cri::VersionRequest>,
     ) -> RpcResult<cri::VersionResponse> {
         with_deadline(request, |request| async move {
-            Ok(node::version(request, "v1"))
+            Ok(self.version_of(request, "v1"))
         })
         .await
     }

@@ -25,7 +25,7 @@ use tonic::codegen::{Service, http};
 
 use crate::image::Images;
 use crate::routed::{Request, ResponseFuture, RoutedService, method_of, unary};
-use crate::runtime::{Runtime, node};
+use crate::runtime::Runtime;
 use crate::runtime_service::RuntimeService;
 
 mod additions;
@@ -95,8 +95,8 @@ impl RoutedService for RuntimeServiceV1alpha2 {
     fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
         match method_of(&request) {
-            "Version" => unary(&(), request, |(), request| {
-                ready(Ok(node::version(request, API)))
+            "Version" => unary(runtime, request, |runtime, request| {
+                ready(Ok(runtime.version_of(request, API)))
             }),
             "RunPodSandbox" => unary(runtime, request, run_sandbox),
             "StartPodSandbox" => unary(runtime, request, start_sandbox),

@@ -268,6 +268,7 @@ fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
         enabled: _,
         socket: _,
         socket_group: _,
+        ref runtime_name,
         unprivileged_ports,
         unprivileged_icmp,
         unset_seccomp,
@@ -277,6 +278,7 @@ fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
         streaming: _,
     } = *config;
     switchyard_cri::Config {
+        runtime_name: runtime_name.clone(),
         unprivileged_ports,
         unprivileged_icmp,
         unset_seccomp,

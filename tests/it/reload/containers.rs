@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::Value;
+use switchyard_proto::cri::v1::VersionRequest;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{PIPES, StreamProtocol, StreamSession, Transport, certificate};
@@ -33,6 +34,23 @@ fn pods_created_after_a_reload_have_the_new_sysctls_and_seccomp_profile() {
         "0 Seccomp: 2",
         "the sysctl is that of the pod, the profile of the container"
     );
+}
+
+#[test]
+fn clients_get_the_configured_name_of_the_runtime() {
+    let node = TestNode::start();
+    let name = || {
+        let answer = node
+            .cri()
+            .runtime(async |mut client| client.version(VersionRequest::default()).await);
+        answer.expect("it answers").runtime_name
+    };
+    assert_eq!(name(), "switchyard");
+    for runtime in ["containerd", "cri-o", "x1", "switchyard"] {
+        let text = format!("[cri]\nruntime_name = \"{runtime}\"\n");
+        apply(&node, &text, &["cri.runtime_name"]);
+        assert_eq!(name(), runtime);
+    }
 }
 
 #[test]

@@ -9,19 +9,23 @@ use crate::{from_proto, to_proto};
 /// The version of the kubelet's side of CRI; a constant that kubelets check, independent of the API version.
 const KUBE_API_VERSION: &str = "0.1.0";
 
-/// CRI Version, for an API version such as `v1`.
-pub(crate) fn version(request: cri::VersionRequest, api: &str) -> cri::VersionResponse {
-    // The client's version is irrelevant.
-    let cri::VersionRequest { version: _ } = request;
-    cri::VersionResponse {
-        version: KUBE_API_VERSION.to_owned(),
-        runtime_name: "switchyard".to_owned(),
-        runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
-        runtime_api_version: api.to_owned(),
-    }
-}
-
 impl Runtime {
+    /// CRI Version, for an API version such as `v1`. Also answers before recovery.
+    pub(crate) fn version_of(
+        &self,
+        request: cri::VersionRequest,
+        api: &str,
+    ) -> cri::VersionResponse {
+        // The client's version is irrelevant.
+        let cri::VersionRequest { version: _ } = request;
+        cri::VersionResponse {
+            version: KUBE_API_VERSION.to_owned(),
+            runtime_name: self.config.get().runtime_name.clone(),
+            runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+            runtime_api_version: api.to_owned(),
+        }
+    }
+
     /// CRI v1 UpdateRuntimeConfig: the ranges of pod addresses, for networks that are configured with them
     /// from outside. An empty request changes nothing.
     pub(super) async fn update_config(
